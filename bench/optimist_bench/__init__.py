@@ -1,0 +1,1 @@
+"""Benchmarks through the running services, a file each."""

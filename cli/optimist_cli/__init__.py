@@ -1,0 +1,1 @@
+"""The command `optimist`: starts services, talks to them, measures them."""

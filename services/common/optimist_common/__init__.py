@@ -1,0 +1,1 @@
+"""What at least two services use: settings, errors, logs, metrics, gRPC conventions, columns."""

@@ -1,0 +1,25 @@
+"""How every service opens a gRPC channel to another."""
+
+import grpc
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+# A peer that was restarted is found again within about a second.
+_RECONNECT: list[tuple[str, int]] = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """Opens a channel to `host:port`; it connects when it is first used, and again after a loss."""
+    return grpc.aio.insecure_channel(address, options=[*OPTIONS, *_RECONNECT])

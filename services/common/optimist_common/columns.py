@@ -1,0 +1,32 @@
+"""Columns of numbers on the wire: little-endian int32 or float32 in `bytes`."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Int32Column = npt.NDArray[np.int32]
+Float32Column = npt.NDArray[np.float32]
+
+_INT32 = np.dtype("<i4")
+_FLOAT32 = np.dtype("<f4")
+
+
+def to_bytes(values: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
+    """Encodes integers as an int32 column; raises OverflowError if one does not fit."""
+    return np.asarray(values, dtype=_INT32).tobytes()
+
+
+def from_bytes(data: bytes) -> Int32Column:
+    """Decodes an int32 column, [num_rows], read-only; raises ValueError if the length is off."""
+    return np.frombuffer(data, dtype=_INT32)
+
+
+def floats_to_bytes(values: Sequence[float]) -> bytes:
+    """Encodes numbers as a float32 column."""
+    return np.asarray(values, dtype=_FLOAT32).tobytes()
+
+
+def floats_from_bytes(data: bytes) -> Float32Column:
+    """Decodes a float32 column, [num_rows], read-only; raises ValueError if the length is off."""
+    return np.frombuffer(data, dtype=_FLOAT32)

@@ -1,0 +1,75 @@
+"""How every service serves gRPC: bounded messages, health, a clean end on SIGTERM and SIGINT."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from optimist_common.channel import OPTIONS
+from optimist_common.errors import SetupError
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS = 2.0
+
+
+class GrpcServer:
+    """A grpc.aio server with the health service; not serving until `set_serving(True)`."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        # SO_REUSEPORT would let two services share a port and each get half of the calls.
+        self.server = grpc.aio.server(options=[*OPTIONS, ("grpc.so_reuseport", 0)])
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+
+    async def start(self) -> int:
+        """Binds and starts; returns the bound port (of use when the port was 0).
+
+        Raises:
+            SetupError: The address cannot be bound.
+        """
+        address = f"{self._host}:{self._port}"
+        await self.set_serving(serving=False)
+        try:
+            port = self.server.add_insecure_port(address)
+        except RuntimeError:
+            raise SetupError(
+                f"cannot listen on {address}: it is in use or not an address of this machine; "
+                "choose another --port or --host"
+            ) from None
+        await self.server.start()
+        return port
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """Sets what the health service answers for the whole server."""
+        status = health_pb2.HealthCheckResponse
+        await self._health.set("", status.SERVING if serving else status.NOT_SERVING)
+
+    async def stop(self) -> None:
+        """Answers NOT_SERVING, then ends calls after a grace period."""
+        await self._health.enter_graceful_shutdown()
+        await self.server.stop(GRACE_SECONDS)
+
+
+async def until_signal() -> None:
+    """Waits for SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+
+
+def run_service(serve: Callable[[], Awaitable[None]]) -> None:
+    """Runs a service's main coroutine on uvloop until it returns."""
+    import uvloop
+
+    uvloop.run(_as_coroutine(serve))
+
+
+async def _as_coroutine(serve: Callable[[], Awaitable[None]]) -> None:
+    await serve()

@@ -1,0 +1,145 @@
+"""One way to configure a service: flags, then environment variables, then a YAML file."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import yaml
+from pydantic import BeforeValidator, ValidationError
+from pydantic_core import PydanticUndefined
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from optimist_common.errors import SetupError
+
+S = TypeVar("S", bound="ServiceSettings")
+
+
+def _split(value: object) -> object:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+CommaSeparated = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+"""A list that a flag or variable writes as `a,b,c`."""
+
+
+class ServiceSettings(BaseSettings):
+    """Base of every service's settings; a subclass names its section and adds fields.
+
+    A field `max_num_seqs` of section `worker` is the flag `--max-num-seqs`, the variable
+    `OPTIMIST_WORKER_MAX_NUM_SEQS` and the key `max_num_seqs` below `worker:` in the YAML file that
+    `--config` or `OPTIMIST_CONFIG` names.
+    """
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, validate_default=True)
+    section: ClassVar[str]
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Leaves the sources to `load_settings`, which knows the section."""
+        return (init_settings,)
+
+
+def load_settings(settings_class: type[S], arguments: list[str]) -> S:
+    """Builds the settings of one service from all three sources.
+
+    Args:
+        settings_class: The service's settings.
+        arguments: The command line behind the service's name.
+
+    Raises:
+        SetupError: A value is wrong or a name is unknown; the message names it and where it came from.
+    """
+    flags = vars(_parser(settings_class).parse_args(arguments))
+    config = flags.pop("config") or os.environ.get("OPTIMIST_CONFIG")
+    origins: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    sources = (
+        _file_values(settings_class, config),
+        _environment_values(settings_class),
+        {name: (_flag(name), value) for name, value in flags.items() if value is not None},
+    )
+    for source in sources:
+        for name, (origin, value) in source.items():
+            origins[name], values[name] = origin, value
+    try:
+        return settings_class(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else ""
+        reason = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "missing":
+            raise SetupError(f"{_flag(name)} is required (see --help)") from None
+        if not name:
+            raise SetupError(reason) from None
+        shown = f", not {values[name]!r}" if name in values else ""
+        raise SetupError(f"{origins.get(name, _flag(name))}: {reason}{shown}") from None
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+class _OneLineParser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise SetupError(f"{message} (see {self.prog} --help)")
+
+
+def _parser(settings_class: type[ServiceSettings]) -> argparse.ArgumentParser:
+    parser = _OneLineParser(
+        prog=f"optimist {settings_class.section}",
+        description=settings_class.__doc__,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE", help="YAML file with a section per service")
+    for name, field in settings_class.model_fields.items():
+        text = field.description or ""
+        if field.default not in (PydanticUndefined, None):
+            text += f" (default: {field.default})"
+        parser.add_argument(_flag(name), metavar="VALUE", help=text.replace("%", "%%"))
+    return parser
+
+
+def _environment_values(settings_class: type[ServiceSettings]) -> dict[str, tuple[str, Any]]:
+    prefix = f"OPTIMIST_{settings_class.section.upper()}_"
+    values: dict[str, tuple[str, Any]] = {}
+    for variable, value in os.environ.items():
+        if not variable.startswith(prefix):
+            continue
+        name = variable.removeprefix(prefix).lower()
+        # Kubernetes sets OPTIMIST_<SERVICE>_PORT and _SERVICE_HOST for a Service of that name.
+        if name.startswith(("service_", "port_")) or value.startswith("tcp://"):
+            continue
+        if name not in settings_class.model_fields:
+            raise SetupError(
+                f"{variable}: no such setting (see optimist {settings_class.section} --help)"
+            )
+        values[name] = (variable, value)
+    return values
+
+
+def _file_values(
+    settings_class: type[ServiceSettings], config: str | None
+) -> dict[str, tuple[str, Any]]:
+    if config is None:
+        return {}
+    try:
+        content = yaml.safe_load(Path(config).read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise SetupError(f"--config: cannot read {config}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise SetupError(f"--config: {config} is not YAML: {reason}") from None
+    section = content.get(settings_class.section) if isinstance(content, dict) else None
+    if not isinstance(content, dict) or not isinstance(section, dict | None):
+        raise SetupError(f"--config: {config} must map service names to their settings")
+    values: dict[str, tuple[str, Any]] = {}
+    for name, value in (section or {}).items():
+        if name not in settings_class.model_fields:
+            raise SetupError(f"{config}: {settings_class.section}.{name}: no such setting")
+        values[name] = (f"{config}: {settings_class.section}.{name}", value)
+    return values

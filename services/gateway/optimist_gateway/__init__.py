@@ -1,0 +1,1 @@
+"""The API: text in, text out; tokens to and from the scheduler."""

@@ -1,0 +1,1 @@
+"""Alignment of what was generated with what was predicted."""

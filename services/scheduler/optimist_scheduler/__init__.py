@@ -1,0 +1,1 @@
+"""The truth about requests: what they are, what they hold, what runs next."""

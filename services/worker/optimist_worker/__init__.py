@@ -1,0 +1,1 @@
+"""Weights and KV memory: forward and verify passes, acceptance."""
