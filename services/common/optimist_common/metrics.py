@@ -17,5 +17,6 @@ def serve_metrics(host: str, port: int) -> None:
         start_http_server(port, addr=host)
     except OSError as error:
         raise SetupError(
-            f"cannot listen on {host}:{port} for metrics: {error.strerror}; choose another --metrics-port"
+            f"cannot listen on {host}:{port} for metrics: {error.strerror}; "
+            "choose another --metrics-port"
         ) from None

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import yaml
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import PydanticUndefined
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from optimist_common.errors import SetupError
 
@@ -21,11 +20,11 @@ def _split(value: object) -> object:
     return value
 
 
-CommaSeparated = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+CommaSeparated = Annotated[list[str], BeforeValidator(_split)]
 """A list that a flag or variable writes as `a,b,c`."""
 
 
-class ServiceSettings(BaseSettings):
+class ServiceSettings(BaseModel):
     """Base of every service's settings; a subclass names its section and adds fields.
 
     A field `max_num_seqs` of section `worker` is the flag `--max-num-seqs`, the variable
@@ -33,15 +32,8 @@ class ServiceSettings(BaseSettings):
     `--config` or `OPTIMIST_CONFIG` names.
     """
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
     section: ClassVar[str]
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Leaves the sources to `load_settings`, which knows the section."""
-        return (init_settings,)
 
 
 def load_settings(settings_class: type[S], arguments: list[str]) -> S:
@@ -52,7 +44,7 @@ def load_settings(settings_class: type[S], arguments: list[str]) -> S:
         arguments: The command line behind the service's name.
 
     Raises:
-        SetupError: A value is wrong or a name is unknown; the message names it and where it came from.
+        SetupError: A value is wrong or a name unknown; the message says which and whence.
     """
     flags = vars(_parser(settings_class).parse_args(arguments))
     config = flags.pop("config") or os.environ.get("OPTIMIST_CONFIG")
