@@ -1,0 +1,162 @@
+"""`optimist bench edits`: unseen edits, each answered with and without its prediction."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from pydantic import Field
+
+from optimist_bench.services import free_port, running_services
+from optimist_cli.client import ChatRequest, GatewayClient
+from optimist_cli.serve import ServeSettings
+from optimist_common.settings import ServiceSettings, load_settings
+from optimist_training.edits import unseen_edits
+
+
+class EditsSettings(ServiceSettings):
+    """Measures edits of code the bundled model has not seen, with and without prediction."""
+
+    section: ClassVar[str] = "bench_edits"
+
+    edits: int = Field(120, ge=1, le=10_000, description="number of edits")
+    seed: int = Field(0, ge=0, description="seed of the choice of edits")
+    url: str = Field("", description="gateway to measure; empty starts all services itself")
+    model: str = Field("models/tiny-edit", description="model that is served if no --url is given")
+
+
+class Edit(Protocol):
+    """What the benchmark reads of an edit."""
+
+    kind: str
+    before: str
+    after: str
+
+    def messages(self) -> list[dict[str, str]]:
+        """Returns the chat messages that ask for the edit."""
+        ...
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One edit answered twice."""
+
+    kind: str
+    exact: bool
+    """The answer with prediction is the expected text."""
+    identical: bool
+    """Both answers have the same tokens."""
+    num_tokens: int
+    num_passes: int
+    """Forward passes that emitted the tokens of the answer with prediction."""
+    accepted: int
+    plain_seconds: float
+    predicted_seconds: float
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the benchmark; returns the exit code."""
+    as_json = "--json" in arguments
+    settings = load_settings(EditsSettings, [word for word in arguments if word != "--json"])
+    edits = unseen_edits(settings.edits, settings.seed)
+    with _gateway(settings) as url:
+        client = GatewayClient(url)
+        try:
+            report = summarise(measure(client, edits))
+        finally:
+            client.close()
+    print(json.dumps(report) if as_json else json.dumps(report, indent=2))
+    return 0
+
+
+def _gateway(settings: EditsSettings) -> Any:
+    if settings.url:
+        return nullcontext(settings.url)
+    return running_services(ServeSettings(model=settings.model, port=free_port()))
+
+
+def measure(client: GatewayClient, edits: Sequence[Edit]) -> list[Measurement]:
+    """Answers every edit without and with prediction, in turn, so that both meet the same noise."""
+    model = client.model()
+    measurements = []
+    _answer(client, model, edits[0], predicted=False)  # warm-up, not measured
+    for number, edit in enumerate(edits, 1):
+        plain = _answer(client, model, edit, predicted=False)
+        predicted = _answer(client, model, edit, predicted=True)
+        measurements.append(
+            Measurement(
+                kind=edit.kind,
+                exact=predicted.text == edit.after,
+                identical=predicted.token_ids == plain.token_ids,
+                num_tokens=len(predicted.token_ids),
+                num_passes=predicted.num_passes,
+                accepted=predicted.accepted,
+                plain_seconds=plain.seconds,
+                predicted_seconds=predicted.seconds,
+            )
+        )
+        if number % 20 == 0:
+            print(f"{number} of {len(edits)} edits", file=sys.stderr)
+    return measurements
+
+
+@dataclass(frozen=True)
+class _Answer:
+    text: str
+    token_ids: list[int]
+    num_passes: int
+    accepted: int
+    seconds: float
+
+
+def _answer(client: GatewayClient, model: str, edit: Edit, *, predicted: bool) -> _Answer:
+    prediction = edit.before if predicted else None
+    started = time.perf_counter()
+    answer = client.chat(ChatRequest(model, edit.messages(), prediction))
+    chunks = list(answer.chunks)
+    seconds = time.perf_counter() - started
+    details = answer.usage["completion_tokens_details"]
+    return _Answer(
+        text="".join(chunk.text for chunk in chunks),
+        token_ids=[token for chunk in chunks for token in chunk.token_ids],
+        num_passes=answer.usage["num_passes"],
+        accepted=details["accepted_prediction_tokens"],
+        seconds=seconds,
+    )
+
+
+def summarise(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """Returns the report: totals over all edits, and exact matches by kind."""
+    kinds = sorted({one.kind for one in measurements})
+    of_kind = {kind: [one for one in measurements if one.kind == kind] for kind in kinds}
+    plain = sum(one.plain_seconds for one in measurements)
+    predicted = sum(one.predicted_seconds for one in measurements)
+    num_tokens = sum(one.num_tokens for one in measurements)
+    return {
+        "edits": len(measurements),
+        "exact_match": round(_share([one.exact for one in measurements]), 4),
+        "identical_to_plain": all(one.identical for one in measurements),
+        "tokens_per_pass": round(num_tokens / sum(one.num_passes for one in measurements), 3),
+        "plain_seconds": round(plain, 3),
+        "predicted_seconds": round(predicted, 3),
+        "speedup": round(plain / predicted, 3),
+        "output_tokens": num_tokens,
+        "accepted_prediction_tokens": sum(one.accepted for one in measurements),
+        "by_kind": {
+            kind: {
+                "edits": len(ones),
+                "exact_match": round(_share([one.exact for one in ones]), 4),
+                "tokens_per_pass": round(
+                    sum(one.num_tokens for one in ones) / sum(one.num_passes for one in ones), 3
+                ),
+            }
+            for kind, ones in of_kind.items()
+        },
+    }
+
+
+def _share(flags: Sequence[bool]) -> float:
+    return sum(flags) / len(flags)

@@ -1,0 +1,40 @@
+"""Starts all services for a benchmark that was not pointed at running ones."""
+
+import asyncio
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from optimist_cli.serve import ServeSettings, service_specs, write_prefixed
+from optimist_cli.supervisor import Supervisor
+
+
+@contextmanager
+def running_services(settings: ServeSettings) -> Iterator[str]:
+    """Starts the services and yields the gateway's URL; ends them afterwards.
+
+    Raises:
+        SetupError: A service could not start.
+    """
+    supervisor = Supervisor(service_specs(settings), write_prefixed)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    print(f"starting the services with {settings.model}", file=sys.stderr)
+    try:
+        asyncio.run_coroutine_threadsafe(supervisor.start(), loop).result()
+        yield f"http://{settings.host}:{settings.port}"
+    finally:
+        asyncio.run_coroutine_threadsafe(supervisor.stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def free_port() -> int:
+    """Returns a port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,138 @@
+"""Speaks to a gateway's chat endpoint, for the commands that need an answer."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from optimist_common.errors import SetupError
+
+READ_TIMEOUT_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One greedy chat request."""
+
+    model: str
+    messages: list[dict[str, str]]
+    prediction: str | None = None
+    max_tokens: int | None = None
+    temperature: float = 0.0
+
+    def body(self) -> dict[str, Any]:
+        """Returns the JSON body of a streaming request with token ids and usage."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": self.messages,
+            "temperature": self.temperature,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+        }
+        if self.prediction is not None:
+            body["prediction"] = {"type": "content", "content": self.prediction}
+        if self.max_tokens is not None:
+            body["max_tokens"] = self.max_tokens
+        return body
+
+
+@dataclass(frozen=True)
+class ChatChunk:
+    """One piece of a streamed answer."""
+
+    text: str
+    token_ids: list[int]
+    predicted_text_length: int
+    """How many characters of `text`, from the front, were predicted."""
+
+
+@dataclass
+class ChatAnswer:
+    """A streamed answer; iterate over `chunks` first, then the rest is known."""
+
+    chunks: Iterator[ChatChunk] = field(repr=False)
+    finish_reason: str = ""
+    usage: dict[str, Any] = field(default_factory=dict)
+
+
+class GatewayClient:
+    """A connection to one gateway.
+
+    Every method raises SetupError with one line when the gateway cannot be reached or refuses.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+        timeout = httpx.Timeout(READ_TIMEOUT_SECONDS, connect=5.0)
+        self._http = httpx.Client(base_url=self._url, timeout=timeout, trust_env=False)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._http.close()
+
+    def model(self) -> str:
+        """Returns the name of the model that the gateway serves."""
+        try:
+            response = self._http.get("/v1/models")
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+        self._require_success(response)
+        return str(response.json()["data"][0]["id"])
+
+    def chat(self, request: ChatRequest) -> ChatAnswer:
+        """Sends a request; the answer's chunks arrive while they are iterated over."""
+        answer = ChatAnswer(iter(()))
+        answer.chunks = self._stream(request, answer)
+        return answer
+
+    def _stream(self, request: ChatRequest, answer: ChatAnswer) -> Iterator[ChatChunk]:
+        try:
+            with self._http.stream("POST", "/v1/chat/completions", json=request.body()) as response:
+                if response.is_error:
+                    response.read()
+                self._require_success(response)
+                for event in _events(response.iter_lines()):
+                    if event.get("usage"):
+                        answer.usage = event["usage"]
+                    for choice in event.get("choices", []):
+                        answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+                        yield _chunk(choice)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+
+    def _require_success(self, response: httpx.Response) -> None:
+        if not response.is_error:
+            return
+        try:
+            message = response.json()["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            message = response.text[:200]
+        raise SetupError(f"{self._url} answered {response.status_code}: {message}")
+
+    def _unreachable(self, error: httpx.HTTPError) -> SetupError:
+        return SetupError(f"cannot reach {self._url} ({error}); is `make up` running there?")
+
+
+def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """Yields the JSON objects of a server-sent event stream, up to [DONE]."""
+    for line in lines:
+        if not line.startswith("data: "):
+            continue
+        data = line.removeprefix("data: ")
+        if data == "[DONE]":
+            return
+        event: dict[str, Any] = json.loads(data)
+        if "error" in event:
+            raise SetupError(f"the answer broke off: {event['error'].get('message', '')}")
+        yield event
+
+
+def _chunk(choice: dict[str, Any]) -> ChatChunk:
+    return ChatChunk(
+        text=choice.get("delta", {}).get("content") or "",
+        token_ids=choice.get("token_ids") or [],
+        predicted_text_length=choice.get("predicted_text_length") or 0,
+    )

@@ -1,0 +1,176 @@
+"""`optimist serve MODEL`: proposer, worker, scheduler and gateway as processes on this machine."""
+
+import asyncio
+import signal
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import ClassVar
+
+from pydantic import Field
+
+from optimist_cli.process import ServiceSpec
+from optimist_cli.supervisor import Supervisor
+from optimist_common.errors import SetupError
+from optimist_common.health import is_serving
+from optimist_common.settings import ServiceSettings, load_settings
+
+COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "gateway": 32}
+
+
+class ServeSettings(ServiceSettings):
+    """Starts all services with one model: optimist serve MODEL [OPTIONS].
+
+    Every option of a single service can be set too, by its variable (OPTIMIST_WORKER_DTYPE) or in
+    the file that --config names.
+    """
+
+    section: ClassVar[str] = "serve"
+
+    model: str = Field(description="model directory or hub name; also the first argument")
+    host: str = Field("127.0.0.1", description="address that the REST API listens on")
+    port: int = Field(8000, ge=1, le=65535, description="port that the REST API listens on")
+    served_model_name: str = Field(
+        "", description="name in the API; empty for the last part of MODEL"
+    )
+    store: str = Field("memory", description="where proposers keep cursors: memory or redis://...")
+    device: str = Field("", description="device of the worker, such as cpu or cuda")
+    dtype: str = Field("", description="number format of the worker, such as float32")
+    log_level: str = Field("warning", description="debug, info, warning or error")
+
+
+def main(arguments: list[str]) -> int:
+    """Runs `optimist serve`; returns the exit code."""
+    settings = serve_settings(arguments)
+    return asyncio.run(serve(settings))
+
+
+def serve_settings(arguments: list[str]) -> ServeSettings:
+    """Reads the settings; a first word that is no flag is the model."""
+    if arguments and not arguments[0].startswith("-"):
+        arguments = ["--model", *arguments]
+    return load_settings(ServeSettings, arguments)
+
+
+async def serve(settings: ServeSettings) -> int:
+    """Keeps the services running until Ctrl-C or SIGTERM; returns the exit code."""
+    _require_free(settings.host, settings.port)
+    supervisor = Supervisor(service_specs(settings), write_prefixed)
+    main_task = asyncio.create_task(_start_and_watch(supervisor, settings))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, main_task.cancel)
+    try:
+        await main_task
+    except asyncio.CancelledError:
+        print("stopping", file=sys.stderr)
+    finally:
+        await supervisor.stop()
+    return 0
+
+
+async def _start_and_watch(supervisor: Supervisor, settings: ServeSettings) -> None:
+    print(f"starting proposer, worker, scheduler and gateway with {settings.model}", flush=True)
+    await supervisor.start()
+    url = f"http://{settings.host}:{settings.port}"
+    print(
+        f"\nOptimist serves {model_name(settings)} at {url}\n"
+        f"  API      {url}/v1   (chat/completions, completions, models)\n"
+        f"  docs     {url}/docs\n"
+        f"  metrics  {url}/metrics\n"
+        f"  try it   optimist complete 'Rename `a` to `b`.' --file FILE --url {url}\n"
+        "  stop     Ctrl-C\n",
+        flush=True,
+    )
+    await supervisor.watch()
+
+
+def model_name(settings: ServeSettings) -> str:
+    """Returns the name by which requests ask for the model."""
+    return settings.served_model_name or settings.model.rstrip("/").rsplit("/", 1)[-1]
+
+
+def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
+    """Returns how to start each service, in starting order, on free ports of the loopback."""
+    proposer, worker, scheduler = (f"127.0.0.1:{port}" for port in _free_ports(3))
+    common = ["--log-level", settings.log_level]
+    optional = [("--device", settings.device), ("--dtype", settings.dtype)]
+    model_options = [word for flag, value in optional if value for word in (flag, value)]
+    url = f"http://{settings.host}:{settings.port}/health"
+    return [
+        ServiceSpec(
+            "proposer",
+            [*_listen(proposer), "--model", settings.model, "--store", settings.store, *common],
+            _serving(proposer),
+        ),
+        ServiceSpec(
+            "worker",
+            [*_listen(worker), "--model", settings.model, *model_options, *common],
+            _serving(worker),
+        ),
+        ServiceSpec(
+            "scheduler",
+            [*_listen(scheduler), "--worker", worker, "--proposers", proposer, *common],
+            _serving(scheduler),
+        ),
+        ServiceSpec(
+            "gateway",
+            [
+                *_listen(f"{settings.host}:{settings.port}"),
+                *("--model", settings.model, "--scheduler", scheduler),
+                *("--served-model-name", model_name(settings)),
+                *common,
+            ],
+            lambda: _answers(url),
+        ),
+    ]
+
+
+def write_prefixed(name: str, line: str) -> None:
+    """Writes one log line of a service, prefixed by its name, in colour on a terminal."""
+    prefix = f"{name:<9} |"
+    if sys.stderr.isatty():
+        prefix = f"\x1b[{COLOURS[name]}m{prefix}\x1b[0m"
+    print(prefix, line, file=sys.stderr, flush=True)
+
+
+def _listen(address: str) -> list[str]:
+    host, port = address.rsplit(":", 1)
+    return ["--host", host, "--port", port]
+
+
+def _serving(address: str) -> Callable[[], bool]:
+    return lambda: is_serving(address, timeout=1.0)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=1.0) as response:  # noqa: S310 (our own URL)
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _require_free(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise SetupError(
+                f"cannot listen on {host}:{port}: {reason}; choose another --port or --host"
+            ) from None
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for probe in sockets:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in sockets]
+    finally:
+        for probe in sockets:
+            probe.close()

@@ -1,0 +1,96 @@
+"""Starts services in order, waits until all are healthy, restarts what dies, ends in reverse."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from optimist_cli.process import ServiceProcess, ServiceSpec
+from optimist_common.errors import SetupError
+
+START_TIMEOUT_SECONDS = 180.0
+POLL_SECONDS = 0.1
+GRACE_SECONDS = 5.0
+RESTART_PAUSE_SECONDS = 0.5
+# A service that dies this often within the window will not recover by itself.
+MAX_RESTARTS = 5
+RESTART_WINDOW_SECONDS = 60.0
+
+
+class Supervisor:
+    """Keeps a list of services running until it is told to stop or one of them cannot run."""
+
+    def __init__(
+        self, specs: Sequence[ServiceSpec], write_line: Callable[[str, str], None]
+    ) -> None:
+        self._specs = specs
+        self._write_line = write_line
+        self._processes: dict[str, ServiceProcess] = {}
+
+    async def start(self) -> None:
+        """Starts every service and returns when all are healthy.
+
+        Raises:
+            SetupError: A service ended or did not become healthy in time.
+        """
+        for spec in self._specs:
+            await self._start_one(spec)
+        for spec in self._specs:
+            await self._until_healthy(spec.name)
+
+    async def watch(self) -> None:
+        """Restarts services that die; returns never.
+
+        Raises:
+            SetupError: A service died too often.
+        """
+        watchers = [asyncio.create_task(self._watch_one(spec)) for spec in self._specs]
+        try:
+            await asyncio.gather(*watchers)
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Ends the services, the last started first."""
+        for spec in reversed(self._specs):
+            if spec.name in self._processes:
+                await self._processes[spec.name].stop(GRACE_SECONDS)
+
+    async def _start_one(self, spec: ServiceSpec) -> None:
+        process = ServiceProcess(spec, self._write_line)
+        await process.start()
+        self._processes[spec.name] = process
+
+    async def _until_healthy(self, name: str) -> None:
+        process = self._processes[name]
+        ended = asyncio.create_task(process.exit_code())
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        try:
+            while not ended.done():
+                if await asyncio.to_thread(process.spec.is_healthy):
+                    return
+                if time.monotonic() > deadline:
+                    raise SetupError(
+                        f"{name} was not healthy after {START_TIMEOUT_SECONDS:.0f} s; "
+                        "its log says why"
+                    )
+                await asyncio.wait([ended], timeout=POLL_SECONDS)
+        finally:
+            ended.cancel()
+        reason = process.last_lines[-1] if process.last_lines else "it printed nothing"
+        raise SetupError(f"{name} could not start: {reason}")
+
+    async def _watch_one(self, spec: ServiceSpec) -> None:
+        deaths: list[float] = []
+        while True:
+            code = await self._processes[spec.name].exit_code()
+            now = time.monotonic()
+            deaths = [at for at in deaths if now - at < RESTART_WINDOW_SECONDS] + [now]
+            if len(deaths) > MAX_RESTARTS:
+                raise SetupError(
+                    f"{spec.name} died {len(deaths)} times in {RESTART_WINDOW_SECONDS:.0f} s"
+                )
+            self._write_line(spec.name, f"ended with exit code {code}; starting it again")
+            await asyncio.sleep(RESTART_PAUSE_SECONDS)
+            await self._start_one(spec)
