@@ -1,0 +1,34 @@
+"""Columns come back as they were sent."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1)))
+def test_integers_come_back(values: list[int]) -> None:
+    assert from_bytes(to_bytes(values)).tolist() == values
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False)))
+def test_floats_come_back(values: list[float]) -> None:
+    assert floats_from_bytes(floats_to_bytes(values)).tolist() == values
+
+
+def test_the_wire_is_little_endian() -> None:
+    assert to_bytes([1, -2]) == b"\x01\x00\x00\x00\xfe\xff\xff\xff"
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(OverflowError):
+        to_bytes([2**31])
+    with pytest.raises(ValueError, match="buffer size"):
+        from_bytes(b"\x00\x00\x00")
+
+
+def test_arrays_are_sent_without_a_copy_of_their_order() -> None:
+    column = np.arange(6, dtype=np.int64)[::2]
+    assert from_bytes(to_bytes(column)).tolist() == [0, 2, 4]

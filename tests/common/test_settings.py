@@ -1,0 +1,91 @@
+"""Flags beat environment variables, which beat the YAML file; whatever is wrong is named."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from pydantic import Field
+
+from optimist_common.errors import SetupError
+from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
+
+
+class ExampleSettings(ServiceSettings):
+    """An example."""
+
+    section: ClassVar[str] = "example"
+
+    name: str = Field(description="a name")
+    port: int = Field(1, ge=1, le=65535, description="a port, at 100% of its range")
+    peers: CommaSeparated = Field([], description="addresses")
+
+
+def file_with(tmp_path: Path, text: str) -> list[str]:
+    path = tmp_path / "settings.yaml"
+    path.write_text(text)
+    return ["--config", str(path)]
+
+
+def test_each_source_beats_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = file_with(tmp_path, "example: {name: file, port: 3, peers: [x]}\nother: {a: 1}")
+    assert load_settings(ExampleSettings, config).name == "file"
+    monkeypatch.setenv("OPTIMIST_EXAMPLE_NAME", "variable")
+    settings = load_settings(ExampleSettings, config)
+    assert (settings.name, settings.port, settings.peers) == ("variable", 3, ["x"])
+    assert load_settings(ExampleSettings, [*config, "--name", "flag"]).name == "flag"
+
+
+def test_the_file_can_be_named_by_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTIMIST_CONFIG", file_with(tmp_path, "example: {name: file}")[1])
+    assert load_settings(ExampleSettings, []).name == "file"
+
+
+def test_lists_are_separated_by_commas() -> None:
+    settings = load_settings(ExampleSettings, ["--name", "n", "--peers", "a:1, b:2,"])
+    assert settings.peers == ["a:1", "b:2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "--name is required"),
+        (["--name", "n", "--port", "0"], "--port: "),
+        (["--name", "n", "--prt", "1"], "--prt"),
+        (["--name", "n", "--config", "/nowhere/x.yaml"], "/nowhere/x.yaml"),
+    ],
+)
+def test_wrong_flags_are_named(arguments: list[str], told: str) -> None:
+    with pytest.raises(SetupError, match=told):
+        load_settings(ExampleSettings, arguments)
+
+
+def test_wrong_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTIMIST_EXAMPLE_PORT", "many")
+    with pytest.raises(SetupError, match=r"OPTIMIST_EXAMPLE_PORT: .*'many'"):
+        load_settings(ExampleSettings, ["--name", "n"])
+    monkeypatch.setenv("OPTIMIST_EXAMPLE_PROT", "1")
+    with pytest.raises(SetupError, match="OPTIMIST_EXAMPLE_PROT"):
+        load_settings(ExampleSettings, ["--name", "n"])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("example: {name: n, prot: 1}", "example.prot: no such setting"),
+        ("example: {name: n, port: x}", "example.port: .*'x'"),
+        ("example: [", "not YAML"),
+        ("- example", "must map"),
+    ],
+)
+def test_wrong_files_are_named(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(SetupError, match=told):
+        load_settings(ExampleSettings, file_with(tmp_path, text))
+
+
+def test_help_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        load_settings(ExampleSettings, ["--help"])
+    shown = capsys.readouterr().out
+    assert all(flag in shown for flag in ("--name", "--port", "--peers", "--config", "100%"))

@@ -1,0 +1,57 @@
+"""Asks a running stack for edits through the official client."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from openai import OpenAI
+
+from optimist_training.edits import Edit, unseen_edits
+
+MODEL = "tiny-edit"
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    token_ids: list[int]
+    accepted: int
+    rejected: int
+
+
+def edits(count: int, seed: int = 7) -> list[Edit]:
+    return unseen_edits(count, seed)
+
+
+def ask(
+    client: OpenAI, edit: Edit, prediction: str | None, on_chunk: Any = None, **options: Any
+) -> Answer:
+    """Streams one edit; `on_chunk` is called with the number of chunks so far."""
+    if prediction is not None:
+        options["prediction"] = {"type": "content", "content": prediction}
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=edit.messages(),  # type: ignore[arg-type]
+        temperature=options.pop("temperature", 0.0),
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"return_token_ids": True},
+        **options,
+    )
+    text, token_ids, usage = "", [], None
+    for number, chunk in enumerate(stream, 1):
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            token_ids += (choice.model_extra or {}).get("token_ids") or []
+        usage = chunk.usage or usage
+        if on_chunk is not None:
+            on_chunk(number)
+    assert usage is not None
+    details = usage.completion_tokens_details
+    assert details is not None
+    assert usage.completion_tokens == len(token_ids)
+    return Answer(
+        text,
+        token_ids,
+        details.accepted_prediction_tokens or 0,
+        details.rejected_prediction_tokens or 0,
+    )

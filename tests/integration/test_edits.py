@@ -1,0 +1,67 @@
+"""Edits through all four services, with the bundled model and the official client."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from openai import OpenAI
+
+from tests.integration.edit import ask, edits
+
+
+def test_an_edit_with_its_prediction_is_the_same_text_and_mostly_predicted(client: OpenAI) -> None:
+    accepted = 0
+    num_tokens = 0
+    for edit in edits(8):
+        plain = ask(client, edit, None)
+        predicted = ask(client, edit, edit.before)
+        assert predicted.token_ids == plain.token_ids
+        assert predicted.text == plain.text
+        assert plain.accepted == 0
+        accepted += predicted.accepted
+        num_tokens += len(predicted.token_ids)
+    assert accepted > num_tokens / 2
+
+
+def test_a_perfect_prediction_takes_few_chunks(client: OpenAI) -> None:
+    edit = edits(1)[0]
+    plain = ask(client, edit, None)
+    seen: list[int] = []
+    predicted = ask(client, edit, plain.text, on_chunk=seen.append)
+    assert predicted.token_ids == plain.token_ids
+    # The end-of-answer token is never part of a predicted text.
+    assert predicted.accepted == len(plain.token_ids) - 1
+    assert predicted.rejected == 0
+    assert len(seen) <= len(plain.token_ids) / 64 + 5
+
+
+def test_a_useless_prediction_changes_nothing(client: OpenAI) -> None:
+    edit = edits(1)[0]
+    plain = ask(client, edit, None)
+    useless = ask(client, edit, "The quick brown fox\njumps over the lazy dog.\n" * 20)
+    assert useless.token_ids == plain.token_ids
+    assert useless.rejected > 0
+
+
+def test_line_endings_of_the_prediction_do_not_matter(client: OpenAI) -> None:
+    edit = edits(1)[0]
+    unix = ask(client, edit, edit.before)
+    windows = ask(client, edit, edit.before.replace("\n", "\r\n"))
+    assert windows == unix
+
+
+def test_sampled_text_does_not_depend_on_the_prediction(client: OpenAI) -> None:
+    edit = edits(1)[0]
+    options = {"temperature": 0.9, "seed": 11, "max_tokens": 80}
+    plain = ask(client, edit, None, **options)
+    predicted = ask(client, edit, edit.before, **options)
+    other_seed = ask(client, edit, edit.before, **options | {"seed": 12, "temperature": 1.9})
+    assert predicted.token_ids == plain.token_ids
+    assert other_seed.token_ids != plain.token_ids
+
+
+def test_requests_in_one_batch_do_not_disturb_each_other(client: OpenAI) -> None:
+    batch = edits(6, seed=3)
+    alone = [ask(client, edit, None).token_ids for edit in batch]
+    predictions = [edit.before if number % 2 else None for number, edit in enumerate(batch)]
+    with ThreadPoolExecutor(len(batch)) as pool:
+        together = pool.map(lambda pair: ask(client, *pair), zip(batch, predictions, strict=True))
+        assert [answer.token_ids for answer in together] == alone

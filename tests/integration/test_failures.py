@@ -1,0 +1,52 @@
+"""What happens to an answer when a service dies in the middle of it."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from tests.integration.edit import ask, edits
+from tests.stack import Stack
+
+
+@pytest.fixture
+def fragile() -> Iterator[Stack]:
+    stack = Stack()
+    yield stack
+    stack.stop()
+
+
+@pytest.mark.parametrize("service", ["proposer", "worker"])
+def test_the_answer_completes_with_the_same_text(fragile: Stack, service: str) -> None:
+    edit = max(edits(20), key=lambda one: len(one.after))
+    with OpenAI(base_url=f"{fragile.url}/v1", api_key="none", max_retries=0) as client:
+        whole = ask(client, edit, edit.before)
+        plain = ask(client, edit, None)
+
+        def kill_once(number: int) -> None:
+            if number == 2:
+                fragile.kill_service(service)
+
+        prediction = edit.before if service == "proposer" else None
+        disturbed = ask(client, edit, prediction, on_chunk=kill_once)
+        assert disturbed.token_ids == whole.token_ids == plain.token_ids
+        # Whatever died was started again and is of use.
+        afterwards = ask(client, edit, edit.before)
+        assert afterwards.token_ids == whole.token_ids
+
+
+def test_a_client_that_leaves_frees_its_place(stack: Stack, client: OpenAI) -> None:
+    edit = max(edits(20), key=lambda one: len(one.after))
+    body = {"model": "tiny-edit", "messages": edit.messages(), "stream": True, "temperature": 0}
+    url = f"{stack.url}/v1/chat/completions"
+    with httpx.stream("POST", url, json=body, timeout=30) as response:
+        next(response.iter_lines())
+    assert ask(client, edit, edit.before).text
+    running = [
+        line
+        for line in httpx.get(f"{stack.url}/metrics", timeout=10).text.splitlines()
+        if "running" in line and not line.startswith("#")
+    ]
+    assert running
+    assert all(line.endswith(" 0.0") for line in running)

@@ -1,0 +1,76 @@
+"""Real services as a user starts them, for tests."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parent.parent
+BUNDLED_MODEL = REPOSITORY / "models" / "tiny-edit"
+START_SECONDS = 120.0
+
+
+def free_port() -> int:
+    """Returns a port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Stack:
+    """`optimist serve` with the bundled model on a free port."""
+
+    def __init__(self, *options: str, environment: dict[str, str] | None = None) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "optimist_cli", "serve", str(BUNDLED_MODEL)]
+        self._process = subprocess.Popen(
+            [*command, "--port", str(self.port), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ | (environment or {}),
+        )
+        self.output = ""
+        self._wait_for("Optimist serves")
+
+    def service_pid(self, name: str) -> int:
+        """Returns the process id of a service, which may have been restarted."""
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                parent = int(path.read_text().rsplit(")", 1)[1].split()[1])
+                command = (path.parent / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if parent == self._process.pid and f"optimist_{name}".encode() in command:
+                return int(path.parent.name)
+        raise AssertionError(f"no {name} runs")
+
+    def kill_service(self, name: str) -> None:
+        """Kills a service without warning."""
+        os.kill(self.service_pid(name), signal.SIGKILL)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Ends everything as Ctrl-C or an init system does; returns the exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        output, _ = self._process.communicate(timeout=30)
+        self.output += output.decode()
+        return self._process.returncode
+
+    def _wait_for(self, text: str) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        deadline = time.monotonic() + START_SECONDS
+        while text not in self.output:
+            ready, _, _ = select.select([stream], [], [], 1.0)
+            data = os.read(stream.fileno(), 65536) if ready else b""
+            self.output += data.decode(errors="replace")
+            ended = ready and not data
+            if ended or time.monotonic() > deadline:
+                self._process.kill()
+                self._process.communicate()
+                raise AssertionError(f"the services did not start:\n{self.output}")
