@@ -1,0 +1,87 @@
+# Every target does its own set-up. Start with `make up` or `make test`.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+TORCH := torch==2.13.0
+MODEL ?= models/tiny-edit
+ARGS ?=
+
+BIN := .venv/bin
+BUF := node_modules/.bin/buf
+PIP_INSTALL := $(BIN)/pip install -qq --disable-pip-version-check
+
+# $(call require,COMMAND,PACKAGE): a shell command that installs a Debian package if its command is missing.
+define require
+command -v $(1) >/dev/null || { \
+	if ! command -v apt-get >/dev/null; then run=; \
+	elif [ "$$(id -u)" = 0 ]; then run=env; \
+	elif sudo -n true 2>/dev/null; then run="sudo env"; \
+	else run=; fi; \
+	[ -n "$$run" ] || { echo "$(1) is missing: install it (Debian: apt-get install $(2))" >&2; exit 1; }; \
+	echo "installing $(2)"; \
+	$$run apt-get update -qq; \
+	$$run DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(2) >/dev/null; \
+}
+endef
+
+.PHONY: help setup up test lint format protos protos-baseline bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/installed ## make .venv with everything in it
+
+.venv/installed: pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$$($(PYTHON) --version) is too old: install Python 3.11 or newer, or name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make virtual environments: install venv (Debian: apt-get install python3-venv)" >&2; exit 1; }
+	@echo "making .venv (some minutes the first time: it downloads PyTorch)"
+	@$(PYTHON) -m venv .venv
+	@$(PIP_INSTALL) '$(TORCH)'
+	@$(PIP_INSTALL) '$(TORCH)' --editable '.[gateway,scheduler,worker,proposer,cli,training,dev]'
+	@touch $@
+
+up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS="--port 8001"
+	@$(BIN)/optimist serve $(MODEL) $(ARGS)
+
+test: lint ## run every check and every test, with a real Redis
+	@$(call require,redis-server,redis-server)
+	@$(BIN)/pytest $(ARGS)
+
+lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfiles
+	@$(BIN)/ruff format --quiet --check --diff .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python protos/generate.py --check
+	@$(BUF) lint
+	@$(BUF) breaking --against protos/baseline.json
+	@# DL3013 wants versions on the command line; pyproject.toml has them.
+	@$(BIN)/hadolint --ignore DL3013 services/*/Dockerfile
+	@$(BIN)/mypy
+
+format: setup ## format the sources and mend what can be mended
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+protos: setup ## generate the stubs in protos/gen
+	@$(BIN)/python protos/generate.py
+
+protos-baseline: setup $(BUF) ## at a release: record the protos that later ones may not break
+	@$(BUF) build --exclude-source-info -o -#format=json | $(BIN)/python -m json.tool --indent 1 > protos/baseline.json
+
+$(BUF): package.json
+	@$(call require,npm,npm)
+	@npm install --no-package-lock --no-audit --no-fund --loglevel=error
+	@touch $@
+
+bench: setup ## measure edits with and without predictions
+	@$(BIN)/optimist bench edits --json $(ARGS)
+
+clean: ## remove whatever the other targets made
+	@rm -rf .venv node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
