@@ -1,0 +1,50 @@
+"""Reads what the repository deploys, and the settings that the deployed services understand."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from optimist_common.settings import ServiceSettings
+
+REPOSITORY = Path(__file__).parents[2]
+SERVICES = ("gateway", "scheduler", "worker", "proposer")
+
+
+def settings_class(service: str) -> type[ServiceSettings]:
+    """Returns the settings of a service, the only ServiceSettings that its module defines."""
+    module = import_module(f"optimist_{service}.settings")
+    (found,) = (
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, ServiceSettings)
+        and value.__module__ == module.__name__
+    )
+    return found
+
+
+def settings_values(service: str, variables: dict[str, str]) -> dict[str, str]:
+    """Returns a container's `OPTIMIST_<SERVICE>_*` variables by the name of their field."""
+    prefix = f"OPTIMIST_{service.upper()}_"
+    assert all(name.startswith(prefix) for name in variables), variables
+    return {name.removeprefix(prefix).lower(): value for name, value in variables.items()}
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    """Returns the YAML documents of a file."""
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def instructions(service: str) -> list[tuple[str, str]]:
+    """Returns the instructions of a service's Dockerfile, each with its joined argument."""
+    text = (REPOSITORY / "services" / service / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(name, argument) for name, _, argument in (line.partition(" ") for line in lines)]
+
+
+def image_variables(service: str) -> dict[str, str]:
+    """Returns the variables that a service's image sets."""
+    words = [word for name, text in instructions(service) if name == "ENV" for word in text.split()]
+    return dict(word.split("=", 1) for word in words)

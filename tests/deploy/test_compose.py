@@ -1,0 +1,80 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.manifest import (
+    REPOSITORY,
+    SERVICES,
+    documents,
+    image_variables,
+    settings_class,
+    settings_values,
+)
+
+COMPOSE = REPOSITORY / "docker-compose.yml"
+
+
+def compose_services() -> dict[str, dict[str, Any]]:
+    (compose,) = documents(COMPOSE)
+    services: dict[str, dict[str, Any]] = compose["services"]
+    return services
+
+
+def test_follows_the_compose_specification() -> None:
+    check = Path(sys.executable).with_name("check-jsonschema")
+    command = [str(check), "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+def test_runs_every_service_and_redis() -> None:
+    assert set(compose_services()) == {*SERVICES, "redis"}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_builds_each_service_from_its_dockerfile(service: str) -> None:
+    build = compose_services()[service]["build"]
+    assert (REPOSITORY / build["context"] / build["dockerfile"]).samefile(
+        REPOSITORY / "services" / service / "Dockerfile"
+    )
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_gives_each_service_settings_that_it_accepts(service: str) -> None:
+    variables = image_variables(service) | compose_services()[service].get("environment", {})
+    settings_class(service)(**settings_values(service, variables))
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_services_call_each_other_where_they_listen(service: str) -> None:
+    variables = compose_services()[service].get("environment", {})
+    for name in ("SCHEDULER", "WORKER", "PROPOSERS"):
+        address = variables.get(f"OPTIMIST_{service.upper()}_{name}")
+        if address is None:
+            continue
+        host, port = address.split(":")
+        assert image_variables(host)[f"OPTIMIST_{host.upper()}_PORT"] == port
+
+
+def test_what_is_waited_for_has_a_health_check() -> None:
+    services = compose_services()
+    for service in services.values():
+        for name, dependency in service.get("depends_on", {}).items():
+            if dependency["condition"] == "service_healthy":
+                assert name in SERVICES or "healthcheck" in services[name]
+
+
+def test_only_the_gateway_is_published_and_only_on_the_loopback() -> None:
+    published = {
+        name: spec["ports"] for name, spec in compose_services().items() if "ports" in spec
+    }
+    assert published == {"gateway": ["127.0.0.1:8000:8000"]}
+
+
+def test_starts_without_any_variable_being_set() -> None:
+    text = COMPOSE.read_text()
+    assert text.count("${") == text.count("${MODEL:-tiny-edit}")
+    assert (REPOSITORY / "models" / "tiny-edit").is_dir()

@@ -1,0 +1,112 @@
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.manifest import (
+    REPOSITORY,
+    SERVICES,
+    image_variables,
+    instructions,
+    settings_class,
+    settings_values,
+)
+
+
+def copied_paths(service: str) -> list[tuple[str, str]]:
+    return [
+        (source, target)
+        for name, argument in instructions(service)
+        if name == "COPY"
+        for *sources, target in [argument.split()]
+        for source in sources
+    ]
+
+
+def wheel_packages(directory: Path) -> set[str]:
+    """Builds the wheel as `pip install .` does and returns its import packages."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
+    subprocess.run(command, cwd=directory, check=True, capture_output=True)
+    (wheel,) = (directory / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return {name.split("/")[0] for name in archive.namelist() if ".dist-info/" not in name}
+
+
+def copy_sources(service: str, directory: Path, *, code: bool) -> None:
+    for source, target in copied_paths(service):
+        path = REPOSITORY / source
+        if path.is_file():
+            shutil.copy(path, directory / target)
+        elif code and not target.startswith("/"):
+            shutil.copytree(path, directory / target)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_copies_what_exists(service: str) -> None:
+    paths = copied_paths(service)
+    assert paths
+    for source, _ in paths:
+        assert (REPOSITORY / source).exists(), source
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_copies_nothing_that_dockerignore_hides(service: str) -> None:
+    lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    assert "*" in lines
+    kept = [Path(line.removeprefix("!")) for line in lines if line.startswith("!")]
+    for source, _ in copied_paths(service):
+        assert any(Path(source).is_relative_to(path) for path in kept), source
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_dependency_layer_builds_without_any_code(service: str, tmp_path: Path) -> None:
+    copy_sources(service, tmp_path, code=False)
+    assert wheel_packages(tmp_path) == set()
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_code_layer_holds_its_service_and_no_other(service: str, tmp_path: Path) -> None:
+    copy_sources(service, tmp_path, code=True)
+    assert wheel_packages(tmp_path) == {"optimist", "optimist_common", f"optimist_{service}"}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_installs_its_own_extra_and_only_the_worker_torch(service: str) -> None:
+    installs = [text for name, text in instructions(service) if name == "RUN" and "pip" in text]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert any(f'".[{service}]"' in text for text in installs)
+    requirements = [*project["dependencies"], *project["optional-dependencies"][service]]
+    assert any(text.startswith("torch") for text in requirements) is (service == "worker")
+    assert any("torch" in text for text in installs) is (service == "worker")
+
+
+def test_the_worker_image_has_the_torch_of_the_makefile() -> None:
+    (torch,) = (
+        word for name, text in instructions("worker") for word in text.split() if "torch==" in word
+    )
+    assert f"TORCH := {torch}\n" in (REPOSITORY / "Makefile").read_text()
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_runs_its_service_without_being_root(service: str) -> None:
+    steps = instructions(service)
+    assert steps[-1] == ("ENTRYPOINT", f'["python", "-m", "optimist_{service}"]')
+    assert ("USER", "10001") in steps
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_exposes_the_port_it_listens_on_and_asks_that_port_for_health(service: str) -> None:
+    steps = dict(instructions(service))
+    port = image_variables(service)[f"OPTIMIST_{service.upper()}_PORT"]
+    assert steps["EXPOSE"] == port
+    assert f"127.0.0.1:{port}" in steps["HEALTHCHECK"]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_sets_variables_that_the_service_knows(service: str) -> None:
+    values = settings_values(service, image_variables(service))
+    assert set(values) <= set(settings_class(service).model_fields)
