@@ -53,7 +53,8 @@ class ServiceProcess:
         if self._process is None or self._reader is None:
             raise RuntimeError("exit_code before start")
         code = await self._process.wait()
-        await self._reader
+        # Whoever gives up waiting must not end the reading.
+        await asyncio.shield(self._reader)
         return code
 
     async def stop(self, grace_seconds: float) -> None:

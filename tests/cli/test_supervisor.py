@@ -1,0 +1,104 @@
+"""Services are started, watched, restarted and ended; a service that cannot run ends the rest."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from optimist_cli.process import ServiceSpec
+from optimist_cli.supervisor import MAX_RESTARTS, Supervisor
+from optimist_common.errors import SetupError
+
+# A service that says it is up by writing its start number to a file, and ends as it is told.
+FAKE_SERVICE = """
+import pathlib, sys, time
+file, seconds, code = pathlib.Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+starts = int(file.read_text()) + 1 if file.exists() else 1
+print(f"start {starts}", flush=True)
+file.write_text(str(starts))
+time.sleep(seconds)
+print("last words", flush=True)
+sys.exit(code)
+"""
+
+
+class Lines:
+    """Collects what services print, and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+        self._changed = asyncio.Event()
+
+    def write(self, name: str, line: str) -> None:
+        self.seen.append((name, line))
+        self._changed.set()
+
+    async def until(self, name: str, text: str, count: int = 1) -> None:
+        while sum(one == name and text in line for one, line in self.seen) < count:
+            self._changed.clear()
+            await asyncio.wait_for(self._changed.wait(), 30)
+
+
+@pytest.fixture
+def fake_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ServiceSpec]:
+    for name in ("first", "second"):
+        package = tmp_path / f"optimist_{name}"
+        package.mkdir()
+        (package / "__init__.py").touch()
+        (package / "__main__.py").write_text(FAKE_SERVICE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def spec(name: str, seconds: float = 600, code: int = 0) -> ServiceSpec:
+        file = tmp_path / f"{name}.starts"
+        return ServiceSpec(name, [str(file), str(seconds), str(code)], file.exists)
+
+    return spec
+
+
+async def test_it_returns_when_all_are_healthy_and_ends_all(
+    fake_service: Callable[..., ServiceSpec],
+) -> None:
+    lines = Lines()
+    supervisor = Supervisor([fake_service("first"), fake_service("second")], lines.write)
+    await supervisor.start()
+    await lines.until("first", "start 1")
+    await lines.until("second", "start 1")
+    await supervisor.stop()
+    assert not any("last words" in line for _, line in lines.seen)
+
+
+async def test_a_service_that_dies_is_started_again(
+    fake_service: Callable[..., ServiceSpec],
+) -> None:
+    lines = Lines()
+    supervisor = Supervisor([fake_service("first", 0.2, 3), fake_service("second")], lines.write)
+    await supervisor.start()
+    watching = asyncio.create_task(supervisor.watch())
+    await lines.until("first", "start 3")
+    await lines.until("first", "exit code 3", 2)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    await supervisor.stop()
+    assert [line for name, line in lines.seen if name == "second"] == ["start 1"]
+
+
+async def test_a_service_that_keeps_dying_is_given_up(
+    fake_service: Callable[..., ServiceSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optimist_cli.supervisor.RESTART_PAUSE_SECONDS", 0.0)
+    supervisor = Supervisor([fake_service("first", 0.3, 1)], Lines().write)
+    await supervisor.start()
+    with pytest.raises(SetupError, match=f"first died {MAX_RESTARTS + 1} times"):
+        await supervisor.watch()
+    await supervisor.stop()
+
+
+async def test_a_service_that_cannot_start_says_why(
+    fake_service: Callable[..., ServiceSpec],
+) -> None:
+    broken = ServiceSpec("first", fake_service("first", 0.0, 2).arguments, lambda: False)
+    supervisor = Supervisor([broken], Lines().write)
+    with pytest.raises(SetupError, match="first could not start: last words"):
+        await supervisor.start()
+    await supervisor.stop()
