@@ -31,7 +31,7 @@ def test_another_prediction_and_none_at_all(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.py")
-    with pytest.raises(SetupError, match="missing.py"):
+    with pytest.raises(SetupError, match=r"missing\.py"):
         chat_request(CompleteSettings(instruction="Go.", file=missing), "m")
 
 
