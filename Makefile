@@ -5,6 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
+# Installed first, so that nothing else chooses a version of it.
 TORCH := torch==2.13.0
 MODEL ?= models/tiny-edit
 ARGS ?=
@@ -33,6 +34,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/installed ## make .venv with everything in it
+	@:
 
 .venv/installed: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer" >&2; exit 1; }
@@ -54,9 +56,9 @@ test: lint ## run every check and every test, with a real Redis
 	@$(BIN)/pytest $(ARGS)
 
 lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfiles
-	@$(BIN)/ruff format --quiet --check --diff .
-	@$(BIN)/ruff check --quiet .
-	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports
 	@$(BIN)/python protos/generate.py --check
 	@$(BUF) lint
 	@$(BUF) breaking --against protos/baseline.json
