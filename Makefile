@@ -58,7 +58,7 @@ test: lint ## run every check and every test, with a real Redis
 lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfiles
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python protos/generate.py --check
 	@$(BUF) lint
 	@$(BUF) breaking --against protos/baseline.json
