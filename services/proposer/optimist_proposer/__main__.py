@@ -1,0 +1,27 @@
+"""Starts the proposer: `python -m optimist_proposer --model DIRECTORY`."""
+
+import sys
+
+from optimist_common.errors import run_or_explain
+from optimist_common.logs import configure_logging
+from optimist_common.server import run_service
+from optimist_common.settings import load_settings
+from optimist_proposer.service import serve
+from optimist_proposer.settings import ProposerSettings
+from optimist_proposer.tokenizer import load_newline_token_ids
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serves until a signal; returns the exit code."""
+
+    def start() -> None:
+        settings = load_settings(ProposerSettings, sys.argv[1:] if arguments is None else arguments)
+        configure_logging(settings.log_level)
+        newline_token_ids = load_newline_token_ids(settings.model)
+        run_service(lambda: serve(settings, newline_token_ids))
+
+    return run_or_explain("optimist proposer", start)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Decisions of the proposer: plain values in, plain values out."""

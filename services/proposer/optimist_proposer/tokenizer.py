@@ -1,0 +1,43 @@
+"""The line ends of a model's vocabulary."""
+
+import os
+from pathlib import Path
+
+from optimist_common.errors import SetupError
+from optimist_proposer.core.newline import newline_token_ids
+
+
+def load_newline_token_ids(model: str) -> frozenset[int]:
+    """Returns the ids of the tokens that end a line.
+
+    Args:
+        model: Directory or hub name; only the tokenizer is read, and no code from there is run.
+
+    Raises:
+        SetupError: There is no tokenizer, or none of its tokens ends a line.
+    """
+    looks_like_path = model.startswith((".", "~", os.sep)) or model.count("/") != 1
+    if looks_like_path and not Path(model).expanduser().is_dir():
+        raise SetupError(f"--model: no directory {model}; give one that holds a tokenizer")
+
+    from transformers import AutoTokenizer
+
+    path = Path(model).expanduser()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(path) if path.is_dir() else model, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise SetupError(f"--model: cannot load a tokenizer from {model}: {reason}") from None
+    size = max(tokenizer.get_vocab().values(), default=-1) + 1
+    newlines = newline_token_ids(
+        tokenizer.batch_decode(
+            [[token_id] for token_id in range(size)],
+            skip_special_tokens=False,
+            clean_up_tokenization_spaces=False,
+        )
+    )
+    if not newlines:
+        raise SetupError(f"--model: no token of {model} ends a line; is it a text model?")
+    return newlines
