@@ -22,7 +22,8 @@ def generate(target: Path) -> None:
     well_known = Path(grpc_tools.__file__).parent / "_proto"
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", f"-I{well_known}"]
     command += [f"--plugin={name}={scripts / name}" for name in PLUGINS]
-    command += [f"--{kind}_out={target}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
+    command += [f"--{kind}_out={target}" for kind in ("python", "grpc_python")]
+    command += [f"--{kind}_out=quiet:{target}" for kind in ("mypy", "mypy_grpc")]
     subprocess.run([*command, *sources], check=True, cwd=PROTOS)
     package_directories = {path.parent for path in target.rglob("*_pb2.py")}
     for directory in package_directories:
