@@ -80,8 +80,9 @@ def test_gives_each_service_settings_that_it_accepts(service: str) -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_services_call_each_other_where_they_listen(service: str) -> None:
-    for value in variables(service).values():
-        host, port = value.removeprefix("redis://").split(":")
+    addresses = [value for value in variables(service).values() if ":" in value]
+    for address in addresses:
+        host, port = address.removeprefix("redis://").split(":")
         called = pick(host.removeprefix("optimist-"), "Service")
         assert called["metadata"]["name"] == host
         assert [int(port)] == [one["port"] for one in called["spec"]["ports"]]
@@ -125,6 +126,8 @@ def test_pods_get_no_variables_named_like_settings_from_the_cluster(service: str
     assert pod(service)["enableServiceLinks"] is False
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_pods_outlive_the_grace_of_their_service(service: str) -> None:
-    assert pod(service)["terminationGracePeriodSeconds"] > GRACE_SECONDS
+def test_pods_outlive_the_grace_that_their_service_gives_to_requests() -> None:
+    grace = float(variables("gateway")["OPTIMIST_GATEWAY_GRACE_SECONDS"])
+    assert pod("gateway")["terminationGracePeriodSeconds"] > grace + GRACE_SECONDS
+    for service in ("scheduler", "worker", "proposer"):
+        assert pod(service)["terminationGracePeriodSeconds"] > GRACE_SECONDS
