@@ -1,10 +1,18 @@
+import os
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
-IMPORT_ALL = """
-import importlib, importlib.machinery, pkgutil, sys
+from tests.deploy.manifest import REPOSITORY, image_variables
+from tests.stack import free_port
+
+START_SECONDS = 60.0
+
+HIDE_TORCH = """
+import importlib, importlib.machinery, pkgutil, runpy, sys
 
 class WithoutTorch(importlib.machinery.PathFinder):
     @classmethod
@@ -15,11 +23,21 @@ class WithoutTorch(importlib.machinery.PathFinder):
         return super().find_spec(name, path, target)
 
 sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = WithoutTorch
+"""
+
+IMPORT_ALL = """
 package = importlib.import_module(sys.argv[1])
 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
     importlib.import_module(module.name)
     print(module.name)
 """
+
+RUN = "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+
+
+def import_all(package: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", HIDE_TORCH + IMPORT_ALL, package]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -27,13 +45,39 @@ for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
     ["optimist_common", "optimist_gateway", "optimist_scheduler", "optimist_proposer"],
 )
 def test_every_module_can_be_imported_without_torch(package: str) -> None:
-    command = [sys.executable, "-c", IMPORT_ALL, package]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = import_all(package)
     assert result.returncode == 0, result.stderr
     assert f"{package}.settings" in result.stdout.split()
 
 
-def test_the_worker_needs_torch() -> None:
-    command = [sys.executable, "-c", IMPORT_ALL, "optimist_worker"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "No module named 'torch'" in result.stderr
+def test_the_worker_cannot_be_imported_without_torch() -> None:
+    assert "No module named 'torch'" in import_all("optimist_worker").stderr
+
+
+@pytest.mark.parametrize("service", ["gateway", "proposer"])
+def test_reads_the_bundled_tokenizer_and_listens_without_torch(service: str) -> None:
+    port = free_port()
+    prefix = f"OPTIMIST_{service.upper()}"
+    environment = os.environ | image_variables(service)
+    environment |= {
+        f"{prefix}_HOST": "127.0.0.1",
+        f"{prefix}_PORT": str(port),
+        f"{prefix}_MODEL": str(REPOSITORY / environment[f"{prefix}_MODEL"].removeprefix("/")),
+    }
+    command = [sys.executable, "-c", HIDE_TORCH + RUN, f"optimist_{service}"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert listens(process, port), process.stderr and process.stderr.read()
+        finally:
+            process.terminate()
+
+
+def listens(process: subprocess.Popen[str], port: int) -> bool:
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return True
+        time.sleep(0.05)
+    process.terminate()
+    return False
