@@ -173,10 +173,8 @@ class RedisStore(CursorStore):
         return predictions
 
     async def _get(self, keys: Sequence[str]) -> list[bytes | None]:
-        values: list[bytes | None] = await self._guard(
-            lambda: self._redis.execute_command("MGET", *keys)
-        )
-        return values
+        values = await self._guard(lambda: self._redis.mget(keys))
+        return [value if isinstance(value, bytes) else None for value in values]
 
     def _keep(self, generation: bytes, prediction: Prediction) -> None:
         self._predictions.put(generation, prediction, prediction.num_bytes)

@@ -1,0 +1,163 @@
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import grpc
+import numpy as np
+import pytest
+
+from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
+from optimist.proposer.v1.proposer_pb2 import Observation, Open, ProposeRequest
+from optimist_common.channel import open_channel
+from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.server import GrpcServer
+from optimist_proposer.batch import BatchProposer
+from optimist_proposer.core.line import LineAlgorithm
+from optimist_proposer.memory import MemoryStore
+from optimist_proposer.servicer import ProposerServicer
+from tests.proposer.text import NEWLINES, as_text, tokens
+
+if TYPE_CHECKING:
+    # Exists in the stub's types only.
+    from optimist.proposer.v1.proposer_pb2_grpc import ProposerServiceAsyncStub as Stub
+
+POEM = "one\ntwo\nthree\nfour\n"
+MAX_BATCH_SIZE = 4
+
+
+@pytest.fixture
+async def stub() -> AsyncIterator["Stub"]:
+    server = GrpcServer("127.0.0.1", 0)
+    proposer = BatchProposer(
+        LineAlgorithm(NEWLINES), MemoryStore(10, 1_000_000), window_tokens=64, max_tokens=100
+    )
+    proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
+        ProposerServicer(proposer, MAX_BATCH_SIZE), server.server
+    )
+    port = await server.start()
+    async with open_channel(f"127.0.0.1:{port}") as channel:
+        yield proposer_pb2_grpc.ProposerServiceStub(channel)
+    await server.stop()
+
+
+async def propose(stub: "Stub", *requests: ProposeRequest) -> list[proposer_pb2.ProposeResponse]:
+    async def stream() -> AsyncIterator[ProposeRequest]:
+        for request in requests:
+            yield request
+
+    return [response async for response in stub.Propose(stream())]
+
+
+def column(text: str) -> bytes:
+    return to_bytes(np.frombuffer(tokens(text), dtype=np.int32))
+
+
+def window_text(window: proposer_pb2.Window) -> str:
+    return "".join(chr(token) for token in from_bytes(window.token_ids))
+
+
+def opened(request_id: str, text: str) -> Open:
+    return Open(request_id=request_id, predicted_token_ids=column(text))
+
+
+def observation(request_id: str, position: int, text: str) -> Observation:
+    return Observation(request_id=request_id, position=position, token_ids=column(text))
+
+
+async def test_life_of_a_request(stub: "Stub") -> None:
+    responses = await propose(
+        stub,
+        ProposeRequest(batch=7, opens=[opened("a", POEM)]),
+        ProposeRequest(batch=8, observations=[observation("a", 0, "one\n")]),
+        ProposeRequest(batch=9, observations=[observation("a", 4, "T")]),
+        ProposeRequest(batch=10, observations=[observation("a", 5, "WO\nthree\nf")]),
+        ProposeRequest(batch=11, closed_request_ids=["a"]),
+        ProposeRequest(batch=12, observations=[observation("a", 15, "o")]),
+    )
+    assert [response.batch for response in responses] == [7, 8, 9, 10, 11, 12]
+    first, followed, lost, anchored, closed, unknown = responses
+    assert window_text(first.windows[0]) == POEM
+    assert (first.windows[0].base, first.windows[0].prediction_offset) == (0, 0)
+    assert not followed.windows
+    assert (lost.windows[0].request_id, lost.windows[0].token_ids) == ("a", b"")
+    assert window_text(anchored.windows[0]) == "our\n"
+    assert anchored.windows[0].base == anchored.windows[0].prediction_offset == 15
+    assert anchored.windows[0].epoch == 1
+    assert not closed.windows
+    assert [(gap.request_id, gap.num_known_tokens) for gap in unknown.gaps] == [("a", -1)]
+
+
+async def test_gap_carries_what_is_known(stub: "Stub") -> None:
+    _, response = await propose(
+        stub,
+        ProposeRequest(opens=[opened("a", POEM)]),
+        ProposeRequest(observations=[observation("a", 0, "one"), observation("a", 9, "x")]),
+    )
+    assert [(gap.request_id, gap.num_known_tokens) for gap in response.gaps] == [("a", 3)]
+
+
+async def test_streams_share_the_store(stub: "Stub") -> None:
+    await propose(stub, ProposeRequest(opens=[opened("a", POEM)]))
+    (response,) = await propose(
+        stub, ProposeRequest(observations=[observation("a", 0, "X\nthree\n")])
+    )
+    assert window_text(response.windows[0]) == "four\n"
+
+
+async def test_requests_at_once_do_not_mix(
+    stub: "Stub",
+) -> None:
+    async def follow(name: str) -> str:
+        responses = await propose(
+            stub,
+            ProposeRequest(opens=[opened(name, f"{name}\nnext {name}\n")]),
+            ProposeRequest(observations=[observation(name, 0, f"!\n{name}\n")]),
+        )
+        return window_text(responses[-1].windows[0])
+
+    names = ["a", "b", "c", "d"]
+    assert await asyncio.gather(*map(follow, names)) == [f"next {name}\n" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (ProposeRequest(opens=[Open(predicted_token_ids=b"")]), "opens.request_id"),
+        (
+            ProposeRequest(opens=[Open(request_id="b", predicted_token_ids=b"12345")]),
+            "opens.predicted_token_ids",
+        ),
+        (
+            ProposeRequest(observations=[Observation(request_id="a", token_ids=b"123")]),
+            "observations.token_ids",
+        ),
+        (
+            ProposeRequest(observations=[Observation(request_id="a", position=-1)]),
+            "observations.position",
+        ),
+        (ProposeRequest(observations=[observation("", 0, "x")]), "observations.request_id"),
+        (ProposeRequest(closed_request_ids=["x" * 257]), "closed_request_ids"),
+        (ProposeRequest(closed_request_ids=["x"] * (MAX_BATCH_SIZE + 1)), "max_batch_size"),
+    ],
+)
+async def test_malformed_batch_ends_its_stream_and_names_the_field(
+    stub: "Stub", request_: ProposeRequest, field: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as info:
+        await propose(stub, request_)
+    assert info.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert field in (info.value.details() or "")
+    (response,) = await propose(stub, ProposeRequest(opens=[opened("a", POEM)]))
+    assert window_text(response.windows[0]) == POEM
+
+
+async def test_prediction_too_long_is_ignored(
+    stub: "Stub",
+) -> None:
+    request = ProposeRequest(opens=[opened("long", "x" * 101), opened("a", POEM)])
+    (response,) = await propose(stub, request)
+    assert [window.request_id for window in response.windows] == ["a"]
+
+
+def test_text_of_a_window_is_its_tokens() -> None:
+    assert as_text(tokens("a§\n")) == "a§\n"
