@@ -1,0 +1,1 @@
+"""The REST API: bodies, errors, endpoints."""

@@ -1,0 +1,189 @@
+"""Answers a generation request, whole or in chunks; the same for both endpoints."""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import orjson
+from fastapi import Request
+from starlette.responses import Response
+
+from optimist_gateway.api.errors import ApiError
+from optimist_gateway.api.requests import GenerationBody
+from optimist_gateway.api.sse import DONE, EventStream, event, on_disconnect
+from optimist_gateway.core.answer import Piece
+from optimist_gateway.core.usage import Usage
+from optimist_gateway.generation import EncodePrompt, Generation, Service
+
+# nginx's status for a client that went away; only logs and metrics see it.
+CLIENT_CLOSED_REQUEST = 499
+
+
+class Dialect(Protocol):
+    """How one endpoint words its answers."""
+
+    endpoint: str
+    id_prefix: str
+    whole_object: str
+    chunk_object: str
+
+    def first(self) -> dict[str, Any] | None:
+        """Returns what the choice of the first chunk holds, or None if there is no such chunk."""
+        ...
+
+    def chunk(self, text: str) -> dict[str, Any]:
+        """Returns what the choice of a chunk holds."""
+        ...
+
+    def whole(self, text: str) -> dict[str, Any]:
+        """Returns what the choice of a whole answer holds."""
+        ...
+
+
+class Answering:
+    """Answers the requests of one endpoint."""
+
+    def __init__(self, service: Service, dialect: Dialect) -> None:
+        self._service = service
+        self._dialect = dialect
+
+    async def answer(
+        self, request: Request, body: GenerationBody, encode_prompt: EncodePrompt
+    ) -> Response:
+        """Answers one request.
+
+        Raises:
+            ApiError: Nothing was sent yet and the request is wrong, not admitted, or failed.
+        """
+        if body.model != self._service.model_name:
+            raise ApiError(
+                404,
+                f"The model `{body.model[:100]}` does not exist; this server has "
+                f"`{self._service.model_name}`.",
+                param="model",
+                code="model_not_found",
+            )
+        if body.stream_options is not None and not body.stream:
+            raise ApiError(
+                400,
+                "stream_options is only allowed when stream is true",
+                param="stream_options",
+                code="invalid_value",
+            )
+        request_id = f"{self._dialect.id_prefix}-{uuid.uuid4().hex}"
+        generation = Generation(self._service, body, encode_prompt, request_id)
+        if body.stream:
+            return await self._stream(request, generation)
+        return await self._whole(request, generation)
+
+    async def _whole(self, request: Request, generation: Generation) -> Response:
+        pieces: list[Piece] = []
+        async with (
+            on_disconnect(request.receive, generation.leave),
+            aclosing(generation.pieces()) as arriving,
+        ):
+            async for piece in arriving:
+                pieces.append(piece)
+        if generation.left:
+            self._count("disconnected")
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        choice = self._dialect.whole("".join(piece.text for piece in pieces))
+        if generation.body.return_token_ids:
+            choice |= {
+                "token_ids": [token for piece in pieces for token in piece.token_ids],
+                "num_accepted_tokens": sum(piece.num_accepted_tokens for piece in pieces),
+                "predicted_text_length": sum(piece.predicted_text_length for piece in pieces),
+            }
+        data = self._header(generation, self._dialect.whole_object) | {
+            "choices": [_choice(choice, pieces[-1])],
+            "usage": self._usage(generation, generation.usage()),
+        }
+        self._count("200")
+        return Response(
+            orjson.dumps(data),
+            headers={"x-request-id": generation.request_id},
+            media_type="application/json",
+        )
+
+    async def _stream(self, request: Request, generation: Generation) -> Response:
+        events = self._events(generation)
+        async with on_disconnect(request.receive, generation.leave):
+            # Whatever is wrong before the first token is answered with its own status.
+            first = await anext(events, None)
+        if first is None:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        return EventStream(first, events, generation.leave, generation.request_id)
+
+    async def _events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
+        """Yields the events of one stream; raises ApiError only before the first one."""
+        options = generation.body.stream_options
+        with_usage = options is not None and bool(options.include_usage)
+        continuous = with_usage and options is not None and bool(options.continuous_usage_stats)
+        header = self._header(generation, self._dialect.chunk_object)
+        if with_usage:
+            header["usage"] = None
+        started = False
+        try:
+            async with aclosing(generation.pieces()) as pieces:
+                async for piece in pieces:
+                    if continuous:
+                        header["usage"] = self._usage(generation, generation.usage())
+                    if not started and (first := self._dialect.first()) is not None:
+                        yield event(header | {"choices": [_choice(first, None)]})
+                    started = True
+                    if (choice := self._chunk(generation, piece)) is not None:
+                        yield event(header | {"choices": [choice]})
+        except ApiError as error:
+            if not started:
+                raise
+            self._count("broken_stream")
+            yield event(error.body())
+            return
+        if generation.left:
+            self._count("disconnected")
+            return
+        if with_usage:
+            usage = self._usage(generation, generation.usage())
+            yield event(header | {"choices": [], "usage": usage})
+        self._count("200")
+        yield DONE
+
+    def _chunk(self, generation: Generation, piece: Piece) -> dict[str, Any] | None:
+        """Returns the choice for a piece, or None if the client would learn nothing from it."""
+        with_tokens = generation.body.return_token_ids and piece.token_ids
+        if not (piece.text or piece.finish_reason or with_tokens):
+            return None
+        choice = self._dialect.chunk(piece.text)
+        if generation.body.return_token_ids:
+            choice |= {
+                "token_ids": piece.token_ids,
+                "num_accepted_tokens": piece.num_accepted_tokens,
+                "predicted_text_length": piece.predicted_text_length,
+            }
+        return _choice(choice, piece)
+
+    def _header(self, generation: Generation, kind: str) -> dict[str, Any]:
+        return {
+            "id": generation.request_id,
+            "object": kind,
+            "created": int(time.time()),
+            "model": self._service.model_name,
+        }
+
+    def _usage(self, generation: Generation, usage: Usage) -> dict[str, Any]:
+        return usage.to_api(with_num_passes=bool(generation.body.return_token_ids))
+
+    def _count(self, outcome: str) -> None:
+        self._service.metrics.requests.labels(self._dialect.endpoint, outcome).inc()
+
+
+def _choice(content: dict[str, Any], piece: Piece | None) -> dict[str, Any]:
+    reason = piece.finish_reason if piece is not None else None
+    return {
+        "index": 0,
+        **content,
+        "logprobs": None,
+        "finish_reason": reason.api_name if reason is not None else None,
+    }

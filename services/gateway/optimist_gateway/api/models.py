@@ -1,0 +1,50 @@
+"""GET /v1/models and /v1/models/{id}."""
+
+import time
+from typing import Any
+
+from fastapi import APIRouter
+
+from optimist_gateway.api.errors import ApiError
+from optimist_gateway.generation import Service
+from optimist_gateway.scheduler_client import SchedulerUnavailableError
+
+
+def model_router(service: Service) -> APIRouter:
+    """Returns the endpoints."""
+    router = APIRouter()
+    created = int(time.time())
+
+    def model() -> dict[str, Any]:
+        data: dict[str, Any] = {
+            "id": service.model_name,
+            "object": "model",
+            "created": created,
+            "owned_by": "optimist",
+        }
+        try:
+            # The name of the field is vLLM's.
+            data["max_model_len"] = service.client.description.max_model_len
+        except SchedulerUnavailableError:
+            data["max_model_len"] = None
+        return data
+
+    @router.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """Lists the one model."""
+        return {"object": "list", "data": [model()]}
+
+    # A name may have slashes, as hub names do.
+    @router.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> dict[str, Any]:
+        """Describes the model."""
+        if name != service.model_name:
+            raise ApiError(
+                404,
+                f"The model `{name[:100]}` does not exist; this server has `{service.model_name}`.",
+                param="model",
+                code="model_not_found",
+            )
+        return model()
+
+    return router

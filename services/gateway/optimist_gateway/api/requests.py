@@ -1,0 +1,149 @@
+"""The bodies of requests."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+
+from optimist_gateway.api.unsupported import drop_unsupported
+from optimist_gateway.core.messages import Message, join_parts
+
+MAX_MESSAGES = 4096
+MAX_STOP_STRINGS = 4
+MAX_STOP_TOKENS = 128
+MAX_BIASES = 1024
+_INT32_MAX = 2**31 - 1
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class Body(BaseModel):
+    """Base of every object in a request: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+
+
+class TextPart(Body):
+    """A piece of text in a content array."""
+
+    type: Literal["text"]
+    text: str
+
+
+# Keys of JSON objects are strings.
+_TokenKey = Annotated[int, Field(strict=False)]
+_Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
+Content = str | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES)]
+
+
+def _text(content: str | list[TextPart]) -> str:
+    return join_parts(content if isinstance(content, str) else [part.text for part in content])
+
+
+class MessageBody(Body):
+    """One message; fields of other kinds of messages must be null."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content
+    name: str | None = None
+    refusal: None = None
+    tool_calls: None = None
+    function_call: None = None
+    audio: None = None
+    annotations: list[Any] | None = None
+
+    def message(self) -> Message:
+        """Returns the message as a plain value."""
+        return Message(self.role, _text(self.content))
+
+
+class PredictionBody(Body):
+    """The expected answer."""
+
+    type: Literal["content"]
+    content: Content
+
+    def text(self) -> str:
+        """Returns the expected text."""
+        return _text(self.content)
+
+
+class StreamOptions(Body):
+    """Options of a streamed answer."""
+
+    include_usage: bool | None = False
+    """Sends the usage in a last chunk without choices."""
+    continuous_usage_stats: bool | None = False
+    """Sends the usage so far in every chunk (as vLLM does); needs `include_usage`."""
+    include_obfuscation: bool | None = None
+    """Ignored."""
+
+
+class GenerationBody(Body):
+    """What both endpoints take; `null` is the default everywhere, as in OpenAI's API."""
+
+    model: str
+    max_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
+    temperature: float | None = Field(None, ge=0.0, le=2.0)
+    top_p: float | None = Field(None, ge=0.0, le=1.0)
+    top_k: int | None = Field(None, ge=-1, le=_INT32_MAX)
+    """Extension: samples from the k most likely tokens; 0 and -1 from all."""
+    min_p: float | None = Field(None, ge=0.0, le=1.0)
+    """Extension: drops tokens less likely than this share of the most likely one."""
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    presence_penalty: float | None = Field(None, ge=-2.0, le=2.0)
+    frequency_penalty: float | None = Field(None, ge=-2.0, le=2.0)
+    repetition_penalty: float | None = Field(None, gt=0.0, le=10.0)
+    """Extension: divides positive and multiplies negative logits of tokens seen before."""
+    logit_bias: dict[_TokenKey, _Bias] | None = Field(None, max_length=MAX_BIASES)
+    stop: (
+        Annotated[
+            list[Annotated[str, StringConstraints(min_length=1, max_length=1024)]],
+            Field(max_length=MAX_STOP_STRINGS),
+            BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+        ]
+        | None
+    ) = None
+    stop_token_ids: list[int] | None = Field(None, max_length=MAX_STOP_TOKENS)
+    """Extension: further tokens that end the answer; they are not shown."""
+    ignore_eos: bool | None = None
+    """Extension: goes on behind the model's end-of-answer tokens."""
+    min_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
+    """Extension: tokens before which nothing stops the answer."""
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    prediction: PredictionBody | None = None
+    predicted_token_ids: list[int] | None = None
+    """Extension: the expected answer as tokens, instead of `prediction`."""
+    return_token_ids: bool | None = None
+    """Extension: adds to every choice `token_ids` (the tokens of the answer or chunk),
+    `num_accepted_tokens` (how many of them were predicted; in a chunk these are the first ones) and
+    `predicted_text_length` (how many characters were predicted; in a chunk these are the first
+    ones), and `num_passes` (forward passes that emitted tokens) to the usage. In a chunk, text may
+    lag behind tokens by an unfinished character or a possible beginning of a stop string."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unsupported(cls, body: object) -> object:
+        return drop_unsupported(body) if isinstance(body, dict) else body
+
+
+class ChatCompletionBody(GenerationBody):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[MessageBody] = Field(min_length=1, max_length=MAX_MESSAGES)
+    max_completion_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
+
+
+class CompletionBody(GenerationBody):
+    """The body of POST /v1/completions."""
+
+    prompt: str | list[int] | Annotated[list[str | list[int]], Field(min_length=1, max_length=1)]

@@ -1,0 +1,70 @@
+"""Parameters of OpenAI's API that are known here and not supported."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+# Parameters that are refused, but for values that ask for nothing beyond the default.
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "moderation": (),
+    "n": (1,),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+# Parameters with other values that are supported; the rest is not supported whatever its value.
+_BY_VALUE = frozenset({"best_of", "modalities", "n", "response_format", "verbosity"})
+# Parameters that change nothing about the answer.
+_IGNORED = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+
+
+def drop_unsupported(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the body without parameters that are ignored or ask for the default.
+
+    Raises:
+        PydanticCustomError: A parameter asks for something that is not supported; its type is
+            OpenAI's error code and its context has `param`.
+    """
+    kept = {}
+    for name, value in body.items():
+        if name in _IGNORED:
+            continue
+        if name not in _REFUSED:
+            kept[name] = value
+        elif value is not None and not _is_harmless(value, _REFUSED[name]):
+            code = "unsupported_value" if name in _BY_VALUE else "unsupported_parameter"
+            what = "This value of" if name in _BY_VALUE else "The parameter"
+            raise PydanticCustomError(
+                code, "{what} '{param}' is not supported.", {"what": what, "param": name}
+            )
+    return kept
+
+
+def _is_harmless(value: Any, harmless: tuple[Any, ...]) -> bool:
+    # Without the types, True would pass as 1 and 0 as False.
+    return any(type(value) is type(one) and value == one for one in harmless)

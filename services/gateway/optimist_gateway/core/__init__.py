@@ -1,0 +1,1 @@
+"""What the gateway decides: text to tokens to text, without sockets or clocks."""

@@ -1,0 +1,106 @@
+"""One answer in the making: steps of tokens in, pieces of text out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from optimist_gateway.core.detokenize import Detokenizer
+from optimist_gateway.core.finish import FinishReason
+from optimist_gateway.core.output import Finished, StepOutput
+from optimist_gateway.core.stop import StopStrings
+from optimist_gateway.core.usage import Usage
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one step adds to an answer."""
+
+    text: str
+    token_ids: list[int]
+    num_accepted_tokens: int
+    """How many of the tokens, from the front, were predicted ones."""
+    predicted_text_length: int
+    """How many characters of the text, from the front, stem from predicted tokens."""
+    finish_reason: FinishReason | None = None
+
+
+class Answer:
+    """Turns the outputs of one request into text and keeps its account.
+
+    With stop strings, tokens are looked at one by one, so that tokens accepted behind the one that
+    completes a stop string are no part of the answer, however wide the steps are.
+    """
+
+    def __init__(
+        self,
+        num_prompt_tokens: int,
+        detokenizer: Detokenizer,
+        stop: Sequence[str],
+        min_tokens: int,
+    ) -> None:
+        self._num_prompt_tokens = num_prompt_tokens
+        self._detokenizer = detokenizer
+        self._stop = StopStrings(stop)
+        self._min_tokens = min_tokens
+        self._num_tokens = 0
+        self._num_accepted = 0
+        self._num_passes = 0
+        self._finished: Finished | None = None
+
+    def push(self, output: StepOutput) -> Piece:
+        """Adds the output of one step.
+
+        A stop string, which the scheduler does not know, ends the answer with STOP_STRING. The stop
+        token of an answer is one of its tokens but not shown.
+        """
+        if output.token_ids:
+            self._num_passes += 1
+        self._finished = output.finished
+        reason = output.finished.reason if output.finished else None
+        shown = output.token_ids
+        if reason is FinishReason.STOP:
+            shown = shown[:-1]
+        predicted, rest, num_tokens = self._text(shown, output.num_accepted_tokens)
+        token_ids = output.token_ids
+        if self._stop.found:
+            reason = FinishReason.STOP_STRING
+            token_ids = token_ids[:num_tokens]
+            # The scheduler's account would include what came behind the stop string.
+            self._finished = None
+        elif reason is not None:
+            rest += self._stop.push(self._detokenizer.flush()) + self._stop.flush()
+        num_accepted = min(output.num_accepted_tokens, len(token_ids))
+        self._num_tokens += len(token_ids)
+        self._num_accepted += num_accepted
+        return Piece(predicted + rest, token_ids, num_accepted, len(predicted), reason)
+
+    def usage(self) -> Usage:
+        """Returns the account so far; it is complete when the scheduler ended the request."""
+        finished = self._finished
+        return Usage(
+            prompt_tokens=self._num_prompt_tokens,
+            completion_tokens=self._num_tokens,
+            accepted_prediction_tokens=(
+                finished.accepted_prediction_tokens if finished else self._num_accepted
+            ),
+            rejected_prediction_tokens=finished.rejected_prediction_tokens if finished else None,
+            num_passes=finished.num_passes if finished else self._num_passes,
+        )
+
+    def _text(self, token_ids: list[int], num_accepted: int) -> tuple[str, str, int]:
+        """Returns the text of accepted tokens, that of the rest, and the number of tokens read."""
+        if not self._stop:
+            predicted = self._detokenizer.push(token_ids[:num_accepted])
+            rest = self._detokenizer.push(token_ids[num_accepted:])
+            return predicted, rest, len(token_ids)
+        predicted = rest = ""
+        for index, token in enumerate(token_ids):
+            text = self._detokenizer.push([token])
+            if self._num_tokens + index >= self._min_tokens:
+                text = self._stop.push(text)
+            if index < num_accepted:
+                predicted += text
+            else:
+                rest += text
+            if self._stop.found:
+                return predicted, rest, index + 1
+        return predicted, rest, len(token_ids)

@@ -1,0 +1,82 @@
+"""Tokens to text, as they arrive."""
+
+from collections.abc import Callable, Collection, Sequence
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+# Tokens that may wait for the rest of a character. A character has at most four bytes, so more
+# than this wait only if the model writes bytes that are no text.
+MAX_PENDING_TOKENS = 16
+# An incomplete character at the end of a text is decided by its last three bytes, so the last
+# four tokens decode to the same ending as all tokens do.
+_RESYNC_TOKENS = 4
+
+
+class Detokenizer:
+    """Turns one answer's tokens into text whose pieces join to the decoded whole.
+
+    Half a character is never returned: an ending that decodes to U+FFFD waits until more tokens
+    tell. Each new piece is decoded behind the tokens of the piece before it, because the text of a
+    token may depend on what precedes it (a word's leading space, the first bytes of a character);
+    this is the prefix and read offset method of text-generation-inference and vLLM. The cost of a
+    token is bounded by `MAX_PENDING_TOKENS` and the tokens pushed with it.
+
+    The joined text equals the decoded whole for byte-level vocabularies whatever the tokens are,
+    and for byte-fallback vocabularies if the bytes are text.
+    """
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], skipped_token_ids: Collection[int]
+    ) -> None:
+        """Sets up the state of one answer.
+
+        Args:
+            decode: Decodes a list of token ids without cleaning up spaces.
+            skipped_token_ids: Special tokens, which have no text.
+        """
+        self._decode = decode
+        self._skipped = skipped_token_ids
+        self._context: list[int] = []
+        self._context_length = 0
+        """How many characters of the decoded context were returned."""
+        self._pending: list[int] = []
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Adds tokens and returns the new text, possibly none."""
+        visible = [token for token in token_ids if token not in self._skipped]
+        if not visible:
+            return ""
+        text = self._decode([*self._context, *self._pending, *visible])
+        if not text.endswith(REPLACEMENT):
+            self._pending += visible
+            return self._take(text)
+        return "".join([self._push_one(token) for token in visible])
+
+    def flush(self) -> str:
+        """Returns the text that still waits, as no more tokens will come."""
+        text = self._decode([*self._context, *self._pending])
+        return self._take(text)
+
+    def _push_one(self, token: int) -> str:
+        self._pending.append(token)
+        text = self._decode([*self._context, *self._pending])
+        if not text.endswith(REPLACEMENT):
+            return self._take(text)
+        if len(self._pending) < MAX_PENDING_TOKENS:
+            return ""
+        new = text[self._context_length : -1]
+        self._context = self._pending[-_RESYNC_TOKENS:]
+        self._context_length = len(self._decode(self._context)) - 1
+        self._pending = []
+        return new
+
+    def _take(self, text: str) -> str:
+        """Returns the new end of the decoded context and pending tokens.
+
+        They become the next context once they have any text of their own.
+        """
+        new = text[self._context_length :]
+        if new or len(self._pending) >= MAX_PENDING_TOKENS:
+            self._context, self._pending = self._pending or self._context, []
+            self._context_length = len(self._decode(self._context))
+        return new

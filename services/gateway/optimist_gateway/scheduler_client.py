@@ -1,0 +1,262 @@
+"""The gateway's one stream to its scheduler, shared by all requests."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import grpc
+
+from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from optimist_common.channel import open_channel
+from optimist_common.columns import from_bytes
+from optimist_gateway.core.finish import FinishReason
+from optimist_gateway.core.output import Finished, StepOutput
+
+logger = logging.getLogger(__name__)
+
+DESCRIBE_TIMEOUT_SECONDS = 5.0
+RECONNECT_SECONDS = 0.25
+# Outputs of one request that may wait for a slow reader.
+MAX_WAITING_OUTPUTS = 256
+_MAX_HANDLE = 2**31 - 1
+
+_REASONS = {
+    scheduler_pb2.FINISH_REASON_STOP: FinishReason.STOP,
+    scheduler_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    scheduler_pb2.FINISH_REASON_REFUSED: FinishReason.REFUSED,
+    scheduler_pb2.FINISH_REASON_OVERLOADED: FinishReason.OVERLOADED,
+    scheduler_pb2.FINISH_REASON_ERROR: FinishReason.ERROR,
+}
+
+
+class SchedulerUnavailableError(Exception):
+    """The scheduler is not reached, or went away with the answer."""
+
+
+class SlowReaderError(Exception):
+    """The client reads its answer more slowly than it is written."""
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """What the scheduler says about the model."""
+
+    vocab_size: int
+    max_model_len: int
+    """Longest sequence that can run, prompt and output together, in tokens."""
+    eos_token_ids: tuple[int, ...]
+
+
+class RequestStream:
+    """The outputs of one request; iterate, then `close`."""
+
+    def __init__(self, handle: int, client: "SchedulerClient") -> None:
+        self._handle = handle
+        self._client = client
+        self._waiting: asyncio.Queue[StepOutput | Exception | None] = asyncio.Queue()
+        self._ended = False
+
+    def __aiter__(self) -> AsyncIterator[StepOutput]:
+        return self
+
+    async def __anext__(self) -> StepOutput:
+        """Returns the next output; ends behind the one with `finished`, or after `close`.
+
+        Raises:
+            SchedulerUnavailableError: The stream to the scheduler broke.
+            SlowReaderError: Too many outputs waited.
+        """
+        if self._ended and self._waiting.empty():
+            raise StopAsyncIteration
+        output = await self._waiting.get()
+        if output is None:
+            raise StopAsyncIteration
+        if isinstance(output, Exception):
+            raise output
+        return output
+
+    def close(self) -> None:
+        """Ends the request at the scheduler if it still runs; a waiting reader is woken."""
+        if not self._ended:
+            self._ended = True
+            self._client.abort(self._handle)
+            self._waiting.put_nowait(None)
+
+    def deliver(self, output: StepOutput) -> None:
+        """Adds an output for the reader."""
+        if output.finished is not None:
+            self._ended = True
+        elif self._waiting.qsize() >= MAX_WAITING_OUTPUTS:
+            self._client.abort(self._handle)
+            self.fail(SlowReaderError("the answer was read too slowly"))
+            return
+        self._waiting.put_nowait(output)
+
+    def fail(self, error: Exception) -> None:
+        """Ends the request with an error."""
+        if not self._ended:
+            self._ended = True
+            self._waiting.put_nowait(error)
+
+
+class SchedulerClient:
+    """Keeps one Connect stream open, again and again, and hands outputs to their requests."""
+
+    def __init__(self, address: str, max_num_requests: int) -> None:
+        """Sets up a client that is not connected until `run` is.
+
+        Args:
+            address: The scheduler's host:port.
+            max_num_requests: How many requests run at most; bounds the commands that wait.
+        """
+        self._address = address
+        self._max_waiting_commands = 4 * max_num_requests
+        self._commands: asyncio.Queue[scheduler_pb2.ConnectRequest] | None = None
+        self._call: grpc.aio.Call | None = None
+        self._requests: dict[int, RequestStream] = {}
+        self._next_handle = 1
+        self._description: ModelDescription | None = None
+        self._reason = f"the scheduler at {address} has not been reached yet"
+
+    @property
+    def description(self) -> ModelDescription:
+        """The model; raises SchedulerUnavailableError if the scheduler is not connected."""
+        if self._description is None:
+            raise SchedulerUnavailableError(self._reason)
+        return self._description
+
+    def add(self, add: scheduler_pb2.Add) -> RequestStream:
+        """Sends a request; its handle is set here.
+
+        Raises:
+            SchedulerUnavailableError: There is no connection, or it takes no more commands.
+        """
+        if self._commands is None:
+            raise SchedulerUnavailableError(self._reason)
+        if self._commands.full():
+            raise SchedulerUnavailableError("the scheduler does not take commands fast enough")
+        add.handle = self._next_handle
+        self._next_handle = self._next_handle % _MAX_HANDLE + 1
+        self._commands.put_nowait(scheduler_pb2.ConnectRequest(add=add))
+        request = RequestStream(add.handle, self)
+        self._requests[add.handle] = request
+        return request
+
+    def abort(self, handle: int) -> None:
+        """Tells the scheduler to end a request; does nothing if it has ended."""
+        if self._requests.pop(handle, None) is None or self._commands is None:
+            return
+        try:
+            self._commands.put_nowait(
+                scheduler_pb2.ConnectRequest(abort=scheduler_pb2.Abort(handle=handle))
+            )
+        except asyncio.QueueFull:
+            # A scheduler that takes no commands is lost; it ends the requests with the stream.
+            if self._call is not None:
+                self._call.cancel()
+
+    async def run(self) -> None:
+        """Connects, reads until the stream breaks, and connects again; returns never."""
+        async with open_channel(self._address) as channel:
+            stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+            while True:
+                try:
+                    await self._run_once(stub)
+                    reason = "the scheduler closed the stream"
+                except grpc.aio.AioRpcError as error:
+                    reason = f"{error.code().name}: {error.details()}"
+                except (ValueError, KeyError) as error:
+                    logger.exception("the scheduler sent what is not in the contract")
+                    reason = f"not understood: {error}"
+                self._disconnect(reason)
+                await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _run_once(self, stub: "scheduler_pb2_grpc.SchedulerServiceAsyncStub") -> None:
+        response = await stub.Describe(
+            scheduler_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_SECONDS
+        )
+        commands: asyncio.Queue[scheduler_pb2.ConnectRequest] = asyncio.Queue(
+            self._max_waiting_commands
+        )
+        call = stub.Connect(_until_cancelled(commands))
+        self._commands, self._call = commands, call
+        self._description = _description(response)
+        logger.info("connected to the scheduler at %s", self._address)
+        try:
+            async for outputs in call:
+                self._dispatch(outputs)
+        except asyncio.CancelledError:
+            # The call was ended because it took no commands, unless this task is being ended.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+        finally:
+            call.cancel()
+
+    def _disconnect(self, reason: str) -> None:
+        if self._description is not None:
+            logger.warning("lost the scheduler at %s: %s", self._address, reason)
+        self._reason = f"the scheduler at {self._address} is not reached ({reason})"
+        self._description = self._commands = self._call = None
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            request.fail(
+                SchedulerUnavailableError("the scheduler went away while it worked on this")
+            )
+
+    def _dispatch(self, response: scheduler_pb2.ConnectResponse) -> None:
+        finished = {one.handle: _finished(one) for one in response.finished}
+        for handle, output in _outputs(response, finished).items():
+            request = self._requests.get(handle)
+            if request is None:
+                continue
+            if output.finished is not None:
+                del self._requests[handle]
+            request.deliver(output)
+
+
+async def _until_cancelled(
+    commands: asyncio.Queue[scheduler_pb2.ConnectRequest],
+) -> AsyncIterator[scheduler_pb2.ConnectRequest]:
+    while True:
+        yield await commands.get()
+
+
+def _outputs(
+    response: scheduler_pb2.ConnectResponse, finished: dict[int, Finished]
+) -> dict[int, StepOutput]:
+    """Returns the outputs by handle; raises ValueError if the columns do not fit together."""
+    handles = from_bytes(response.handles).tolist()
+    num_tokens = from_bytes(response.num_tokens).tolist()
+    num_accepted = from_bytes(response.num_accepted_tokens).tolist()
+    token_ids = from_bytes(response.token_ids).tolist()
+    if sum(num_tokens) != len(token_ids):
+        raise ValueError(f"{len(token_ids)} tokens instead of {sum(num_tokens)}")
+    outputs: dict[int, StepOutput] = {}
+    start = 0
+    for handle, count, accepted in zip(handles, num_tokens, num_accepted, strict=True):
+        tokens = token_ids[start : start + count]
+        outputs[handle] = StepOutput(tokens, accepted, finished.get(handle))
+        start += count
+    for handle, end in finished.items():
+        outputs.setdefault(handle, StepOutput([], 0, end))
+    return outputs
+
+
+def _finished(message: scheduler_pb2.Finished) -> Finished:
+    return Finished(
+        reason=_REASONS[message.reason],
+        message=message.message,
+        accepted_prediction_tokens=message.accepted_prediction_tokens,
+        rejected_prediction_tokens=message.rejected_prediction_tokens,
+        num_passes=message.num_passes,
+    )
+
+
+def _description(response: scheduler_pb2.DescribeResponse) -> ModelDescription:
+    lengths = [response.max_model_len, response.kv_capacity_tokens]
+    return ModelDescription(
+        vocab_size=response.vocab_size,
+        max_model_len=min(length for length in lengths if length > 0),
+        eos_token_ids=tuple(from_bytes(response.eos_token_ids).tolist()),
+    )

@@ -1,0 +1,152 @@
+"""A small tokenizer, a fake scheduler, and the gateway on a real socket."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from openai import AsyncOpenAI
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from optimist_gateway.api.app import create_app
+from optimist_gateway.settings import GatewaySettings
+from optimist_gateway.tokenizer import Tokenizer, load_tokenizer
+from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' and loop.first %}"
+    "{{ raise_exception('begin with a user') }}{% endif %}"
+    "<|{{ message['role'] }}|>{{ message['content'] }}\n"
+    "{% endfor %}<|assistant|>"
+)
+CORPUS = [
+    "def main(argument):\n    return argument + 1\n",
+    "The quick brown fox jumps over the lazy dog. " * 3,
+    "for index in range(10):\n    print(index, total)\n",
+    "ÄÖÜ äöü ß 東京 日本語 \N{GRINNING FACE}\N{ROCKET}",
+]
+
+
+@pytest.fixture(scope="session")
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level BPE with a chat template, as a model directory."""
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.train_from_iterator(
+        CORPUS,
+        trainers.BpeTrainer(
+            vocab_size=512,
+            special_tokens=["<|pad|>", "<|end|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|end|>", pad_token="<|pad|>"
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    directory = tmp_path_factory.mktemp("model") / "tiny"
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def backend(model_directory: Path) -> Backend:
+    return Backend.from_file(str(model_directory / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model_directory: Path) -> Tokenizer:
+    return load_tokenizer(str(model_directory))
+
+
+@pytest.fixture
+async def scheduler(backend: Backend) -> AsyncIterator[FakeScheduler]:
+    fake = FakeScheduler(vocab_size=backend.get_vocab_size())
+    server, fake.port = await start_scheduler(fake)
+    yield fake
+    await server.stop()
+
+
+@pytest.fixture
+def say(scheduler: FakeScheduler, backend: Backend) -> Callable[..., list[int]]:
+    """Lets the scheduler answer every request with a text and the end-of-answer token."""
+
+    def set_script(
+        text: str, width: int = 1, accepted: Sequence[int] = (), **options: object
+    ) -> list[int]:
+        token_ids = [*backend.encode(text).ids, EOS]
+        starts = range(0, len(token_ids), width)
+        counts = [*accepted, *[0] * len(starts)]
+        scheduler.script = Script(
+            steps=[
+                Step(token_ids[start : start + width], count)
+                for start, count in zip(starts, counts, strict=False)
+            ],
+            accepted=sum(counts),
+            **options,  # type: ignore[arg-type]
+        )
+        return token_ids
+
+    return set_script
+
+
+@pytest.fixture
+def settings(scheduler: FakeScheduler, model_directory: Path) -> GatewaySettings:
+    return GatewaySettings(
+        model=str(model_directory),
+        scheduler=f"127.0.0.1:{scheduler.port}",
+        max_body_bytes=200_000,
+        max_num_requests=4,
+    )
+
+
+@pytest.fixture
+async def url(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[str]:
+    """The gateway in front of the fake scheduler, on a free port."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            create_app(settings, tokenizer),
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=1,
+        )
+        server = uvicorn.Server(config)
+        # Signals stay with pytest.
+        serving = asyncio.create_task(server._serve([listener]))
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=address, trust_env=False) as client:
+            await until_healthy(client)
+        yield address
+        server.should_exit = True
+        await serving
+
+
+async def until_healthy(client: httpx.AsyncClient) -> None:
+    while True:
+        try:
+            if (await client.get("/health")).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(url: str) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as connected:
+        yield connected

@@ -1,0 +1,135 @@
+"""A scheduler over real gRPC that answers every request as a script says."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.server import GrpcServer
+
+EOS = 1
+MAX_MODEL_LEN = 4096
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the scheduler says in one step of a request."""
+
+    token_ids: Sequence[int] = ()
+    num_accepted_tokens: int = 0
+
+
+@dataclass
+class Script:
+    """How every request goes: its steps, then its end."""
+
+    steps: Sequence[Step] = ()
+    reason: "scheduler_pb2.FinishReason" = scheduler_pb2.FINISH_REASON_STOP
+    message: str = ""
+    accepted: int = 0
+    rejected: int = 0
+    hang: bool = False
+    """Ends the request never, until it is aborted."""
+    break_stream: bool = False
+    """Ends the stream instead of the request."""
+    forever: bool = False
+    """Repeats the steps until the request is aborted."""
+    pause_seconds: float = 0.0
+
+
+@dataclass
+class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
+    """Runs one script; records every command."""
+
+    vocab_size: int
+    script: Script = field(default_factory=Script)
+    adds: list[scheduler_pb2.Add] = field(default_factory=list)
+    aborts: asyncio.Queue[int] = field(default_factory=asyncio.Queue)
+    port: int = 0
+
+    async def Describe(self, request: Any, context: Any) -> scheduler_pb2.DescribeResponse:  # noqa: N802
+        return scheduler_pb2.DescribeResponse(
+            model="test",
+            vocab_size=self.vocab_size,
+            max_model_len=MAX_MODEL_LEN,
+            kv_capacity_tokens=2 * MAX_MODEL_LEN,
+            eos_token_ids=to_bytes([EOS]),
+        )
+
+    async def Connect(  # noqa: N802
+        self, request_iterator: Any, context: Any
+    ) -> AsyncIterator[scheduler_pb2.ConnectResponse]:
+        responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None] = asyncio.Queue()
+        running: dict[int, asyncio.Task[None]] = {}
+
+        async def read() -> None:
+            async for command in request_iterator:
+                if command.HasField("add"):
+                    self.adds.append(command.add)
+                    running[command.add.handle] = asyncio.create_task(
+                        self._play(command.add.handle, responses)
+                    )
+                else:
+                    running[command.abort.handle].cancel()
+                    self.aborts.put_nowait(command.abort.handle)
+
+        reader = asyncio.create_task(read())
+        try:
+            while (response := await responses.get()) is not None:
+                yield response
+        finally:
+            tasks = [reader, *running.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _play(
+        self, handle: int, responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None]
+    ) -> None:
+        script = self.script
+        steps = [_response(handle, step) for step in script.steps]
+        ends = not (script.hang or script.break_stream or script.forever)
+        finished = scheduler_pb2.Finished(
+            handle=handle,
+            reason=script.reason,
+            message=script.message,
+            accepted_prediction_tokens=script.accepted,
+            rejected_prediction_tokens=script.rejected,
+            num_passes=len(steps),
+        )
+        if ends:
+            steps = steps or [scheduler_pb2.ConnectResponse()]
+            steps[-1].finished.append(finished)
+        while True:
+            for step in steps:
+                responses.put_nowait(step)
+                await asyncio.sleep(script.pause_seconds)
+            if not script.forever:
+                break
+        if script.break_stream:
+            responses.put_nowait(None)
+
+
+def _response(handle: int, step: Step) -> scheduler_pb2.ConnectResponse:
+    return scheduler_pb2.ConnectResponse(
+        handles=to_bytes([handle]),
+        num_tokens=to_bytes([len(step.token_ids)]),
+        token_ids=to_bytes(list(step.token_ids)),
+        num_accepted_tokens=to_bytes([step.num_accepted_tokens]),
+    )
+
+
+async def start_scheduler(scheduler: FakeScheduler, port: int = 0) -> tuple[GrpcServer, int]:
+    """Serves on the loopback; returns the server and its port."""
+    server = GrpcServer("127.0.0.1", port)
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(scheduler, server.server)
+    bound = await server.start()
+    await server.set_serving(serving=True)
+    return server, bound
+
+
+def tokens(column: bytes) -> list[int]:
+    """Decodes a column of a recorded command."""
+    return [int(token) for token in from_bytes(column)]
