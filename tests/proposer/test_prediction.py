@@ -15,7 +15,8 @@ def test_every_line_is_found_where_it_is(text: str) -> None:
     assert prediction.longest_line == max(map(len, lines), default=0)
     for number, line in enumerate(lines):
         same = [other for other, text in enumerate(lines) if text == line]
-        assert prediction.find(tokens(line)) == prediction.lines_equal_to(number) == same
+        assert list(prediction.find(tokens(line))) == same
+        assert list(prediction.lines_equal_to(number)) == same
         assert prediction.mask(same) == sum(1 << other for other in same)
 
 

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Sequence, Set
 
-from optimist_proposer.core.lines import line_starts
+from optimist_proposer.core.lines import INT32, line_starts
 
 # Masks of lines that occur oftener than this are kept: they take num_lines / 8 bytes each, and so
 # few lines can occur so often that their sum stays small.
@@ -21,9 +21,10 @@ class Prediction:
     """
 
     __slots__ = (
-        "_lines",
+        "_first_equal",
         "_masks",
-        "_positions",
+        "_numbers",
+        "_repeated",
         "line_starts",
         "longest_line",
         "num_complete_lines",
@@ -36,29 +37,33 @@ class Prediction:
         open_end = len(token_ids) > 0 and token_ids[-1] not in newline_token_ids
         self.num_complete_lines = len(starts) - 1 - open_end
         self.longest_line = 0
-        # The numbers of the lines equal to line i, ascending; equal lines share one list.
-        self._lines: list[list[int]] = []
-        self._positions: dict[bytes, list[int]] = {}
+        # Flat containers and few: the garbage collector walks those of all requests.
+        self._numbers: dict[bytes, int] = {}
+        self._first_equal = array(INT32)
+        self._repeated: dict[int, list[int]] = {}
         self._masks: dict[int, int] = {}
         for number in range(len(starts) - 1):
             line = token_ids[starts[number] : starts[number + 1]]
             self.longest_line = max(self.longest_line, len(line))
-            positions = self._positions.setdefault(line.tobytes(), [])
-            positions.append(number)
-            self._lines.append(positions)
+            first = self._numbers.setdefault(line.tobytes(), number)
+            self._first_equal.append(first)
+            if first != number:
+                self._repeated.setdefault(first, [first]).append(number)
 
     @property
     def num_bytes(self) -> int:
         """Memory it takes, in bytes, roughly."""
-        return 512 + 8 * len(self.token_ids) + 240 * len(self._lines)
+        return 1024 + 8 * len(self.token_ids) + 150 * len(self._first_equal)
 
     def find(self, line: "array[int]") -> Sequence[int]:
         """Returns the numbers of the predicted lines equal to `line`, ascending."""
-        return self._positions.get(line.tobytes(), ())
+        first = self._numbers.get(line.tobytes())
+        return () if first is None else self._repeated.get(first, (first,))
 
     def lines_equal_to(self, number: int) -> Sequence[int]:
         """Returns the numbers of the predicted lines equal to line `number`, itself included."""
-        return self._lines[number]
+        first = self._first_equal[number]
+        return self._repeated.get(first, (first,))
 
     def mask(self, numbers: Sequence[int]) -> int:
         """Returns an integer whose bit i is set for each line i of `numbers`, equal lines all."""
