@@ -1,0 +1,26 @@
+"""Starts the worker: `python -m optimist_worker --model DIRECTORY`."""
+
+import sys
+
+from optimist_common.errors import run_or_explain
+from optimist_common.logs import configure_logging
+from optimist_common.server import run_service
+from optimist_common.settings import load_settings
+from optimist_worker.service import build_runner, serve
+from optimist_worker.settings import WorkerSettings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serves until a signal; returns the exit code."""
+
+    def start() -> None:
+        settings = load_settings(WorkerSettings, sys.argv[1:] if arguments is None else arguments)
+        configure_logging(settings.log_level)
+        runner = build_runner(settings)
+        run_service(lambda: serve(settings, runner))
+
+    return run_or_explain("optimist worker", start)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

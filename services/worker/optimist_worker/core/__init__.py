@@ -1,0 +1,1 @@
+"""The worker's decisions without sockets and clocks: slots, batches, attention, acceptance."""

@@ -1,0 +1,47 @@
+"""The memory of keys and values, in blocks."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """What one attention layer keeps per token."""
+
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    def num_bytes(self, dtype: torch.dtype) -> int:
+        """Memory of one token, in bytes."""
+        return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
+
+
+class KVPool:
+    """Keys and values of all layers; token `i` of block `b` lies at index `b * block_size + i`."""
+
+    def __init__(
+        self,
+        layers: list[LayerSpec],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.num_blocks, self.block_size = num_blocks, block_size
+        size = num_blocks * block_size
+        # Zeros, not garbage: what is not attended to is multiplied by 0, which keeps NaN.
+        self.keys = [
+            torch.zeros((size, spec.num_kv_heads, spec.key_dim), dtype=dtype, device=device)
+            for spec in layers
+        ]
+        self.values = [
+            torch.zeros((size, spec.num_kv_heads, spec.value_dim), dtype=dtype, device=device)
+            for spec in layers
+        ]
+
+
+def block_bytes(layers: list[LayerSpec], block_size: int, dtype: torch.dtype) -> int:
+    """Memory of one block in all layers, in bytes."""
+    return block_size * sum(spec.num_bytes(dtype) for spec in layers)

@@ -1,0 +1,38 @@
+"""Settings of the worker."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from optimist_common.settings import ServiceSettings
+
+
+class WorkerSettings(ServiceSettings):
+    """Holds weights and KV memory, and runs the plans of one scheduler."""
+
+    section: ClassVar[str] = "worker"
+
+    model: str = Field(description="directory or hub name of the model to serve")
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(50052, ge=0, le=65535, description="port of the gRPC service")
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu, cuda or cuda:N")
+    dtype: Literal["float64", "float32", "bfloat16", "float16"] = Field(
+        "float32", description="number format: float64, float32, bfloat16 or float16"
+    )
+    block_size: int = Field(16, ge=1, le=1024, description="tokens per KV block")
+    num_kv_blocks: int = Field(
+        0, ge=0, le=2**24, description="number of KV blocks; 0 takes what kv_memory_mib holds"
+    )
+    kv_memory_mib: int = Field(512, ge=1, description="most memory for KV blocks, in MiB")
+    max_num_seqs: int = Field(64, ge=1, le=4096, description="number of slots")
+    max_num_batched_tokens: int = Field(
+        2048, ge=1, le=2**20, description="most tokens in one forward pass, drafts included"
+    )
+    max_model_len: int = Field(
+        0, ge=0, description="longest sequence in tokens; 0 is what model and memory allow"
+    )
+    num_threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0 leaves it to PyTorch")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug, info, warning or error"
+    )
+    metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0 serves none")
