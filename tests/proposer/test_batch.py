@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 
 import pytest
+from prometheus_client import REGISTRY
 
 from optimist_proposer.batch import UNKNOWN, Answer, BatchProposer, Observation, Open
 from optimist_proposer.core.line import LineAlgorithm
@@ -192,3 +193,17 @@ async def test_close_that_fails_takes_nothing_from_the_answer() -> None:
     proposer = proposer_on(FailingStore("close"))
     answer = await proposer.apply([Open("a", tokens(POEM))], [], ["b"])
     assert as_text(answer.windows["a"].token_ids) == POEM
+
+
+async def test_what_happens_is_counted(proposer: BatchProposer) -> None:
+    def counts() -> list[float]:
+        names = ["observations", "windows", "gaps", "alignments", "losses"]
+        values = [REGISTRY.get_sample_value(f"optimist_proposer_{name}_total") for name in names]
+        values.append(REGISTRY.get_sample_value("optimist_proposer_alignment_seconds_count"))
+        return [value or 0 for value in values]
+
+    before = counts()
+    await observe(proposer, 0, "ONE\ntwo\nTHREE\n")
+    await observe(proposer, 99, "x")
+    grown = [after - start for after, start in zip(counts(), before, strict=True)]
+    assert grown == [2, 1, 1, 3, 2, 1]

@@ -170,4 +170,4 @@ def test_replicas_on_redis(redis_server: RedisServer) -> None:
             prefix = f"replicas-{next(_prefixes)}"
             return redis_store(redis_server.url, prefix), redis_store(redis_server.url, prefix)
 
-    run(OnRedis, max_examples=25)
+    run(OnRedis, max_examples=40)

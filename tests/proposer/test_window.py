@@ -47,6 +47,13 @@ def test_lost_takes_the_window_back_once() -> None:
     assert next_window(prediction, cursor, SIZE) is None
 
 
+def test_lost_behind_the_last_window_takes_nothing_back() -> None:
+    prediction, cursor = LINE.prepare(tokens("abc\ndef\n")), Cursor()
+    next_window(prediction, cursor, SIZE)
+    LINE.observe(prediction, cursor, tokens("abc\ndef\nx"))
+    assert next_window(prediction, cursor, SIZE) is None
+
+
 def test_new_epoch_sends_a_window() -> None:
     prediction, cursor = LINE.prepare(tokens("abc\ndef\nghi\n")), Cursor()
     next_window(prediction, cursor, SIZE)

@@ -24,8 +24,8 @@ class Window:
 def next_window(prediction: Prediction, cursor: Cursor, max_tokens: int) -> Window | None:
     """Returns the window to send now and notes it in the cursor; None while the last one holds.
 
-    A window is sent at first, when the cursor found another place, when it is lost, and when less
-    than half a window is left of what was sent and the prediction has more.
+    A window is sent at first, when the cursor found another place, when it is lost before the end
+    of what was sent, and when less than half a window is left of that and the prediction has more.
 
     Args:
         prediction: The request's prediction.
@@ -34,7 +34,7 @@ def next_window(prediction: Prediction, cursor: Cursor, max_tokens: int) -> Wind
     """
     num_ahead = max(cursor.window_end - cursor.num_known, 0)
     if cursor.offset == LOST:
-        if cursor.window_epoch == cursor.epoch and num_ahead == 0:
+        if num_ahead == 0:
             return None
         return _send(cursor, prediction.token_ids[:0])
     if cursor.window_epoch == cursor.epoch:
