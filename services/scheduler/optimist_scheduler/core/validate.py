@@ -1,0 +1,94 @@
+"""Which requests can never run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from optimist_scheduler.core.account import PredictionAccount
+from optimist_scheduler.core.limits import Limits
+from optimist_scheduler.core.output import FinishReason, RejectionError
+from optimist_scheduler.core.requests import Request
+from optimist_scheduler.core.sampling import SamplingParams, find_fault
+
+MAX_REQUEST_ID_LENGTH = 256
+MAX_PREDICTED_TOKENS = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """What is asked for."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    max_tokens: int
+    predicted_token_ids: list[int] = field(default_factory=list)
+    stop_token_ids: list[int] = field(default_factory=list)
+    min_tokens: int = 0
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+def build_request(new: NewRequest, limits: Limits) -> Request:
+    """Returns the request; raises RejectionError (REFUSED) if it can never run."""
+    fault = _find_fault(new, limits) or find_fault(new.sampling, limits.vocab_size)
+    if fault is not None:
+        raise RejectionError(FinishReason.REFUSED, fault)
+    num_prompt_tokens = len(new.prompt_token_ids)
+    return Request(
+        request_id=new.request_id,
+        token_ids=list(new.prompt_token_ids),
+        num_prompt_tokens=num_prompt_tokens,
+        max_length=min(num_prompt_tokens + new.max_tokens, limits.max_length),
+        min_length=num_prompt_tokens + new.min_tokens,
+        stop_token_ids=frozenset(new.stop_token_ids),
+        sampling=new.sampling,
+        num_predicted_tokens=len(new.predicted_token_ids),
+        account=PredictionAccount(len(new.predicted_token_ids)),
+    )
+
+
+def _find_fault(new: NewRequest, limits: Limits) -> str | None:
+    num_prompt_tokens = len(new.prompt_token_ids)
+    if not 0 < len(new.request_id) <= MAX_REQUEST_ID_LENGTH:
+        return (
+            f"request_id: must have 1 to {MAX_REQUEST_ID_LENGTH} characters, "
+            f"not {len(new.request_id)}"
+        )
+    if num_prompt_tokens == 0:
+        return "prompt_token_ids: must not be empty"
+    if fault := find_length_fault(num_prompt_tokens, limits):
+        return fault
+    if new.max_tokens < 1:
+        return f"max_tokens: must be at least 1, not {new.max_tokens}"
+    if new.min_tokens < 0:
+        return f"min_tokens: must be at least 0, not {new.min_tokens}"
+    if len(new.predicted_token_ids) > MAX_PREDICTED_TOKENS:
+        return (
+            f"predicted_token_ids: must be at most {MAX_PREDICTED_TOKENS} tokens, "
+            f"not {len(new.predicted_token_ids)}"
+        )
+    for name, token_ids in (
+        ("prompt_token_ids", new.prompt_token_ids),
+        ("predicted_token_ids", new.predicted_token_ids),
+        ("stop_token_ids", new.stop_token_ids),
+    ):
+        if not _in_vocabulary(token_ids, limits.vocab_size):
+            return f"{name}: must be from 0 to {limits.vocab_size - 1}"
+    return None
+
+
+def find_length_fault(num_tokens: int, limits: Limits) -> str | None:
+    """Returns why a prompt of `num_tokens` leaves no room for one more token; None if it does."""
+    if num_tokens >= limits.max_model_len:
+        return (
+            f"prompt_token_ids: must be at most {limits.max_model_len - 1} tokens "
+            f"for this model, not {num_tokens}"
+        )
+    if num_tokens >= limits.kv_capacity_tokens:
+        return (
+            f"prompt_token_ids: must be at most {limits.kv_capacity_tokens - 1} tokens "
+            f"for the KV memory of the worker, not {num_tokens}"
+        )
+    return None
+
+
+def _in_vocabulary(token_ids: Sequence[int], vocab_size: int) -> bool:
+    return not token_ids or (min(token_ids) >= 0 and max(token_ids) < vocab_size)

@@ -1,0 +1,44 @@
+"""The scheduler put together from its settings."""
+
+import asyncio
+import logging
+
+from optimist.scheduler.v1 import scheduler_pb2_grpc
+from optimist_common.metrics import serve_metrics
+from optimist_common.server import GrpcServer, until_signal
+from optimist_scheduler.engine import Engine
+from optimist_scheduler.servicer import SchedulerServicer
+from optimist_scheduler.settings import SchedulerSettings
+from optimist_scheduler.worker_link import WorkerLink
+
+logger = logging.getLogger(__name__)
+
+
+async def serve(settings: SchedulerSettings) -> None:
+    """Serves until a signal; raises SetupError if it cannot start."""
+    serve_metrics(settings.host, settings.metrics_port)
+    server = GrpcServer(settings.host, settings.port)
+    engine = Engine(WorkerLink(settings), settings)
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
+        SchedulerServicer(engine), server.server
+    )
+    port = await server.start()
+    logger.info("listening on %s:%d", settings.host, port)
+    running = asyncio.create_task(_run(engine, server))
+    signal = asyncio.create_task(until_signal())
+    try:
+        # The engine ends only with an error, which ends the process.
+        await asyncio.wait({running, signal}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+    finally:
+        signal.cancel()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await server.stop()
+
+
+async def _run(engine: Engine, server: GrpcServer) -> None:
+    await engine.connect()
+    await server.set_serving(serving=True)
+    await engine.run()

@@ -1,0 +1,46 @@
+"""Settings of the scheduler."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from optimist_common.settings import CommaSeparated, ServiceSettings
+
+
+class SchedulerSettings(ServiceSettings):
+    """Decides what the worker runs next, and keeps the truth about requests."""
+
+    section: ClassVar[str] = "scheduler"
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(50051, ge=0, le=65535, description="port of the gRPC service")
+    worker: str = Field("127.0.0.1:50052", description="host:port of the worker")
+    proposers: CommaSeparated = Field(
+        ["127.0.0.1:50053"], description="host:port of the proposers, with commas; may be empty"
+    )
+    max_num_seqs: int = Field(0, ge=0, description="most requests that run at once; 0: worker's")
+    max_num_batched_tokens: int = Field(
+        0, ge=0, description="most tokens of a forward pass; 0: worker's"
+    )
+    max_num_waiting: int = Field(256, ge=1, description="most requests that wait")
+    num_speculative_tokens: int = Field(64, ge=0, description="most drafts per request and pass")
+    proposer_wait_ms: float = Field(
+        3.0, ge=0, description="longest wait for a proposer's answer between two passes, in ms"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug, info, warning or error"
+    )
+    metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0 serves none")
+
+    @field_validator("worker")
+    @classmethod
+    def _has_port(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError("must be host:port")
+        return value
+
+    @field_validator("proposers")
+    @classmethod
+    def _have_ports(cls, values: list[str]) -> list[str]:
+        return [cls._has_port(value) for value in values]
