@@ -1,3 +1,5 @@
+from array import array
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,15 +20,18 @@ def test_packing_keeps_everything(predicted: str, output: str) -> None:
 @given(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1))
 def test_version_is_epoch_and_known_length(epoch: int, num_known: int) -> None:
     plain = Cursor(epoch=epoch, num_known=num_known).pack()
-    moved = Cursor(epoch=epoch, num_known=num_known, offset=-1, line=7, matched=5).pack()
+    moved = Cursor(
+        epoch=epoch, num_known=num_known, offset=-1, line=7, lines=array("i", [5])
+    ).pack()
     assert plain[:VERSION_BYTES] == moved[:VERSION_BYTES]
     assert Cursor(epoch + 1 & 0x7FFFFFFF, num_known).pack()[:VERSION_BYTES] != plain[:VERSION_BYTES]
 
 
-def test_packed_size_is_a_bit_per_line_and_the_current_line() -> None:
+def test_packed_size_is_that_of_the_lines_and_the_current_line() -> None:
     predicted = "".join(f"line {number}\n" for number in range(800))
-    assert len(observed(LINE, predicted, predicted).pack()) == 29 + 100
-    assert len(observed(LINE, predicted, predicted + "xyz").pack()) == 29 + 100 + 4 * 3
+    assert len(observed(LINE, predicted, predicted).pack()) == 29 + 4 * 800
+    assert len(observed(LINE, predicted, predicted + "xyz").pack()) == 29 + 4 * 800 + 4 * 3
+    assert len(observed(LINE, predicted, "none\nof\nthese\n").pack()) == 29
 
 
 def test_another_format_is_refused() -> None:

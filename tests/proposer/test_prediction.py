@@ -16,15 +16,8 @@ def test_every_line_is_found_where_it_is(text: str) -> None:
     for number, line in enumerate(lines):
         same = [other for other, text in enumerate(lines) if text == line]
         assert list(prediction.find(tokens(line))) == same
-        assert list(prediction.lines_equal_to(number)) == same
-        assert prediction.mask(same) == sum(1 << other for other in same)
+        assert prediction.identities[number] == same[0]
 
 
 def test_absent_line_is_nowhere() -> None:
     assert not Prediction(tokens("a\nb\n"), NEWLINES).find(tokens("c\n"))
-
-
-def test_masks_of_frequent_lines() -> None:
-    prediction = Prediction(tokens("a\n\n" * 300), NEWLINES)
-    assert prediction.mask(prediction.lines_equal_to(1)) == sum(1 << 2 * i + 1 for i in range(300))
-    assert prediction.mask(prediction.lines_equal_to(0)) == sum(1 << 2 * i for i in range(300))

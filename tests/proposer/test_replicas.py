@@ -138,7 +138,7 @@ def _place(cursor: Cursor) -> tuple[object, ...]:
         cursor.num_known,
         cursor.offset,
         cursor.line,
-        cursor.matched,
+        cursor.lines,
         cursor.current_line,
     )
 

@@ -19,8 +19,9 @@ VERSION_BYTES = 8
 class Cursor:
     """All that is kept of one request between observations.
 
-    Packed it takes 29 bytes, one bit per predicted line, and, while lost, 4 bytes per token of the
-    current output line (no more than the longest predicted line has, and one).
+    Packed it takes 29 bytes, 4 bytes per completed output line that is a predicted one, and, while
+    lost, 4 bytes per token of the current output line (no more than the longest predicted line has,
+    and one).
     """
 
     epoch: int = 0
@@ -35,14 +36,13 @@ class Cursor:
     """Epoch of the last window sent; -1 before the first."""
     window_end: int = 0
     """Output position behind the last window sent."""
-    matched: int = 0
-    """Which predicted lines the completed output lines account for (see `lcs`)."""
+    lines: "array[int]" = field(default_factory=lambda: array(INT32))
+    """The completed output lines that are predicted ones, as `Prediction.identities`."""
     current_line: "array[int]" = field(default_factory=lambda: array(INT32))
     """While lost, the output tokens behind the last completed line; empty while aligned."""
 
     def pack(self) -> bytes:
         """Encodes it, to be read by `unpack` in this or another process."""
-        matched = self.matched.to_bytes((self.matched.bit_length() + 7) // 8, "little")
         header = _HEADER.pack(
             self.epoch,
             self.num_known,
@@ -51,9 +51,9 @@ class Cursor:
             self.line,
             self.window_epoch,
             self.window_end,
-            len(matched),
+            len(self.lines),
         )
-        return header + matched + self.current_line.tobytes()
+        return header + self.lines.tobytes() + self.current_line.tobytes()
 
     @classmethod
     def unpack(cls, data: bytes) -> "Cursor":
@@ -66,7 +66,6 @@ class Cursor:
             raise ValueError("not a packed cursor") from None
         if form != _FORMAT:
             raise ValueError(f"packed cursor has format {form}, not {_FORMAT}")
-        start = _HEADER.size
-        matched = int.from_bytes(data[start : start + size], "little")
-        current_line = array(INT32, data[start + size :])
-        return cls(epoch, num_known, offset, line, window_epoch, window_end, matched, current_line)
+        rest = array(INT32, data[_HEADER.size :])
+        lines, current_line = rest[:size], rest[size:]
+        return cls(epoch, num_known, offset, line, window_epoch, window_end, lines, current_line)

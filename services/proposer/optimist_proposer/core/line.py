@@ -18,10 +18,11 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from rapidfuzz.distance import LCSseq
+
 from optimist_proposer.core.algorithm import Algorithm, Progress
 from optimist_proposer.core.cursor import LOST, Cursor
 from optimist_proposer.core.follow import num_following
-from optimist_proposer.core.lcs import add_line, lcs_length
 from optimist_proposer.core.lines import end_of_line
 from optimist_proposer.core.prediction import Prediction
 
@@ -59,8 +60,7 @@ def _advance(prediction: Prediction, cursor: Cursor, count: int) -> int:
     starts, first = prediction.line_starts, cursor.line
     last = prediction.num_complete_lines
     while cursor.line < last and starts[cursor.line + 1] <= cursor.offset:
-        same = prediction.lines_equal_to(cursor.line)
-        cursor.matched = add_line(cursor.matched, prediction.mask(same))
+        cursor.lines.append(prediction.identities[cursor.line])
         cursor.line += 1
     return cursor.line - first
 
@@ -84,23 +84,28 @@ def _complete_line(prediction: Prediction, cursor: Cursor) -> None:
     cursor.current_line = cursor.current_line[:0]
     if not same:
         return
-    matched_before = cursor.matched
-    cursor.matched = add_line(matched_before, prediction.mask(same))
-    cursor.line = _choose(same, matched_before, cursor.line) + 1
+    cursor.line = _choose(prediction, cursor, same) + 1
+    cursor.lines.append(same[0])
     cursor.offset = prediction.line_starts[cursor.line]
     cursor.epoch += 1
 
 
-def _choose(candidates: Sequence[int], matched: int, last_line: int) -> int:
+def _choose(prediction: Prediction, cursor: Cursor, candidates: Sequence[int]) -> int:
     """Returns the candidate with the longest common subsequence before it (see above).
 
     Args:
+        prediction: The prediction.
+        cursor: With the output lines before the one just completed, and the predicted line where
+            it was lost.
         candidates: Predicted lines equal to the line just completed, ascending.
-        matched: State of the subsequence before that line.
-        last_line: Predicted line where the cursor was lost.
     """
+    if len(candidates) == 1:
+        return candidates[0]
+
+    def common(line: int) -> int:
+        return LCSseq.similarity(prediction.identities[:line], cursor.lines)
+
     # The length never falls from one candidate to the next, so the best are the last ones.
-    longest = lcs_length(matched, candidates[-1])
-    best = bisect_left(candidates, longest, key=lambda line: lcs_length(matched, line))
-    forward = bisect_left(candidates, last_line)
+    best = bisect_left(candidates, common(candidates[-1]), key=common)
+    forward = bisect_left(candidates, cursor.line)
     return candidates[min(max(best, forward), len(candidates) - 1)]
