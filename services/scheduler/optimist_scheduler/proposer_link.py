@@ -74,7 +74,7 @@ class ProposerLink:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    async def _stream(self, stub: proposer_pb2_grpc.ProposerServiceAsyncStub) -> bool:
+    async def _stream(self, stub: "proposer_pb2_grpc.ProposerServiceAsyncStub") -> bool:
         """Runs one stream to its end; returns whether anything was answered."""
         outbox: asyncio.Queue[proposer_pb2.ProposeRequest] = asyncio.Queue()
         call = stub.Propose(_until_cancelled(outbox))

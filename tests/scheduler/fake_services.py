@@ -1,0 +1,167 @@
+"""The fake worker and a fake proposer behind real sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
+from optimist.scheduler.v1 import scheduler_pb2_grpc
+from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
+from optimist_common.channel import open_channel
+from optimist_common.columns import from_bytes
+from optimist_common.server import GrpcServer
+from optimist_scheduler.engine import Engine
+from optimist_scheduler.servicer import SchedulerServicer
+from optimist_scheduler.settings import SchedulerSettings
+from optimist_scheduler.worker_link import WorkerLink
+from tests.scheduler.fake_worker import FakeWorker
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    def __init__(self, worker: FakeWorker) -> None:
+        self.worker = worker
+        self.step_seconds = 0.0
+        self.break_at: set[int] = set()
+        """Numbers of the steps whose results are lost with the stream."""
+        self.spoil_at: set[int] = set()
+        """Numbers of the steps whose results are not in the contract."""
+        self.num_streams = 0
+
+    async def Describe(  # noqa: N802
+        self, request: worker_pb2.DescribeRequest, context: _Context
+    ) -> worker_pb2.DescribeResponse:
+        return self.worker.description
+
+    async def Execute(  # noqa: N802
+        self, request_iterator: AsyncIterator[worker_pb2.ExecuteRequest], context: _Context
+    ) -> AsyncIterator[worker_pb2.ExecuteResponse]:
+        self.num_streams += 1
+        self.worker.restart()
+        async for plan in request_iterator:
+            response = self.worker.execute(plan)
+            await asyncio.sleep(self.step_seconds)
+            if self.worker.num_steps in self.break_at:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "broken for the test")
+            if self.worker.num_steps in self.spoil_at:
+                response.token_ids = b"\0\0\0"
+            yield response
+
+
+class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
+    """Follows a prediction from its start, until the first token that differs."""
+
+    def __init__(self) -> None:
+        self.predictions: dict[str, list[int]] = {}
+        self.outputs: dict[str, list[int]] = {}
+        self.closed: list[str] = []
+        self.num_batches = 0
+        self.num_gaps = 0
+        self.delay_seconds = 0.0
+        self.break_at: set[int] = set()
+        self.window_tokens = 8
+
+    def forget(self) -> None:
+        self.predictions.clear()
+        self.outputs.clear()
+
+    async def Propose(  # noqa: N802
+        self, request_iterator: AsyncIterator[proposer_pb2.ProposeRequest], context: _Context
+    ) -> AsyncIterator[proposer_pb2.ProposeResponse]:
+        async for request in request_iterator:
+            self.num_batches += 1
+            response = self.answer(request)
+            await asyncio.sleep(self.delay_seconds)
+            if self.num_batches in self.break_at:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "broken for the test")
+            yield response
+
+    def answer(self, request: proposer_pb2.ProposeRequest) -> proposer_pb2.ProposeResponse:
+        response = proposer_pb2.ProposeResponse(batch=request.batch)
+        touched: dict[str, None] = {}
+        for item in request.opens:
+            self.predictions[item.request_id] = from_bytes(item.predicted_token_ids).tolist()
+            self.outputs[item.request_id] = []
+            touched[item.request_id] = None
+        for observation in request.observations:
+            request_id = observation.request_id
+            output = self.outputs.get(request_id)
+            if output is None or observation.position > len(output):
+                known = -1 if output is None else len(output)
+                response.gaps.add(request_id=request_id, num_known_tokens=known)
+                self.num_gaps += 1
+                continue
+            output[observation.position :] = from_bytes(observation.token_ids).tolist()
+            touched[request_id] = None
+        for request_id in touched:
+            self._add_window(response, request_id)
+        for request_id in request.closed_request_ids:
+            self.closed.append(request_id)
+            self.predictions.pop(request_id, None)
+            self.outputs.pop(request_id, None)
+        return response
+
+    def _add_window(self, response: proposer_pb2.ProposeResponse, request_id: str) -> None:
+        prediction, output = self.predictions[request_id], self.outputs[request_id]
+        base = len(output)
+        if prediction[:base] != output:
+            return
+        tokens = prediction[base : base + self.window_tokens]
+        response.windows.add(
+            request_id=request_id,
+            base=base,
+            prediction_offset=base,
+            token_ids=b"".join(token.to_bytes(4, "little") for token in tokens),
+        )
+
+
+@asynccontextmanager
+async def serve_worker(servicer: FakeWorkerServicer, port: int = 0) -> AsyncIterator[int]:
+    server = GrpcServer("127.0.0.1", port)
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
+    try:
+        yield await server.start()
+    finally:
+        await server.server.stop(0)
+
+
+@asynccontextmanager
+async def serve_proposer(servicer: FakeProposerServicer, port: int = 0) -> AsyncIterator[int]:
+    server = GrpcServer("127.0.0.1", port)
+    proposer_pb2_grpc.add_ProposerServiceServicer_to_server(servicer, server.server)
+    try:
+        yield await server.start()
+    finally:
+        await server.server.stop(0)
+
+
+@asynccontextmanager
+async def serve_scheduler(
+    worker_port: int, proposer_ports: list[int], **values: Any
+) -> AsyncIterator[tuple[Engine, "scheduler_pb2_grpc.SchedulerServiceAsyncStub"]]:
+    """Runs a scheduler that is connected to its worker; yields it and a client."""
+    settings = SchedulerSettings(
+        worker=f"127.0.0.1:{worker_port}",
+        proposers=[f"127.0.0.1:{port}" for port in proposer_ports],
+        **values,
+    )
+    engine = Engine(WorkerLink(settings), settings)
+    server = GrpcServer("127.0.0.1", 0)
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
+        SchedulerServicer(engine), server.server
+    )
+    port = await server.start()
+    await engine.connect()
+    running = asyncio.create_task(engine.run())
+    try:
+        async with open_channel(f"127.0.0.1:{port}") as channel:
+            yield engine, scheduler_pb2_grpc.SchedulerServiceStub(channel)
+    finally:
+        assert not running.done(), running.result()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await server.server.stop(0)
