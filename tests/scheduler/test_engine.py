@@ -50,7 +50,7 @@ class Answers:
         while len(self.finished) < num_requests:
             self.take(await asyncio.wait_for(call.read(), 20))
 
-    def take(self, response: scheduler_pb2.ConnectResponse) -> None:
+    def take(self, response: Any) -> None:
         tokens = iter(from_bytes(response.token_ids).tolist())
         counts = from_bytes(response.num_tokens).tolist()
         for handle, count in zip(from_bytes(response.handles).tolist(), counts, strict=True):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -76,6 +77,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.waits: list[str] = []
         self.epochs = 0
         self.count = 0
+        self.decoding: set[str] = set()
 
     @rule(
         prompt=st.lists(st.integers(0, 6), min_size=1, max_size=20),
@@ -141,6 +143,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         again = self.scheduler.compute_schedule()
         assert decision.slots.tolist() == again.slots.tolist()
         assert decision.num_draft_tokens.tolist() == again.num_draft_tokens.tolist()
+        for slot in decision.preempted.tolist():
+            assert slot != self.scheduler._state.running[0], "never the oldest"
+            self.decoding.discard(self.scheduler._state.table.request(slot).request_id)
         self.plan = self.scheduler.apply_schedule(decision)
         if self.plan is None:
             assert not self.live
@@ -158,6 +163,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         message = self.worker.execute(plan_message(plan))
         for output in self.scheduler.settle(step_result(message)):
             self.live[output.request_id] += output.token_ids
+            self.decoding.add(output.request_id)
             assert output.num_accepted_tokens <= len(output.token_ids)
             if output.finished is not None:
                 self.check_end(output)
@@ -184,6 +190,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.plan = None
         self.worker.restart()
         assert self.scheduler.restart(self.limits) == []
+        self.decoding.clear()
         # All wait again, in the order in which they came.
         self.waits = [request_id for request_id in self.waits if request_id in self.live]
 
@@ -191,7 +198,17 @@ class SchedulerMachine(RuleBasedStateMachine):
     def is_sound(self) -> None:
         if not hasattr(self, "scheduler"):
             return
+        self.check_state()
+
+    def check_state(self) -> None:
         self.scheduler.check_integrity()
+        table = self.scheduler._state.table
+        for slot in self.scheduler._state.running:
+            num_tokens, placeholders = table.num_tokens[slot], table.num_output_placeholders[slot]
+            if table.request(slot).request_id in self.decoding:
+                assert table.num_computed_tokens[slot] - placeholders == num_tokens - 1
+            elif self.plan is None:
+                assert placeholders == 0
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
@@ -200,7 +217,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not self.live and self.plan is None:
                 break
             self.send() if self.plan is None else self.receive()
-            self.scheduler.check_integrity()
+            self.check_state()
         assert not self.live
         assert self.scheduler.num_running == self.scheduler.num_waiting == 0
         assert self.scheduler.num_free_blocks == self.limits.num_blocks
@@ -213,3 +230,200 @@ SchedulerMachine.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestRandomCommands = SchedulerMachine.TestCase
+
+
+def test_requests_run_together_and_end_at_their_limit() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    for handle in range(6):
+        scheduler.add(NewRequest(f"r{handle}", [handle, 1], 5 + handle))
+    outputs = run(scheduler, worker)
+    assert worker.admitted == [f"r{handle}" for handle in range(6)]
+    for handle in range(6):
+        assert text(outputs[f"r{handle}"]) == expected_output([handle, 1], 50, 7 + handle, set())
+
+
+def test_a_long_prompt_is_computed_in_chunks_beside_decodes() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    scheduler.add(NewRequest("short", [1], 20))
+    step(scheduler, worker)
+    scheduler.add(NewRequest("long", list(range(40)), 3))
+    for num_long in (15, 15):
+        plan = scheduler.schedule()
+        assert plan is not None
+        assert plan.num_known_tokens.tolist() == [1, num_long]
+        outputs = scheduler.settle(step_result(worker.execute(plan_message(plan))))
+        assert [output.request_id for output in outputs] == ["short"]
+    assert [output.request_id for output in step(scheduler, worker)] == ["short", "long"]
+
+
+def test_the_last_prefill_chunk_carries_drafts() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    expected = expected_output([1, 2], 50, 12, set())
+    scheduler.add(NewRequest("r", [1, 2], 10, expected))
+    assert scheduler.set_window("r", Window(0, 0, 0, expected))
+    (output,) = step(scheduler, worker)
+    assert output.token_ids == expected[:5]
+    assert output.num_accepted_tokens == 4
+
+
+def test_drafts_stop_where_the_window_or_the_request_ends() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    expected = expected_output([1, 2], 50, 12, set())
+    scheduler.add(NewRequest("r", [1, 2], 7, expected))
+    scheduler.set_window("r", Window(0, 0, 0, expected[:3]))
+    assert step(scheduler, worker)[0].num_accepted_tokens == 3
+    assert scheduler.find_unaligned() == ["r"]
+    scheduler.set_window("r", Window(1, 4, 4, expected[4:]))
+    assert scheduler.find_unaligned() == []
+    (output,) = step(scheduler, worker)
+    assert output.num_accepted_tokens == 2
+    assert output.finished is not None
+    assert output.finished.accepted_prediction_tokens == 5
+    assert output.finished.rejected_prediction_tokens == 0
+    assert output.finished.num_passes == 2
+
+
+def test_what_is_accepted_behind_a_stop_token_is_cut() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    expected = expected_output([1, 2], 50, 12, set())
+    stop = expected[2]
+    assert stop not in expected[:2]
+    scheduler.add(NewRequest("r", [1, 2], 10, expected, [stop]))
+    scheduler.set_window("r", Window(0, 0, 0, expected))
+    (output,) = step(scheduler, worker)
+    assert output.token_ids == expected[:3]
+    assert output.num_accepted_tokens == 3
+    assert output.finished is not None
+    assert output.finished.reason is FinishReason.STOP
+    assert output.finished.accepted_prediction_tokens == 3
+    # The fourth draft was accepted by the worker, and never delivered.
+    assert output.finished.rejected_prediction_tokens == 1
+
+
+def test_a_position_that_is_rejected_twice_counts_once() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    expected = expected_output([1, 2], 50, 12, set())
+    wrong = [(token + 1) % 50 for token in expected]
+    scheduler.add(NewRequest("r", [1, 2], 4, wrong[:2]))
+    scheduler.set_window("r", Window(0, 0, 0, wrong[:2]))
+    step(scheduler, worker)
+    scheduler.set_window("r", Window(1, 1, 0, wrong[:2]))
+    step(scheduler, worker)
+    finished = run(scheduler, worker)["r"][-1].finished
+    assert finished is not None
+    assert finished.rejected_prediction_tokens == 2
+    assert finished.accepted_prediction_tokens == 0
+    assert finished.num_passes == 4
+
+
+def test_short_of_blocks_the_youngest_is_computed_again() -> None:
+    limits = replace(LIMITS, num_blocks=9, max_num_seqs=2)
+    scheduler, worker = Scheduler(limits), fake_worker(limits)
+    for name in ("old", "young"):
+        scheduler.add(NewRequest(name, [1, 2, 3, 4, 5], 25))
+    outputs = run(scheduler, worker)
+    assert worker.admitted == ["old", "young", "young"]
+    for name in ("old", "young"):
+        assert text(outputs[name]) == expected_output([1, 2, 3, 4, 5], 50, 30, set())
+
+
+def test_drafts_never_preempt() -> None:
+    limits = replace(LIMITS, num_blocks=4, max_num_seqs=2)
+    scheduler, worker = Scheduler(limits), fake_worker(limits)
+    expected = expected_output([1], 50, 9, set())
+    scheduler.add(NewRequest("a", [1], 8, expected))
+    scheduler.add(NewRequest("b", [2], 4))
+    step(scheduler, worker)
+    scheduler.set_window("a", Window(0, 1, 1, expected[1:]))
+    while scheduler.num_running == 2:
+        assert scheduler.compute_schedule().preempted.tolist() == []
+        step(scheduler, worker)
+    run(scheduler, worker)
+    assert worker.admitted == ["a", "b"]
+
+
+def test_an_abort_in_flight_keeps_the_slot_until_the_plan_has_settled() -> None:
+    limits = replace(LIMITS, max_num_seqs=1)
+    scheduler, worker = Scheduler(limits), fake_worker(limits)
+    scheduler.add(NewRequest("a", [1], 9))
+    plan = scheduler.schedule()
+    assert plan is not None
+    scheduler.abort("a")
+    scheduler.add(NewRequest("a", [2], 2))
+    assert scheduler.compute_schedule().admitted == []
+    assert scheduler.num_free_blocks < limits.num_blocks
+    assert scheduler.settle(step_result(worker.execute(plan_message(plan)))) == []
+    assert scheduler.num_free_blocks == limits.num_blocks
+    plan = scheduler.schedule()
+    assert plan is not None
+    assert (plan.released_slots, plan.slots.tolist()) == ([0], [0])
+
+
+def test_a_second_plan_waits_for_the_first() -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(NewRequest("a", [1], 9))
+    scheduler.schedule()
+    with pytest.raises(RuntimeError, match="in flight"):
+        scheduler.schedule()
+
+
+def test_a_window_is_sent_once_and_again_after_readmission() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    expected = expected_output([1, 2], 50, 30, set())
+    scheduler.add(NewRequest("r", [1, 2], 20, expected))
+    scheduler.set_window("r", Window(0, 0, 0, expected[:20]))
+    for num_windows in (1, 0):
+        plan = scheduler.schedule()
+        assert plan is not None
+        assert len(plan.windows) == num_windows
+        scheduler.settle(step_result(worker.execute(plan_message(plan))))
+    worker.restart()
+    scheduler.restart(LIMITS)
+    plan = scheduler.schedule()
+    assert plan is not None
+    assert [slot for slot, _ in plan.windows] == plan.slots.tolist()
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        Window(4, 0, 0, [1]),
+        Window(5, -1, 0, [1]),
+        Window(5, 0, -1, [1]),
+        Window(5, 0, 2, [1, 1]),
+        Window(5, 0, 0, [50]),
+        Window(5, 0, 0, [-1]),
+    ],
+)
+def test_a_window_that_is_old_or_wrong_is_not_taken(window: Window) -> None:
+    scheduler = Scheduler(LIMITS)
+    scheduler.add(NewRequest("r", [1, 2], 10, [1, 2, 3]))
+    assert scheduler.set_window("r", Window(5, 0, 0, [1, 2, 3]))
+    assert not scheduler.set_window("r", window)
+    assert not scheduler.set_window("unknown", Window(9, 0, 0, []))
+
+
+def test_the_waiting_queue_is_bounded_and_ids_are_unique() -> None:
+    scheduler = Scheduler(replace(LIMITS, max_num_waiting=1))
+    scheduler.add(NewRequest("a", [1], 1))
+    with pytest.raises(RejectionError, match="1 requests wait") as caught:
+        scheduler.add(NewRequest("b", [1], 1))
+    assert caught.value.finished.reason is FinishReason.OVERLOADED
+    with pytest.raises(RejectionError, match="request_id: is in use") as caught:
+        scheduler.add(NewRequest("a", [1], 1))
+    assert caught.value.finished.reason is FinishReason.REFUSED
+
+
+def test_a_smaller_worker_ends_what_does_not_fit_and_keeps_the_rest() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    scheduler.add(NewRequest("long", list(range(20)), 30))
+    scheduler.add(NewRequest("short", [1], 30))
+    step(scheduler, worker)
+    step(scheduler, worker)
+    smaller = replace(LIMITS, num_blocks=4)
+    (output,) = scheduler.restart(smaller)
+    assert output.request_id == "long"
+    assert output.finished is not None
+    assert output.finished.reason is FinishReason.ERROR
+    run(scheduler, fake_worker(smaller))
+    assert scheduler.num_free_blocks == 4

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class FinishReason(Enum):
@@ -25,8 +26,7 @@ class Finished:
     num_passes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """New tokens of one request, its end, or both."""
 
     request_id: str
