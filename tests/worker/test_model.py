@@ -1,0 +1,159 @@
+"""Every family computes through our blocks what transformers computes by itself."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from optimist_common.errors import SetupError
+from optimist_worker.core.batch import build_batch
+from optimist_worker.core.plan import Plan, PlannedRow
+from optimist_worker.core.row import Row
+from optimist_worker.model import load_model
+from optimist_worker.runner import Runner
+from tests.checkpoints import FAMILIES, SLIDING_WINDOW, VOCAB_SIZE, tiny_checkpoint
+from tests.worker.step import admit, blocks_of, build_runner, generate, run
+
+LENGTH = 72
+
+
+def reference_model(path: Path, dtype: torch.dtype) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        path, dtype=dtype, attn_implementation="eager"
+    ).eval()
+
+
+def row_logits(runner: Runner, rows: list[tuple[int, int, list[int]]]) -> list[torch.Tensor]:
+    """Runs (slot, known tokens, drafts) in one pass; returns the logits of each row's end."""
+    batch_rows = [
+        Row(slot_id, runner._slots[slot_id], num_known, drafts)
+        for slot_id, num_known, drafts in rows
+    ]
+    batch = build_batch(batch_rows, runner.pool, runner.model.device)
+    logits = runner.model.forward(batch)
+    return list(logits.split([row.num_logits for row in batch_rows]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mixed_batch_has_the_logits_of_a_full_forward_pass(family: str, tmp_path: Path) -> None:
+    path = tiny_checkpoint(tmp_path, family)
+    runner = build_runner(path, "float32")
+    rng = random.Random(family)
+    texts = [[rng.randrange(3, VOCAB_SIZE) for _ in range(LENGTH)] for _ in range(4)]
+    reference = reference_model(path, torch.float32)
+    with torch.inference_mode():
+        expected = [reference(torch.tensor([text]), use_cache=False).logits[0] for text in texts]
+    known = [LENGTH, 41, 50, 60]
+    plan = Plan(
+        0,
+        admissions=[admit(slot, texts[slot][: known[slot]]) for slot in range(4)],
+        # Slot 0: a chunk of the prompt. Slot 3: its prompt but for the last chunk.
+        rows=[
+            PlannedRow(slot, size, 0, blocks_of(slot))
+            for slot, size in ((0, 30), (1, 40), (2, 49), (3, 35))
+        ],
+    )
+    assert [row.token_ids for row in run(runner, plan)] == [[], [], [], []]
+    # A draft that is wrong from its second token on leaves stale keys behind position 50.
+    wrong = [texts[2][50], *(token ^ 1 for token in texts[2][51:56])]
+    row_logits(runner, [(2, 1, wrong)])
+
+    middle, decode, verify, last_chunk = row_logits(
+        runner,
+        [(0, 20, []), (1, 1, []), (2, 1, texts[2][50:]), (3, 25, texts[3][60:64])],
+    )
+
+    assert LENGTH > 2 * SLIDING_WINDOW
+    assert middle.shape == (0, VOCAB_SIZE)
+    torch.testing.assert_close(decode, expected[1][40:41], atol=1e-4, rtol=0)
+    torch.testing.assert_close(verify, expected[2][49:], atol=1e-4, rtol=0)
+    torch.testing.assert_close(last_chunk, expected[3][59:64], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_text_is_that_of_generate(family: str, tmp_path: Path) -> None:
+    path = tiny_checkpoint(tmp_path, family)
+    prompt = [random.Random(1).randrange(3, VOCAB_SIZE) for _ in range(40)]
+    reference = reference_model(path, torch.float64)
+    ids = torch.tensor([prompt])
+    expected = reference.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=40,
+        do_sample=False,
+        eos_token_id=None,
+    )[0].tolist()[40:]
+    assert len(set(expected)) > 3
+    runner = build_runner(path)
+    assert generate(runner, prompt, 40) == expected
+    assert generate(runner, prompt, 40, chunk=7) == expected
+    half_right = [token if i % 5 else 3 for i, token in enumerate(expected)] + [3]
+    drafted = generate(
+        runner, prompt, 40, predict=lambda output: half_right[len(output) :], width=6
+    )
+    assert drafted == expected
+
+
+def test_model_is_described_by_its_config(llama_path: Path) -> None:
+    model = load_model(str(llama_path), "float32", "cpu")
+    assert model.vocab_size == VOCAB_SIZE
+    assert model.max_position_embeddings == 1024
+    assert model.eos_token_ids == [2]
+    assert len(model.layers) == 4
+    assert {(layer.num_kv_heads, layer.key_dim) for layer in model.layers} == {(2, 16)}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_runs(dtype: str, llama_path: Path) -> None:
+    text = generate(build_runner(llama_path, dtype), [5, 6, 7], 12, chunk=2)
+    assert len(text) == 12
+
+
+def changed_config(source: Path, target: Path, **changes: Any) -> Path:
+    shutil.copytree(source, target)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | changes))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model_type": "nonesuch"}, "nonesuch"),
+        ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, "encoder-decoder"),
+        ({"model_type": "qwen3_next"}, "linear_attention"),
+        ({"num_hidden_layers": 5}, "lacks 9 weights"),
+        ({"hidden_size": 32}, "cannot load"),
+    ],
+)
+def test_models_that_cannot_be_served_are_refused(
+    changes: dict[str, Any], reason: str, llama_path: Path, tmp_path: Path
+) -> None:
+    path = changed_config(llama_path, tmp_path / "changed", **changes)
+    with pytest.raises(SetupError) as refusal:
+        load_model(str(path), "float32", "cpu")
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_incomplete_directories_are_refused(llama_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="is not a directory"):
+        load_model(str(tmp_path / "missing"), "float32", "cpu")
+    with pytest.raises(SetupError, match=r"no config\.json"):
+        load_model(str(tmp_path), "float32", "cpu")
+    shutil.copy(llama_path / "config.json", tmp_path)
+    with pytest.raises(SetupError, match=r"no \*\.safetensors"):
+        load_model(str(tmp_path), "float32", "cpu")
+    (tmp_path / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(SetupError, match="damaged weight file"):
+        load_model(str(tmp_path), "float32", "cpu")
+
+
+def test_missing_device_is_refused(llama_path: Path) -> None:
+    with pytest.raises(SetupError, match="cuda:99 is not on this machine"):
+        load_model(str(llama_path), "float32", "cuda:99")

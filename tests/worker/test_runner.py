@@ -1,0 +1,263 @@
+"""Plans applied to the runner: exactness under any windows, isolation of errors, bounds."""
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from optimist_worker.core.plan import Plan, PlanError, PlannedRow, WindowUpdate
+from optimist_worker.core.sampling import SamplingParams
+from optimist_worker.runner import Runner
+from tests.checkpoints import VOCAB_SIZE
+from tests.worker.step import (
+    BLOCK_SIZE,
+    MAX_MODEL_LEN,
+    Predict,
+    admit,
+    blocks_of,
+    generate,
+    run,
+)
+
+PROMPT = [random.Random(5).randrange(3, VOCAB_SIZE) for _ in range(25)]
+SAMPLED = SamplingParams(temperature=0.9, top_k=50, top_p=0.95, min_p=0.02, seed=-7)
+PENALIZED = SamplingParams(
+    temperature=0.0,
+    repetition_penalty=1.4,
+    presence_penalty=0.5,
+    frequency_penalty=0.3,
+    logit_bias={9: 1.5, 200: float("-inf")},
+)
+MANNERS = {
+    "greedy": SamplingParams(),
+    "sampled": SAMPLED,
+    "penalized": PENALIZED,
+    "both": SamplingParams(
+        temperature=1.2, seed=2**62 + 3, frequency_penalty=1.0, logit_bias={4: 2.0}
+    ),
+}
+
+
+def partly_right(truth: list[int], wrong_at: set[int]) -> Predict:
+    text = [(t + 1) % VOCAB_SIZE if i in wrong_at else t for i, t in enumerate(truth)]
+    return lambda output: text[len(output) :]
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("width", [1, 3, 8, 40])
+def test_text_is_the_same_whatever_was_drafted(llama: Runner, manner: str, width: int) -> None:
+    sampling = MANNERS[manner]
+    truth = generate(llama, PROMPT, 36, sampling=sampling)
+    assert len(set(truth)) > 5
+    for wrong_at in (set(), {0, 1, 2}, set(range(0, 36, 4)), set(range(36))):
+        text = generate(
+            llama,
+            PROMPT,
+            36,
+            sampling=sampling,
+            predict=partly_right(truth, wrong_at),
+            width=width,
+            chunk=11,
+        )
+        assert text == truth
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    wrong_at=st.sets(st.integers(0, 29)),
+    width=st.integers(1, 12),
+    manner=st.sampled_from(sorted(MANNERS)),
+)
+def test_text_is_the_same_for_any_window(
+    llama: Runner, wrong_at: set[int], width: int, manner: str
+) -> None:
+    sampling = MANNERS[manner]
+    truth = generate(llama, PROMPT, 30, sampling=sampling)
+    predict = partly_right(truth, wrong_at)
+    assert generate(llama, PROMPT, 30, sampling=sampling, predict=predict, width=width) == truth
+
+
+def test_seeds_give_different_texts(llama: Runner) -> None:
+    texts = {
+        tuple(generate(llama, PROMPT, 20, sampling=SamplingParams(temperature=1.0, seed=seed)))
+        for seed in range(5)
+    }
+    assert len(texts) == 5
+
+
+def test_right_drafts_are_all_accepted(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 20)
+    llama.release_all()
+    plan = Plan(
+        1,
+        admissions=[admit(0, PROMPT)],
+        windows=[WindowUpdate(0, 0, truth)],
+        rows=[PlannedRow(0, 25, 7, blocks_of(0))],
+    )
+    (row,) = run(llama, plan)
+    # The last chunk of the prompt already verifies drafts.
+    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (7, 7)
+    assert row.token_ids == truth[:8]
+    (row,) = run(llama, Plan(2, rows=[PlannedRow(0, 1, 9, [])]))
+    assert (row.length, row.token_ids) == (25 + 18, truth[8:18])
+
+
+def test_rows_do_not_depend_on_their_batch(llama: Runner) -> None:
+    prompts = [PROMPT, PROMPT[3:20], PROMPT[::-1]]
+    manners = [MANNERS["sampled"], MANNERS["both"], MANNERS["penalized"]]
+    alone = [
+        generate(llama, prompt, 20, sampling=sampling)
+        for prompt, sampling in zip(prompts, manners, strict=True)
+    ]
+    llama.release_all()
+    admissions = [admit(slot, prompts[slot], manners[slot]) for slot in range(3)]
+    rows = [PlannedRow(slot, 6 + 2 * slot, 0, blocks_of(slot)) for slot in range(3)]
+    together: list[list[int]] = [[], [], []]
+    plan = Plan(0, admissions=admissions, rows=rows)
+    while min(len(text) for text in together) < 20:
+        for row in run(llama, plan):
+            assert row.error is None
+            together[row.slot] += row.token_ids
+        windows = [
+            WindowUpdate(slot, len(together[slot]), [*alone[slot][len(together[slot]) :][:3], 3])
+            for slot in range(2)
+        ]
+        plan = Plan(0, windows=windows, rows=[PlannedRow(slot, 6, 4, []) for slot in (2, 0, 1)])
+    assert [text[:20] for text in together] == alone
+
+
+def test_request_goes_on_after_a_preemption(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 24, sampling=MANNERS["both"])
+    readmission = admit(3, PROMPT + truth[:10], MANNERS["both"], num_prompt_tokens=25)
+    window = WindowUpdate(3, 8, truth[8:])
+    plan = Plan(
+        1,
+        released_slots=[0],
+        admissions=[readmission],
+        windows=[window],
+        rows=[PlannedRow(3, 35, 6, blocks_of(3))],
+    )
+    (row,) = run(llama, plan)
+    assert row.token_ids == truth[10:17]
+    assert row.length == 25 + 17
+
+
+def test_errors_stay_with_their_row(llama: Runner) -> None:
+    expected = generate(llama, PROMPT, 1)
+    llama.release_all()
+    faulty = [
+        admit(1, [5, VOCAB_SIZE]),
+        admit(2, [5, -1]),
+        admit(3, []),
+        admit(4, [5, 6], num_prompt_tokens=3),
+        admit(5, [5], SamplingParams(temperature=float("nan"))),
+        admit(6, [5], SamplingParams(logit_bias={VOCAB_SIZE: 1.0})),
+        admit(7, PROMPT),
+    ]
+    rows = [PlannedRow(slot, 25, 2, blocks_of(slot)) for slot in (8, 1, 2, 3, 4, 5, 6)]
+    rows += [PlannedRow(7, 25, 0, [60]), PlannedRow(0, 25, 0, blocks_of(0))]
+    results = run(llama, Plan(1, admissions=[admit(0, PROMPT), *faulty], rows=rows))
+    reasons = [row.error for row in results]
+    wanted = [
+        "slot 8 holds no request",
+        f"token_ids: {VOCAB_SIZE} is not",
+        "token_ids: -1 is not",
+        "token_ids must not be empty",
+        "num_prompt_tokens must be in 1 to 2, not 3",
+        "temperature must be",
+        f"logit_bias: token id {VOCAB_SIZE}",
+        "too few blocks",
+    ]
+    for reason, words in zip(reasons, wanted, strict=False):
+        assert reason is not None
+        assert words in reason
+    assert all(row.token_ids == [] for row in results[:-1])
+    assert results[-1].error is None
+    assert results[-1].token_ids == expected
+
+
+def test_logits_that_are_not_numbers_fail_their_row_alone(llama: Runner) -> None:
+    expected = generate(llama, PROMPT, 6)
+    llama.release_all()
+    rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (0, 1)]
+    run(llama, Plan(1, admissions=[admit(0, PROMPT), admit(1, PROMPT)], rows=rows))
+    place = blocks_of(1)[0] * BLOCK_SIZE
+    kept = llama.pool.keys[0][place].clone()
+    llama.pool.keys[0][place] = float("nan")
+    bad, good = run(llama, Plan(2, rows=[PlannedRow(1, 1, 0, []), PlannedRow(0, 1, 0, [])]))
+    llama.pool.keys[0][place] = kept
+    assert bad.error == "the model's logits are not finite"
+    assert (bad.token_ids, bad.length) == ([], 26)
+    assert (good.error, good.token_ids) == (None, expected[1:2])
+    # Nothing of the failed pass was kept: the row runs again once its memory is sound.
+    (again,) = run(llama, Plan(3, rows=[PlannedRow(1, 1, 0, [])]))
+    assert again.token_ids == expected[1:2]
+
+
+def test_a_failing_pass_ends_its_rows_and_not_the_worker(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("not enough memory: you tried to allocate\n all of it")
+
+    plan = Plan(1, admissions=[admit(0, PROMPT)], rows=[PlannedRow(0, 25, 0, blocks_of(0))])
+    with monkeypatch.context() as patch:
+        patch.setattr(llama.model.module, "forward", fail)
+        (row,) = run(llama, plan)
+    assert row.error is not None
+    assert "not enough memory" in row.error
+    assert "\n" not in row.error
+    (row,) = run(llama, Plan(2, rows=[PlannedRow(0, 25, 0, [])]))
+    assert (row.error, len(row.token_ids)) == (None, 1)
+
+
+def test_a_taken_slot_is_refused(llama: Runner) -> None:
+    run(llama, Plan(1, admissions=[admit(0, PROMPT)]))
+    with pytest.raises(PlanError, match=r"admissions\.slot: 0 is held by request request-0"):
+        run(llama, Plan(2, admissions=[admit(0, PROMPT)]))
+    assert run(llama, Plan(3, released_slots=[0], admissions=[admit(0, PROMPT)])) == []
+
+
+def test_drafts_are_bounded_by_blocks(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 30)
+    llama.release_all()
+    plan = Plan(
+        1,
+        admissions=[admit(0, PROMPT)],
+        windows=[WindowUpdate(0, 0, truth)],
+        rows=[PlannedRow(0, 25, 30, blocks_of(0, 2))],
+    )
+    (row,) = run(llama, plan)
+    assert row.num_drafted_tokens == 2 * BLOCK_SIZE - 25
+    assert row.token_ids == truth[:8]
+
+
+def test_a_sequence_ends_at_max_model_len(llama: Runner) -> None:
+    num_blocks = MAX_MODEL_LEN // BLOCK_SIZE
+    prompt = (PROMPT * 20)[: MAX_MODEL_LEN - 4]
+    plan = Plan(
+        1,
+        admissions=[admit(0, prompt)],
+        windows=[WindowUpdate(0, 0, [3] * 9)],
+        rows=[PlannedRow(0, len(prompt), 9, list(range(num_blocks)))],
+    )
+    (row,) = run(llama, plan)
+    assert row.num_drafted_tokens == 3
+    while row.error is None and row.length < MAX_MODEL_LEN + 5:
+        (row,) = run(llama, Plan(2, rows=[PlannedRow(0, 1, 0, [])]))
+    assert row.error is not None
+    assert "max_model_len (400)" in row.error
+
+
+def test_windows_for_free_slots_and_releases_of_free_slots_change_nothing(llama: Runner) -> None:
+    plan = Plan(1, released_slots=[4, 5], windows=[WindowUpdate(6, 0, [1, 2, 3])])
+    assert run(llama, plan) == []
+
+
+def test_nothing_is_left_of_a_released_request(llama: Runner) -> None:
+    first = generate(llama, PROMPT, 12)
+    assert generate(llama, PROMPT[::-1], 12) != first
+    assert generate(llama, PROMPT, 12) == first

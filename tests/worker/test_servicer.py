@@ -1,0 +1,142 @@
+"""A real server and a real client."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
+from optimist_common.channel import open_channel
+from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.server import GrpcServer
+from optimist_worker.codec import Limits
+from optimist_worker.runner import Runner
+from optimist_worker.servicer import WorkerServicer
+from tests.checkpoints import VOCAB_SIZE
+from tests.worker.step import BLOCK_SIZE, MAX_MODEL_LEN, NUM_BLOCKS, generate
+
+PROMPT = [5, 6, 7, 8, 9]
+Stub = Any
+
+
+@pytest.fixture
+async def stub(llama: Runner) -> AsyncIterator[Stub]:
+    servicer = WorkerServicer(llama, Limits(NUM_BLOCKS, 4, 64))
+    server = GrpcServer("127.0.0.1", 0)
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
+    port = await server.start()
+    async with open_channel(f"127.0.0.1:{port}") as channel:
+        yield worker_pb2_grpc.WorkerServiceStub(channel)
+    await server.stop()
+    servicer.close()
+
+
+def plan(sequence: int, slot: int, *, admit: bool = False, **fields: Any) -> Any:
+    admissions = []
+    if admit:
+        tokens = to_bytes(fields.pop("tokens", PROMPT))
+        admissions = [
+            worker_pb2.Admission(
+                slot=slot, request_id="r", token_ids=tokens, num_prompt_tokens=len(PROMPT)
+            )
+        ]
+    blocks = [4 * slot + i for i in range(4)] if admit else []
+    columns = {
+        "slots": to_bytes([slot]),
+        "num_known_tokens": to_bytes([len(PROMPT) if admit else 1]),
+        "num_draft_tokens": to_bytes([4]),
+        "num_new_blocks": to_bytes([len(blocks)]),
+        "new_blocks": to_bytes(blocks),
+    }
+    return worker_pb2.ExecuteRequest(sequence=sequence, admissions=admissions, **(columns | fields))
+
+
+async def read(call: Any) -> worker_pb2.ExecuteResponse:
+    response = await asyncio.wait_for(call.read(), 20)
+    assert isinstance(response, worker_pb2.ExecuteResponse)
+    return response
+
+
+async def test_describe(stub: Stub, llama: Runner) -> None:
+    description = await stub.Describe(worker_pb2.DescribeRequest())
+    assert description.model == llama.model.name
+    assert description.vocab_size == VOCAB_SIZE
+    assert description.max_model_len == MAX_MODEL_LEN
+    assert (description.block_size, description.num_blocks) == (BLOCK_SIZE, NUM_BLOCKS)
+    assert (description.max_num_seqs, description.max_num_batched_tokens) == (4, 64)
+    assert from_bytes(description.eos_token_ids).tolist() == [2]
+
+
+async def test_plans_are_answered_in_order(stub: Stub, llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 12)
+    call = stub.Execute()
+    window = worker_pb2.Window(slot=2, base=1, token_ids=to_bytes(truth[1:8]))
+    # All at once, as a scheduler with several plans in flight sends them.
+    await call.write(plan(1, 2, admit=True))
+    await call.write(plan(2, 2, windows=[window]))
+    await call.write(plan(3, 2))
+    await call.done_writing()
+    first, second, third = [await read(call) for _ in range(3)]
+    assert [first.sequence, second.sequence, third.sequence] == [1, 2, 3]
+    assert from_bytes(first.token_ids).tolist() == truth[:1]
+    assert from_bytes(second.token_ids).tolist() == truth[1:6]
+    assert from_bytes(second.num_drafted_tokens).tolist() == [4]
+    assert from_bytes(second.num_accepted_tokens).tolist() == [4]
+    assert from_bytes(third.lengths).tolist() == [len(PROMPT) + 9]
+    assert third.step_ns > 0
+    assert await call.read() is grpc.aio.EOF
+    assert await call.code() == grpc.StatusCode.OK
+
+
+async def test_a_malformed_plan_ends_its_stream_and_not_the_worker(stub: Stub) -> None:
+    call = stub.Execute()
+    await call.write(plan(1, 0, num_draft_tokens=b"abc"))
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await read(call)
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "num_draft_tokens" in str(error.value.details())
+    again = stub.Execute()
+    await again.write(plan(1, 0, admit=True))
+    assert len(from_bytes((await read(again)).token_ids)) == 1
+    again.cancel()
+
+
+async def test_a_new_stream_takes_over(stub: Stub) -> None:
+    old = stub.Execute()
+    await old.write(plan(1, 0, admit=True))
+    await read(old)
+    new = stub.Execute()
+    await new.write(plan(1, 0))
+    response = await read(new)
+    assert [error.message for error in response.errors] == ["slot 0 holds no request"]
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await read(old)
+    assert error.value.code() == grpc.StatusCode.ABORTED
+    await new.write(plan(2, 0, admit=True))
+    assert not (await read(new)).errors
+    new.cancel()
+
+
+async def test_row_errors_are_answers(stub: Stub) -> None:
+    call = stub.Execute()
+    await call.write(plan(1, 1, admit=True, tokens=[1, 2, 3, 4, VOCAB_SIZE]))
+    response = await read(call)
+    assert from_bytes(response.num_emitted_tokens).tolist() == [0]
+    assert [error.slot for error in response.errors] == [1]
+    release = worker_pb2.ExecuteRequest(sequence=2, released_slots=to_bytes([1]))
+    await call.write(release)
+    assert (await read(call)).sequence == 2
+    call.cancel()
+
+
+async def test_a_client_that_goes_away_leaves_the_worker_usable(stub: Stub) -> None:
+    for _ in range(3):
+        call = stub.Execute()
+        await call.write(plan(1, 0, admit=True))
+        call.cancel()
+    call = stub.Execute()
+    await call.write(plan(1, 0, admit=True))
+    assert not (await read(call)).errors
+    call.cancel()
