@@ -2,13 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
 import pytest
 
-from optimist.scheduler.v1 import scheduler_pb2
+from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.server import GrpcServer
+from optimist_scheduler import gateway_stream
+from optimist_scheduler.engine import Engine
+from optimist_scheduler.servicer import SchedulerServicer
+from optimist_scheduler.settings import SchedulerSettings
+from optimist_scheduler.worker_link import WorkerLink
 from tests.scheduler.fake_services import (
     FakeProposerServicer,
     FakeWorkerServicer,
@@ -205,19 +213,105 @@ async def test_a_broken_worker_stream_is_a_pause(
 
 async def test_a_worker_that_was_away_is_found_again(worker: FakeWorkerServicer) -> None:
     worker.step_seconds = 0.01
-    async with serve_worker(worker) as port:
-        scheduler = serve_scheduler(port, [])
-        engine, stub = await scheduler.__aenter__()
-        call, answers = stub.Connect(), Answers()
-        await call.write(add(1, PROMPT))
-        answers.take(await call.read())
-    await until(lambda: engine.num_running == 1)
     smaller = FakeWorkerServicer(FakeWorker(num_blocks=10, max_num_seqs=1))
-    async with serve_worker(smaller, port):
-        await answers.read(call, 1)
-        call.cancel()
-        await scheduler.__aexit__(None, None, None)
+    async with AsyncExitStack() as stack:
+        async with serve_worker(worker) as port:
+            scheduler = serve_scheduler(port, [])
+            engine, stub = await stack.enter_async_context(scheduler)
+            call, answers = stub.Connect(), Answers()
+            await call.write(add(1, PROMPT))
+            answers.take(await call.read())
+        await until(lambda: engine.num_running == 1)
+        async with serve_worker(smaller, port):
+            await answers.read(call, 1)
+            call.cancel()
     assert answers.tokens[1] == truth(PROMPT)
+    assert smaller.num_streams == 1
+
+
+async def test_a_worker_that_always_fails_ends_the_request_and_not_the_scheduler(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.spoil_at = set(range(1, 6))
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        answers = await ask(stub, add(1, PROMPT))
+        assert answers.finished[1].reason == scheduler_pb2.FINISH_REASON_ERROR
+        answers = await ask(stub, add(2, PROMPT))
+    assert answers.tokens[2] == truth(PROMPT)
+
+
+async def test_a_proposer_that_was_away_is_used_again(
+    worker: FakeWorkerServicer, worker_port: int, proposer: FakeProposerServicer
+) -> None:
+    worker.step_seconds = 0.02
+    async with AsyncExitStack() as stack:
+        async with serve_proposer(proposer) as port:
+            scheduler = serve_scheduler(worker_port, [port], proposer_wait_ms=2000)
+            _, stub = await stack.enter_async_context(scheduler)
+            await ask(stub, add(1, PROMPT, predicted=truth(PROMPT)))
+        assert proposer.num_batches > 0
+        other = FakeProposerServicer()
+        async with serve_proposer(other, port):
+            call, answers = stub.Connect(), Answers()
+            await call.write(add(2, PROMPT, max_tokens=50, predicted=truth(PROMPT, 50)))
+            await answers.read(call, 1)
+            call.cancel()
+            # The channel may have needed longer than that request to find the port again.
+            for handle in range(3, 20):
+                if other.num_batches:
+                    break
+                await ask(stub, add(handle, PROMPT, predicted=truth(PROMPT)))
+    assert other.num_batches > 0
+    assert answers.tokens[2] == truth(PROMPT, 50)
+
+
+async def test_several_proposers_take_turns_and_fill_each_others_gaps(
+    worker: FakeWorkerServicer, worker_port: int, proposer: FakeProposerServicer
+) -> None:
+    worker.step_seconds = 0.005
+    # Memory of their own: each batch misses what the other was told.
+    second = FakeProposerServicer()
+    async with (
+        serve_proposer(proposer) as one,
+        serve_proposer(second) as two,
+        serve_scheduler(worker_port, [one, two]) as (_, stub),
+    ):
+        answers = await ask(stub, add(1, PROMPT, max_tokens=40, predicted=truth(PROMPT, 40)))
+    assert answers.tokens[1] == truth(PROMPT, 40)
+    assert min(proposer.num_batches, second.num_batches) > 0
+    assert proposer.num_gaps + second.num_gaps > 0
+
+
+async def test_a_stream_that_is_not_read_ends_with_an_error(
+    worker_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_stream, "MAX_WAITING_RESPONSES", 0)
+    async with serve_scheduler(worker_port, []) as (engine, stub):
+        call = stub.Connect()
+        await call.write(add(1, PROMPT))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await Answers().read(call, 1)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert engine.num_running + engine.num_waiting == 0
+
+
+async def test_nothing_is_served_before_the_worker_is_reached() -> None:
+    settings = SchedulerSettings(worker="127.0.0.1:1", proposers=[])
+    engine = Engine(WorkerLink(settings), settings)
+    server = GrpcServer("127.0.0.1", 0)
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
+        SchedulerServicer(engine), server.server
+    )
+    port = await server.start()
+    async with open_channel(f"127.0.0.1:{port}") as channel:
+        stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Describe(scheduler_pb2.DescribeRequest())
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Connect().read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    await server.server.stop(0)
 
 
 async def test_requests_of_a_stream_that_ends_are_aborted(

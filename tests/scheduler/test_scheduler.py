@@ -189,7 +189,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.worker.execute(plan_message(self.plan))
         self.plan = None
         self.worker.restart()
-        assert self.scheduler.restart(self.limits) == []
+        for output in self.scheduler.restart(self.limits):
+            assert output.finished is not None
+            assert output.finished.message.startswith("the worker was lost 5 times")
+            del self.live[output.request_id]
         self.decoding.clear()
         # All wait again, in the order in which they came.
         self.waits = [request_id for request_id in self.waits if request_id in self.live]
@@ -427,3 +430,22 @@ def test_a_smaller_worker_ends_what_does_not_fit_and_keeps_the_rest() -> None:
     assert output.finished.reason is FinishReason.ERROR
     run(scheduler, fake_worker(smaller))
     assert scheduler.num_free_blocks == 4
+
+
+def test_a_request_that_loses_the_worker_each_time_ends() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    scheduler.add(NewRequest("bad", [1], 9))
+    for _ in range(4):
+        scheduler.schedule()
+        assert scheduler.restart(LIMITS) == []
+    step(scheduler, worker)
+    for _ in range(4):
+        scheduler.schedule()
+        assert scheduler.restart(LIMITS) == []
+    scheduler.schedule()
+    scheduler.add(NewRequest("good", [1], 9))
+    (output,) = scheduler.restart(LIMITS)
+    assert output.request_id == "bad"
+    assert output.finished is not None
+    assert output.finished.reason is FinishReason.ERROR
+    assert scheduler.num_waiting == 1

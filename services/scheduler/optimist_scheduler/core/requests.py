@@ -35,6 +35,8 @@ class Request:
     slot: int = NO_SLOT
     num_passes: int = 0
     """Forward passes that emitted tokens."""
+    num_lost_plans: int = 0
+    """Plans that named the request and were lost with the worker, since the last one settled."""
     ended: bool = False
     """Whether the request is over; one that ends in flight keeps its slot until that is settled."""
 

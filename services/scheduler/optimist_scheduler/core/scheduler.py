@@ -2,14 +2,17 @@
 
 from optimist_scheduler.core.apply import apply_schedule
 from optimist_scheduler.core.limits import Limits
-from optimist_scheduler.core.output import Finished, FinishReason, Output, RejectionError
+from optimist_scheduler.core.output import FinishReason, Output, RejectionError
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.requests import NO_SLOT, Request
 from optimist_scheduler.core.schedule import ScheduleDecision, compute_schedule
-from optimist_scheduler.core.settle import settle
+from optimist_scheduler.core.settle import finish, settle
 from optimist_scheduler.core.state import SchedulerState
 from optimist_scheduler.core.validate import NewRequest, build_request, find_length_fault
 from optimist_scheduler.core.window import Window, is_valid
+
+MAX_LOST_PLANS = 5
+"""A request that ends the worker each time must not do so for ever."""
 
 
 class Scheduler:
@@ -128,27 +131,32 @@ class Scheduler:
             The ends of requests that do not fit the new limits.
         """
         old = self._state
+        if old.in_flight is not None:
+            for slot in old.in_flight.slots.tolist():
+                old.table.request(slot).num_lost_plans += 1
         self._state = SchedulerState(limits)
         self._state.num_plans = old.num_plans
         outputs: list[Output] = []
         for request in [*map(old.table.request, old.running), *old.waiting]:
             request.slot = NO_SLOT
-            fault = find_length_fault(len(request.token_ids), limits)
+            fault = _find_restart_fault(request, limits)
             if fault is None:
                 request.max_length = min(request.max_length, limits.max_length)
                 self._state.waiting.append(request)
             else:
                 del self._requests[request.request_id]
-                finished = Finished(
-                    FinishReason.ERROR,
-                    f"the worker came back smaller: {fault}",
-                    request.account.num_accepted_tokens,
-                    request.account.num_rejected_tokens,
-                    request.num_passes,
-                )
+                finished = finish(request, FinishReason.ERROR, fault)
                 outputs.append(Output(request.request_id, [], 0, finished))
         return outputs
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the state contradicts itself."""
         self._state.check_integrity()
+
+
+def _find_restart_fault(request: Request, limits: Limits) -> str | None:
+    """Returns why a request cannot go on with a new worker; None if it can."""
+    if request.num_lost_plans >= MAX_LOST_PLANS:
+        return f"the worker was lost {request.num_lost_plans} times while it worked on this request"
+    fault = find_length_fault(len(request.token_ids), limits)
+    return fault and f"the worker came back smaller: {fault}"

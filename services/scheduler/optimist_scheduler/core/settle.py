@@ -68,6 +68,7 @@ def _deliver(
         tokens = tokens[:num_kept]
         num_accepted = min(num_accepted, num_kept)
     request.token_ids += tokens
+    request.num_lost_plans = 0
     request.num_passes += 1
     if num_drafted:
         request.account.record(position + window_shift, num_drafted, num_accepted)
@@ -93,6 +94,18 @@ def find_end(request: Request, tokens: list[int]) -> tuple[FinishReason | None, 
     return None, len(tokens)
 
 
+def finish(request: Request, reason: FinishReason, message: str) -> Finished:
+    """Returns the end of a request and its account."""
+    account = request.account
+    return Finished(
+        reason,
+        message,
+        account.num_accepted_tokens,
+        account.num_rejected_tokens,
+        request.num_passes,
+    )
+
+
 def _end(
     state: SchedulerState,
     request: Request,
@@ -102,14 +115,7 @@ def _end(
     message: str = "",
 ) -> Output:
     state.end(request)
-    account = request.account
-    finished = Finished(
-        reason,
-        message,
-        account.num_accepted_tokens,
-        account.num_rejected_tokens,
-        request.num_passes,
-    )
+    finished = finish(request, reason, message)
     return Output(request.request_id, tokens, num_accepted, finished)
 
 
