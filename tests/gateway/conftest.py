@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ from optimist_gateway.api.app import create_app
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.tokenizer import Tokenizer, load_tokenizer
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
+from tests.stack import free_port
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -108,9 +110,9 @@ def settings(scheduler: FakeScheduler, model_directory: Path) -> GatewaySettings
     )
 
 
-@pytest.fixture
-async def url(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[str]:
-    """The gateway in front of the fake scheduler, on a free port."""
+@asynccontextmanager
+async def serving(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[str]:
+    """Serves a gateway on a free port; yields its address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         config = uvicorn.Config(
@@ -121,22 +123,45 @@ async def url(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[
         )
         server = uvicorn.Server(config)
         # Signals stay with pytest.
-        serving = asyncio.create_task(server._serve([listener]))
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        task = asyncio.create_task(server._serve([listener]))
+        await until(lambda: server.started)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        await task
+
+
+@pytest.fixture
+async def url(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[str]:
+    """The gateway in front of the fake scheduler."""
+    async with serving(settings, tokenizer) as address:
         async with httpx.AsyncClient(base_url=address, trust_env=False) as client:
             await until_healthy(client)
         yield address
-        server.should_exit = True
-        await serving
+
+
+@pytest.fixture
+async def http_without_scheduler(
+    model_directory: Path, tokenizer: Tokenizer
+) -> AsyncIterator[tuple[httpx.AsyncClient, int]]:
+    """A gateway whose scheduler is not there, and the port where it is looked for."""
+    port = free_port()
+    settings = GatewaySettings(model=str(model_directory), scheduler=f"127.0.0.1:{port}")
+    async with (
+        serving(settings, tokenizer) as address,
+        httpx.AsyncClient(base_url=address, trust_env=False, timeout=20) as client,
+    ):
+        yield client, port
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Waits for something that another task brings about."""
+    while not is_so():  # noqa: ASYNC110 (what is waited for has no event)
+        await asyncio.sleep(0.005)
 
 
 async def until_healthy(client: httpx.AsyncClient) -> None:
-    while True:
-        try:
-            if (await client.get("/health")).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
+    """Waits until the gateway has found its scheduler."""
+    while (await client.get("/health")).status_code != 200:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
 
 

@@ -37,6 +37,8 @@ class Script:
     forever: bool = False
     """Repeats the steps until the request is aborted."""
     pause_seconds: float = 0.0
+    raw: scheduler_pb2.ConnectResponse | None = None
+    """Sends this and nothing else."""
 
 
 @dataclass
@@ -89,6 +91,9 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self, handle: int, responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None]
     ) -> None:
         script = self.script
+        if script.raw is not None:
+            responses.put_nowait(script.raw)
+            return
         steps = [_response(handle, step) for step in script.steps]
         ends = not (script.hang or script.break_stream or script.forever)
         finished = scheduler_pb2.Finished(

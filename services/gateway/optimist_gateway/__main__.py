@@ -57,7 +57,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address[4])
-            listener.listen(2048)
         except OSError:
             listener.close()
             raise

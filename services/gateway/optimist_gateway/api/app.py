@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from optimist_gateway.admission import Admission
+from optimist_gateway.api.body_limit import BodyLimit
 from optimist_gateway.api.chat import chat_router
 from optimist_gateway.api.completions import completion_router
 from optimist_gateway.api.errors import add_error_handlers
@@ -42,9 +43,9 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     app = FastAPI(
         title="Optimist",
         lifespan=lifespan,
-        max_body_size=settings.max_body_bytes,
         redirect_slashes=False,
     )
+    app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
     add_error_handlers(app, metrics)
     for router in (chat_router, completion_router, model_router, health_router):
         app.include_router(router(service))

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -12,7 +13,7 @@ from pydantic import (
 )
 
 from optimist_gateway.api.unsupported import drop_unsupported
-from optimist_gateway.core.messages import Message, join_parts
+from optimist_gateway.core.messages import Message
 
 MAX_MESSAGES = 4096
 MAX_STOP_STRINGS = 4
@@ -25,6 +26,18 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _encodable(text: str) -> str:
+    """Refuses halves of surrogate pairs, which JSON can carry and no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be Unicode text without halves of surrogate pairs") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+
+
 class Body(BaseModel):
     """Base of every object in a request: unknown fields are refused."""
 
@@ -35,17 +48,17 @@ class TextPart(Body):
     """A piece of text in a content array."""
 
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 # Keys of JSON objects are strings.
 _TokenKey = Annotated[int, Field(strict=False)]
 _Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
-Content = str | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES)]
+Content = Text | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES)]
 
 
 def _text(content: str | list[TextPart]) -> str:
-    return join_parts(content if isinstance(content, str) else [part.text for part in content])
+    return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 class MessageBody(Body):
@@ -106,7 +119,7 @@ class GenerationBody(Body):
     logit_bias: dict[_TokenKey, _Bias] | None = Field(None, max_length=MAX_BIASES)
     stop: (
         Annotated[
-            list[Annotated[str, StringConstraints(min_length=1, max_length=1024)]],
+            list[Annotated[Text, StringConstraints(min_length=1, max_length=1024)]],
             Field(max_length=MAX_STOP_STRINGS),
             BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
         ]
@@ -146,4 +159,4 @@ class ChatCompletionBody(GenerationBody):
 class CompletionBody(GenerationBody):
     """The body of POST /v1/completions."""
 
-    prompt: str | list[int] | Annotated[list[str | list[int]], Field(min_length=1, max_length=1)]
+    prompt: Text | list[int] | Annotated[list[Text | list[int]], Field(min_length=1, max_length=1)]

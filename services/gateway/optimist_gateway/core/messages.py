@@ -16,11 +16,6 @@ class Message:
     content: str
 
 
-def join_parts(content: str | Sequence[str]) -> str:
-    """Returns the text of a string or of a list of text parts."""
-    return content if isinstance(content, str) else "".join(content)
-
-
 def template_messages(messages: Sequence[Message]) -> list[dict[str, str]]:
     """Returns the messages as dictionaries with the roles that templates know."""
     return [

@@ -1,0 +1,103 @@
+"""A client that goes away, and one that reads slowly."""
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from tests.gateway.conftest import until
+from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
+
+Say = Callable[..., list[int]]
+CHAT = "/v1/chat/completions"
+
+
+async def leave(url: str, *, stream: bool, after: bytes | None) -> None:
+    """Sends a request and closes the connection once `after` was received."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    messages = [{"role": "user", "content": "Hello"}]
+    body = json.dumps({"model": "tiny", "messages": messages, "stream": stream}).encode()
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    writer.write(head.encode() + body)
+    if after is not None:
+        await reader.readuntil(after)
+    writer.close()
+    await writer.wait_closed()
+
+
+async def running(http: httpx.AsyncClient) -> float:
+    text = (await http.get("/metrics")).text
+    (line,) = [
+        one for one in text.splitlines() if one.startswith("optimist_gateway_requests_running")
+    ]
+    return float(line.split()[1])
+
+
+async def until_nothing_runs(http: httpx.AsyncClient) -> None:
+    while await running(http):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("after", [b'"content":"The"', None])
+async def test_a_stream_that_nobody_reads_is_aborted(
+    url: str, http: httpx.AsyncClient, scheduler: FakeScheduler, say: Say, after: bytes | None
+) -> None:
+    if after is None:
+        scheduler.script = Script(hang=True)
+    else:
+        say("The", hang=True)
+        # The end-of-answer token would not be sent by a request that goes on.
+        scheduler.script.steps = scheduler.script.steps[:-1]
+    leaving = asyncio.create_task(leave(url, stream=True, after=after))
+    if after is None:
+        await until(lambda: bool(scheduler.adds))
+    await leaving
+    handle = await asyncio.wait_for(scheduler.aborts.get(), 10)
+    assert handle == scheduler.adds[0].handle
+    await until_nothing_runs(http)
+    assert 'outcome="disconnected"' in (await http.get("/metrics")).text
+
+
+async def test_a_whole_answer_that_nobody_waits_for_is_aborted(
+    url: str, http: httpx.AsyncClient, scheduler: FakeScheduler, say: Say
+) -> None:
+    say("The quick", forever=True, pause_seconds=0.001)
+    connection = asyncio.create_task(leave_when_added(url, scheduler))
+    assert await asyncio.wait_for(scheduler.aborts.get(), 10) == scheduler.adds[0].handle
+    await connection
+    await until_nothing_runs(http)
+
+
+async def leave_when_added(url: str, scheduler: FakeScheduler) -> None:
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
+        asking = asyncio.create_task(http.post(CHAT, json=body, timeout=60))
+        await until(lambda: bool(scheduler.adds))
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+async def test_a_reader_that_stands_still_is_given_up(
+    http: httpx.AsyncClient, scheduler: FakeScheduler
+) -> None:
+    # Each step is large, so that the buffers of the sockets are soon full.
+    scheduler.script = Script(steps=[Step([20] * 2000)], forever=True)
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "stream": True,
+        "return_token_ids": True,
+    }
+    async with http.stream("POST", CHAT, json=body) as response:
+        assert response.status_code == 200
+        handle = await asyncio.wait_for(scheduler.aborts.get(), 20)
+        assert handle == scheduler.adds[0].handle
+        text = "".join([part async for part in response.aiter_text()])
+    assert '"code":"slow_reader"' in text
+    assert "[DONE]" not in text
