@@ -27,15 +27,15 @@ def test_version_is_epoch_and_known_length(epoch: int, num_known: int) -> None:
     assert Cursor(epoch + 1 & 0x7FFFFFFF, num_known).pack()[:VERSION_BYTES] != plain[:VERSION_BYTES]
 
 
-def test_packed_size_is_that_of_the_lines_and_the_current_line() -> None:
+def test_packed_size_is_that_of_lines_and_tail() -> None:
     predicted = "".join(f"line {number}\n" for number in range(800))
-    assert len(observed(LINE, predicted, predicted).pack()) == 29 + 4 * 800
-    assert len(observed(LINE, predicted, predicted + "xyz").pack()) == 29 + 4 * 800 + 4 * 3
-    assert len(observed(LINE, predicted, "none\nof\nthese\n").pack()) == 29
+    assert len(observed(LINE, predicted, predicted).pack()) == 37 + 4 * 800
+    assert len(observed(LINE, predicted, predicted + "xyz").pack()) == 37 + 4 * 800 + 4 * 3
+    assert len(observed(LINE, predicted, "none\nof\nthese\n").pack()) == 37
 
 
 def test_another_format_is_refused() -> None:
-    data = bytearray(Cursor(current_line=tokens("a")).pack())
+    data = bytearray(Cursor(tail=tokens("a")).pack())
     data[VERSION_BYTES] += 1
     with pytest.raises(ValueError, match="format 2, not 1"):
         Cursor.unpack(bytes(data))

@@ -157,7 +157,7 @@ def test_alignment_is_tried_only_when_a_line_is_completed() -> None:
 
 def test_long_line_while_lost_takes_no_more_room_than_the_longest_predicted() -> None:
     cursor = observed(LINE, POEM, "x" * 10_000)
-    assert len(cursor.current_line) == len("three\n") + 1
+    assert len(cursor.tail) == len("three\n") + 1
     assert observed(LINE, POEM, "x" * 10_000 + "\ntwo\n").offset == len("one\ntwo\n")
 
 

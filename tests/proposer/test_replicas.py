@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -14,12 +15,15 @@ from hypothesis.stateful import (
 )
 
 from optimist_proposer.batch import UNKNOWN, BatchProposer, Observation, Open
+from optimist_proposer.core.algorithm import Algorithm
+from optimist_proposer.core.anchor import AnchorAlgorithm
 from optimist_proposer.core.cursor import LOST, Cursor
+from optimist_proposer.core.line import LineAlgorithm
 from optimist_proposer.core.window import Window
 from optimist_proposer.memory import MemoryStore
 from optimist_proposer.store import CursorStore, Snapshot, Update
-from tests.proposer.stores import LINE, redis_store
-from tests.proposer.text import observed, texts, tokens
+from tests.proposer.stores import redis_store
+from tests.proposer.text import NEWLINES, observed, texts, tokens
 from tests.redis_server import RedisServer
 
 _prefixes = itertools.count()
@@ -29,11 +33,15 @@ WINDOW = 8
 class Replicas(RuleBasedStateMachine):
     """Compares a request in shared stores with its whole output observed at once."""
 
+    algorithm: Algorithm
+
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
         self.stores = self.new_stores()
-        self.replicas = [BatchProposer(LINE, store, WINDOW, 1000) for store in self.stores]
+        self.replicas = [
+            BatchProposer(self.algorithm, store, WINDOW, 1000) for store in self.stores
+        ]
         self.predicted: str | None = None
         self.output = ""
         self.window: Window | None = None
@@ -92,7 +100,7 @@ class Replicas(RuleBasedStateMachine):
     def begin_late_write(self, replica: int) -> None:
         (snapshot,) = self.runner.run(self.stores[replica].load(["a"]))
         if snapshot is not None:
-            LINE.observe(snapshot.prediction, snapshot.cursor, tokens("stale"))
+            self.algorithm.observe(snapshot.prediction, snapshot.cursor, tokens("stale"))
             self.late = (snapshot, replica)
 
     @precondition(lambda self: self.late is not None)
@@ -117,8 +125,12 @@ class Replicas(RuleBasedStateMachine):
                 assert snapshot is None
                 continue
             assert snapshot is not None
-            assert _place(snapshot.cursor) == _place(observed(LINE, self.predicted, self.output))
+            assert _place(snapshot.cursor) == _place(self._expected())
             self._check_window(snapshot)
+
+    def _expected(self) -> Cursor:
+        assert self.predicted is not None
+        return observed(self.algorithm, self.predicted, self.output)
 
     def _check_window(self, snapshot: Snapshot) -> None:
         if self.window is None:
@@ -139,8 +151,13 @@ def _place(cursor: Cursor) -> tuple[object, ...]:
         cursor.offset,
         cursor.line,
         cursor.lines,
-        cursor.current_line,
+        cursor.lost_at,
+        cursor.matched_from,
+        cursor.tail,
     )
+
+
+ALGORITHMS = [AnchorAlgorithm(NEWLINES), LineAlgorithm(NEWLINES)]
 
 
 def run(machine: type[Replicas], max_examples: int) -> None:
@@ -155,19 +172,25 @@ def run(machine: type[Replicas], max_examples: int) -> None:
     )
 
 
-def test_replicas_on_memory() -> None:
+@pytest.mark.parametrize("chosen", ALGORITHMS, ids=["anchor", "line"])
+def test_replicas_on_memory(chosen: Algorithm) -> None:
     class OnMemory(Replicas):
+        algorithm = chosen
+
         def new_stores(self) -> tuple[CursorStore, CursorStore]:
             store = MemoryStore(10, 1_000_000)
             return store, store
 
-    run(OnMemory, max_examples=60)
+    run(OnMemory, max_examples=40)
 
 
-def test_replicas_on_redis(redis_server: RedisServer) -> None:
+@pytest.mark.parametrize("chosen", ALGORITHMS, ids=["anchor", "line"])
+def test_replicas_on_redis(redis_server: RedisServer, chosen: Algorithm) -> None:
     class OnRedis(Replicas):
+        algorithm = chosen
+
         def new_stores(self) -> tuple[CursorStore, CursorStore]:
             prefix = f"replicas-{next(_prefixes)}"
             return redis_store(redis_server.url, prefix), redis_store(redis_server.url, prefix)
 
-    run(OnRedis, max_examples=40)
+    run(OnRedis, max_examples=20)

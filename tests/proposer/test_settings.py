@@ -8,7 +8,7 @@ from optimist_proposer.settings import ProposerSettings
 def test_defaults() -> None:
     settings = load_settings(ProposerSettings, ["--model", "here"])
     assert (settings.host, settings.port, settings.store) == ("127.0.0.1", 50053, "memory")
-    assert (settings.algorithm, settings.window_tokens) == ("line", 256)
+    assert (settings.algorithm, settings.window_tokens) == ("anchor", 256)
     assert (settings.redis_timeout_ms, settings.state_ttl_seconds) == (50, 3600)
 
 

@@ -41,7 +41,7 @@ def num_passes(algorithm: Algorithm, predicted: str, output: str, num_drafts: in
     prediction = algorithm.prepare(tokens(predicted))
     truth = tokens(output)
     cursor = Cursor()
-    window = next_window(prediction, cursor, max_tokens=num_drafts)
+    window = next_window(prediction, cursor, algorithm.reach(prediction, cursor))
     assert window is not None
     position = passes = 0
     while position < len(truth):
@@ -55,7 +55,8 @@ def num_passes(algorithm: Algorithm, predicted: str, output: str, num_drafts: in
             accepted += 1
         emitted = truth[position : position + accepted + 1]
         algorithm.observe(prediction, cursor, emitted)
-        window = next_window(prediction, cursor, max_tokens=num_drafts) or window
+        reach = algorithm.reach(prediction, cursor)
+        window = next_window(prediction, cursor, reach) or window
         position += len(emitted)
         passes += 1
     return passes

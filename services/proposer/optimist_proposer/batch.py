@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from optimist_proposer import metrics
 from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.cursor import Cursor
+from optimist_proposer.core.prediction import Prediction
 from optimist_proposer.core.window import Window, next_window
 from optimist_proposer.store import CursorStore, Opening, Snapshot, StoreError, Update
 
@@ -98,7 +99,7 @@ class BatchProposer:
                 continue
             prediction = self._algorithm.prepare(request.token_ids)
             cursor = Cursor()
-            window = next_window(prediction, cursor, self._window_tokens)
+            window = self._next_window(prediction, cursor)
             if window is not None:
                 answer.windows[request.request_id] = window
             openings.append(Opening(request.request_id, prediction, cursor))
@@ -125,7 +126,7 @@ class BatchProposer:
                 if snapshot.cursor.num_known == known:
                     continue
                 updates.append(Update(request_id, snapshot.version, snapshot.cursor))
-                window = next_window(snapshot.prediction, snapshot.cursor, self._window_tokens)
+                window = self._next_window(snapshot.prediction, snapshot.cursor)
                 if window is not None:
                     windows[request_id] = window
             conflicts = await self._save(updates)
@@ -137,6 +138,10 @@ class BatchProposer:
             pending = {request_id: pending[request_id] for request_id in conflicts}
         for request_id in pending:
             answer.gaps.pop(request_id, None)
+
+    def _next_window(self, prediction: Prediction, cursor: Cursor) -> Window | None:
+        reach = self._algorithm.reach(prediction, cursor)
+        return next_window(prediction, cursor, min(reach, self._window_tokens))
 
     async def _save(self, updates: Sequence[Update]) -> set[str]:
         """Returns the requests whose state another replica had moved."""

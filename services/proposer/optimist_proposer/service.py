@@ -8,6 +8,7 @@ from optimist_common.metrics import serve_metrics
 from optimist_common.server import GrpcServer, until_signal
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.algorithm import Algorithm
+from optimist_proposer.core.anchor import AnchorAlgorithm
 from optimist_proposer.core.exact import ExactAlgorithm
 from optimist_proposer.core.line import LineAlgorithm
 from optimist_proposer.memory import MemoryStore
@@ -18,7 +19,11 @@ from optimist_proposer.store import CursorStore
 
 logger = logging.getLogger(__name__)
 
-_ALGORITHMS: dict[str, type[Algorithm]] = {"line": LineAlgorithm, "exact": ExactAlgorithm}
+_ALGORITHMS: dict[str, type[Algorithm]] = {
+    "anchor": AnchorAlgorithm,
+    "line": LineAlgorithm,
+    "exact": ExactAlgorithm,
+}
 
 
 async def serve(settings: ProposerSettings, newline_token_ids: Set[int]) -> None:

@@ -18,7 +18,9 @@ class ProposerSettings(ServiceSettings):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(50053, ge=0, le=65535, description="port of the gRPC service")
     store: str = Field("memory", description="memory, or the URL of a Redis that replicas share")
-    algorithm: Literal["line", "exact"] = Field("line", description="line or exact")
+    algorithm: Literal["anchor", "line", "exact"] = Field(
+        "anchor", description="anchor, line or exact"
+    )
     window_tokens: int = Field(256, ge=2, le=65536, description="most tokens in a window")
     max_prediction_tokens: int = Field(
         262_144, ge=1, description="a longer prediction is not followed"

@@ -43,3 +43,7 @@ class Algorithm(ABC):
                 again.
             token_ids: The output tokens behind those already observed, [num_tokens].
         """
+
+    def reach(self, prediction: Prediction, cursor: Cursor) -> int:
+        """Returns how many tokens ahead of the cursor are worth proposing, at least 1."""
+        return max(1, len(prediction.token_ids))

@@ -68,20 +68,20 @@ def _advance(prediction: Prediction, cursor: Cursor, count: int) -> int:
 def _lose(prediction: Prediction, cursor: Cursor) -> None:
     # An aligned output line equals the predicted one so far, so it need not be kept until now.
     start = prediction.line_starts[cursor.line]
-    cursor.current_line = prediction.token_ids[start : cursor.offset]
+    cursor.tail = prediction.token_ids[start : cursor.offset]
     cursor.offset = LOST
 
 
 def _extend_line(prediction: Prediction, cursor: Cursor, token_ids: "array[int]") -> None:
     # A line longer than every predicted one equals none; what is beyond need not be kept.
-    room = prediction.longest_line + 1 - len(cursor.current_line)
-    cursor.current_line.extend(token_ids[: max(room, 0)])
+    room = prediction.longest_line + 1 - len(cursor.tail)
+    cursor.tail.extend(token_ids[: max(room, 0)])
 
 
 def _complete_line(prediction: Prediction, cursor: Cursor) -> None:
     """Ends the current line and searches for its place."""
-    same = prediction.find(cursor.current_line)
-    cursor.current_line = cursor.current_line[:0]
+    same = prediction.find(cursor.tail)
+    cursor.tail = cursor.tail[:0]
     if not same:
         return
     cursor.line = _choose(prediction, cursor, same) + 1

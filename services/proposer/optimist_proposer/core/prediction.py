@@ -19,6 +19,7 @@ class Prediction:
 
     __slots__ = (
         "_numbers",
+        "_positions",
         "_repeated",
         "identities",
         "line_starts",
@@ -37,6 +38,7 @@ class Prediction:
         self._numbers: dict[bytes, int] = {}
         self.identities = array(INT32)
         self._repeated: dict[int, list[int]] = {}
+        self._positions: dict[int, array[int]] = {}
         for number in range(len(starts) - 1):
             line = token_ids[starts[number] : starts[number + 1]]
             self.longest_line = max(self.longest_line, len(line))
@@ -54,3 +56,10 @@ class Prediction:
         """Returns the numbers of the predicted lines equal to `line`, ascending."""
         first = self._numbers.get(line.tobytes())
         return () if first is None else self._repeated.get(first, (first,))
+
+    def positions(self, token_id: int) -> "array[int]":
+        """Returns where a token occurs, ascending; the first call takes time for all tokens."""
+        if not self._positions:
+            for position, token in enumerate(self.token_ids):
+                self._positions.setdefault(token, array(INT32)).append(position)
+        return self._positions.get(token_id, array(INT32))

@@ -30,7 +30,7 @@ def next_window(prediction: Prediction, cursor: Cursor, max_tokens: int) -> Wind
     Args:
         prediction: The request's prediction.
         cursor: Its cursor behind all observed tokens.
-        max_tokens: Most tokens in a window, at least 2.
+        max_tokens: Most tokens in a window, at least 1.
     """
     num_ahead = max(cursor.window_end - cursor.num_known, 0)
     if cursor.offset == LOST:
