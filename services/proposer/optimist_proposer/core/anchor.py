@@ -3,8 +3,8 @@
 When lost, every output token is looked up in the prediction. Of the places where it occurs, the
 one counts behind which most of the latest output tokens match; among equals, the one nearest to
 where the cursor was lost, and rather ahead of it, since output seldom goes back. A single matching
-token counts only there and a few tokens ahead. Without such a place the cursor stays lost until the next
-token.
+token counts only there and a few tokens ahead. Without such a place the cursor stays lost until
+the next token.
 
 How much is proposed grows with the evidence: after e tokens that matched, the next one differs with
 a probability of about 1/e (measured on edits of real repositories), so a place found by little is
