@@ -52,13 +52,14 @@ def tiny_checkpoint(directory: Path, family: str) -> Path:
     """
     class_name, options = FAMILIES[family]
     config = getattr(transformers, class_name)(**options)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    auto_model: Any = transformers.AutoModelForCausalLM
+    model = auto_model.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(20261121)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # Wide enough that the most likely token stands out and depends on the context.
             if "norm" not in name:
-                parameter.normal_(0.0, 0.12, generator=generator)
+                parameter.normal_(0.0, 0.2, generator=generator)
     path = directory / family
     model.save_pretrained(path)
     return path

@@ -23,9 +23,8 @@ LENGTH = 72
 
 
 def reference_model(path: Path, dtype: torch.dtype) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        path, dtype=dtype, attn_implementation="eager"
-    ).eval()
+    auto_model: Any = transformers.AutoModelForCausalLM
+    return auto_model.from_pretrained(path, dtype=dtype, attn_implementation="eager")
 
 
 def row_logits(runner: Runner, rows: list[tuple[int, int, list[int]]]) -> list[torch.Tensor]:
@@ -36,7 +35,7 @@ def row_logits(runner: Runner, rows: list[tuple[int, int, list[int]]]) -> list[t
     ]
     batch = build_batch(batch_rows, runner.pool, runner.model.device)
     logits = runner.model.forward(batch)
-    return list(logits.split([row.num_logits for row in batch_rows]))
+    return list(torch.split(logits, [row.num_logits for row in batch_rows]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -44,7 +43,7 @@ def test_mixed_batch_has_the_logits_of_a_full_forward_pass(family: str, tmp_path
     path = tiny_checkpoint(tmp_path, family)
     runner = build_runner(path, "float32")
     rng = random.Random(family)
-    texts = [[rng.randrange(3, VOCAB_SIZE) for _ in range(LENGTH)] for _ in range(4)]
+    texts = [rng.choices(range(3, VOCAB_SIZE), k=LENGTH) for _ in range(4)]
     reference = reference_model(path, torch.float32)
     with torch.inference_mode():
         expected = [reference(torch.tensor([text]), use_cache=False).logits[0] for text in texts]
@@ -78,7 +77,7 @@ def test_mixed_batch_has_the_logits_of_a_full_forward_pass(family: str, tmp_path
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_text_is_that_of_generate(family: str, tmp_path: Path) -> None:
     path = tiny_checkpoint(tmp_path, family)
-    prompt = [random.Random(1).randrange(3, VOCAB_SIZE) for _ in range(40)]
+    prompt = random.Random(1).choices(range(3, VOCAB_SIZE), k=40)
     reference = reference_model(path, torch.float64)
     ids = torch.tensor([prompt])
     expected = reference.generate(

@@ -20,7 +20,7 @@ from tests.worker.step import (
     run,
 )
 
-PROMPT = [random.Random(5).randrange(3, VOCAB_SIZE) for _ in range(25)]
+PROMPT = random.Random(5).choices(range(3, VOCAB_SIZE), k=25)
 SAMPLED = SamplingParams(temperature=0.9, top_k=50, top_p=0.95, min_p=0.02, seed=-7)
 PENALIZED = SamplingParams(
     temperature=0.0,

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ LOGITS = torch.randn(6, 50, generator=torch.Generator().manual_seed(3)).double()
     ],
 )
 def test_cuts_are_those_of_transformers(params: SamplingParams) -> None:
-    processors = transformers.LogitsProcessorList(
+    processors: Any = transformers.LogitsProcessorList(
         [transformers.TemperatureLogitsWarper(params.temperature)]
     )
     if params.top_k:

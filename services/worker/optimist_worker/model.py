@@ -58,7 +58,7 @@ def load_model(name: str, dtype_name: str, device_name: str) -> Model:
         SetupError: It is missing, incomplete, or of a kind whose attention is not the usual one.
     """
     _check_directory(name)
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     device = _device(device_name)
     dtype: torch.dtype = getattr(torch, dtype_name)
     config = _load_config(name)
@@ -130,8 +130,9 @@ def _check_config(name: str, config: Any, text_config: Any) -> None:
 
 
 def _load_weights(name: str, dtype: torch.dtype) -> Any:
+    loader: Any = AutoModelForCausalLM
     try:
-        module, report = AutoModelForCausalLM.from_pretrained(
+        module, report = loader.from_pretrained(
             name,
             trust_remote_code=False,
             use_safetensors=True,
@@ -201,8 +202,7 @@ def _max_positions(config: Any) -> int:
     longest = int(getattr(config, "max_position_embeddings", 0) or 0)
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
-        original = rope.get("original_max_position_embeddings")
-        longest = int(original or getattr(config, "original_max_position_embeddings", longest))
+        longest = int(rope.get("original_max_position_embeddings") or longest)
     return longest or 2**31 - 1
 
 
