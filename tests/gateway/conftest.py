@@ -50,7 +50,7 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             show_progress=False,
         ),
     )
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, eos_token="<|end|>", pad_token="<|pad|>"
     )
     tokenizer.chat_template = CHAT_TEMPLATE

@@ -26,7 +26,7 @@ class Script:
     """How every request goes: its steps, then its end."""
 
     steps: Sequence[Step] = ()
-    reason: "scheduler_pb2.FinishReason" = scheduler_pb2.FINISH_REASON_STOP
+    reason: "scheduler_pb2.FinishReason.ValueType" = scheduler_pb2.FINISH_REASON_STOP
     message: str = ""
     accepted: int = 0
     rejected: int = 0

@@ -313,7 +313,7 @@ async def test_a_context_that_is_too_long_names_the_numbers(
 async def test_failures_at_the_scheduler(
     http: httpx.AsyncClient,
     scheduler: FakeScheduler,
-    reason: "scheduler_pb2.FinishReason",
+    reason: "scheduler_pb2.FinishReason.ValueType",
     status: int,
     code: str,
     stream: bool,

@@ -10,6 +10,7 @@ from tokenizers.processors import TemplateProcessing
 from optimist_common.errors import SetupError
 from optimist_gateway.core.messages import Message
 from optimist_gateway.tokenizer import ChatTemplateError, Tokenizer, load_tokenizer
+from tests.gateway.fake_scheduler import EOS
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 200
 
@@ -21,7 +22,7 @@ def with_limits(model_directory: Path, backend: Backend, tmp_path: Path) -> Toke
     shutil.copytree(model_directory, directory)
     limited = Backend.from_str(backend.to_str())
     limited.post_processor = TemplateProcessing(
-        single="<|end|> $A", special_tokens=[("<|end|>", limited.token_to_id("<|end|>"))]
+        single="<|end|> $A", special_tokens=[("<|end|>", EOS)]
     )
     limited.enable_truncation(8)
     limited.enable_padding(length=8)
@@ -34,7 +35,7 @@ async def test_text_keeps_its_length_and_begins_as_the_model_wants(
     with_limits: Tokenizer, backend: Backend
 ) -> None:
     plain = backend.encode(LONG).ids
-    assert await with_limits.encode_prompt(LONG) == [backend.token_to_id("<|end|>"), *plain]
+    assert await with_limits.encode_prompt(LONG) == [EOS, *plain]
     assert await with_limits.encode_prediction(LONG) == plain
     assert await with_limits.encode_prediction("fox") == backend.encode("fox").ids
 
@@ -59,8 +60,7 @@ async def test_a_template_may_refuse(tokenizer: Tokenizer) -> None:
 
 def test_special_tokens_have_no_text(tokenizer: Tokenizer, backend: Backend) -> None:
     state = tokenizer.detokenizer()
-    token_ids = [backend.token_to_id("<|end|>"), *backend.encode("fox").ids]
-    assert state.push(token_ids) == "fox"
+    assert state.push([EOS, *backend.encode("fox").ids]) == "fox"
 
 
 def test_no_token_is_longer_than_the_longest(tokenizer: Tokenizer, backend: Backend) -> None:
