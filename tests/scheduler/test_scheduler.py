@@ -65,10 +65,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 4),
         budget=st.integers(1, 20),
         k=st.integers(0, 6),
+        eager=st.booleans(),
     )
     def begin(
-        self, block_size: int, num_blocks: int, max_num_seqs: int, budget: int, k: int
+        self,
+        block_size: int,
+        num_blocks: int,
+        max_num_seqs: int,
+        budget: int,
+        k: int,
+        eager: bool,
     ) -> None:
+        self.eager = eager
         self.limits = Limits(7, 40, block_size, num_blocks, max_num_seqs, budget, 5, k)
         self.scheduler, self.worker = Scheduler(self.limits), fake_worker(self.limits)
         self.plan: Plan | None = None
@@ -109,6 +117,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         self.news[request_id], self.live[request_id] = new, []
         self.waits.append(request_id)
+        if self.eager:
+            self.propose(request_id)
 
     def truth(self, new: NewRequest) -> list[int]:
         """Returns what the request's model says, not cut at stop tokens."""
@@ -127,9 +137,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         taken = self.scheduler.set_window(request_id, Window(self.epochs, base, base, tokens))
         assert taken == (base + len(tokens) <= len(new.predicted_token_ids) or not tokens)
 
+    def propose(self, request_id: str) -> None:
+        """Sets a right window, as a proposer that keeps up would."""
+        base = len(self.live[request_id])
+        tokens = self.news[request_id].predicted_token_ids[base : base + 8]
+        self.epochs += 1
+        assert self.scheduler.set_window(request_id, Window(self.epochs, base, base, tokens))
+
     @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def abort(self, data: Any) -> None:
+    @rule(data=st.data(), chance=st.integers(0, 3))
+    def abort(self, data: Any, chance: int) -> None:
+        if chance:
+            return
         request_id = data.draw(st.sampled_from(sorted(self.live)))
         self.scheduler.abort(request_id)
         del self.live[request_id]
@@ -139,6 +158,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.plan is None)
     @rule()
     def send(self) -> None:
+        for request_id in self.scheduler.find_unaligned() if self.eager else ():
+            self.propose(request_id)
         decision = self.scheduler.compute_schedule()
         again = self.scheduler.compute_schedule()
         assert decision.slots.tolist() == again.slots.tolist()
@@ -182,9 +203,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert 1 <= finished.num_passes <= len(tokens)
         assert finished.num_passes + finished.accepted_prediction_tokens >= len(tokens)
 
-    @rule(lost=st.booleans())
-    def restart_worker(self, lost: bool) -> None:
+    @rule(lost=st.booleans(), chance=st.integers(0, 5))
+    def restart_worker(self, lost: bool, chance: int) -> None:
         """The stream broke, before or after the worker ran the plan."""
+        if chance:
+            return
         if self.plan is not None and not lost:
             self.worker.execute(plan_message(self.plan))
         self.plan = None
@@ -449,3 +472,67 @@ def test_a_request_that_loses_the_worker_each_time_ends() -> None:
     assert output.finished is not None
     assert output.finished.reason is FinishReason.ERROR
     assert scheduler.num_waiting == 1
+
+
+def test_no_draft_is_planned_once_the_output_left_the_window() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    expected = expected_output([1, 2], 50, 30, set())
+    wrong = [*expected[:2], (expected[2] + 1) % 50, *expected[3:20]]
+    scheduler.add(NewRequest("r", [1, 2], 20, wrong))
+    scheduler.set_window("r", Window(0, 0, 0, wrong))
+    (output,) = step(scheduler, worker)
+    assert output.token_ids == expected[:3]
+    assert scheduler.find_unaligned() == ["r"]
+    assert scheduler.compute_schedule().num_draft_tokens.tolist() == [0]
+
+
+def test_a_preempted_request_goes_ahead_of_those_that_wait() -> None:
+    limits = replace(LIMITS, num_blocks=9, max_num_seqs=2)
+    scheduler, worker = Scheduler(limits), fake_worker(limits)
+    for name in ("old", "young", "last"):
+        scheduler.add(NewRequest(name, [1, 2, 3, 4, 5], 25))
+    run(scheduler, worker)
+    assert worker.admitted[:4] == ["old", "young", "young", "last"]
+
+
+def test_after_a_restart_what_ran_goes_ahead_of_what_waited() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    names = [f"r{number}" for number in range(6)]
+    for name in names:
+        scheduler.add(NewRequest(name, [1], 9))
+    step(scheduler, worker)
+    worker.restart()
+    scheduler.restart(LIMITS)
+    run(scheduler, worker)
+    assert worker.admitted == names[:4] + names
+
+
+def test_several_preempted_requests_keep_their_order() -> None:
+    limits = replace(LIMITS, num_blocks=6, max_num_seqs=3, block_size=1)
+    scheduler, worker = Scheduler(limits), fake_worker(limits)
+    for name in ("a", "b", "c"):
+        scheduler.add(NewRequest(name, [1], 4))
+    step(scheduler, worker)
+    step(scheduler, worker)
+    decision = scheduler.compute_schedule()
+    assert decision.preempted.tolist() == [2]
+    run(scheduler, worker)
+    assert worker.admitted == ["a", "b", "c", "b", "c"]
+
+
+def test_drafts_share_budget_and_blocks_with_every_row() -> None:
+    limits = replace(LIMITS, max_num_batched_tokens=7, num_blocks=12, block_size=1)
+    scheduler, worker = Scheduler(limits), fake_worker(limits)
+    for name in ("a", "b"):
+        expected = expected_output([1], 50, 9, set())
+        scheduler.add(NewRequest(name, [1], 8, expected))
+    step(scheduler, worker)
+    for name in ("a", "b"):
+        scheduler.set_window(name, Window(0, 1, 1, expected[1:]))
+    assert scheduler.compute_schedule().num_draft_tokens.tolist() == [4, 1]
+    step(scheduler, worker)
+    # Six and three tokens are computed. Of three free blocks known tokens need two, and the
+    # older row has one token left to draft.
+    decision = scheduler.compute_schedule()
+    assert decision.num_known_tokens.tolist() == [1, 1]
+    assert decision.num_draft_tokens.tolist() == [1, 0]
