@@ -12,7 +12,8 @@ from optimist_scheduler.core.limits import Limits
 from optimist_scheduler.core.output import FinishReason, Output, RejectionError
 from optimist_scheduler.core.plan import Plan
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.core.settle import find_end
+from optimist_scheduler.core.validate import NewRequest, build_request
 from optimist_scheduler.core.window import Window
 from optimist_scheduler.translate import plan_message, step_result
 from tests.scheduler.fake_worker import FakeWorker, expected_output
@@ -536,3 +537,52 @@ def test_drafts_share_budget_and_blocks_with_every_row() -> None:
     decision = scheduler.compute_schedule()
     assert decision.num_known_tokens.tolist() == [1, 1]
     assert decision.num_draft_tokens.tolist() == [1, 0]
+
+
+def test_nobody_is_admitted_into_blocks_that_a_preemption_freed() -> None:
+    limits = replace(LIMITS, num_blocks=9, max_num_seqs=3)
+    scheduler, worker = Scheduler(limits), fake_worker(limits)
+    for name, num_prompt_tokens in (("old", 1), ("young", 13), ("last", 9)):
+        scheduler.add(NewRequest(name, [1] * num_prompt_tokens, 20))
+    run(scheduler, worker)
+    assert worker.admitted == ["old", "young", "young", "last"]
+
+
+def test_a_window_that_the_output_has_left_already_is_not_drafted_from() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    scheduler.add(NewRequest("r", [1, 2], 20, [0] * 20))
+    (output,) = step(scheduler, worker)
+    other = (output.token_ids[0] + 1) % 50
+    scheduler.set_window("r", Window(0, 0, 0, [other, 0, 0, 0]))
+    assert scheduler.find_unaligned() == ["r"]
+    assert scheduler.compute_schedule().num_draft_tokens.tolist() == [0]
+
+
+def test_tokens_behind_the_length_limit_are_cut_stop_tokens_too() -> None:
+    request = build_request(NewRequest("r", [1], 3, [], [9]), LIMITS)
+    assert find_end(request, [5, 6]) == (None, 2)
+    assert find_end(request, [5, 6, 7]) == (FinishReason.LENGTH, 3)
+    assert find_end(request, [5, 6, 7, 9]) == (FinishReason.LENGTH, 3)
+    assert find_end(request, [5, 6, 9, 9]) == (FinishReason.STOP, 3)
+
+
+def test_requests_that_are_preempted_together_keep_their_order() -> None:
+    limits = replace(LIMITS, num_blocks=8, block_size=1)
+    scheduler, worker = Scheduler(limits), fake_worker(limits)
+    for name in ("a", "b", "c", "d"):
+        scheduler.add(NewRequest(name, [1], 4))
+    step(scheduler, worker)
+    step(scheduler, worker)
+    assert scheduler.compute_schedule().preempted.tolist() == [3, 2]
+    run(scheduler, worker)
+    assert worker.admitted == ["a", "b", "c", "d", "c", "d"]
+
+
+def test_the_first_pass_drafts_no_further_than_the_request_may_go() -> None:
+    scheduler, worker = Scheduler(LIMITS), fake_worker()
+    expected = expected_output([1, 2], 50, 12, set())
+    scheduler.add(NewRequest("r", [1, 2], 3, expected))
+    scheduler.set_window("r", Window(0, 0, 0, expected))
+    assert scheduler.compute_schedule().admitted[0].num_draft_tokens == 2
+    (output,) = step(scheduler, worker)
+    assert output.token_ids == expected[:3]

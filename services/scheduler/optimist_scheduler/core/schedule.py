@@ -147,9 +147,8 @@ def _admit(view: ScheduleView, num_running: int, budget: int, num_free: int) -> 
         if budget <= 0 or len(admitted) == num_free_slots or num_spare < 0:
             break
         known = min(num_tokens, budget)
+        # A prompt that is not computed to its end has used the budget up: no drafts.
         drafts = _admission_drafts(limits, request, budget - known, num_spare)
-        if known < num_tokens:
-            drafts = 0
         num_blocks = limits.num_blocks_for(num_tokens + drafts)
         admitted.append(AdmittedRow(request, known, drafts, num_blocks))
         budget -= known + drafts
