@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import socket
 from collections.abc import Awaitable, Callable
 
 import grpc
@@ -35,11 +36,12 @@ class GrpcServer:
         address = f"{self._host}:{self._port}"
         await self.set_serving(serving=False)
         try:
+            _probe(self._host, self._port)
             port = self.server.add_insecure_port(address)
-        except RuntimeError:
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or "the address cannot be used"
             raise SetupError(
-                f"cannot listen on {address}: it is in use or not an address of this machine; "
-                "choose another --port or --host"
+                f"cannot listen on {address}: {reason}; choose another --port or --host"
             ) from None
         await self.server.start()
         return port
@@ -53,6 +55,14 @@ class GrpcServer:
         """Answers NOT_SERVING, then ends calls after a grace period."""
         await self._health.enter_graceful_shutdown()
         await self.server.stop(GRACE_SECONDS)
+
+
+def _probe(host: str, port: int) -> None:
+    """Binds and lets go; raises OSError where gRPC would print lines of its own."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
 
 
 async def until_signal() -> None:

@@ -73,6 +73,7 @@ class Engine:
     async def _run(self, scheduler: Scheduler) -> None:
         while True:
             await self._work.wait()
+            await self._proposers.wait_for_windows(scheduler.find_unaligned)
             plan = self._schedule(scheduler)
             if plan is None:
                 self._work.clear()
@@ -86,7 +87,6 @@ class Engine:
             self._count(result, outputs)
             self._deliver(outputs)
             self._proposers.observe(outputs)
-            await self._proposers.wait_for_windows(scheduler.find_unaligned)
 
     def add(self, stream: GatewayStream, handle: int, new: NewRequest) -> None:
         """Adds a request of a stream; one that cannot be added gets its end at once."""

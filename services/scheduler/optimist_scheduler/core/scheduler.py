@@ -83,15 +83,15 @@ class Scheduler:
         return True
 
     def find_unaligned(self) -> list[str]:
-        """Returns the running requests that have a prediction and no window to draft from."""
+        """Returns the requests that have a prediction and no window to draft from."""
         table = self._state.table
-        requests = map(table.request, self._state.running)
-        return [
-            request.request_id
-            for request in requests
-            if request.num_predicted_tokens
-            and table.window_end[request.slot] <= len(request.token_ids)
+        unaligned = [
+            request
+            for request in map(table.request, self._state.running)
+            if table.window_end[request.slot] <= len(request.token_ids)
         ]
+        unaligned += [request for request in self._state.waiting if request.window is None]
+        return [request.request_id for request in unaligned if request.num_predicted_tokens]
 
     def compute_schedule(self) -> ScheduleDecision:
         """Decides what runs next; changes nothing."""
