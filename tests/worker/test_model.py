@@ -108,9 +108,17 @@ def test_model_is_described_by_its_config(llama_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_runs(dtype: str, llama_path: Path) -> None:
-    text = generate(build_runner(llama_path, dtype), [5, 6, 7], 12, chunk=2)
-    assert len(text) == 12
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_stays_near_single(family: str, dtype: str, tmp_path: Path) -> None:
+    path = tiny_checkpoint(tmp_path, family)
+    tokens = random.Random(4).choices(range(3, VOCAB_SIZE), k=40)
+    logits = []
+    for name in ("float32", dtype):
+        runner = build_runner(path, name)
+        run(runner, Plan(0, admissions=[admit(0, tokens)], rows=[PlannedRow(0, 30, 0, [7, 2, 5])]))
+        (row,) = row_logits(runner, [(0, 10, [])])
+        logits.append(row.float())
+    torch.testing.assert_close(logits[1], logits[0], atol=0.15 * logits[0].std().item(), rtol=0.1)
 
 
 def changed_config(source: Path, target: Path, **changes: Any) -> Path:

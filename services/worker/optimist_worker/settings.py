@@ -12,9 +12,9 @@ class WorkerSettings(ServiceSettings):
 
     section: ClassVar[str] = "worker"
 
-    model: str = Field(description="directory or hub name of the model to serve")
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(50052, ge=0, le=65535, description="port of the gRPC service")
+    model: str = Field(description="directory or hub name of the model to serve")
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu, cuda or cuda:N")
     dtype: Literal["float64", "float32", "bfloat16", "float16"] = Field(
         "float32", description="number format: float64, float32, bfloat16 or float16"
