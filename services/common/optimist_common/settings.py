@@ -61,7 +61,8 @@ def load_settings(settings_class: type[S], arguments: list[str]) -> S:
     try:
         return settings_class(**values)
     except ValidationError as error:
-        first = error.errors()[0]
+        # A wrong value says more than what is missing besides.
+        first = min(error.errors(), key=lambda detail: detail["type"] == "missing")
         name = str(first["loc"][0]) if first["loc"] else ""
         reason = first["msg"].removeprefix("Value error, ")
         if first["type"] == "missing":
