@@ -28,7 +28,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up test lint format protos protos-baseline bench clean
+.PHONY: help setup up test lint format protos protos-baseline docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,7 @@ lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfile
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python protos/generate.py --check
+	@$(BIN)/python docs/generate_modules.py --check
 	@$(BUF) lint
 	@$(BUF) breaking --against protos/baseline.json
 	@# DL3013 wants versions on the command line; pyproject.toml has them.
@@ -72,6 +73,9 @@ format: setup ## format the sources and mend what can be mended
 
 protos: setup ## generate the stubs in protos/gen
 	@$(BIN)/python protos/generate.py
+
+docs: setup ## write docs/modules.md from the modules
+	@$(BIN)/python docs/generate_modules.py
 
 protos-baseline: setup $(BUF) ## at a release: record the protos that later ones may not break
 	@$(BUF) build --exclude-source-info -o -#format=json | $(BIN)/python -m json.tool --indent 1 > protos/baseline.json
