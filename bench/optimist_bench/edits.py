@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ from optimist_bench.services import free_port, running_services
 from optimist_cli.client import ChatRequest, GatewayClient
 from optimist_cli.serve import ServeSettings
 from optimist_common.settings import ServiceSettings, load_settings
-from optimist_training.edits import unseen_edits
+from optimist_training.edits import Edit, unseen_edits
 
 
 class EditsSettings(ServiceSettings):
@@ -26,18 +26,6 @@ class EditsSettings(ServiceSettings):
     seed: int = Field(0, ge=0, description="seed of the choice of edits")
     url: str = Field("", description="gateway to measure; empty starts all services itself")
     model: str = Field("models/tiny-edit", description="model that is served if no --url is given")
-
-
-class Edit(Protocol):
-    """What the benchmark reads of an edit."""
-
-    kind: str
-    before: str
-    after: str
-
-    def messages(self) -> list[dict[str, str]]:
-        """Returns the chat messages that ask for the edit."""
-        ...
 
 
 @dataclass(frozen=True)

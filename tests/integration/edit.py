@@ -28,16 +28,19 @@ def ask(
     """Streams one edit; `on_chunk` is called with the number of chunks so far."""
     if prediction is not None:
         options["prediction"] = {"type": "content", "content": prediction}
-    stream = client.chat.completions.create(
+    # The client's overloads do not accept options that are put together.
+    create: Any = client.chat.completions.create
+    stream = create(
         model=MODEL,
-        messages=edit.messages(),  # type: ignore[arg-type]
+        messages=edit.messages(),
         temperature=options.pop("temperature", 0.0),
         stream=True,
         stream_options={"include_usage": True},
         extra_body={"return_token_ids": True},
         **options,
     )
-    text, token_ids, usage = "", [], None
+    text, usage = "", None
+    token_ids: list[int] = []
     for number, chunk in enumerate(stream, 1):
         for choice in chunk.choices:
             text += choice.delta.content or ""
