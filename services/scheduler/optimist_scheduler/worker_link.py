@@ -54,7 +54,7 @@ class WorkerLink:
                 reason = error.code().name if isinstance(error, grpc.RpcError) else str(error)
                 if reason != told:
                     address = self._settings.worker
-                    logger.warning("the worker at %s is not reached: %s", address, reason)
+                    logger.info("the worker at %s is not reached: %s", address, reason)
                     told = reason
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
