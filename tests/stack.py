@@ -9,6 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
+
+from optimist_common.health import is_serving
+
 REPOSITORY = Path(__file__).parent.parent
 BUNDLED_MODEL = REPOSITORY / "models" / "tiny-edit"
 START_SECONDS = 120.0
@@ -74,3 +78,42 @@ class Stack:
                 self._process.kill()
                 self._process.communicate()
                 raise AssertionError(f"the services did not start:\n{self.output}")
+
+
+class Service:
+    """One service on a free port of its own, `optimist NAME`; healthy when constructed."""
+
+    def __init__(self, name: str, *options: str) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        port = self.address.rpartition(":")[2]
+        command = [sys.executable, "-m", "optimist_cli", name, "--port", port]
+        self._process = subprocess.Popen([*command, *options])
+        self._wait_until_healthy(name)
+
+    def kill(self) -> None:
+        """Ends it without warning."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Ends it cleanly, if it still runs; raises AssertionError if it does not."""
+        if self._process.poll() is not None:
+            return
+        self._process.terminate()
+        assert self._process.wait(timeout=30) == 0
+
+    def _wait_until_healthy(self, name: str) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not self._is_healthy(name):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._process.kill()
+                raise AssertionError(f"{name} did not start")
+            time.sleep(0.1)
+
+    def _is_healthy(self, name: str) -> bool:
+        if name != "gateway":
+            return is_serving(self.address, timeout=1.0)
+        try:
+            return httpx.get(f"http://{self.address}/health", timeout=1.0).is_success
+        except httpx.HTTPError:
+            return False

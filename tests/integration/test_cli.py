@@ -1,0 +1,78 @@
+"""The command line against running services, as the README shows it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.stack import Stack
+
+CODE = 'def area(width, height):\n    """Return the area."""\n    return width * height\n'
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "optimist_cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+
+
+def test_complete_edits_a_file_and_colours_what_was_predicted(stack: Stack, tmp_path: Path) -> None:
+    file = tmp_path / "area.py"
+    file.write_text(CODE)
+    instruction = "Rename `width` to `breadth`."
+    done = run(
+        "complete", instruction, "--file", str(file), "--url", stack.url, "--colour", "always"
+    )
+    plain = done.stdout.replace("\x1b[32m", "").replace("\x1b[0m", "")
+    assert plain.strip() == CODE.replace("width", "breadth").strip()
+    assert "\x1b[32m" in done.stdout
+    assert "of them predicted" in done.stderr
+
+
+def test_curl_gets_what_the_readme_promises(stack: Stack) -> None:
+    body = {
+        "model": "tiny-edit",
+        "temperature": 0,
+        "messages": [
+            {"role": "user", "content": "Rename `a` to `b`.\n\ndef f(a):\n    return a\n"}
+        ],
+        "prediction": {"type": "content", "content": "def f(a):\n    return a\n"},
+    }
+    command = ["curl", "-s", f"{stack.url}/v1/chat/completions"]
+    command += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    answer = json.loads(done.stdout)
+    assert answer["choices"][0]["message"]["content"].strip() == "def f(b):\n    return b"
+    assert answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 0
+
+
+def test_bench_edits_prints_its_report_last(stack: Stack) -> None:
+    done = run("bench", "edits", "--edits", "14", "--seed", "5", "--url", stack.url, "--json")
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["edits"] == 14
+    assert report["identical_to_plain"] is True
+    assert report["exact_match"] >= 0.8
+    assert report["tokens_per_pass"] >= 6
+    assert min(report["plain_seconds"], report["predicted_seconds"], report["speedup"]) > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_everything_stops_cleanly(number: signal.Signals) -> None:
+    stack = Stack()
+    pids = [stack.service_pid(name) for name in ("proposer", "worker", "scheduler", "gateway")]
+    assert stack.stop(number) == 0
+    assert "Traceback" not in stack.output
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_services_end_when_their_supervisor_is_killed() -> None:
+    stack = Stack()
+    pids = [stack.service_pid(name) for name in ("proposer", "worker", "scheduler", "gateway")]
+    stack.stop(signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "a service outlived its supervisor"
+        time.sleep(0.1)

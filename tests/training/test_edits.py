@@ -1,0 +1,66 @@
+import ast
+import difflib
+import re
+from collections import Counter
+
+import pytest
+
+from optimist_training.edits import KINDS, Edit, unseen_edits
+
+
+@pytest.fixture(scope="module")
+def some() -> list[Edit]:
+    return unseen_edits(20 * len(KINDS), seed=3)
+
+
+def changed_lines(edit: Edit) -> Counter[str]:
+    """Counts the lines that were removed and added."""
+    lines = difflib.ndiff(edit.before.split("\n"), edit.after.split("\n"))
+    return Counter(line[0] for line in lines if line[0] in "+-")
+
+
+def test_the_same_seed_yields_the_same_edits() -> None:
+    assert unseen_edits(14, seed=1) == unseen_edits(14, seed=1)
+    assert unseen_edits(14, seed=1) != unseen_edits(14, seed=2)
+
+
+def test_kinds_have_equal_shares(some: list[Edit]) -> None:
+    assert set(Counter(edit.kind for edit in some).values()) == {20}
+
+
+def test_code_is_python_before_and_after(some: list[Edit]) -> None:
+    for edit in some:
+        ast.parse(edit.before)
+        ast.parse(edit.after)
+
+
+def test_only_repeating_leaves_the_code_as_it_is(some: list[Edit]) -> None:
+    assert all((edit.before == edit.after) == (edit.kind == "repeat") for edit in some)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("delete", {"-": 1}), ("insert", {"+": 1}), ("docstring", {"+": 1})],
+)
+def test_an_edit_of_lines_changes_one_line(
+    some: list[Edit], kind: str, expected: dict[str, int]
+) -> None:
+    for edit in some:
+        if edit.kind == kind:
+            assert changed_lines(edit) == expected
+
+
+def test_renaming_leaves_no_old_word(some: list[Edit]) -> None:
+    for edit in some:
+        if edit.kind == "rename":
+            old, new = re.findall(r"`(\w+)`", edit.instruction)
+            words = re.findall(r"\w+", edit.after)
+            assert old not in words
+            assert words.count(new) == re.findall(r"\w+", edit.before).count(old)
+
+
+def test_a_message_is_the_instruction_and_the_code(some: list[Edit]) -> None:
+    (message,) = some[0].messages()
+
+    assert message["role"] == "user"
+    assert message["content"] == f"{some[0].instruction}\n\n{some[0].before}"
