@@ -78,7 +78,7 @@ async def _start_and_watch(supervisor: Supervisor, settings: ServeSettings) -> N
     print(
         f"\nOptimist serves {model_name(settings)} at {url}\n"
         f"  API      {url}/v1   (chat/completions, completions, models)\n"
-        f"  docs     {url}/docs\n"
+        f"  schema   {url}/openapi.json\n"
         f"  metrics  {url}/metrics\n"
         f"  try it   optimist complete 'Rename `a` to `b`.' --file FILE --url {url}\n"
         "  stop     Ctrl-C\n",

@@ -91,8 +91,11 @@ def _parser(settings_class: type[ServiceSettings]) -> argparse.ArgumentParser:
     parser.add_argument("--config", metavar="FILE", help="YAML file with a section per service")
     for name, field in settings_class.model_fields.items():
         text = field.description or ""
-        if field.default not in (PydanticUndefined, None):
-            text += f" (default: {field.default})"
+        default = field.default
+        if isinstance(default, list):
+            default = ",".join(default)
+        if default not in (PydanticUndefined, None, ""):
+            text += f" (default: {default})"
         parser.add_argument(_flag(name), metavar="VALUE", help=text.replace("%", "%%"))
     return parser
 
