@@ -13,8 +13,8 @@ from pydantic import Field
 
 from optimist_cli.process import ServiceSpec
 from optimist_cli.supervisor import Supervisor
-from optimist_common.errors import SetupError
 from optimist_common.health import is_serving
+from optimist_common.server import require_free
 from optimist_common.settings import ServiceSettings, load_settings
 
 COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "gateway": 32}
@@ -56,7 +56,7 @@ def serve_settings(arguments: list[str]) -> ServeSettings:
 
 async def serve(settings: ServeSettings) -> int:
     """Keeps the services running until Ctrl-C or SIGTERM; returns the exit code."""
-    _require_free(settings.host, settings.port)
+    require_free(settings.host, settings.port)
     supervisor = Supervisor(service_specs(settings), write_prefixed)
     main_task = asyncio.create_task(_start_and_watch(supervisor, settings))
     loop = asyncio.get_running_loop()
@@ -151,18 +151,6 @@ def _answers(url: str) -> bool:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _require_free(host: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise SetupError(
-                f"cannot listen on {host}:{port}: {reason}; choose another --port or --host"
-            ) from None
 
 
 def _free_ports(count: int) -> list[int]:

@@ -36,7 +36,7 @@ async def test_port_in_use_keeps_it_from_starting() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         settings = ProposerSettings(model="x", port=taken.getsockname()[1])
-        with pytest.raises(SetupError, match="it is in use"):
+        with pytest.raises(SetupError, match="Address already in use"):
             await serve(settings, NEWLINES)
 
 

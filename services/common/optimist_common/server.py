@@ -33,16 +33,10 @@ class GrpcServer:
         Raises:
             SetupError: The address cannot be bound.
         """
-        address = f"{self._host}:{self._port}"
         await self.set_serving(serving=False)
-        try:
-            _probe(self._host, self._port)
-            port = self.server.add_insecure_port(address)
-        except (OSError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or "the address cannot be used"
-            raise SetupError(
-                f"cannot listen on {address}: {reason}; choose another --port or --host"
-            ) from None
+        # gRPC would print lines of its own.
+        require_free(self._host, self._port)
+        port = self.server.add_insecure_port(f"{self._host}:{self._port}")
         await self.server.start()
         return port
 
@@ -57,12 +51,31 @@ class GrpcServer:
         await self.server.stop(GRACE_SECONDS)
 
 
-def _probe(host: str, port: int) -> None:
-    """Binds and lets go; raises OSError where gRPC would print lines of its own."""
-    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
+def bind(host: str, port: int) -> socket.socket:
+    """Returns a socket that is bound to an address and does not listen yet.
+
+    Raises:
+        SetupError: The port is in use, or the host is not one of this machine.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind(address)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise SetupError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host"
+        ) from None
+    return bound
+
+
+def require_free(host: str, port: int) -> None:
+    """Raises SetupError, as `bind` does, if an address cannot be listened on."""
+    bind(host, port).close()
 
 
 async def until_signal() -> None:

@@ -2,14 +2,13 @@
 
 import logging
 import signal
-import socket
 import sys
 
 import uvicorn
 
-from optimist_common.errors import SetupError, run_or_explain
+from optimist_common.errors import run_or_explain
 from optimist_common.logs import configure_logging
-from optimist_common.server import run_service
+from optimist_common.server import bind, run_service
 from optimist_common.settings import load_settings
 from optimist_gateway.settings import GatewaySettings
 
@@ -25,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _start(arguments: list[str]) -> None:
     settings = load_settings(GatewaySettings, arguments)
     configure_logging(settings.log_level)
-    listener = _listen(settings.host, settings.port)
+    listener = bind(settings.host, settings.port)
     # Loading a tokenizer takes seconds; a wrong flag or port should not.
     from optimist_gateway.api.app import create_app
     from optimist_gateway.tokenizer import load_tokenizer
@@ -47,24 +46,6 @@ def _start(arguments: list[str]) -> None:
         signal.signal(number, lambda *_: None)
     logger.info("serving %s on %s:%d", settings.model_name, *listener.getsockname()[:2])
     run_service(serve)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Binds the port; raises SetupError if that is not possible."""
-    try:
-        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(address[0], socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(address[4])
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        raise SetupError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host"
-        ) from None
-    return listener
 
 
 if __name__ == "__main__":

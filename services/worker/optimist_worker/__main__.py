@@ -4,7 +4,7 @@ import sys
 
 from optimist_common.errors import run_or_explain
 from optimist_common.logs import configure_logging
-from optimist_common.server import run_service
+from optimist_common.server import require_free, run_service
 from optimist_common.settings import load_settings
 from optimist_worker.service import build_runner, serve
 from optimist_worker.settings import WorkerSettings
@@ -16,6 +16,8 @@ def main(arguments: list[str] | None = None) -> int:
     def start() -> None:
         settings = load_settings(WorkerSettings, sys.argv[1:] if arguments is None else arguments)
         configure_logging(settings.log_level)
+        # Before the weights are loaded, which may take minutes.
+        require_free(settings.host, settings.port)
         runner = build_runner(settings)
         run_service(lambda: serve(settings, runner))
 
