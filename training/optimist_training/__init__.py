@@ -1,0 +1,1 @@
+"""Builds the bundled demonstration model: its data, tokenizer, weights and evaluation."""
