@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
+from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.limits import Limits
 from optimist_scheduler.core.output import FinishReason, RejectionError
-from optimist_scheduler.core.sampling import SamplingParams
 from optimist_scheduler.core.validate import NewRequest, build_request
 
 LIMITS = Limits(
@@ -51,24 +51,9 @@ def test_a_request_that_can_never_run_is_refused(values: dict[str, Any], message
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"temperature": -0.5}, "temperature: must be at least 0, not -0.5"),
-        ({"temperature": float("nan")}, "temperature: must be a finite number, not nan"),
-        ({"temperature": float("inf")}, "temperature: must be a finite number, not inf"),
-        ({"top_k": -1}, "top_k: must be at least 0, not -1"),
-        ({"top_p": 1.5}, "top_p: must be from 0 to 1, not 1.5"),
-        ({"min_p": -0.1}, "min_p: must be from 0 to 1, not -0.1"),
-        ({"repetition_penalty": -1.0}, "repetition_penalty: must be at least 0, not -1"),
-        ({"presence_penalty": float("inf")}, "presence_penalty: must be a finite number"),
-        ({"frequency_penalty": float("nan")}, "frequency_penalty: must be a finite number"),
-        ({"logit_bias_token_ids": (1,)}, "logit_bias_values: 0 values for 1 tokens"),
-        (
-            {"logit_bias_token_ids": (50,), "logit_bias_values": (1.0,)},
-            "logit_bias_token_ids: must be from 0 to 49",
-        ),
-        (
-            {"logit_bias_token_ids": (1,), "logit_bias_values": (float("nan"),)},
-            "logit_bias_values: must be finite numbers",
-        ),
+        ({"temperature": -0.5}, "temperature must be at least 0, not -0.5"),
+        ({"top_p": 1.5}, "top_p must be"),
+        ({"logit_bias": {50: 1.0}}, "logit_bias: token id 50"),
     ],
 )
 def test_sampling_out_of_range_is_refused(values: dict[str, Any], message: str) -> None:

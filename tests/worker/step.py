@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
+from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, RowResult, WindowUpdate
-from optimist_worker.core.sampling import SamplingParams
 from optimist_worker.model import load_model
 from optimist_worker.runner import Runner
 

@@ -2,9 +2,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance import accept, choose_tokens
 from optimist_worker.core.row import Row
-from optimist_worker.core.sampling import SamplingParams
 from optimist_worker.core.slot import Slot
 
 TOKENS = st.lists(st.integers(0, 2), max_size=6)

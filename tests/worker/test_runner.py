@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import Plan, PlanError, PlannedRow, WindowUpdate
-from optimist_worker.core.sampling import SamplingParams
 from optimist_worker.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import (

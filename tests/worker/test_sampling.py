@@ -1,5 +1,4 @@
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,8 +7,9 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_common.sampling import SamplingParams
 from optimist_worker.core.noise import gumbel
-from optimist_worker.core.sampling import SamplingParams, count_tokens, process_logits
+from optimist_worker.core.sampling import count_tokens, process_logits
 
 CPU = torch.device("cpu")
 LOGITS = torch.randn(6, 50, generator=torch.Generator().manual_seed(3)).double() * 3
@@ -108,37 +108,3 @@ def test_coupled_sampling_draws_from_the_processed_distribution(params: Sampling
     # Wilson-Hilferty: the cube root is nearly normal; 3.7 standard deviations are one in 10,000.
     spread = 2.0 / (9.0 * degrees)
     assert ((chi_square / degrees) ** (1 / 3) - (1 - spread)) / math.sqrt(spread) < 3.7
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("temperature", -0.1),
-        ("temperature", math.inf),
-        ("top_k", -1),
-        ("top_p", 1.5),
-        ("top_p", -0.5),
-        ("min_p", math.nan),
-        ("min_p", 1.1),
-        ("repetition_penalty", -1.0),
-        ("repetition_penalty", 0.0),
-        ("presence_penalty", math.nan),
-        ("frequency_penalty", -math.inf),
-        ("logit_bias", {-1: 1.0}),
-        ("logit_bias", {50: 1.0}),
-        ("logit_bias", {5: math.nan}),
-        ("logit_bias", {5: math.inf}),
-    ],
-)
-def test_faults_name_their_field(field: str, value: object) -> None:
-    fault = replace(SamplingParams(), **{field: value}).fault(50)  # type: ignore[arg-type]
-    assert fault is not None
-    assert field in fault
-
-
-def test_sound_parameters_have_no_fault() -> None:
-    params = SamplingParams(0.7, 40, 0.9, 0.1, -5, 1.1, -2.0, 2.0, {0: -math.inf, 49: 100.0})
-    assert params.fault(50) is None
-    assert not params.takes_argmax
-    assert SamplingParams().fault(50) is None
-    assert SamplingParams(top_k=5, top_p=0.5).takes_argmax

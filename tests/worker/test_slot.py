@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.sampling import SamplingParams
+from optimist_common.sampling import SamplingParams
 from optimist_worker.core.slot import Slot, Window
 
 TOKENS = st.lists(st.integers(0, 2), max_size=8)

@@ -3,15 +3,11 @@
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import (
-    floats_from_bytes,
-    floats_to_bytes,
-    from_bytes,
-    to_bytes,
-)
+from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.sampling import SamplingParams
+from optimist_common.sampling_message import read_sampling, write_sampling
 from optimist_scheduler.core.output import Finished, FinishReason
 from optimist_scheduler.core.plan import Plan, StepResult
-from optimist_scheduler.core.sampling import SamplingParams
 from optimist_scheduler.core.validate import NewRequest
 
 _REASONS = {
@@ -63,7 +59,7 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
                 request_id=request.request_id,
                 token_ids=to_bytes(request.token_ids),
                 num_prompt_tokens=request.num_prompt_tokens,
-                sampling=_sampling_message(request.sampling),
+                sampling=write_sampling(request.sampling),
             )
             for request in plan.admissions
         ],
@@ -100,40 +96,8 @@ def _integers(name: str, data: bytes) -> list[int]:
         raise MalformedError(f"{name}: {len(data)} bytes are no int32 column") from None
 
 
-def _floats(name: str, data: bytes) -> list[float]:
-    try:
-        return [float(value) for value in floats_from_bytes(data).tolist()]
-    except ValueError:
-        raise MalformedError(f"{name}: {len(data)} bytes are no float32 column") from None
-
-
 def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
-    return SamplingParams(
-        temperature=message.temperature,
-        top_k=message.top_k,
-        top_p=message.top_p,
-        min_p=message.min_p,
-        seed=message.seed,
-        repetition_penalty=message.repetition_penalty,
-        presence_penalty=message.presence_penalty,
-        frequency_penalty=message.frequency_penalty,
-        logit_bias_token_ids=tuple(
-            _integers("sampling.logit_bias_token_ids", message.logit_bias_token_ids)
-        ),
-        logit_bias_values=tuple(_floats("sampling.logit_bias_values", message.logit_bias_values)),
-    )
-
-
-def _sampling_message(sampling: SamplingParams) -> sampling_pb2.SamplingParams:
-    return sampling_pb2.SamplingParams(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        seed=sampling.seed,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        logit_bias_token_ids=to_bytes(sampling.logit_bias_token_ids),
-        logit_bias_values=floats_to_bytes(sampling.logit_bias_values),
-    )
+    try:
+        return read_sampling(message)
+    except ValueError as error:
+        raise MalformedError(str(error)) from None

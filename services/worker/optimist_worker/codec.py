@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
+from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.sampling import SamplingParams
+from optimist_common.sampling_message import read_sampling
 from optimist_worker.core.plan import (
     Admission,
     Plan,
@@ -13,7 +15,6 @@ from optimist_worker.core.plan import (
     StepResult,
     WindowUpdate,
 )
-from optimist_worker.core.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +110,10 @@ def _admission(message: worker_pb2.Admission, limits: Limits) -> Admission:
 
 
 def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
-    token_ids = _column("admissions.sampling.logit_bias_token_ids", message.logit_bias_token_ids)
-    field = "admissions.sampling.logit_bias_values"
     try:
-        values = floats_from_bytes(message.logit_bias_values).tolist()
-    except ValueError:
-        raise PlanError(f"{field}: no float32 column") from None
-    if len(values) != len(token_ids):
-        raise PlanError(f"{field}: has {len(values)} values for {len(token_ids)} token ids")
-    return SamplingParams(
-        temperature=message.temperature,
-        top_k=message.top_k,
-        top_p=message.top_p or 1.0,
-        min_p=message.min_p,
-        seed=message.seed,
-        repetition_penalty=message.repetition_penalty or 1.0,
-        presence_penalty=message.presence_penalty,
-        frequency_penalty=message.frequency_penalty,
-        logit_bias=dict(zip(token_ids, values, strict=True)),
-    )
+        return read_sampling(message)
+    except ValueError as error:
+        raise PlanError(f"admissions.{error}") from None
 
 
 def _window(message: worker_pb2.Window, limits: Limits) -> WindowUpdate:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.account import PredictionAccount
-from optimist_scheduler.core.sampling import SamplingParams
 from optimist_scheduler.core.window import Window
 
 Int32Array = npt.NDArray[np.int32]

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.account import PredictionAccount
 from optimist_scheduler.core.limits import Limits
 from optimist_scheduler.core.output import FinishReason, RejectionError
 from optimist_scheduler.core.requests import Request
-from optimist_scheduler.core.sampling import SamplingParams, find_fault
 
 MAX_REQUEST_ID_LENGTH = 256
 MAX_PREDICTED_TOKENS = 262_144
@@ -28,7 +28,9 @@ class NewRequest:
 
 def build_request(new: NewRequest, limits: Limits) -> Request:
     """Returns the request; raises RejectionError (REFUSED) if it can never run."""
-    fault = _find_fault(new, limits) or find_fault(new.sampling, limits.vocab_size)
+    fault = _find_fault(new, limits)
+    if fault is None and (wrong := new.sampling.fault(limits.vocab_size)):
+        fault = f"sampling.{wrong}"
     if fault is not None:
         raise RejectionError(FinishReason.REFUSED, fault)
     num_prompt_tokens = len(new.prompt_token_ids)

@@ -1,61 +1,11 @@
 """How logits are processed before a token is chosen from them."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-_ABOVE_ZERO = 5e-324
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """A request's sampling parameters; the defaults are greedy and change nothing."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def penalizes(self) -> bool:
-        """Whether logits depend on the tokens so far."""
-        return (
-            self.repetition_penalty != 1.0
-            or self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-        )
-
-    @property
-    def takes_argmax(self) -> bool:
-        """Whether the token is simply the one with the largest logit of the model."""
-        return self.temperature == 0.0 and not self.penalizes and not self.logit_bias
-
-    def fault(self, vocab_size: int) -> str | None:
-        """Returns what is wrong with the parameters, naming the field, or None."""
-        checks = (
-            ("temperature", self.temperature, 0.0, math.inf, "at least 0"),
-            ("top_k", self.top_k, 0, math.inf, "at least 0"),
-            ("top_p", self.top_p, _ABOVE_ZERO, 1.0, "in (0, 1]"),
-            ("min_p", self.min_p, 0.0, 1.0, "in [0, 1]"),
-            ("repetition_penalty", self.repetition_penalty, _ABOVE_ZERO, math.inf, "above 0"),
-            ("presence_penalty", self.presence_penalty, -math.inf, math.inf, "a number"),
-            ("frequency_penalty", self.frequency_penalty, -math.inf, math.inf, "a number"),
-        )
-        for name, value, low, high, wanted in checks:
-            if not math.isfinite(value) or not low <= value <= high:
-                return f"{name} must be {wanted}, not {value:g}"
-        for token_id, bias in self.logit_bias.items():
-            if not 0 <= token_id < vocab_size:
-                return f"logit_bias: token id {token_id} is not in the vocabulary ({vocab_size})"
-            if math.isnan(bias) or bias == math.inf:
-                return f"logit_bias of token id {token_id} must be a number, not {bias:g}"
-        return None
+from optimist_common.sampling import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

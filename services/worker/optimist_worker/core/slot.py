@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from optimist_worker.core.sampling import SamplingParams
+from optimist_common.sampling import SamplingParams
 
 
 @dataclass(slots=True)

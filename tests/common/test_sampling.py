@@ -1,0 +1,79 @@
+"""Sampling parameters: what is wrong is named, and what is sent comes back."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist.common.v1 import sampling_pb2
+from optimist_common.columns import floats_to_bytes, to_bytes
+from optimist_common.sampling import SamplingParams
+from optimist_common.sampling_message import read_sampling, write_sampling
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", math.inf),
+        ("top_k", -1),
+        ("top_p", 1.5),
+        ("top_p", -0.5),
+        ("min_p", math.nan),
+        ("min_p", 1.1),
+        ("repetition_penalty", -1.0),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", math.nan),
+        ("frequency_penalty", -math.inf),
+        ("logit_bias", {-1: 1.0}),
+        ("logit_bias", {50: 1.0}),
+        ("logit_bias", {5: math.nan}),
+        ("logit_bias", {5: math.inf}),
+    ],
+)
+def test_faults_name_their_field(field: str, value: object) -> None:
+    fault = replace(SamplingParams(), **{field: value}).fault(50)  # type: ignore[arg-type]
+    assert fault is not None
+    assert field in fault
+
+
+def test_sound_parameters_have_no_fault() -> None:
+    params = SamplingParams(0.7, 40, 0.9, 0.1, -5, 1.1, -2.0, 2.0, {0: -math.inf, 49: 100.0})
+    assert params.fault(50) is None
+    assert not params.takes_argmax
+    assert SamplingParams().fault(50) is None
+    assert SamplingParams(top_k=5, top_p=0.5).takes_argmax
+
+
+@given(
+    temperature=st.floats(0, 2, width=32),
+    top_p=st.floats(0.125, 1, width=32),
+    seed=st.integers(-(2**63), 2**63 - 1),
+    logit_bias=st.dictionaries(st.integers(0, 49), st.floats(-100, 100, width=32)),
+)
+def test_what_is_sent_comes_back(
+    temperature: float, top_p: float, seed: int, logit_bias: dict[int, float]
+) -> None:
+    params = SamplingParams(temperature, 7, top_p, 0.5, seed, 1.5, -2.0, 2.0, logit_bias)
+    assert read_sampling(write_sampling(params)) == params
+
+
+def test_what_is_not_set_is_the_default() -> None:
+    assert read_sampling(sampling_pb2.SamplingParams()) == SamplingParams()
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "values", "told"),
+    [
+        (b"12345", b"", r"sampling\.logit_bias_token_ids: 5 bytes"),
+        (b"", b"12345", r"sampling\.logit_bias_values: 5 bytes"),
+        (to_bytes([1]), b"", r"sampling\.logit_bias_values: 0 values for 1 token ids"),
+        (b"", floats_to_bytes([1.0]), r"sampling\.logit_bias_values: 1 values for 0 token ids"),
+    ],
+)
+def test_columns_that_are_none_are_named(token_ids: bytes, values: bytes, told: str) -> None:
+    message = sampling_pb2.SamplingParams(logit_bias_token_ids=token_ids, logit_bias_values=values)
+    with pytest.raises(ValueError, match=told):
+        read_sampling(message)
