@@ -7,7 +7,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from optimist_training.circuit import NUM_LAYERS, Circuit
+from optimist_training.basis import Basis
+from optimist_training.circuit import NUM_LAYERS, circuit_layers
 from optimist_training.codes import spherical_code
 from optimist_training.subspaces import BLOCKS, HIDDEN_SIZE, Subspaces
 from optimist_training.tokenizer import ASSISTANT, USER, end_token
@@ -89,8 +90,8 @@ def _weights(tokenizer: Tokenizer, seed: int) -> list[tuple[str, Tensor]]:
     ]
     for verb in _VERBS:
         _only_token(tokenizer, verb)
-    circuit = Circuit(spaces, codes["piece"][-1], token_codes)
-    layers = circuit.layers(torch.Generator().manual_seed(seed))
+    basis = Basis(spaces, codes["piece"][-1], token_codes)
+    layers = circuit_layers(basis, torch.Generator().manual_seed(seed))
     for number, layer in enumerate(layers):
         prefix = f"model.layers.{number}."
         weights += [(prefix + name, matrix) for name, matrix in layer.items()]

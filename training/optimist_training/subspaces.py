@@ -18,7 +18,7 @@ TOKEN_FEATURES = (
 # The same of the token one and two places before, and so on.
 PREVIOUS_FEATURES = (
     "word_1", "newline_1", "backtick_1", "digit_1", "digit_value_1", "user_1",
-    "word_2", "newline_2", "digit_value_2", "colon_end_2", "word_3", "word_4",
+    "word_2", "newline_2", "digit_value_2", "colon_end_2", "word_3", "word_4", "word_5",
 )  # fmt: skip
 
 COMPUTED_FEATURES = (
@@ -37,13 +37,13 @@ COMPUTED_FEATURES = (
 
 BLOCKS = {
     # Codes of the token: three independent ones, so that each can be matched alone.
-    "code": 16, "code_more": 16, "piece": 10,
+    "code": 16, "code_more": 16, "piece": 9,
     "code_1": 16,
-    "piece_2": 10, "piece_3": 10, "piece_4": 10,
-    # Pieces 2 to 4 of the word that just ended, counted from its end; padding beyond its start.
-    "slot_2": 10, "slot_3": 10, "slot_4": 10,
+    "piece_1": 9, "piece_2": 9, "piece_3": 9, "piece_4": 9, "piece_5": 9,
+    # Pieces 2 to 5 of the word that just ended, counted from its end; padding beyond its start.
+    "slot_2": 9, "slot_3": 9, "slot_4": 9, "slot_5": 9,
     "span": 12, "cell": 12, "line": 10, "column": 12, "run": 8,
-    "next": 42,
+    "next": 41,
 }  # fmt: skip
 
 
