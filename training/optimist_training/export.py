@@ -22,7 +22,9 @@ def write_model(model: LlamaForCausalLM, tokenizer: Tokenizer, directory: Path) 
         name: (value if "norm" in name else value.to(torch.float16)).contiguous()
         for name, value in model.state_dict().items()
     }
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    file = directory / "model.safetensors"
+    save_file(weights, file, metadata={"format": "pt"})
+    file.chmod(0o644)
     config = model.config.to_diff_dict() | {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
