@@ -1,3 +1,4 @@
+import os
 import re
 import shutil
 import subprocess
@@ -12,7 +13,10 @@ MAKEFILE = REPOSITORY / "Makefile"
 
 def make(*arguments: str, directory: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
     command = ["make", "--no-print-directory", "-C", str(directory), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    # The tests may themselves be run by make, whose variables say so.
+    outer = ("MAKELEVEL", "MAKEFLAGS", "MFLAGS")
+    environment = {name: value for name, value in os.environ.items() if name not in outer}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_help_is_the_default_and_names_every_target() -> None:
