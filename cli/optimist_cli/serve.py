@@ -7,6 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
@@ -80,11 +81,16 @@ async def _start_and_watch(supervisor: Supervisor, settings: ServeSettings) -> N
         f"  API      {url}/v1   (chat/completions, completions, models)\n"
         f"  schema   {url}/openapi.json\n"
         f"  metrics  {url}/metrics\n"
-        f"  try it   optimist complete 'Rename `a` to `b`.' --file FILE --url {url}\n"
+        f"  try it   {_command()} complete 'Rename `a` to `b`.' --file FILE --url {url}\n"
         "  stop     Ctrl-C\n",
         flush=True,
     )
     await supervisor.watch()
+
+
+def _command() -> str:
+    """Returns what to type for `optimist` where this process was started."""
+    return sys.argv[0] if Path(sys.argv[0]).name == "optimist" else "optimist"
 
 
 def model_name(settings: ServeSettings) -> str:
