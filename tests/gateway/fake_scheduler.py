@@ -76,6 +76,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 else:
                     running[command.abort.handle].cancel()
                     self.aborts.put_nowait(command.abort.handle)
+                    if command.abort.wants_finished:
+                        responses.put_nowait(self._aborted(command.abort.handle))
 
         reader = asyncio.create_task(read())
         try:
@@ -86,6 +88,14 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _aborted(self, handle: int) -> scheduler_pb2.ConnectResponse:
+        finished = scheduler_pb2.Finished(
+            handle=handle,
+            reason=scheduler_pb2.FINISH_REASON_ABORTED,
+            rejected_prediction_tokens=self.script.rejected,
+        )
+        return scheduler_pb2.ConnectResponse(finished=[finished])
 
     async def _play(
         self, handle: int, responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None]

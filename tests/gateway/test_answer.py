@@ -84,6 +84,9 @@ def test_a_stop_string_ends_the_account_at_its_last_token() -> None:
     assert pieces[0].num_accepted_tokens == 4
     assert pieces[0].finish_reason is FinishReason.STOP_STRING
     assert state.usage() == Usage(5, 4, 4, None, 1)
+    # What was refused only the scheduler knows; the rest ends at the stop string.
+    state.settle(Finished(FinishReason.ABORTED, "", 9, 3, 2))
+    assert state.usage() == Usage(5, 4, 4, 3, 1)
 
 
 def test_a_stop_string_does_not_count_before_min_tokens() -> None:

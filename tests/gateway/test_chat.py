@@ -166,7 +166,7 @@ async def test_tokens_are_returned_if_asked_for(client: AsyncOpenAI, say: Say) -
 async def test_a_stop_string_ends_text_and_request(
     client: AsyncOpenAI, say: Say, scheduler: FakeScheduler, width: int
 ) -> None:
-    say("The quick brown fox jumps over", width=width, forever=True)
+    say("The quick brown fox jumps over", width=width, forever=True, rejected=3)
     *parts, last = await chunks(client, {"return_token_ids": True}, stop=["own fo", "lazy"])
     assert text_of(parts) == "The quick br"
     assert parts[-1].choices[0].finish_reason == "stop"
@@ -177,7 +177,7 @@ async def test_a_stop_string_ends_text_and_request(
     streamed = [t for part in parts for t in part.choices[0].model_extra.get("token_ids", [])]
     assert answer.choices[0].token_ids == streamed
     assert last.usage.completion_tokens == answer.usage.completion_tokens == len(streamed)
-    assert answer.usage.completion_tokens_details.rejected_prediction_tokens is None
+    assert answer.usage.completion_tokens_details.rejected_prediction_tokens == 3
 
 
 async def test_reaching_max_tokens_is_told(client: AsyncOpenAI, say: Say) -> None:

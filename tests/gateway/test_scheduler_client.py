@@ -10,6 +10,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.scheduler_client import (
     MAX_WAITING_OUTPUTS,
     SchedulerClient,
@@ -78,6 +79,33 @@ async def test_closing_a_stream_ends_its_reader_and_the_request(scheduler: FakeS
     assert await reading is None
     assert await scheduler.aborts.get() == scheduler.adds[0].handle
     assert scheduler.aborts.empty()
+    await stop(task)
+
+
+async def test_the_account_of_a_request_is_had_by_ending_it(scheduler: FakeScheduler) -> None:
+    scheduler.script = Script([Step([7])], forever=True, rejected=4)
+    client = SchedulerClient(f"127.0.0.1:{scheduler.port}", 8)
+    task = await connect(client)
+    stream = client.add(add())
+    assert (await anext(stream)).token_ids == [7]
+    finished = await stream.finish()
+    assert finished is not None
+    assert (finished.reason, finished.rejected_prediction_tokens) == (FinishReason.ABORTED, 4)
+    stream.close()
+    assert await scheduler.aborts.get() == scheduler.adds[0].handle
+    assert scheduler.aborts.empty()
+    await stop(task)
+
+
+async def test_an_answer_goes_out_without_its_account_if_the_scheduler_is_lost(
+    scheduler: FakeScheduler,
+) -> None:
+    scheduler.script = Script([Step([7])], break_stream=True)
+    client = SchedulerClient(f"127.0.0.1:{scheduler.port}", 8)
+    task = await connect(client)
+    stream = client.add(add())
+    assert (await anext(stream)).token_ids == [7]
+    assert await stream.finish() is None
     await stop(task)
 
 

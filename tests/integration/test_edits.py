@@ -67,3 +67,15 @@ def test_requests_in_one_batch_do_not_disturb_each_other(client: OpenAI) -> None
     with ThreadPoolExecutor(len(batch)) as pool:
         together = pool.map(lambda pair: ask(client, *pair), zip(batch, predictions, strict=True))
         assert [answer.token_ids for answer in together] == alone
+
+
+def test_a_stop_string_ends_the_answer_and_its_account(client: OpenAI) -> None:
+    edit = edits(1)[0]
+    plain = ask(client, edit, None)
+    stop = plain.text[40:46]
+    wrong = "not this\n" + edit.before
+    stopped, predicted = (ask(client, edit, text, stop=[stop]) for text in (None, wrong))
+    assert stopped.text == predicted.text == plain.text[: plain.text.index(stop)]
+    assert predicted.token_ids == stopped.token_ids
+    assert predicted.accepted > 0
+    assert predicted.rejected > 0

@@ -347,6 +347,22 @@ async def test_an_aborted_request_is_not_answered(
     assert answers.tokens[2] == truth(PROMPT)
 
 
+async def test_an_abort_is_answered_with_the_account_if_that_is_wanted(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.02
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        call, answers = stub.Connect(), Answers()
+        await call.write(add(1, [1], max_tokens=50))
+        answers.take(await call.read())
+        abort = scheduler_pb2.Abort(handle=1, wants_finished=True)
+        await call.write(scheduler_pb2.ConnectRequest(abort=abort))
+        await answers.read(call, 1)
+        call.cancel()
+    assert answers.finished[1].reason == scheduler_pb2.FINISH_REASON_ABORTED
+    assert answers.finished[1].num_passes >= 1
+
+
 async def test_a_stream_without_further_commands_ends_with_its_last_request(
     worker_port: int,
 ) -> None:

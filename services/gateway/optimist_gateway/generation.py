@@ -78,6 +78,8 @@ class Generation:
                     return
                 async for output in stream:
                     piece = self._push(answer, output)
+                    if piece.finish_reason is FinishReason.STOP_STRING:
+                        answer.settle(await stream.finish())
                     yield piece
                     if piece.finish_reason is not None:
                         return
@@ -107,10 +109,7 @@ class Generation:
             raise failure(output.finished)
         if output.token_ids:
             self._observe(len(output.token_ids))
-        piece = answer.push(output)
-        if piece.finish_reason is FinishReason.STOP_STRING and self._stream is not None:
-            self._stream.close()
-        return piece
+        return answer.push(output)
 
     def _observe(self, num_tokens: int) -> None:
         now = time.perf_counter()

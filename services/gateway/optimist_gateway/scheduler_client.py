@@ -19,6 +19,8 @@ DESCRIBE_TIMEOUT_SECONDS = 5.0
 RECONNECT_SECONDS = 0.25
 # Outputs of one request that may wait for a slow reader.
 MAX_WAITING_OUTPUTS = 256
+# How long an answer that is complete may wait for its account.
+ACCOUNT_SECONDS = 1.0
 _MAX_HANDLE = 2**31 - 1
 
 _REASONS = {
@@ -27,6 +29,7 @@ _REASONS = {
     scheduler_pb2.FINISH_REASON_REFUSED: FinishReason.REFUSED,
     scheduler_pb2.FINISH_REASON_OVERLOADED: FinishReason.OVERLOADED,
     scheduler_pb2.FINISH_REASON_ERROR: FinishReason.ERROR,
+    scheduler_pb2.FINISH_REASON_ABORTED: FinishReason.ABORTED,
 }
 
 
@@ -82,6 +85,19 @@ class RequestStream:
             self._ended = True
             self._client.abort(self._handle)
             self._waiting.put_nowait(None)
+
+    async def finish(self) -> Finished | None:
+        """Ends the request and returns its account; None if the scheduler does not tell it."""
+        if not self._ended:
+            self._client.abort(self._handle, wants_finished=True)
+        try:
+            async with asyncio.timeout(ACCOUNT_SECONDS):
+                async for output in self:
+                    if output.finished is not None:
+                        return output.finished
+        except (TimeoutError, SchedulerUnavailableError, SlowReaderError) as error:
+            logger.warning("an answer goes out without its account: %r", error)
+        return None
 
     def deliver(self, output: StepOutput) -> None:
         """Adds an output for the reader."""
@@ -143,14 +159,18 @@ class SchedulerClient:
         self._requests[add.handle] = request
         return request
 
-    def abort(self, handle: int) -> None:
-        """Tells the scheduler to end a request; does nothing if it has ended."""
-        if self._requests.pop(handle, None) is None or self._commands is None:
+    def abort(self, handle: int, *, wants_finished: bool = False) -> None:
+        """Tells the scheduler to end a request; does nothing if it has ended.
+
+        With `wants_finished` the request's reader still gets its end.
+        """
+        if handle not in self._requests or self._commands is None:
             return
+        if not wants_finished:
+            del self._requests[handle]
+        abort = scheduler_pb2.Abort(handle=handle, wants_finished=wants_finished)
         try:
-            self._commands.put_nowait(
-                scheduler_pb2.ConnectRequest(abort=scheduler_pb2.Abort(handle=handle))
-            )
+            self._commands.put_nowait(scheduler_pb2.ConnectRequest(abort=abort))
         except asyncio.QueueFull:
             # A scheduler that takes no commands is lost; it ends the requests with the stream.
             if self._call is not None:

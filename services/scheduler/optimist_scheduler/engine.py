@@ -106,12 +106,17 @@ class Engine:
         if not stream.deliver([(handle, Output("", [], 0, finished))]):
             self.close(stream)
 
-    def abort(self, stream: GatewayStream, handle: int) -> None:
-        """Ends a request of a stream without an answer."""
+    def abort(self, stream: GatewayStream, handle: int, *, wants_finished: bool = False) -> None:
+        """Ends a request of a stream; without an answer, unless its account is wanted."""
         request_id = stream.request_ids.pop(handle, None)
-        if request_id is not None:
-            self._forget(request_id)
-            self.scheduler.abort(request_id)
+        if request_id is None:
+            return
+        self._forget(request_id)
+        finished = self.scheduler.abort(request_id)
+        if finished is not None:
+            metrics.FINISHED.labels(finished.reason.value).inc()
+            if wants_finished:
+                stream.deliver([(handle, Output(request_id, [], 0, finished))])
 
     def close(self, stream: GatewayStream) -> None:
         """Aborts all requests of a stream."""

@@ -82,7 +82,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     def _carry_out(self, command: scheduler_pb2.ConnectRequest, stream: GatewayStream) -> None:
         kind = command.WhichOneof("command")
         if kind == "abort":
-            self._engine.abort(stream, command.abort.handle)
+            abort = command.abort
+            self._engine.abort(stream, abort.handle, wants_finished=abort.wants_finished)
         elif kind != "add":
             raise MalformedError("command: is not set")
         elif command.add.handle in stream.request_ids:

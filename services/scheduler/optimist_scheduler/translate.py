@@ -16,6 +16,7 @@ _REASONS = {
     FinishReason.REFUSED: scheduler_pb2.FINISH_REASON_REFUSED,
     FinishReason.OVERLOADED: scheduler_pb2.FINISH_REASON_OVERLOADED,
     FinishReason.ERROR: scheduler_pb2.FINISH_REASON_ERROR,
+    FinishReason.ABORTED: scheduler_pb2.FINISH_REASON_ABORTED,
 }
 
 

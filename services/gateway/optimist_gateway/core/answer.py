@@ -45,6 +45,7 @@ class Answer:
         self._num_accepted = 0
         self._num_passes = 0
         self._finished: Finished | None = None
+        self._num_rejected: int | None = None
 
     def push(self, output: StepOutput) -> Piece:
         """Adds the output of one step.
@@ -55,6 +56,7 @@ class Answer:
         if output.token_ids:
             self._num_passes += 1
         self._finished = output.finished
+        self.settle(output.finished)
         reason = output.finished.reason if output.finished else None
         shown = output.token_ids
         if reason is FinishReason.STOP:
@@ -73,8 +75,13 @@ class Answer:
         self._num_accepted += num_accepted
         return Piece(predicted + rest, token_ids, num_accepted, len(predicted), reason)
 
+    def settle(self, finished: Finished | None) -> None:
+        """Takes what only the scheduler knows of the account, however the answer ended."""
+        if finished is not None:
+            self._num_rejected = finished.rejected_prediction_tokens
+
     def usage(self) -> Usage:
-        """Returns the account so far; it is complete when the scheduler ended the request."""
+        """Returns the account so far; rejected tokens are known when the request has ended."""
         finished = self._finished
         return Usage(
             prompt_tokens=self._num_prompt_tokens,
@@ -82,7 +89,7 @@ class Answer:
             accepted_prediction_tokens=(
                 finished.accepted_prediction_tokens if finished else self._num_accepted
             ),
-            rejected_prediction_tokens=finished.rejected_prediction_tokens if finished else None,
+            rejected_prediction_tokens=self._num_rejected,
             num_passes=finished.num_passes if finished else self._num_passes,
         )
 

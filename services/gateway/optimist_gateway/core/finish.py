@@ -12,11 +12,17 @@ class FinishReason(Enum):
     REFUSED = "refused"
     OVERLOADED = "overloaded"
     ERROR = "error"
+    ABORTED = "aborted"
 
     @property
     def is_failure(self) -> bool:
         """Tells whether the request has no complete answer."""
-        return self in (FinishReason.REFUSED, FinishReason.OVERLOADED, FinishReason.ERROR)
+        return self in (
+            FinishReason.REFUSED,
+            FinishReason.OVERLOADED,
+            FinishReason.ERROR,
+            FinishReason.ABORTED,
+        )
 
     @property
     def api_name(self) -> str:

@@ -13,6 +13,7 @@ class FinishReason(Enum):
     REFUSED = "refused"
     OVERLOADED = "overloaded"
     ERROR = "error"
+    ABORTED = "aborted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from optimist_scheduler.core.apply import apply_schedule
 from optimist_scheduler.core.limits import Limits
-from optimist_scheduler.core.output import FinishReason, Output, RejectionError
+from optimist_scheduler.core.output import Finished, FinishReason, Output, RejectionError
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.requests import NO_SLOT, Request
 from optimist_scheduler.core.schedule import ScheduleDecision, compute_schedule
@@ -58,11 +58,17 @@ class Scheduler:
         self._requests[new.request_id] = request
         self._state.waiting.append(request)
 
-    def abort(self, request_id: str) -> None:
-        """Ends a request without an output; one that is unknown or has ended is ignored."""
+    def abort(self, request_id: str) -> Finished | None:
+        """Ends a request without an output.
+
+        Returns:
+            Its account; None if it is unknown or has ended.
+        """
         request = self._requests.pop(request_id, None)
-        if request is not None:
-            self._state.end(request)
+        if request is None:
+            return None
+        self._state.end(request)
+        return finish(request, FinishReason.ABORTED, "")
 
     def set_window(self, request_id: str, window: Window) -> bool:
         """Takes what a request is expected to go on with.

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from optimist.common.v1 import sampling_pb2 as optimist_dot_common_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%optimist/scheduler/v1/scheduler.proto\x12\x15optimist.scheduler.v1\x1a!optimist/common/v1/sampling.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xa9\x01\n\x10\x44\x65scribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\x05\x12\x15\n\rmax_model_len\x18\x03 \x01(\x05\x12\x1a\n\x12kv_capacity_tokens\x18\x04 \x01(\x05\x12\x15\n\reos_token_ids\x18\x05 \x01(\x0c\x12\x13\n\x0bnum_running\x18\x06 \x01(\x05\x12\x13\n\x0bnum_waiting\x18\x07 \x01(\x05\"u\n\x0e\x43onnectRequest\x12)\n\x03\x61\x64\x64\x18\x01 \x01(\x0b\x32\x1a.optimist.scheduler.v1.AddH\x00\x12-\n\x05\x61\x62ort\x18\x02 \x01(\x0b\x32\x1c.optimist.scheduler.v1.AbortH\x00\x42\t\n\x07\x63ommand\"\xd6\x01\n\x03\x41\x64\x64\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x03 \x01(\x0c\x12\x1b\n\x13predicted_token_ids\x18\x04 \x01(\x0c\x12\x34\n\x08sampling\x18\x05 \x01(\x0b\x32\".optimist.common.v1.SamplingParams\x12\x12\n\nmax_tokens\x18\x06 \x01(\x05\x12\x16\n\x0estop_token_ids\x18\x07 \x01(\x0c\x12\x12\n\nmin_tokens\x18\x08 \x01(\x05\"\x17\n\x05\x41\x62ort\x12\x0e\n\x06handle\x18\x01 \x01(\x05\"\x99\x01\n\x0f\x43onnectResponse\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x12\n\nnum_tokens\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x1b\n\x13num_accepted_tokens\x18\x04 \x01(\x0c\x12\x31\n\x08\x66inished\x18\x05 \x03(\x0b\x32\x1f.optimist.scheduler.v1.Finished\"\xbc\x01\n\x08\x46inished\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x33\n\x06reason\x18\x02 \x01(\x0e\x32#.optimist.scheduler.v1.FinishReason\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\"\n\x1a\x61\x63\x63\x65pted_prediction_tokens\x18\x04 \x01(\x05\x12\"\n\x1arejected_prediction_tokens\x18\x05 \x01(\x05\x12\x12\n\nnum_passes\x18\x06 \x01(\x05*\xb1\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x19\n\x15\x46INISH_REASON_REFUSED\x10\x03\x12\x1c\n\x18\x46INISH_REASON_OVERLOADED\x10\x04\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x05\x32\xcd\x01\n\x10SchedulerService\x12[\n\x08\x44\x65scribe\x12&.optimist.scheduler.v1.DescribeRequest\x1a\'.optimist.scheduler.v1.DescribeResponse\x12\\\n\x07\x43onnect\x12%.optimist.scheduler.v1.ConnectRequest\x1a&.optimist.scheduler.v1.ConnectResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%optimist/scheduler/v1/scheduler.proto\x12\x15optimist.scheduler.v1\x1a!optimist/common/v1/sampling.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xa9\x01\n\x10\x44\x65scribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\x05\x12\x15\n\rmax_model_len\x18\x03 \x01(\x05\x12\x1a\n\x12kv_capacity_tokens\x18\x04 \x01(\x05\x12\x15\n\reos_token_ids\x18\x05 \x01(\x0c\x12\x13\n\x0bnum_running\x18\x06 \x01(\x05\x12\x13\n\x0bnum_waiting\x18\x07 \x01(\x05\"u\n\x0e\x43onnectRequest\x12)\n\x03\x61\x64\x64\x18\x01 \x01(\x0b\x32\x1a.optimist.scheduler.v1.AddH\x00\x12-\n\x05\x61\x62ort\x18\x02 \x01(\x0b\x32\x1c.optimist.scheduler.v1.AbortH\x00\x42\t\n\x07\x63ommand\"\xd6\x01\n\x03\x41\x64\x64\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x03 \x01(\x0c\x12\x1b\n\x13predicted_token_ids\x18\x04 \x01(\x0c\x12\x34\n\x08sampling\x18\x05 \x01(\x0b\x32\".optimist.common.v1.SamplingParams\x12\x12\n\nmax_tokens\x18\x06 \x01(\x05\x12\x16\n\x0estop_token_ids\x18\x07 \x01(\x0c\x12\x12\n\nmin_tokens\x18\x08 \x01(\x05\"/\n\x05\x41\x62ort\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x16\n\x0ewants_finished\x18\x02 \x01(\x08\"\x99\x01\n\x0f\x43onnectResponse\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x12\n\nnum_tokens\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x1b\n\x13num_accepted_tokens\x18\x04 \x01(\x0c\x12\x31\n\x08\x66inished\x18\x05 \x03(\x0b\x32\x1f.optimist.scheduler.v1.Finished\"\xbc\x01\n\x08\x46inished\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x33\n\x06reason\x18\x02 \x01(\x0e\x32#.optimist.scheduler.v1.FinishReason\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\"\n\x1a\x61\x63\x63\x65pted_prediction_tokens\x18\x04 \x01(\x05\x12\"\n\x1arejected_prediction_tokens\x18\x05 \x01(\x05\x12\x12\n\nnum_passes\x18\x06 \x01(\x05*\xcc\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x19\n\x15\x46INISH_REASON_REFUSED\x10\x03\x12\x1c\n\x18\x46INISH_REASON_OVERLOADED\x10\x04\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x05\x12\x19\n\x15\x46INISH_REASON_ABORTED\x10\x06\x32\xcd\x01\n\x10SchedulerService\x12[\n\x08\x44\x65scribe\x12&.optimist.scheduler.v1.DescribeRequest\x1a\'.optimist.scheduler.v1.DescribeResponse\x12\\\n\x07\x43onnect\x12%.optimist.scheduler.v1.ConnectRequest\x1a&.optimist.scheduler.v1.ConnectResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'optimist.scheduler.v1.scheduler_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=999
-  _globals['_FINISHREASON']._serialized_end=1176
+  _globals['_FINISHREASON']._serialized_start=1023
+  _globals['_FINISHREASON']._serialized_end=1227
   _globals['_DESCRIBEREQUEST']._serialized_start=99
   _globals['_DESCRIBEREQUEST']._serialized_end=116
   _globals['_DESCRIBERESPONSE']._serialized_start=119
@@ -43,11 +43,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADD']._serialized_start=410
   _globals['_ADD']._serialized_end=624
   _globals['_ABORT']._serialized_start=626
-  _globals['_ABORT']._serialized_end=649
-  _globals['_CONNECTRESPONSE']._serialized_start=652
-  _globals['_CONNECTRESPONSE']._serialized_end=805
-  _globals['_FINISHED']._serialized_start=808
-  _globals['_FINISHED']._serialized_end=996
-  _globals['_SCHEDULERSERVICE']._serialized_start=1179
-  _globals['_SCHEDULERSERVICE']._serialized_end=1384
+  _globals['_ABORT']._serialized_end=673
+  _globals['_CONNECTRESPONSE']._serialized_start=676
+  _globals['_CONNECTRESPONSE']._serialized_end=829
+  _globals['_FINISHED']._serialized_start=832
+  _globals['_FINISHED']._serialized_end=1020
+  _globals['_SCHEDULERSERVICE']._serialized_start=1230
+  _globals['_SCHEDULERSERVICE']._serialized_end=1435
 # @@protoc_insertion_point(module_scope)

@@ -37,6 +37,8 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """The queue is full; try again later."""
     FINISH_REASON_ERROR: _FinishReason.ValueType  # 5
     """The request failed while it ran: see the message."""
+    FINISH_REASON_ABORTED: _FinishReason.ValueType  # 6
+    """The gateway ended it and asked for the account."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why a request ended."""
@@ -52,6 +54,8 @@ FINISH_REASON_OVERLOADED: FinishReason.ValueType  # 4
 """The queue is full; try again later."""
 FINISH_REASON_ERROR: FinishReason.ValueType  # 5
 """The request failed while it ran: see the message."""
+FINISH_REASON_ABORTED: FinishReason.ValueType  # 6
+"""The gateway ended it and asked for the account."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
@@ -199,21 +203,25 @@ Global___Add: _TypeAlias = Add  # noqa: Y015
 
 @_typing.final
 class Abort(_message.Message):
-    """Ends a request; it is not answered. A handle that is unknown or has ended is ignored."""
+    """Ends a request. A handle that is unknown or has ended is ignored."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HANDLE_FIELD_NUMBER: _builtins.int
+    WANTS_FINISHED_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream."""
+    wants_finished: _builtins.bool
+    """Asks for the request's account: it is answered by one `Finished` (FINISH_REASON_ABORTED)."""
     def __init__(
         self,
         *,
         handle: _builtins.int = ...,
+        wants_finished: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "wants_finished", b"wants_finished"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
