@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import httpx
 
+from optimist_cli.serve import free_ports
 from optimist_common.health import is_serving
 
 REPOSITORY = Path(__file__).parent.parent
@@ -22,9 +22,7 @@ PATIENT = {"OPTIMIST_SCHEDULER_PROPOSER_WAIT_MS": "1000"}
 
 def free_port() -> int:
     """Returns a port of the loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]
 
 
 class Stack:

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from optimist_bench.services import free_port, running_services
+from optimist_bench.services import running_services
 from optimist_cli.client import ChatRequest, GatewayClient
-from optimist_cli.serve import ServeSettings
+from optimist_cli.serve import ServeSettings, free_ports
 from optimist_common.settings import ServiceSettings, load_settings
 from optimist_training.edits import Edit, unseen_edits
 
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 def _gateway(settings: EditsSettings) -> Any:
     if settings.url:
         return nullcontext(settings.url)
-    return running_services(ServeSettings(model=settings.model, port=free_port()))
+    return running_services(ServeSettings(model=settings.model, port=free_ports(1)[0]))
 
 
 def measure(client: GatewayClient, edits: Sequence[Edit]) -> list[Measurement]:

@@ -1,7 +1,6 @@
 """Starts all services for a benchmark that was not pointed at running ones."""
 
 import asyncio
-import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -31,10 +30,3 @@ def running_services(settings: ServeSettings) -> Iterator[str]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-
-
-def free_port() -> int:
-    """Returns a port of the loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -100,7 +100,7 @@ def model_name(settings: ServeSettings) -> str:
 
 def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
     """Returns how to start each service, in starting order, on free ports of the loopback."""
-    proposer, worker, scheduler = (f"127.0.0.1:{port}" for port in _free_ports(3))
+    proposer, worker, scheduler = (f"127.0.0.1:{port}" for port in free_ports(3))
     common = ["--log-level", settings.log_level]
     optional = [("--device", settings.device), ("--dtype", settings.dtype)]
     model_options = [word for flag, value in optional if value for word in (flag, value)]
@@ -159,7 +159,8 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Returns different ports of the loopback that nobody listens on."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for probe in sockets:

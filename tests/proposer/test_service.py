@@ -16,13 +16,7 @@ from optimist_proposer.service import build_store, serve
 from optimist_proposer.settings import ProposerSettings
 from tests.proposer.test_tokenizer import write_tokenizer
 from tests.proposer.text import NEWLINES
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+from tests.stack import free_port
 
 
 async def test_unreachable_redis_keeps_it_from_starting() -> None:

@@ -50,4 +50,4 @@ def test_drafts_are_what_the_definition_says(
     since = text[base:]
     aligned = base <= len(text) and since == expected[: len(since)]
     assert row.drafts(100) == (expected[len(since) :] if aligned else [])
-    assert row.output_token_ids == text
+    assert row.token_ids[row.num_prompt_tokens :] == text

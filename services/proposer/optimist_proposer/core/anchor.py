@@ -7,8 +7,8 @@ token counts only there and a few tokens ahead. Without such a place the cursor 
 the next token.
 
 How much is proposed grows with the evidence: after e tokens that matched, the next one differs with
-a probability of about 1/e (measured on edits of real repositories), so a place found by little is
-tried with little, and one that holds is trusted soon.
+a probability of about 1/e, so a place found by little is tried with little, and one that holds is
+trusted soon.
 """
 
 from array import array

@@ -34,11 +34,6 @@ class Slot:
         """Length of prompt and output."""
         return len(self.token_ids)
 
-    @property
-    def output_token_ids(self) -> list[int]:
-        """The generated tokens, as a copy."""
-        return self.token_ids[self.num_prompt_tokens :]
-
     def set_window(self, window: Window) -> None:
         """Replaces the window; one that the output already contradicts is dropped."""
         first = self.num_prompt_tokens + window.base
