@@ -20,6 +20,32 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _PauseMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PauseModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PauseMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PAUSE_MODE_UNSPECIFIED: _PauseMode.ValueType  # 0
+    PAUSE_MODE_KEEP: _PauseMode.ValueType  # 1
+    """They stay where they are, their KV too, and go on after `Resume`."""
+    PAUSE_MODE_WAIT: _PauseMode.ValueType  # 2
+    """They run to their end; those that wait are kept."""
+    PAUSE_MODE_ABORT: _PauseMode.ValueType  # 3
+    """They and those that wait are ended, each with a `Finished` (FINISH_REASON_ABORTED)."""
+
+class PauseMode(_PauseMode, metaclass=_PauseModeEnumTypeWrapper):
+    """What a pause does with the requests that run."""
+
+PAUSE_MODE_UNSPECIFIED: PauseMode.ValueType  # 0
+PAUSE_MODE_KEEP: PauseMode.ValueType  # 1
+"""They stay where they are, their KV too, and go on after `Resume`."""
+PAUSE_MODE_WAIT: PauseMode.ValueType  # 2
+"""They run to their end; those that wait are kept."""
+PAUSE_MODE_ABORT: PauseMode.ValueType  # 3
+"""They and those that wait are ended, each with a `Finished` (FINISH_REASON_ABORTED)."""
+Global___PauseMode: _TypeAlias = PauseMode  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -119,12 +145,19 @@ Global___DescribeResponse: _TypeAlias = DescribeResponse  # noqa: Y015
 
 @_typing.final
 class ConnectRequest(_message.Message):
-    """One command."""
+    """One command. Each is answered by one `Reply`, in whatever order they are done."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ADD_FIELD_NUMBER: _builtins.int
     ABORT_FIELD_NUMBER: _builtins.int
+    PAUSE_FIELD_NUMBER: _builtins.int
+    RESUME_FIELD_NUMBER: _builtins.int
+    SET_PRIORITY_FIELD_NUMBER: _builtins.int
+    GET_STATS_FIELD_NUMBER: _builtins.int
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    command_id: _builtins.int
+    """Comes back in the reply; chosen by the gateway."""
     @_builtins.property
     def add(self) -> Global___Add:
         """Adds a request."""
@@ -133,17 +166,38 @@ class ConnectRequest(_message.Message):
     def abort(self) -> Global___Abort:
         """Ends a request."""
 
+    @_builtins.property
+    def pause(self) -> Global___Pause:
+        """Stops planning."""
+
+    @_builtins.property
+    def resume(self) -> Global___Resume:
+        """Goes on after a pause."""
+
+    @_builtins.property
+    def set_priority(self) -> Global___SetPriority:
+        """Changes how urgent a request is."""
+
+    @_builtins.property
+    def get_stats(self) -> Global___GetStats:
+        """Asks for the scheduler's figures. Changes nothing, not even what was planned ahead."""
+
     def __init__(
         self,
         *,
         add: Global___Add | None = ...,
         abort: Global___Abort | None = ...,
+        pause: Global___Pause | None = ...,
+        resume: Global___Resume | None = ...,
+        set_priority: Global___SetPriority | None = ...,
+        get_stats: Global___GetStats | None = ...,
+        command_id: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "command", b"command"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "command", b"command", "get_stats", b"get_stats", "pause", b"pause", "resume", b"resume", "set_priority", b"set_priority"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "command", b"command"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "add", b"add", "command", b"command", "command_id", b"command_id", "get_stats", b"get_stats", "pause", b"pause", "resume", b"resume", "set_priority", b"set_priority"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["add", "abort"]  # noqa: Y015
+    _WhichOneofReturnType_command: _TypeAlias = _typing.Literal["add", "abort", "pause", "resume", "set_priority", "get_stats"]  # noqa: Y015
     _WhichOneofArgType_command: _TypeAlias = _typing.Literal["command", b"command"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_command) -> _WhichOneofReturnType_command | None: ...
 
@@ -151,7 +205,7 @@ Global___ConnectRequest: _TypeAlias = ConnectRequest  # noqa: Y015
 
 @_typing.final
 class Add(_message.Message):
-    """Adds a request. It is answered by outputs, or by one `Finished` with an error."""
+    """Adds a request. Besides the reply it is answered by outputs, or by one `Finished` with an error."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -163,6 +217,9 @@ class Add(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     MIN_TOKENS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream; chosen by the gateway, not used twice."""
     request_id: _builtins.str
@@ -177,6 +234,12 @@ class Add(_message.Message):
     """Tokens that end the answer; the token itself is part of the output."""
     min_tokens: _builtins.int
     """Number of tokens before which stop tokens do not end the answer."""
+    priority: _builtins.int
+    """How urgent the request is, if the scheduler's policy goes by priority: the smaller, the sooner."""
+    cache_salt: _builtins.str
+    """Separates prefix caches: only requests of the same salt share blocks. At most 256 bytes."""
+    max_draft_tokens: _builtins.int
+    """Most drafts per pass for this request; absent for the scheduler's own limit, 0 for no speculation."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """How logits become tokens."""
@@ -192,12 +255,17 @@ class Add(_message.Message):
         max_tokens: _builtins.int = ...,
         stop_token_ids: _builtins.bytes = ...,
         min_tokens: _builtins.int = ...,
+        priority: _builtins.int = ...,
+        cache_salt: _builtins.str = ...,
+        max_draft_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "max_draft_tokens", b"max_draft_tokens", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "predicted_token_ids", b"predicted_token_ids", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "handle", b"handle", "max_draft_tokens", b"max_draft_tokens", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "predicted_token_ids", b"predicted_token_ids", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_draft_tokens) -> _WhichOneofReturnType__max_draft_tokens | None: ...
 
 Global___Add: _TypeAlias = Add  # noqa: Y015
 
@@ -228,8 +296,200 @@ class Abort(_message.Message):
 Global___Abort: _TypeAlias = Abort  # noqa: Y015
 
 @_typing.final
+class Pause(_message.Message):
+    """Stops planning for all gateways. Answered once nothing runs any more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    mode: Global___PauseMode.ValueType
+    """What becomes of the requests."""
+    def __init__(
+        self,
+        *,
+        mode: Global___PauseMode.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pause: _TypeAlias = Pause  # noqa: Y015
+
+@_typing.final
+class Resume(_message.Message):
+    """Goes on after a pause; without one it does nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resume: _TypeAlias = Resume  # noqa: Y015
+
+@_typing.final
+class SetPriority(_message.Message):
+    """Changes how urgent a request is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    handle: _builtins.int
+    """Names the request on this stream."""
+    priority: _builtins.int
+    """The smaller, the sooner."""
+    def __init__(
+        self,
+        *,
+        handle: _builtins.int = ...,
+        priority: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "priority", b"priority"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetPriority: _TypeAlias = SetPriority  # noqa: Y015
+
+@_typing.final
+class GetStats(_message.Message):
+    """Asks for the scheduler's figures."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStats: _TypeAlias = GetStats  # noqa: Y015
+
+@_typing.final
+class Reply(_message.Message):
+    """The answer to one command."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    STATS_FIELD_NUMBER: _builtins.int
+    command_id: _builtins.int
+    """Of the command."""
+    error: _builtins.str
+    """Why the command was not carried out, one sentence that names the field; empty if it was."""
+    @_builtins.property
+    def stats(self) -> Global___Stats:
+        """The figures, for GetStats only."""
+
+    def __init__(
+        self,
+        *,
+        command_id: _builtins.int = ...,
+        error: _builtins.str = ...,
+        stats: Global___Stats | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["stats", b"stats"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "error", b"error", "stats", b"stats"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reply: _TypeAlias = Reply  # noqa: Y015
+
+@_typing.final
+class Stats(_message.Message):
+    """What the scheduler counts; totals since it started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_RUNNING_FIELD_NUMBER: _builtins.int
+    NUM_WAITING_FIELD_NUMBER: _builtins.int
+    NUM_FREE_BLOCKS_FIELD_NUMBER: _builtins.int
+    NUM_BLOCKS_FIELD_NUMBER: _builtins.int
+    NUM_PLANS_IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    IS_PAUSED_FIELD_NUMBER: _builtins.int
+    NUM_PLANS_FIELD_NUMBER: _builtins.int
+    NUM_PRESCHEDULE_HITS_FIELD_NUMBER: _builtins.int
+    NUM_PRESCHEDULE_REPAIRS_FIELD_NUMBER: _builtins.int
+    NUM_PRESCHEDULE_DISCARDS_FIELD_NUMBER: _builtins.int
+    NUM_PRESCHEDULED_ROWS_FIELD_NUMBER: _builtins.int
+    NUM_REPAIRED_ROWS_FIELD_NUMBER: _builtins.int
+    NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    NUM_PREFIX_QUERIES_FIELD_NUMBER: _builtins.int
+    NUM_PREFIX_HITS_FIELD_NUMBER: _builtins.int
+    num_running: _builtins.int
+    """Requests with a slot."""
+    num_waiting: _builtins.int
+    """Requests without one."""
+    num_free_blocks: _builtins.int
+    """Blocks that no request holds, cached ones included."""
+    num_blocks: _builtins.int
+    """All blocks."""
+    num_plans_in_flight: _builtins.int
+    """How many plans are at the worker."""
+    is_paused: _builtins.bool
+    """Whether a pause is in force."""
+    num_plans: _builtins.int
+    """Plans that were sent."""
+    num_preschedule_hits: _builtins.int
+    """Decisions that were computed ahead of a result and sent as they were."""
+    num_preschedule_repairs: _builtins.int
+    """Decisions that were computed ahead and sent with some rows repaired."""
+    num_preschedule_discards: _builtins.int
+    """Decisions that were computed ahead and thrown away."""
+    num_prescheduled_rows: _builtins.int
+    """Rows of decisions that were computed ahead."""
+    num_repaired_rows: _builtins.int
+    """How many of these rows were dropped, and how many rows were computed again or added."""
+    num_preemptions: _builtins.int
+    """Requests that lost their blocks to others and were computed again."""
+    num_prefix_queries: _builtins.int
+    """Prompt tokens that were looked up in the prefix cache, and how many of them it held."""
+    num_prefix_hits: _builtins.int
+    """See num_prefix_queries."""
+    def __init__(
+        self,
+        *,
+        num_running: _builtins.int = ...,
+        num_waiting: _builtins.int = ...,
+        num_free_blocks: _builtins.int = ...,
+        num_blocks: _builtins.int = ...,
+        num_plans_in_flight: _builtins.int = ...,
+        is_paused: _builtins.bool = ...,
+        num_plans: _builtins.int = ...,
+        num_preschedule_hits: _builtins.int = ...,
+        num_preschedule_repairs: _builtins.int = ...,
+        num_preschedule_discards: _builtins.int = ...,
+        num_prescheduled_rows: _builtins.int = ...,
+        num_repaired_rows: _builtins.int = ...,
+        num_preemptions: _builtins.int = ...,
+        num_prefix_queries: _builtins.int = ...,
+        num_prefix_hits: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_paused", b"is_paused", "num_blocks", b"num_blocks", "num_free_blocks", b"num_free_blocks", "num_plans", b"num_plans", "num_plans_in_flight", b"num_plans_in_flight", "num_preemptions", b"num_preemptions", "num_prefix_hits", b"num_prefix_hits", "num_prefix_queries", b"num_prefix_queries", "num_preschedule_discards", b"num_preschedule_discards", "num_preschedule_hits", b"num_preschedule_hits", "num_preschedule_repairs", b"num_preschedule_repairs", "num_prescheduled_rows", b"num_prescheduled_rows", "num_repaired_rows", b"num_repaired_rows", "num_running", b"num_running", "num_waiting", b"num_waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stats: _TypeAlias = Stats  # noqa: Y015
+
+@_typing.final
 class ConnectResponse(_message.Message):
-    """The outputs of one step for the requests of this stream."""
+    """The outputs of one step for the requests of this stream, and answers to commands."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -238,6 +498,7 @@ class ConnectResponse(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    REPLIES_FIELD_NUMBER: _builtins.int
     handles: _builtins.bytes
     """Handles of the requests that got tokens."""
     num_tokens: _builtins.bytes
@@ -250,6 +511,10 @@ class ConnectResponse(_message.Message):
     def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finished]:
         """Requests that ended with this step, or could not be added."""
 
+    @_builtins.property
+    def replies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reply]:
+        """Answers to commands."""
+
     def __init__(
         self,
         *,
@@ -258,10 +523,11 @@ class ConnectResponse(_message.Message):
         token_ids: _builtins.bytes = ...,
         num_accepted_tokens: _builtins.bytes = ...,
         finished: _abc.Iterable[Global___Finished] | None = ...,
+        replies: _abc.Iterable[Global___Reply] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "handles", b"handles", "num_accepted_tokens", b"num_accepted_tokens", "num_tokens", b"num_tokens", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "handles", b"handles", "num_accepted_tokens", b"num_accepted_tokens", "num_tokens", b"num_tokens", "replies", b"replies", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

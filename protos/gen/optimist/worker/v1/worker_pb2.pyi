@@ -46,6 +46,8 @@ class DescribeResponse(_message.Message):
     MAX_NUM_SEQS_FIELD_NUMBER: _builtins.int
     MAX_NUM_BATCHED_TOKENS_FIELD_NUMBER: _builtins.int
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    COST_NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    COST_US_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name or directory the weights came from."""
     vocab_size: _builtins.int
@@ -62,6 +64,10 @@ class DescribeResponse(_message.Message):
     """Most tokens that one forward pass may hold, drafts included."""
     eos_token_ids: _builtins.bytes
     """Tokens that end an answer, from the model's generation config."""
+    cost_num_tokens: _builtins.bytes
+    """Token counts of passes that were timed at start, ascending; empty if none was."""
+    cost_us: _builtins.bytes
+    """How long a pass of as many tokens took, in microseconds; one element per cost_num_tokens."""
     def __init__(
         self,
         *,
@@ -73,10 +79,12 @@ class DescribeResponse(_message.Message):
         max_num_seqs: _builtins.int = ...,
         max_num_batched_tokens: _builtins.int = ...,
         eos_token_ids: _builtins.bytes = ...,
+        cost_num_tokens: _builtins.bytes = ...,
+        cost_us: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "eos_token_ids", b"eos_token_ids", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "eos_token_ids", b"eos_token_ids", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -99,6 +107,7 @@ class ExecuteRequest(_message.Message):
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_NEW_BLOCKS_FIELD_NUMBER: _builtins.int
     NEW_BLOCKS_FIELD_NUMBER: _builtins.int
+    NUM_REPEATS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of the plan; the result carries it back."""
     released_slots: _builtins.bytes
@@ -113,6 +122,10 @@ class ExecuteRequest(_message.Message):
     """New KV blocks per row, appended to the row's block table."""
     new_blocks: _builtins.bytes
     """The new block ids of all rows, one after the other [sum(num_new_blocks)]."""
+    num_repeats: _builtins.int
+    """How many times the worker may run the rows again, each time as one known token and as many drafts as
+    planned, while no newer plan has arrived. The blocks of all these runs are in new_blocks.
+    """
     @_builtins.property
     def admissions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admission]:
         """Requests that take a slot with this plan."""
@@ -133,10 +146,11 @@ class ExecuteRequest(_message.Message):
         num_draft_tokens: _builtins.bytes = ...,
         num_new_blocks: _builtins.bytes = ...,
         new_blocks: _builtins.bytes = ...,
+        num_repeats: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admissions", b"admissions", "new_blocks", b"new_blocks", "num_draft_tokens", b"num_draft_tokens", "num_known_tokens", b"num_known_tokens", "num_new_blocks", b"num_new_blocks", "released_slots", b"released_slots", "sequence", b"sequence", "slots", b"slots", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admissions", b"admissions", "new_blocks", b"new_blocks", "num_draft_tokens", b"num_draft_tokens", "num_known_tokens", b"num_known_tokens", "num_new_blocks", b"num_new_blocks", "num_repeats", b"num_repeats", "released_slots", b"released_slots", "sequence", b"sequence", "slots", b"slots", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -144,7 +158,7 @@ Global___ExecuteRequest: _TypeAlias = ExecuteRequest  # noqa: Y015
 
 @_typing.final
 class Admission(_message.Message):
-    """A request takes a slot with an empty block table."""
+    """A request takes a slot. A request that has ended stays ended: its rows in later plans emit nothing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -153,6 +167,10 @@ class Admission(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
+    CACHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    MAX_LENGTH_FIELD_NUMBER: _builtins.int
+    MIN_LENGTH_FIELD_NUMBER: _builtins.int
+    STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
     """Slot to take; must be free."""
     request_id: _builtins.str
@@ -161,6 +179,14 @@ class Admission(_message.Message):
     """Prompt and the output so far (not empty after a preemption)."""
     num_prompt_tokens: _builtins.int
     """How many of token_ids are prompt."""
+    cached_blocks: _builtins.bytes
+    """Blocks whose keys and values are those of the first tokens already; the beginning of the block table."""
+    max_length: _builtins.int
+    """Length at which the request ends, prompt and output, in tokens; 0 means at the model's longest."""
+    min_length: _builtins.int
+    """Length below which a stop token does not end the request, in tokens."""
+    stop_token_ids: _builtins.bytes
+    """Tokens that end the request. What was accepted behind one is still part of the result."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """How logits become tokens."""
@@ -173,10 +199,14 @@ class Admission(_message.Message):
         token_ids: _builtins.bytes = ...,
         num_prompt_tokens: _builtins.int = ...,
         sampling: _sampling_pb2.SamplingParams | None = ...,
+        cached_blocks: _builtins.bytes = ...,
+        max_length: _builtins.int = ...,
+        min_length: _builtins.int = ...,
+        stop_token_ids: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_prompt_tokens", b"num_prompt_tokens", "request_id", b"request_id", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_blocks", b"cached_blocks", "max_length", b"max_length", "min_length", b"min_length", "num_prompt_tokens", b"num_prompt_tokens", "request_id", b"request_id", "sampling", b"sampling", "slot", b"slot", "stop_token_ids", b"stop_token_ids", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -216,7 +246,7 @@ Global___Window: _TypeAlias = Window  # noqa: Y015
 
 @_typing.final
 class ExecuteResponse(_message.Message):
-    """The result of one plan, rows in the plan's order."""
+    """The result of one run of a plan, rows in the plan's order. Rows of requests that had ended emit nothing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -229,6 +259,9 @@ class ExecuteResponse(_message.Message):
     NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     STEP_NS_FIELD_NUMBER: _builtins.int
+    REPEAT_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    IDLE_NS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of the plan."""
     slots: _builtins.bytes
@@ -245,6 +278,12 @@ class ExecuteResponse(_message.Message):
     """Drafts that were accepted per row."""
     step_ns: _builtins.int
     """Time from plan to result in the worker, in nanoseconds."""
+    repeat: _builtins.int
+    """Which run of the plan this is: 0 for the first, at most the plan's num_repeats."""
+    num_tokens: _builtins.int
+    """Tokens that the pass was fed, drafts included."""
+    idle_ns: _builtins.int
+    """Time for which the worker had nothing to run before this step, in nanoseconds."""
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowError]:
         """Rows that failed; they emitted nothing and their slots still have to be released."""
@@ -261,10 +300,13 @@ class ExecuteResponse(_message.Message):
         num_accepted_tokens: _builtins.bytes = ...,
         errors: _abc.Iterable[Global___RowError] | None = ...,
         step_ns: _builtins.int = ...,
+        repeat: _builtins.int = ...,
+        num_tokens: _builtins.int = ...,
+        idle_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "lengths", b"lengths", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_tokens", b"num_tokens", "repeat", b"repeat", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -71,8 +71,9 @@ class WorkerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Execute(self, request_iterator, context):
-        """Runs plans in the order in which they arrive, one result for each. A new stream takes the worker over:
-        the older stream is ended and every slot is released.
+        """Runs plans in the order in which they arrive. Several may wait; each is answered by one result for each
+        time it ran, in order. A new stream takes the worker over: the older stream is ended and every slot is
+        released.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

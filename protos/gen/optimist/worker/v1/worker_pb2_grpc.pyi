@@ -43,8 +43,9 @@ class WorkerServiceStub:
     Describe: _grpc.UnaryUnaryMultiCallable[_worker_pb2.DescribeRequest, _worker_pb2.DescribeResponse]
     """Describes the model and the memory. No side effect."""
     Execute: _grpc.StreamStreamMultiCallable[_worker_pb2.ExecuteRequest, _worker_pb2.ExecuteResponse]
-    """Runs plans in the order in which they arrive, one result for each. A new stream takes the worker over:
-    the older stream is ended and every slot is released.
+    """Runs plans in the order in which they arrive. Several may wait; each is answered by one result for each
+    time it ran, in order. A new stream takes the worker over: the older stream is ended and every slot is
+    released.
     """
 
 @_typing.type_check_only
@@ -62,8 +63,9 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     Describe: _aio.UnaryUnaryMultiCallable[_worker_pb2.DescribeRequest, _worker_pb2.DescribeResponse]  # type: ignore[assignment]
     """Describes the model and the memory. No side effect."""
     Execute: _aio.StreamStreamMultiCallable[_worker_pb2.ExecuteRequest, _worker_pb2.ExecuteResponse]  # type: ignore[assignment]
-    """Runs plans in the order in which they arrive, one result for each. A new stream takes the worker over:
-    the older stream is ended and every slot is released.
+    """Runs plans in the order in which they arrive. Several may wait; each is answered by one result for each
+    time it ran, in order. A new stream takes the worker over: the older stream is ended and every slot is
+    released.
     """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -90,8 +92,9 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_worker_pb2.ExecuteRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_worker_pb2.ExecuteResponse], _abc.AsyncIterator[_worker_pb2.ExecuteResponse]]:
-        """Runs plans in the order in which they arrive, one result for each. A new stream takes the worker over:
-        the older stream is ended and every slot is released.
+        """Runs plans in the order in which they arrive. Several may wait; each is answered by one result for each
+        time it ran, in order. A new stream takes the worker over: the older stream is ended and every slot is
+        released.
         """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
