@@ -1,6 +1,7 @@
 """A worker without a model: its next token is a hash of the sequence, its KV the prefix's hash."""
 
 import zlib
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,10 +35,15 @@ class Row:
     request_id: str
     token_ids: list[int]
     num_prompt_tokens: int
+    max_length: int
+    min_length: int
+    stops: set[int]
     num_computed: int = 0
     blocks: list[int] = field(default_factory=list)
     window_base: int = 0
     window: list[int] = field(default_factory=list)
+    ended: bool = False
+    """Whether it said a stop token or is as long as it may be: it emits nothing any more."""
 
     def drafts(self, most: int) -> list[int]:
         output = self.token_ids[self.num_prompt_tokens :]
@@ -46,9 +52,21 @@ class Row:
             return []
         return self.window[len(since) : len(since) + most]
 
+    def extend(self, token_ids: list[int]) -> None:
+        for token_id in token_ids:
+            self.token_ids.append(token_id)
+            if token_id in self.stops and len(self.token_ids) >= self.min_length:
+                self.ended = True
+        if len(self.token_ids) >= self.max_length:
+            self.ended = True
+
 
 class FakeWorker:
-    """Keeps the rules of the contract and raises AssertionError where a plan breaks one."""
+    """Keeps the rules of the contract and raises AssertionError where a plan breaks one.
+
+    Several plans in flight are a matter of the caller: `execute` is called when a plan runs, in
+    order, and `repeat` any number of times before the next plan, up to the plan's `num_repeats`.
+    """
 
     def __init__(
         self,
@@ -59,6 +77,7 @@ class FakeWorker:
         max_num_seqs: int = 4,
         max_num_batched_tokens: int = 16,
         eos_token_ids: tuple[int, ...] = (),
+        costs: tuple[tuple[int, int], ...] = (),
     ) -> None:
         self.description = worker_pb2.DescribeResponse(
             model="fake",
@@ -69,57 +88,124 @@ class FakeWorker:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             eos_token_ids=to_bytes(eos_token_ids),
+            cost_num_tokens=to_bytes([num_tokens for num_tokens, _ in costs]),
+            cost_us=to_bytes([microseconds for _, microseconds in costs]),
         )
         self.admitted: list[str] = []
         self.failing: set[str] = set()
         self.num_steps = 0
+        """Runs of plans, repeats included."""
+        self.num_cached_tokens = 0
+        """Tokens that were not computed because cached blocks held them."""
         self.restart()
 
     def restart(self) -> None:
         self.rows: dict[int, Row] = {}
         self._kv: dict[tuple[int, int], int] = {}
+        self._plan = worker_pb2.ExecuteRequest()
+        self._num_repeated = 0
 
     def execute(self, plan: worker_pb2.ExecuteRequest) -> worker_pb2.ExecuteResponse:
-        self.num_steps += 1
+        """Runs a plan for the first time."""
+        assert plan.sequence > self._plan.sequence
+        assert plan.num_repeats >= 0
+        self._plan, self._num_repeated = plan, 0
         for slot in from_bytes(plan.released_slots).tolist():
             del self.rows[slot]
         for admission in plan.admissions:
-            assert admission.slot not in self.rows
-            assert 0 <= admission.slot < self.description.max_num_seqs
-            self.admitted.append(admission.request_id)
-            tokens = from_bytes(admission.token_ids).tolist()
-            self.rows[admission.slot] = Row(
-                admission.request_id, tokens, admission.num_prompt_tokens
-            )
+            self._admit(admission)
         for window in plan.windows:
             row = self.rows[window.slot]
             row.window_base, row.window = window.base, from_bytes(window.token_ids).tolist()
-        return self._run_rows(plan)
+        self._append_blocks(plan)
+        return self._run_rows(plan, from_bytes(plan.num_known_tokens).tolist())
 
-    def _run_rows(self, plan: worker_pb2.ExecuteRequest) -> worker_pb2.ExecuteResponse:
+    @property
+    def can_repeat(self) -> bool:
+        """Whether the last plan may be run once more."""
+        return self._num_repeated < self._plan.num_repeats
+
+    def repeat(self) -> worker_pb2.ExecuteResponse:
+        """Runs the last plan once more: a known token per row, and its drafts."""
+        assert self.can_repeat
+        self._num_repeated += 1
+        slots = from_bytes(self._plan.slots).tolist()
+        for slot in slots:
+            row = self.rows[slot]
+            decodes = row.num_computed == len(row.token_ids) - 1
+            assert decodes or row.ended or row.request_id in self.failing
+        return self._run_rows(self._plan, [1] * len(slots))
+
+    def _admit(self, admission: worker_pb2.Admission) -> None:
+        assert admission.slot not in self.rows
+        assert 0 <= admission.slot < self.description.max_num_seqs
+        self.admitted.append(admission.request_id)
+        tokens = from_bytes(admission.token_ids).tolist()
+        cached = from_bytes(admission.cached_blocks).tolist()
+        row = Row(
+            admission.request_id,
+            tokens,
+            admission.num_prompt_tokens,
+            admission.max_length or self.description.max_model_len,
+            admission.min_length,
+            set(from_bytes(admission.stop_token_ids).tolist()),
+            len(cached) * self.description.block_size,
+            cached,
+        )
+        assert 0 < row.num_prompt_tokens <= len(tokens) < row.max_length
+        assert row.max_length <= self.description.max_model_len
+        # The last token at least is computed, for its logits.
+        assert row.num_computed < len(tokens)
+        for position in range(row.num_computed):
+            assert self._kv[self._place(row, position)] == prefix_hash(tokens[: position + 1])
+        self.num_cached_tokens += row.num_computed
+        self.rows[admission.slot] = row
+
+    def _append_blocks(self, plan: worker_pb2.ExecuteRequest) -> None:
+        """Gives the rows their new blocks; each is nobody else's, unless cached and computed."""
         slots = from_bytes(plan.slots).tolist()
-        known = from_bytes(plan.num_known_tokens).tolist()
-        drafts = from_bytes(plan.num_draft_tokens).tolist()
         assert len(set(slots)) == len(slots) > 0
-        assert sum(known) + sum(drafts) <= self.description.max_num_batched_tokens
+        held = {block for row in self.rows.values() for block in row.blocks}
         blocks = iter(from_bytes(plan.new_blocks).tolist())
         for slot, count in zip(slots, from_bytes(plan.num_new_blocks).tolist(), strict=True):
-            self.rows[slot].blocks += [next(blocks) for _ in range(count)]
+            new = [next(blocks) for _ in range(count)]
+            assert not held.intersection(new)
+            held.update(new)
+            self.rows[slot].blocks += new
         assert next(blocks, None) is None
-        owned = [block for row in self.rows.values() for block in row.blocks]
-        assert len(set(owned)) == len(owned)
-        assert all(0 <= block < self.description.num_blocks for block in owned)
+        assert all(0 <= block < self.description.num_blocks for block in held)
+        holders = self._holders()
+        for row in self.rows.values():
+            assert len(set(row.blocks)) == len(row.blocks)
+            for index, block in enumerate(row.blocks):
+                is_computed = (index + 1) * self.description.block_size <= row.num_computed
+                assert holders[block] == 1 or is_computed
+
+    def _holders(self) -> Counter[int]:
+        return Counter(block for row in self.rows.values() for block in row.blocks)
+
+    def _run_rows(
+        self, plan: worker_pb2.ExecuteRequest, known: list[int]
+    ) -> worker_pb2.ExecuteResponse:
+        self.num_steps += 1
+        slots = from_bytes(plan.slots).tolist()
+        drafts = from_bytes(plan.num_draft_tokens).tolist()
+        assert sum(known) + sum(drafts) <= self.description.max_num_batched_tokens
 
         lengths, emitted, drafted, accepted = [], [], [], []
         tokens: list[int] = []
-        response = worker_pb2.ExecuteResponse(sequence=plan.sequence, slots=plan.slots)
+        num_fed = 0
+        response = worker_pb2.ExecuteResponse(
+            sequence=plan.sequence, repeat=self._num_repeated, slots=plan.slots
+        )
         for slot, num_known, num_drafts in zip(slots, known, drafts, strict=True):
             row = self.rows[slot]
+            new, counts = list[int](), (0, 0)
             if row.request_id in self.failing:
                 response.errors.add(slot=slot, message=f"{row.request_id} fails")
-                new, counts = list[int](), (0, 0)
-            else:
+            elif not row.ended:
                 new, counts = self._run_row(row, num_known, num_drafts)
+                num_fed += num_known + counts[0]
             lengths.append(len(row.token_ids))
             emitted.append(len(new))
             tokens += new
@@ -129,20 +215,28 @@ class FakeWorker:
         response.token_ids = to_bytes(tokens)
         response.num_drafted_tokens = to_bytes(drafted)
         response.num_accepted_tokens = to_bytes(accepted)
+        response.num_tokens, response.step_ns = num_fed, 1000 * (10 + num_fed)
         return response
 
     def _run_row(
         self, row: Row, num_known: int, num_drafts: int
     ) -> tuple[list[int], tuple[int, int]]:
         end = row.num_computed + num_known
+        capacity = len(row.blocks) * self.description.block_size
         assert num_known > 0
+        assert num_drafts >= 0
         assert end <= len(row.token_ids)
         assert num_drafts == 0 or end == len(row.token_ids)
-        assert end + num_drafts <= len(row.blocks) * self.description.block_size
-        drafts = row.drafts(num_drafts)
+        # Nobody needs the keys and values of a request's last token.
+        assert min(end + num_drafts, row.max_length - 1) <= capacity
+        room = min(capacity - end, self.description.max_model_len - end - 1)
+        drafts = row.drafts(min(num_drafts, room))
         inputs = row.token_ids + drafts
+        holders = self._holders()
         for position in range(row.num_computed, end + len(drafts)):
-            self._kv[self._place(row, position)] = prefix_hash(inputs[: position + 1])
+            place = self._place(row, position)
+            assert holders[place[0]] == 1
+            self._kv[place] = prefix_hash(inputs[: position + 1])
         for position in range(end):
             assert self._kv[self._place(row, position)] == prefix_hash(inputs[: position + 1])
         row.num_computed = end
@@ -153,7 +247,7 @@ class FakeWorker:
             new.append(next_token(row.token_ids + new, self.description.vocab_size))
             if new[-1] != draft:
                 break
-        row.token_ids += new
+        row.extend(new)
         row.num_computed += len(new) - 1
         return new, (len(drafts), len(new) - 1)
 
