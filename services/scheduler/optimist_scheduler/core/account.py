@@ -1,28 +1,58 @@
-"""What a prediction was worth."""
+"""What predictions were worth."""
+
+import numpy as np
+
+from optimist_scheduler.core.requests import Int32Array, Request
+
+_DRAFTED, _KEPT = 1, 2
 
 
-class PredictionAccount:
-    """Counts predicted tokens that were kept, and positions that were drafted and never kept."""
+class PredictionAccounts:
+    """Counts, per slot, predicted tokens that were kept, and positions drafted and never kept."""
 
-    def __init__(self, num_predicted_tokens: int) -> None:
-        self._drafted = bytearray(num_predicted_tokens)
-        self._kept = bytearray(num_predicted_tokens)
-        self.num_accepted_tokens = 0
+    def __init__(self, max_num_seqs: int, max_num_predicted_tokens: int) -> None:
+        self.num_accepted_tokens = np.zeros(max_num_seqs, np.int32)
+        """Predicted tokens that were kept [max_num_seqs]."""
+        # Memory that is never touched is never taken.
+        self._marks = np.zeros((max_num_seqs, max_num_predicted_tokens), np.uint8)
 
-    def record(self, offset: int, num_drafted: int, num_kept: int) -> None:
-        """Notes one verification.
+    def open(self, slot: int, request: Request) -> None:
+        """Goes on with a request's account in a slot."""
+        marks = self._marks[slot, : request.num_predicted_tokens]
+        marks[:] = (
+            np.frombuffer(request.prediction_marks, np.uint8)
+            if len(request.prediction_marks)
+            else 0
+        )
+        self.num_accepted_tokens[slot] = request.num_accepted_tokens
+
+    def close(self, slot: int, request: Request) -> None:
+        """Hands a slot's account back to its request."""
+        request.num_accepted_tokens = int(self.num_accepted_tokens[slot])
+        request.prediction_marks = self._marks[slot, : request.num_predicted_tokens].tobytes()
+
+    def record(
+        self, slots: Int32Array, offsets: Int32Array, drafted: Int32Array, kept: Int32Array
+    ) -> None:
+        """Notes one verification per slot.
 
         Args:
-            offset: Position in the prediction of the first draft.
-            num_drafted: Predicted tokens that were verified.
-            num_kept: How many of them, from the front, were accepted and delivered.
+            slots: Each at most once [num_rows].
+            offsets: Position in the prediction of the first draft [num_rows].
+            drafted: Predicted tokens that were verified [num_rows].
+            kept: How many of them, from the front, were accepted and delivered [num_rows].
         """
-        self._drafted[offset : offset + num_drafted] = b"\1" * num_drafted
-        self._kept[offset : offset + num_kept] = b"\1" * num_kept
-        self.num_accepted_tokens += num_kept
+        self.num_accepted_tokens[slots] += kept
+        firsts = np.cumsum(drafted) - drafted
+        places = np.arange(int(drafted.sum()))
+        of_row = places - np.repeat(firsts, drafted)
+        marks = np.where(of_row < np.repeat(kept, drafted), _DRAFTED | _KEPT, _DRAFTED)
+        self._marks[np.repeat(slots, drafted), of_row + np.repeat(offsets, drafted)] |= (
+            marks.astype(np.uint8)
+        )
 
-    @property
-    def num_rejected_tokens(self) -> int:
-        """Positions of the prediction that were drafted at least once and never kept."""
-        # Every kept position was drafted too.
-        return self._drafted.count(1) - self._kept.count(1)
+
+def num_rejected_tokens(request: Request) -> int:
+    """Returns how many positions of the prediction were drafted at least once and never kept."""
+    # Every kept position was drafted too.
+    return request.prediction_marks.count(_DRAFTED)

@@ -2,51 +2,62 @@
 
 import numpy as np
 
-from optimist_scheduler.core.plan import Plan, StepInFlight
+from optimist_scheduler.core.plan import Admission, Plan
 from optimist_scheduler.core.requests import Int32Array
 from optimist_scheduler.core.schedule import ScheduleDecision
-from optimist_scheduler.core.state import SchedulerState
+from optimist_scheduler.core.state import SchedulerState, StepInFlight
 from optimist_scheduler.core.window import Window
 
 
 def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | None:
-    """Makes the plan of a decision; None, with nothing in flight, if no row runs."""
+    """Makes the plan of a decision; None, with nothing more in flight, if no row runs."""
     for slot in decision.preempted.tolist():
-        state.preempt(state.table.request(slot))
-    slots, known, drafts, num_new = _rows(state, decision)
-    if len(slots) == 0:
+        state.preempt(slot)
+    if decision.num_rows == 0:
         return None
+    # Blocks of the prefix cache are taken before others are, which could evict them.
+    admissions = [
+        Admission(
+            state.admit(row.request, row.cached_blocks),
+            row.request,
+            row.request.token_ids,
+            row.cached_blocks,
+        )
+        for row in decision.admitted
+    ]
+    slots, known, drafts, num_new = _columns(decision, admissions)
     new_blocks = state.blocks.allocate(slots, num_new)
-    emits = _advance(state, slots, known, drafts)
     state.num_plans += 1
-    state.in_flight = StepInFlight(
-        state.num_plans, slots, drafts, emits, state.table.window_shift[slots]
-    )
+    state.stats.num_plans += 1
+    step = _advance(state, slots, known, drafts, decision.rows.num_repeats)
+    state.in_flight.append(step)
     released, state.released_slots = state.released_slots, []
-    admissions = [row.request for row in decision.admitted]
-    windows = _take_windows(state)
     return Plan(
-        state.num_plans, released, admissions, windows, slots, known, drafts, num_new, new_blocks
+        state.num_plans,
+        released,
+        admissions,
+        _take_windows(state),
+        slots,
+        known,
+        drafts,
+        num_new,
+        new_blocks,
+        step.num_repeats,
     )
 
 
-def _rows(
-    state: SchedulerState, decision: ScheduleDecision
+def _columns(
+    decision: ScheduleDecision, admissions: list[Admission]
 ) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array]:
-    """Admits, and returns slots, known tokens, drafts and new blocks of all rows."""
-    columns = (
-        decision.slots,
-        decision.num_known_tokens,
-        decision.num_draft_tokens,
-        decision.num_new_blocks,
-    )
-    if not decision.admitted:
+    """Returns slots, known tokens, drafts and new blocks of all rows."""
+    rows = decision.rows
+    columns = rows.slots, rows.num_known_tokens, rows.num_draft_tokens, rows.num_new_blocks
+    if not admissions:
         return columns
-    added: list[tuple[int, int, int, int]] = []
-    for row in decision.admitted:
-        state.waiting.remove(row.request)
-        slot = state.admit(row.request)
-        added.append((slot, row.num_known_tokens, row.num_draft_tokens, row.num_new_blocks))
+    added = [
+        (admission.slot, row.num_known_tokens, row.num_draft_tokens, row.num_new_blocks)
+        for admission, row in zip(admissions, decision.admitted, strict=True)
+    ]
     slots, known, drafts, num_new = (
         np.concatenate([column, np.array(more, np.int32)])
         for column, more in zip(columns, zip(*added, strict=True), strict=True)
@@ -55,15 +66,35 @@ def _rows(
 
 
 def _advance(
-    state: SchedulerState, slots: Int32Array, known: Int32Array, drafts: Int32Array
-) -> Int32Array:
-    """Moves the counters by all that was planned; returns which rows emit."""
+    state: SchedulerState,
+    slots: Int32Array,
+    known: Int32Array,
+    drafts: Int32Array,
+    num_repeats: int,
+) -> StepInFlight:
+    """Moves the counters by all that was planned."""
     table = state.table
-    assumed = table.num_tokens[slots] + table.num_output_placeholders[slots]
-    emits: Int32Array = (table.num_computed_tokens[slots] + known == assumed).astype(np.int32)
-    table.num_computed_tokens[slots] += known + drafts
+    rows = table.gather(slots)
+    assumed = rows.num_tokens + rows.num_output_placeholders
+    emits: Int32Array = (rows.num_computed_tokens + known == assumed).astype(np.int32)
+    num_planned = known + drafts
+    table.num_computed_tokens[slots] += num_planned
+    table.num_in_flight_tokens[slots] += num_planned
+    table.num_plans_in_flight[slots] += 1
+    table.num_emits_in_flight[slots] += emits
     table.num_output_placeholders[slots] += emits * (1 + drafts)
-    return emits
+    if num_repeats:
+        table.num_lease_tokens[slots] += num_repeats * (1 + drafts)
+    return StepInFlight(
+        state.num_plans,
+        slots,
+        table.generation[slots],
+        known,
+        drafts,
+        emits,
+        table.window_shift[slots],
+        num_repeats,
+    )
 
 
 def _take_windows(state: SchedulerState) -> list[tuple[int, Window]]:

@@ -156,6 +156,12 @@ class BlockPool:
                 self._hash_of[block] = block_hash
                 self._is_cached[block] = True
 
+    def num_freed_by(self, slots: Int32Array) -> int:
+        """Returns how many blocks would be free if `slots`, each named once, were released."""
+        tables = self._tables[slots]
+        blocks, counts = np.unique(tables[tables >= 0], return_counts=True)
+        return int((self._num_references[blocks] == counts).sum())
+
     def release(self, slot: int) -> None:
         """Takes the blocks of a slot back; without blocks it does nothing.
 

@@ -1,8 +1,12 @@
-"""What a request gets from a step."""
+"""What requests get from a step."""
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
+
+import numpy as np
+
+from optimist_scheduler.core.requests import Int32Array
 
 
 class FinishReason(Enum):
@@ -27,14 +31,37 @@ class Finished:
     num_passes: int = 0
 
 
-class Output(NamedTuple):
-    """New tokens of one request, its end, or both."""
+class Ended(NamedTuple):
+    """A request that is over, and whom to tell."""
 
+    owner: int
+    handle: int
     request_id: str
-    token_ids: list[int]
-    num_accepted_tokens: int
-    """How many of the tokens, from the front, were drafts."""
-    finished: Finished | None = None
+    finished: Finished
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutputs:
+    """The new tokens of one step as columns; rows without a new token are left out."""
+
+    owners: Int32Array
+    """Who added the request [num_rows]."""
+    handles: Int32Array
+    """The owner's number of the request [num_rows]."""
+    num_tokens: Int32Array
+    """New tokens per row, at least 1."""
+    token_ids: Int32Array
+    """The new tokens, row after row [sum(num_tokens)]."""
+    num_accepted_tokens: Int32Array
+    """How many of a row's tokens, from the front, were drafts."""
+    observed: list[tuple[str, list[int]]]
+    """New tokens of the requests that have a prediction and go on, by request id."""
+    ended: list[Ended]
+    """Requests that ended with this step; their last tokens are in the columns."""
+
+
+_NONE: Int32Array = np.empty(0, np.int32)
+NO_OUTPUTS = StepOutputs(_NONE, _NONE, _NONE, _NONE, _NONE, [], [])
 
 
 class RejectionError(Exception):

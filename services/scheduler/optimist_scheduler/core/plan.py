@@ -7,13 +7,24 @@ from optimist_scheduler.core.window import Window
 
 
 @dataclass(frozen=True, slots=True)
+class Admission:
+    """A request that takes a slot."""
+
+    slot: int
+    request: Request
+    token_ids: Int32Array
+    """Prompt and the output so far [num_tokens]."""
+    cached_blocks: Int32Array
+    """Blocks that hold the first tokens' KV already; the beginning of the block table."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One step: released slots first, then admissions, windows and rows."""
 
     sequence: int
     released_slots: list[int]
-    admissions: list[Request]
-    """Requests that take the slot they name; their tokens are those of this moment."""
+    admissions: list[Admission]
     windows: list[tuple[int, Window]]
     """New windows by slot."""
     slots: Int32Array
@@ -26,11 +37,13 @@ class Plan:
     """New KV blocks per row."""
     new_blocks: Int32Array
     """Their ids, row after row [sum(num_new_blocks)]."""
+    num_repeats: int = 0
+    """How often the worker may run the rows again while no newer plan has arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What the worker did; rows in the plan's order."""
+    """What one run of a plan did; rows in the plan's order."""
 
     sequence: int
     slots: Int32Array
@@ -44,16 +57,10 @@ class StepResult:
     num_accepted_tokens: Int32Array
     errors: dict[int, str] = field(default_factory=dict)
     """What went wrong, by slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepInFlight:
-    """What was assumed when a plan was made."""
-
-    sequence: int
-    slots: Int32Array
-    num_draft_tokens: Int32Array
-    emits: Int32Array
-    """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
-    window_shifts: Int32Array
-    """Position in the prediction less output position, in the window of each row."""
+    repeat: int = 0
+    """Which run of the plan; 0 is the first."""
+    num_tokens: int = 0
+    """Tokens that the pass was fed."""
+    step_ns: int = 0
+    idle_ns: int = 0
+    """Time for which the worker had nothing to run before."""

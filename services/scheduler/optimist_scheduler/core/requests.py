@@ -1,17 +1,30 @@
-"""The state of requests: one object for each, and columns for those that run."""
+"""The state of requests: one object for each, and columns for those that have a slot."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from optimist_common.sampling import SamplingParams
-from optimist_scheduler.core.account import PredictionAccount
 from optimist_scheduler.core.window import Window
 
 Int32Array = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
 
 NO_SLOT = -1
+
+
+class SlotStatus(IntEnum):
+    """What a slot is used for."""
+
+    FREE = 0
+    RUNNING = 1
+    LEAVING = 2
+    """Preempted: waits again when the last plan that names it has settled."""
+    ENDED = 3
+    """Over: released when the last plan that names it has settled."""
 
 
 @dataclass(slots=True, eq=False)
@@ -19,8 +32,10 @@ class Request:
     """One request, from add to end."""
 
     request_id: str
-    token_ids: list[int]
-    """Prompt and verified output."""
+    owner: int
+    handle: int
+    token_ids: Int32Array
+    """Prompt and verified output, of a request without a slot [num_tokens]."""
     num_prompt_tokens: int
     max_length: int
     """Length at which the request ends, prompt and output, in tokens."""
@@ -29,48 +44,123 @@ class Request:
     stop_token_ids: frozenset[int]
     sampling: SamplingParams
     num_predicted_tokens: int
-    account: PredictionAccount
+    priority: int
+    """The smaller, the sooner; 0 for all if the policy does not go by priority."""
+    cache_salt: str
+    max_draft_tokens: int
+    """Most drafts per pass."""
+    arrival: int = 0
+    """Counts requests as they were added."""
+    arrival_time: float = 0.0
+    """When the request was added, in seconds."""
+    is_overtaken: bool = False
+    """Whether a request that was added later has been admitted before it."""
+    is_promoted: bool = False
+    """Whether the request goes before all others because it starved."""
+    block_hashes: list[bytes] = field(default_factory=list)
+    """Prefix hashes of the full blocks of its tokens, as far as they were needed."""
     window: Window | None = None
     """The last window that was set, whether it still agrees with the output or not."""
     slot: int = NO_SLOT
     num_passes: int = 0
-    """Forward passes that emitted tokens."""
-    num_lost_plans: int = 0
-    """Plans that named the request and were lost with the worker, since the last one settled."""
-    ended: bool = False
-    """Whether the request is over; one that ends in flight keeps its slot until that is settled."""
+    """Forward passes that emitted tokens, before the present slot."""
+    num_accepted_tokens: int = 0
+    """Predicted tokens that were kept, before the present slot."""
+    prediction_marks: bytes = b""
+    """What was drafted and kept of the prediction, before the present slot."""
+    num_losses: int = 0
+    """Times the worker was lost with a plan that named the request, since it last got a token."""
+    num_passes_when_lost: int = 0
 
     @property
-    def num_output_tokens(self) -> int:
-        """Verified tokens behind the prompt."""
-        return len(self.token_ids) - self.num_prompt_tokens
+    def order(self) -> tuple[bool, int, int]:
+        """Sorts requests: the smallest goes first."""
+        return not self.is_promoted, self.priority, self.arrival
 
-    @property
-    def usable_window(self) -> Window | None:
-        """The window if the output agrees with it and has reached it."""
-        window, position = self.window, self.num_output_tokens
-        if window is None or position < window.base:
-            return None
-        since = self.token_ids[self.num_prompt_tokens + window.base :]
-        return window if window.agrees(window.base, since) else None
+
+class Rows(NamedTuple):
+    """Columns of some slots, read at once [num_rows]."""
+
+    num_tokens: Int32Array
+    num_computed_tokens: Int32Array
+    num_output_placeholders: Int32Array
+    num_plans_in_flight: Int32Array
+    num_emits_in_flight: Int32Array
+    num_lease_tokens: Int32Array
+    max_length: Int32Array
+    window_end: Int32Array
+    draft_width: Int32Array
+    version: Int32Array
+
+
+_OTHER_COLUMNS = (
+    "num_in_flight_tokens",
+    "window_start",
+    "window_shift",
+    "status",
+    "generation",
+    "owner",
+    "handle",
+    "num_prompt_tokens",
+    "num_passes",
+    "num_predicted_tokens",
+    "num_registered_blocks",
+)
 
 
 class RequestTable:
-    """Columns of the requests that run, indexed by slot [max_num_seqs]."""
+    """Columns of the requests that have a slot, indexed by slot [max_num_seqs]."""
 
-    def __init__(self, max_num_seqs: int) -> None:
-        self.num_tokens = np.zeros(max_num_seqs, np.int32)
-        """Prompt and verified output tokens."""
-        self.num_computed_tokens = np.zeros(max_num_seqs, np.int32)
-        """Tokens whose KV is present or in flight, as if every draft were accepted."""
-        self.num_output_placeholders = np.zeros(max_num_seqs, np.int32)
-        """Output tokens in flight, as if every draft were accepted."""
-        self.max_length = np.zeros(max_num_seqs, np.int32)
-        """Length at which the request ends."""
-        self.window_end = np.zeros(max_num_seqs, np.int32)
-        """Length of the sequence at the end of its window; 0 without a window that agrees."""
-        self.window_shift = np.zeros(max_num_seqs, np.int32)
-        """Position in the prediction less output position, inside the window."""
+    num_tokens: Int32Array
+    """Prompt and verified output tokens."""
+    num_computed_tokens: Int32Array
+    """Tokens whose KV is present or in flight, as if every draft were accepted."""
+    num_output_placeholders: Int32Array
+    """Output tokens in flight, as if every draft were accepted."""
+    num_plans_in_flight: Int32Array
+    """Plans in flight that name the slot."""
+    num_emits_in_flight: Int32Array
+    """How many of them emit at least one token."""
+    num_lease_tokens: Int32Array
+    """Tokens that repeats of plans could still add."""
+    max_length: Int32Array
+    """Length at which the request ends."""
+    window_end: Int32Array
+    """Length of the sequence at the end of its window; 0 without a window that agrees."""
+    draft_width: Int32Array
+    """Most drafts of the next pass."""
+    version: Int32Array
+    """Moves whenever something changes what the slot may run, other than its own results."""
+    num_in_flight_tokens: Int32Array
+    """Tokens that plans in flight compute, drafts included."""
+    window_start: Int32Array
+    """Length of the sequence at the beginning of its window."""
+    window_shift: Int32Array
+    """Position in the prediction less position in the sequence, inside the window."""
+    status: Int32Array
+    """A SlotStatus."""
+    generation: Int32Array
+    """Moves when a request takes or leaves the slot."""
+    owner: Int32Array
+    handle: Int32Array
+    num_prompt_tokens: Int32Array
+    num_passes: Int32Array
+    """Forward passes that emitted tokens."""
+    num_predicted_tokens: Int32Array
+    num_registered_blocks: Int32Array
+    """Blocks, from the first on, that the prefix cache knows."""
+
+    def __init__(self, max_num_seqs: int, max_length: int) -> None:
+        names = (*Rows._fields, *_OTHER_COLUMNS)
+        columns = np.zeros((len(names), max_num_seqs), np.int32)
+        for name, column in zip(names, columns, strict=True):
+            setattr(self, name, column)
+        self._scheduled_columns = columns[: len(Rows._fields)]
+        # Memory that is never touched is never taken.
+        self.token_ids = np.zeros((max_num_seqs, max_length), np.int32)
+        """Prompt and verified output [max_num_seqs, max_length]."""
+        self.expected = np.zeros((max_num_seqs, max_length), np.int32)
+        """The window's tokens at their places in the sequence [max_num_seqs, max_length]."""
         self.requests: list[Request | None] = [None] * max_num_seqs
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
 
@@ -79,6 +169,10 @@ class RequestTable:
         """Slots without a request."""
         return len(self._free_slots)
 
+    def gather(self, slots: Int32Array) -> Rows:
+        """Returns the columns that schedules are made from, of some slots."""
+        return Rows(*np.take(self._scheduled_columns, slots, axis=1))
+
     def request(self, slot: int) -> Request:
         """Returns the request in a slot; raises LookupError if it is free."""
         request = self.requests[slot]
@@ -86,32 +180,67 @@ class RequestTable:
             raise LookupError(f"slot {slot} is free")
         return request
 
-    def admit(self, request: Request) -> int:
-        """Gives a request a slot with nothing computed and returns it."""
+    def tokens(self, slot: int) -> Int32Array:
+        """Returns prompt and verified output of a slot, a view [num_tokens]."""
+        return self.token_ids[slot, : self.num_tokens[slot]]
+
+    def admit(self, request: Request, num_cached_tokens: int) -> int:
+        """Gives a request a slot and returns it.
+
+        Args:
+            request: A request without a slot.
+            num_cached_tokens: Its first tokens whose KV is in cached blocks.
+        """
         slot = self._free_slots.pop()
         request.slot = slot
         self.requests[slot] = request
-        self.num_tokens[slot] = len(request.token_ids)
-        self.num_computed_tokens[slot] = 0
-        self.num_output_placeholders[slot] = 0
+        num_tokens = len(request.token_ids)
+        # All but the version, which is the last.
+        self._scheduled_columns[:-1, slot] = 0
+        self.num_tokens[slot] = num_tokens
+        self.num_computed_tokens[slot] = num_cached_tokens
         self.max_length[slot] = request.max_length
-        self.set_window(slot, request)
+        self.num_in_flight_tokens[slot] = 0
+        self.status[slot] = SlotStatus.RUNNING
+        self.owner[slot], self.handle[slot] = request.owner, request.handle
+        self.num_prompt_tokens[slot] = request.num_prompt_tokens
+        self.num_passes[slot] = request.num_passes
+        self.num_predicted_tokens[slot] = request.num_predicted_tokens
+        self.num_registered_blocks[slot] = 0
+        self.token_ids[slot, :num_tokens] = request.token_ids
+        self.generation[slot] += 1
+        self.set_window(slot, request.window)
         return slot
 
-    def release(self, slot: int) -> None:
-        """Takes the request out of its slot."""
-        self.request(slot).slot = NO_SLOT
+    def release(self, slot: int) -> Request:
+        """Takes the request out of its slot, with the tokens that it has by now."""
+        request = self.request(slot)
+        request.slot = NO_SLOT
+        request.token_ids = self.tokens(slot).copy()
+        request.num_passes = int(self.num_passes[slot])
         self.requests[slot] = None
+        self.status[slot] = SlotStatus.FREE
+        self.generation[slot] += 1
+        self.version[slot] += 1
         self._free_slots.append(slot)
+        return request
 
-    def set_window(self, slot: int, request: Request) -> None:
-        """Notes how far the request's window reaches."""
-        window = request.usable_window
+    def set_window(self, slot: int, window: Window | None) -> None:
+        """Notes what a slot's output is expected to go on with, unless it says otherwise."""
+        self.version[slot] += 1
+        self.window_end[slot] = 0
         if window is None:
-            self.window_end[slot] = 0
             return
-        self.window_end[slot] = request.num_prompt_tokens + window.base + len(window.token_ids)
-        self.window_shift[slot] = window.prediction_offset - window.base
+        num_prompt_tokens = int(self.num_prompt_tokens[slot])
+        start = num_prompt_tokens + window.base
+        since = self.tokens(slot)[start:].tolist()
+        if self.num_tokens[slot] < start or not window.agrees(window.base, since):
+            return
+        end = min(start + len(window.token_ids), self.expected.shape[1])
+        self.expected[slot, start:end] = window.token_ids[: end - start]
+        self.window_start[slot] = start
+        self.window_end[slot] = end
+        self.window_shift[slot] = window.prediction_offset - start
 
     def check_integrity(self) -> None:
         """Raises AssertionError if columns, requests and free slots contradict each other."""
@@ -119,13 +248,18 @@ class RequestTable:
         if taken & set(self._free_slots) or len(taken) + self.num_free_slots != len(self.requests):
             raise AssertionError(f"slots {sorted(taken)} taken, {self._free_slots} free")
         for slot in taken:
-            request = self.request(slot)
-            if request.slot != slot or self.num_tokens[slot] != len(request.token_ids):
-                raise AssertionError(f"slot {slot} does not fit {request.request_id}")
-            verified = self.num_computed_tokens[slot] - self.num_output_placeholders[slot]
-            if self.num_output_placeholders[slot] < 0 or verified > self.num_tokens[slot] - 1:
-                raise AssertionError(
-                    f"slot {slot}: {self.num_computed_tokens[slot]} computed, "
-                    f"{self.num_output_placeholders[slot]} placeholders, "
-                    f"{self.num_tokens[slot]} tokens"
-                )
+            self._check_slot(slot)
+
+    def _check_slot(self, slot: int) -> None:
+        rows = self.gather(np.array([slot], np.int32))
+        if self.request(slot).slot != slot or self.status[slot] == SlotStatus.FREE:
+            raise AssertionError(f"slot {slot} does not fit {self.request(slot).request_id}")
+        placeholders = int(rows.num_output_placeholders[0])
+        num_verified = int(rows.num_computed_tokens[0]) - placeholders
+        in_flight = int(rows.num_plans_in_flight[0]), int(self.num_in_flight_tokens[slot])
+        if min(placeholders, *in_flight, int(rows.num_emits_in_flight[0])) < 0 or (
+            self.status[slot] != SlotStatus.ENDED and num_verified > rows.num_tokens[0] - 1
+        ):
+            raise AssertionError(f"slot {slot}: {rows}, {in_flight[1]} tokens in flight")
+        if rows.num_plans_in_flight[0] == 0 and (placeholders or in_flight[1]):
+            raise AssertionError(f"slot {slot}: {rows}, with nothing in flight")

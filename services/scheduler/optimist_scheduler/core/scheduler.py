@@ -1,62 +1,124 @@
 """The scheduler: commands and results in, plans and outputs out."""
 
+from collections.abc import Sequence
+from enum import Enum
+
 from optimist_scheduler.core.apply import apply_schedule
-from optimist_scheduler.core.limits import Limits
-from optimist_scheduler.core.output import Finished, FinishReason, Output, RejectionError
+from optimist_scheduler.core.config import EngineConfig
+from optimist_scheduler.core.deliver import end, tell_end
+from optimist_scheduler.core.output import (
+    NO_OUTPUTS,
+    Ended,
+    Finished,
+    FinishReason,
+    RejectionError,
+    StepOutputs,
+)
 from optimist_scheduler.core.plan import Plan, StepResult
-from optimist_scheduler.core.requests import NO_SLOT, Request
+from optimist_scheduler.core.repair import repair
+from optimist_scheduler.core.requests import Request
 from optimist_scheduler.core.schedule import ScheduleDecision, compute_schedule
-from optimist_scheduler.core.settle import finish, settle
+from optimist_scheduler.core.settle import settle
 from optimist_scheduler.core.state import SchedulerState
+from optimist_scheduler.core.stats import SchedulerStats
 from optimist_scheduler.core.validate import NewRequest, build_request, find_length_fault
 from optimist_scheduler.core.window import Window, is_valid
 
-MAX_LOST_PLANS = 5
+MAX_LOSSES = 5
 """A request that ends the worker each time must not do so for ever."""
 
 
-class Scheduler:
-    """Continuous batching of the requests of one worker."""
+class PauseMode(Enum):
+    """What a pause does with the requests that run."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._state = SchedulerState(limits)
+    KEEP = "keep"
+    """They stay where they are."""
+    WAIT = "wait"
+    """They run to their end; those that wait are kept."""
+    ABORT = "abort"
+    """All requests are ended."""
+
+
+class Scheduler:
+    """Continuous batching of the requests of one worker, some plans ahead of its results."""
+
+    def __init__(self, config: EngineConfig, costs: Sequence[tuple[int, int]] = ()) -> None:
+        """Begins without requests.
+
+        Args:
+            config: Bounds and policies.
+            costs: What passes cost: tokens fed and microseconds, ascending, as far as known.
+        """
+        self.stats = SchedulerStats()
+        self._state = SchedulerState(config, self.stats, costs)
         self._requests: dict[str, Request] = {}
+        self._num_added = 0
+        self._prepared: ScheduleDecision | None = None
+        self._pause: PauseMode | None = None
 
     @property
-    def limits(self) -> Limits:
-        """The bounds of every schedule."""
-        return self._state.limits
+    def config(self) -> EngineConfig:
+        """Bounds and policies of every schedule."""
+        return self._state.config
 
     @property
     def num_running(self) -> int:
-        """Requests with a slot."""
+        """Requests that run."""
         return len(self._state.running)
 
     @property
     def num_waiting(self) -> int:
-        """Requests without a slot."""
-        return len(self._state.waiting)
+        """Requests that wait, or will when the plans in flight have settled."""
+        return len(self._requests) - self.num_running
 
     @property
     def num_free_blocks(self) -> int:
-        """KV blocks that no request owns."""
+        """KV blocks that no request holds, cached ones included."""
         return self._state.blocks.num_free
 
-    def add(self, new: NewRequest) -> None:
+    @property
+    def num_plans_in_flight(self) -> int:
+        """Plans without a result."""
+        return len(self._state.in_flight)
+
+    @property
+    def can_send(self) -> bool:
+        """Whether the worker may be sent one more plan."""
+        return self.num_plans_in_flight < self.config.plan_depth
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a pause is in force."""
+        return self._pause is not None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a pause is in force and nothing runs any more."""
+        if self._pause is None or self._state.in_flight or self._state.may_repeat:
+            return False
+        return self._pause is PauseMode.KEEP or self.num_running == 0
+
+    def add(self, new: NewRequest, now: float) -> None:
         """Lets a request wait for its turn.
+
+        Args:
+            new: The request.
+            now: The time, in seconds.
 
         Raises:
             RejectionError: It can never run, its id is taken, or too many wait.
         """
         if new.request_id in self._requests:
             raise RejectionError(FinishReason.REFUSED, "request_id: is in use by another request")
-        request = build_request(new, self.limits)
-        if self.num_waiting >= self.limits.max_num_waiting:
+        request = build_request(new, self.config)
+        if self.num_waiting >= self.config.max_num_waiting:
             raise RejectionError(
                 FinishReason.OVERLOADED, f"{self.num_waiting} requests wait already"
             )
+        self._num_added += 1
+        request.arrival, request.arrival_time = self._num_added, now
         self._requests[new.request_id] = request
-        self._state.waiting.append(request)
+        self._state.wait(request)
 
     def abort(self, request_id: str) -> Finished | None:
         """Ends a request without an output.
@@ -67,8 +129,16 @@ class Scheduler:
         request = self._requests.pop(request_id, None)
         if request is None:
             return None
-        self._state.end(request)
-        return finish(request, FinishReason.ABORTED, "")
+        return end(self._state, request, FinishReason.ABORTED).finished
+
+    def set_priority(self, request_id: str, priority: int) -> bool:
+        """Changes how urgent a request is; returns False if it is unknown or has ended."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        if self.config.policy == "priority":
+            self._state.set_priority(request, priority)
+        return True
 
     def set_window(self, request_id: str, window: Window) -> bool:
         """Takes what a request is expected to go on with.
@@ -80,24 +150,37 @@ class Scheduler:
         request = self._requests.get(request_id)
         if request is None or (request.window and window.epoch < request.window.epoch):
             return False
-        if not is_valid(window, request.num_predicted_tokens, self.limits.vocab_size):
+        if not is_valid(window, request.num_predicted_tokens, self.config.vocab_size):
             return False
-        request.window = window
-        if request.slot != NO_SLOT:
-            self._state.table.set_window(request.slot, request)
-            self._state.unsent_windows[request.slot] = None
+        self._state.set_window(request, window)
         return True
+
+    def pause(self, mode: PauseMode) -> list[Ended]:
+        """Stops planning, at once or when what runs has ended; returns the requests it ended."""
+        self._pause = mode
+        self._state.takes_requests = False
+        self._discard("pause")
+        if mode is not PauseMode.ABORT:
+            return []
+        requests, self._requests = self._requests, {}
+        return [end(self._state, each, FinishReason.ABORTED) for each in requests.values()]
+
+    def resume(self) -> None:
+        """Goes on after a pause."""
+        self._pause = None
+        self._state.takes_requests = True
 
     def find_unaligned(self) -> list[str]:
         """Returns the requests that have a prediction and no window to draft from."""
-        table = self._state.table
-        unaligned = [
-            request
-            for request in map(table.request, self._state.running)
-            if table.window_end[request.slot] <= len(request.token_ids)
-        ]
-        unaligned += [request for request in self._state.waiting if request.window is None]
-        return [request.request_id for request in unaligned if request.num_predicted_tokens]
+        table, running = self._state.table, self._state.running
+        is_unaligned = (table.num_predicted_tokens[running] > 0) & (
+            table.window_end[running] <= table.num_tokens[running]
+        )
+        unaligned = [table.request(slot) for slot in running[is_unaligned].tolist()]
+        for request in self._state.waiting.requests:
+            if request.num_predicted_tokens and request.window is None:
+                unaligned.append(request)
+        return [request.request_id for request in unaligned]
 
     def compute_schedule(self) -> ScheduleDecision:
         """Decides what runs next; changes nothing."""
@@ -107,62 +190,119 @@ class Scheduler:
         """Carries out a decision that was computed from the present state.
 
         Returns:
-            The plan, which is in flight until `settle`; None if no row runs.
+            The plan, which is in flight until it is settled; None if no row runs.
 
         Raises:
-            RuntimeError: A plan is in flight.
+            RuntimeError: As many plans as may be are in flight.
         """
-        if self._state.in_flight is not None:
-            raise RuntimeError(f"plan {self._state.in_flight.sequence} is in flight")
+        if not self.can_send:
+            raise RuntimeError(f"{self.num_plans_in_flight} plans are in flight")
         return apply_schedule(self._state, decision)
 
-    def schedule(self) -> Plan | None:
-        """Computes and applies."""
-        return self.apply_schedule(self.compute_schedule())
+    def prepare(self) -> None:
+        """Computes the next decision while the worker computes, and keeps it for `schedule`.
 
-    def settle(self, result: StepResult) -> list[Output]:
-        """Takes the result of the plan in flight; raises ResultError if it does not fit."""
+        Nothing is kept if the decision takes blocks away from a request: results to come may
+        give some back.
+        """
+        if not self.config.enable_optimistic_scheduling or self._prepared is not None:
+            return
+        if not self._state.in_flight or self._pause is PauseMode.KEEP:
+            return
+        decision = compute_schedule(self._state.view(is_ahead=True))
+        if decision.num_rows == 0:
+            return
+        self.stats.num_prescheduled += 1
+        if len(decision.preempted):
+            self.stats.preschedule_discards["preemption"] += 1
+        elif decision.rows.is_short:
+            self.stats.preschedule_discards["memory"] += 1
+        else:
+            self._prepared = decision
+
+    def schedule(self, now: float) -> Plan | None:
+        """Returns the next plan: as prepared, repaired where something changed, or computed now.
+
+        Args:
+            now: The time, in seconds.
+        """
+        if not self.can_send or self._pause is PauseMode.KEEP:
+            return None
+        self._state.promote_starved(now)
+        decision = self._take_prepared()
+        if decision is None:
+            decision = self.compute_schedule()
+        return self.apply_schedule(decision)
+
+    def settle(self, result: StepResult) -> StepOutputs:
+        """Takes a result of the worker; raises ResultError if it fits no plan."""
         outputs = settle(self._state, result)
-        for output in outputs:
-            if output.finished is not None:
-                del self._requests[output.request_id]
+        if outputs is None:
+            return NO_OUTPUTS
+        for ended in outputs.ended:
+            del self._requests[ended.request_id]
         return outputs
 
-    def restart(self, limits: Limits) -> list[Output]:
+    def restart(self, config: EngineConfig, costs: Sequence[tuple[int, int]] = ()) -> list[Ended]:
         """Begins anew with a worker that knows nothing.
 
-        What ran waits again, ahead of what waited, and is computed again from its verified tokens.
+        What ran waits again, in the order in which it came, and is computed again from its
+        verified tokens.
 
         Returns:
-            The ends of requests that do not fit the new limits.
+            The ends of requests that do not fit the new worker.
         """
-        old = self._state
-        if old.in_flight is not None:
-            for slot in old.in_flight.slots.tolist():
-                old.table.request(slot).num_lost_plans += 1
-        self._state = SchedulerState(limits)
-        self._state.num_plans = old.num_plans
-        outputs: list[Output] = []
-        for request in [*map(old.table.request, old.running), *old.waiting]:
-            request.slot = NO_SLOT
-            fault = _find_restart_fault(request, limits)
+        self._discard("worker lost")
+        requests = self._state.take_all()
+        old, self._state = (
+            self._state,
+            SchedulerState(config, self.stats, costs, self._state.num_plans),
+        )
+        self._state.takes_requests = old.takes_requests
+        ended: list[Ended] = []
+        for request in requests:
+            fault = _find_restart_fault(request, config)
             if fault is None:
-                request.max_length = min(request.max_length, limits.max_length)
-                self._state.waiting.append(request)
+                request.max_length = min(request.max_length, config.max_length)
+                self._state.wait(request)
             else:
                 del self._requests[request.request_id]
-                finished = finish(request, FinishReason.ERROR, fault)
-                outputs.append(Output(request.request_id, [], 0, finished))
-        return outputs
+                ended.append(tell_end(request, FinishReason.ERROR, fault))
+        return ended
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the state contradicts itself."""
         self._state.check_integrity()
 
+    def _take_prepared(self) -> ScheduleDecision | None:
+        """Returns the prepared decision, repaired; None if there is none that can be."""
+        decision, self._prepared = self._prepared, None
+        if decision is None:
+            return None
+        repaired = repair(self._state.view(), decision)
+        stats = self.stats
+        if repaired.decision is None or repaired.decision.num_rows == 0:
+            stats.preschedule_discards[repaired.reason or "requests over"] += 1
+            return None
+        if repaired.is_hit:
+            stats.num_preschedule_hits += 1
+        else:
+            stats.num_preschedule_repairs += 1
+        stats.num_prescheduled_rows += decision.num_rows
+        stats.num_dropped_rows += repaired.num_dropped
+        stats.num_recomputed_rows += repaired.num_recomputed
+        stats.num_added_rows += repaired.num_added
+        return repaired.decision
 
-def _find_restart_fault(request: Request, limits: Limits) -> str | None:
+    def _discard(self, reason: str) -> None:
+        if self._prepared is not None:
+            self._prepared = None
+            self.stats.preschedule_discards[reason] += 1
+
+
+def _find_restart_fault(request: Request, config: EngineConfig) -> str | None:
     """Returns why a request cannot go on with a new worker; None if it can."""
-    if request.num_lost_plans >= MAX_LOST_PLANS:
-        return f"the worker was lost {request.num_lost_plans} times while it worked on this request"
-    fault = find_length_fault(len(request.token_ids), limits)
+    if request.num_losses >= MAX_LOSSES:
+        return f"the worker was lost {request.num_losses} times while it worked on this request"
+    fault = find_length_fault(len(request.token_ids), config)
     return fault and f"the worker came back smaller: {fault}"

@@ -1,87 +1,278 @@
 """Everything the scheduler knows: who waits, who runs, who owns what, what is in flight."""
 
+from bisect import insort
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from optimist_scheduler.core.account import PredictionAccounts
 from optimist_scheduler.core.blocks import BlockPool
-from optimist_scheduler.core.limits import Limits
-from optimist_scheduler.core.plan import StepInFlight
-from optimist_scheduler.core.requests import NO_SLOT, Request, RequestTable
-from optimist_scheduler.core.schedule import ScheduleView
+from optimist_scheduler.core.config import EngineConfig
+from optimist_scheduler.core.cost import CostCurve
+from optimist_scheduler.core.prefix import hash_blocks
+from optimist_scheduler.core.queue import WaitingQueue
+from optimist_scheduler.core.requests import NO_SLOT, Int32Array, Request, RequestTable, SlotStatus
+from optimist_scheduler.core.stats import SchedulerStats
+from optimist_scheduler.core.stops import StopTokens
+from optimist_scheduler.core.validate import MAX_PREDICTED_TOKENS
+from optimist_scheduler.core.view import NO_SLOTS, ScheduleView
+from optimist_scheduler.core.width import DraftWidths
+from optimist_scheduler.core.window import Window
+
+
+@dataclass(slots=True)
+class StepInFlight:
+    """What was assumed when a plan was made."""
+
+    sequence: int
+    slots: Int32Array
+    generations: Int32Array
+    """Which use of its slot each row was [num_rows]."""
+    num_known_tokens: Int32Array
+    num_draft_tokens: Int32Array
+    emits: Int32Array
+    """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
+    window_shifts: Int32Array
+    """Position in the prediction less position in the sequence, in the window of each row."""
+    num_repeats: int
+    num_runs: int = 0
+    """Results that were settled."""
 
 
 class SchedulerState:
     """The requests of one worker."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.table = RequestTable(limits.max_num_seqs)
+    def __init__(
+        self,
+        config: EngineConfig,
+        stats: SchedulerStats,
+        costs: Sequence[tuple[int, int]] = (),
+        num_plans: int = 0,
+    ) -> None:
+        self.config, self.stats = config, stats
+        max_num_seqs = config.max_num_seqs
+        self.table = RequestTable(max_num_seqs, config.max_length)
         self.blocks = BlockPool(
-            limits.num_blocks,
-            limits.max_num_seqs,
-            limits.num_blocks_for(limits.max_length),
+            config.num_blocks, max_num_seqs, config.num_blocks_for(config.max_length)
         )
-        self.waiting: deque[Request] = deque()
-        self.running: list[int] = []
-        """Slots in the order of admission."""
+        self.accounts = PredictionAccounts(max_num_seqs, MAX_PREDICTED_TOKENS)
+        self.stops = StopTokens(config.vocab_size)
+        self.widths = DraftWidths(config.draft_width, max_num_seqs)
+        self.costs = CostCurve([tokens for tokens, _ in costs], [us for _, us in costs])
+        self.waiting = WaitingQueue()
+        self.takes_requests = True
+        """Whether waiting requests may be admitted."""
         self.released_slots: list[int] = []
         """Slots that the next plan tells the worker to release."""
         self.unsent_windows: dict[int, None] = {}
         """Running slots whose window the worker does not have, in order."""
-        self.in_flight: StepInFlight | None = None
-        self.num_plans = 0
+        self.in_flight: deque[StepInFlight] = deque()
+        """Plans without a result, the oldest first."""
+        self.leased: deque[StepInFlight] = deque()
+        """Plans with a result that the worker may still run again, the oldest first."""
+        self.num_plans = num_plans
+        """Plans that were made; the last one's sequence."""
+        self._running: list[tuple[tuple[bool, int, int], int]] = []
+        self._running_slots: Int32Array | None = None
 
-    def view(self) -> ScheduleView:
-        """Returns what a decision is made from."""
-        running = np.array(self.running, np.int32)
-        return ScheduleView(self.limits, self.table, self.blocks, running, self.waiting)
+    @property
+    def running(self) -> Int32Array:
+        """Slots of the requests that run, the most urgent first [num_running]."""
+        if self._running_slots is None:
+            self._running_slots = np.array([slot for _, slot in self._running], np.int32)
+        return self._running_slots
 
-    def is_in_flight(self, slot: int) -> bool:
-        """Tells whether a plan that has not settled names the slot."""
-        return self.in_flight is not None and slot in self.in_flight.slots
+    @property
+    def fenced(self) -> Int32Array:
+        """Slots that are given back once the plans in flight have settled."""
+        return np.flatnonzero(self.table.status > SlotStatus.RUNNING).astype(np.int32)
 
-    def admit(self, request: Request) -> int:
+    def view(self, *, is_ahead: bool = False) -> ScheduleView:
+        """Returns what a decision is made from.
+
+        Args:
+            is_ahead: Whether the decision is carried out only after the next result.
+        """
+        settling = self.in_flight[0].slots if is_ahead and self.in_flight else NO_SLOTS
+        return ScheduleView(
+            self.config,
+            self.table,
+            self.blocks,
+            self.running,
+            self.fenced,
+            settling,
+            self.waiting.requests if self.takes_requests else (),
+            self.waiting.version,
+        )
+
+    def wait(self, request: Request) -> None:
+        """Lets a request wait for its turn."""
+        if self.config.enable_prefix_caching:
+            self._hash(request, request.token_ids)
+        self.waiting.add(request)
+
+    def admit(self, request: Request, cached_blocks: Int32Array) -> int:
         """Moves a request from waiting to running; returns its slot."""
-        slot = self.table.admit(request)
-        self.running.append(slot)
+        self.waiting.remove(request)
+        self.waiting.note_admission(request)
+        num_cached_tokens = len(cached_blocks) * self.config.block_size
+        slot = self.table.admit(request, num_cached_tokens)
+        self.blocks.take(slot, cached_blocks)
+        self.table.num_registered_blocks[slot] = len(cached_blocks)
+        self.accounts.open(slot, request)
+        self.stops.add(request.stop_token_ids)
+        self.table.draft_width[slot] = self.widths.admit(slot, request.max_draft_tokens)
+        insort(self._running, (request.order, slot))
+        self._running_slots = None
         if request.window is not None:
             self.unsent_windows[slot] = None
+        if self.config.enable_prefix_caching:
+            self.stats.num_prefix_queries += len(request.token_ids)
+            self.stats.num_prefix_hits += num_cached_tokens
         return slot
 
-    def release(self, request: Request) -> None:
-        """Takes slot and blocks of a request back; the next plan tells the worker."""
-        slot = request.slot
-        self.blocks.release(slot)
-        self.table.release(slot)
-        self.unsent_windows.pop(slot, None)
-        self.released_slots.append(slot)
+    def preempt(self, slot: int) -> None:
+        """Takes a running request's blocks; it waits again, to be computed anew.
 
-    def preempt(self, request: Request) -> None:
-        """Moves a running request to the front of the waiting ones; it will be computed anew."""
-        self.running.remove(request.slot)
-        self.release(request)
-        self.waiting.appendleft(request)
+        With plans in flight, that is when they have settled; what they bring is still delivered.
+        """
+        self.stats.num_preemptions += 1
+        self._stop(self.table.request(slot), SlotStatus.LEAVING)
 
     def end(self, request: Request) -> None:
-        """Ends a request; its slot is released at once, or when the plan in flight has settled."""
-        request.ended = True
+        """Ends a request; its slot is released when no plan in flight names it."""
         if request.slot == NO_SLOT:
             self.waiting.remove(request)
+        elif self.table.status[request.slot] == SlotStatus.RUNNING:
+            self._stop(request, SlotStatus.ENDED)
+        else:
+            self.table.status[request.slot] = SlotStatus.ENDED
+
+    def set_priority(self, request: Request, priority: int) -> None:
+        """Changes how urgent a request is, and its place with that."""
+        request.priority = priority
+        if request.slot == NO_SLOT:
+            self.waiting.resort()
+        self._running = sorted((self.table.request(slot).order, slot) for _, slot in self._running)
+        self._running_slots = None
+
+    def set_window(self, request: Request, window: Window) -> None:
+        """Replaces a request's window."""
+        request.window = window
+        if request.slot == NO_SLOT:
+            self.waiting.touch()
             return
-        self.running.remove(request.slot)
-        if not self.is_in_flight(request.slot):
-            self.release(request)
+        self.table.set_window(request.slot, window)
+        self.unsent_windows[request.slot] = None
+
+    def promote_starved(self, now: float) -> None:
+        """Lets requests that were overtaken for too long go first."""
+        self.stats.num_starved += self.waiting.promote(now, self.config.starvation_seconds)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the worker may still run a plan again that has a result."""
+        return any(
+            step.num_runs <= step.num_repeats
+            and bool(
+                (
+                    (self.table.generation[step.slots] == step.generations)
+                    & (self.table.status[step.slots] != SlotStatus.ENDED)
+                ).any()
+            )
+            for step in self.leased
+        )
+
+    def take_all(self) -> list[Request]:
+        """Returns all requests that are not over, without slots; this state is of no use then."""
+        in_flight = {slot for step in self.in_flight for slot in step.slots.tolist()}
+        requests = list(self.waiting.requests)
+        for slot in np.flatnonzero(self.table.status).tolist():
+            if self.table.status[slot] == SlotStatus.ENDED:
+                continue
+            self.accounts.close(slot, self.table.request(slot))
+            request = self.table.release(slot)
+            if request.num_passes > request.num_passes_when_lost:
+                request.num_losses = 0
+            request.num_losses += slot in in_flight
+            request.num_passes_when_lost = request.num_passes
+            requests.append(request)
+        return requests
+
+    def release_settled(self, slots: Int32Array) -> None:
+        """Releases those of `slots` that are fenced and in no plan in flight any more."""
+        table = self.table
+        is_over = (table.status[slots] > SlotStatus.RUNNING) & (
+            table.num_plans_in_flight[slots] == 0
+        )
+        if is_over.any():
+            for slot in slots[is_over].tolist():
+                self._release(slot)
+
+    def register_prompts(self, slots: Int32Array) -> None:
+        """Lets the prefix cache know the prompt blocks of slots that were computed by now."""
+        table, block_size = self.table, self.config.block_size
+        settled = table.num_computed_tokens[slots] - table.num_in_flight_tokens[slots]
+        num_full = np.minimum(settled, table.num_prompt_tokens[slots]) // block_size
+        is_new = num_full > table.num_registered_blocks[slots]
+        if is_new.any():
+            for slot, count in zip(slots[is_new].tolist(), num_full[is_new].tolist(), strict=True):
+                self._register(slot, count)
+
+    def _stop(self, request: Request, status: SlotStatus) -> None:
+        slot = request.slot
+        self._running.remove((request.order, slot))
+        self._running_slots = None
+        self.table.status[slot] = status
+        self.table.version[slot] += 1
+        self.release_settled(np.array([slot], np.int32))
+
+    def _release(self, slot: int) -> None:
+        """Takes slot and blocks of a request back; the next plan tells the worker."""
+        is_over = self.table.status[slot] == SlotStatus.ENDED
+        if self.config.enable_prefix_caching:
+            # The KV of the last token is not computed.
+            num_computed = min(
+                int(self.table.num_computed_tokens[slot]), int(self.table.num_tokens[slot]) - 1
+            )
+            self._register(slot, num_computed // self.config.block_size)
+        self.blocks.release(slot)
+        request = self.table.release(slot)
+        self.accounts.close(slot, request)
+        self.stops.remove(request.stop_token_ids)
+        self.unsent_windows.pop(slot, None)
+        self.released_slots.append(slot)
+        if not is_over:
+            self.wait(request)
+
+    def _register(self, slot: int, num_blocks: int) -> None:
+        first = int(self.table.num_registered_blocks[slot])
+        if num_blocks <= first:
+            return
+        request = self.table.request(slot)
+        self._hash(request, self.table.tokens(slot)[: num_blocks * self.config.block_size])
+        self.blocks.register(slot, first, request.block_hashes[first:num_blocks])
+        self.table.num_registered_blocks[slot] = num_blocks
+
+    def _hash(self, request: Request, token_ids: Int32Array) -> None:
+        if len(request.block_hashes) < len(token_ids) // self.config.block_size:
+            request.block_hashes = hash_blocks(
+                token_ids, self.config.block_size, request.cache_salt, request.block_hashes
+            )
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the parts contradict each other."""
         self.blocks.check_integrity()
         self.table.check_integrity()
+        running = set(self.running.tolist())
         for slot, request in enumerate(self.table.requests):
+            status = self.table.status[slot]
             if request is None:
-                if self.blocks.num_blocks[slot] or slot in self.running:
+                if self.blocks.num_blocks[slot] or status != SlotStatus.FREE:
                     raise AssertionError(f"slot {slot} is free and holds something")
-            elif (slot in self.running) == request.ended:
-                raise AssertionError(f"slot {slot}: {request.request_id} runs and has ended")
-        if any(request.slot != NO_SLOT or request.ended for request in self.waiting):
-            raise AssertionError("a waiting request has a slot, or has ended")
+            elif (slot in running) != (status == SlotStatus.RUNNING):
+                raise AssertionError(f"slot {slot}: {request.request_id} has status {status}")
+        if any(request.slot != NO_SLOT for request in self.waiting.requests):
+            raise AssertionError("a waiting request has a slot")

@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from optimist_common.sampling import SamplingParams
-from optimist_scheduler.core.account import PredictionAccount
-from optimist_scheduler.core.limits import Limits
+from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.output import FinishReason, RejectionError
 from optimist_scheduler.core.requests import Request
 
 MAX_REQUEST_ID_LENGTH = 256
 MAX_PREDICTED_TOKENS = 262_144
+MAX_CACHE_SALT_BYTES = 256
+MAX_PRIORITY = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,30 +27,46 @@ class NewRequest:
     stop_token_ids: list[int] = field(default_factory=list)
     min_tokens: int = 0
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 0
+    """The smaller, the sooner, if the policy goes by priority."""
+    cache_salt: str = ""
+    """Only requests of the same salt share cached blocks."""
+    max_draft_tokens: int | None = None
+    """Most drafts per pass; None for the scheduler's own limit."""
+    owner: int = 0
+    """Whom to tell: a number of the caller."""
+    handle: int = 0
+    """The owner's number of the request."""
 
 
-def build_request(new: NewRequest, limits: Limits) -> Request:
+def build_request(new: NewRequest, config: EngineConfig) -> Request:
     """Returns the request; raises RejectionError (REFUSED) if it can never run."""
-    fault = _find_fault(new, limits)
-    if fault is None and (wrong := new.sampling.fault(limits.vocab_size)):
+    fault = _find_fault(new, config)
+    if fault is None and (wrong := new.sampling.fault(config.vocab_size)):
         fault = f"sampling.{wrong}"
     if fault is not None:
         raise RejectionError(FinishReason.REFUSED, fault)
     num_prompt_tokens = len(new.prompt_token_ids)
     return Request(
         request_id=new.request_id,
-        token_ids=list(new.prompt_token_ids),
+        owner=new.owner,
+        handle=new.handle,
+        token_ids=np.array(new.prompt_token_ids, np.int32),
         num_prompt_tokens=num_prompt_tokens,
-        max_length=min(num_prompt_tokens + new.max_tokens, limits.max_length),
+        max_length=min(num_prompt_tokens + new.max_tokens, config.max_length),
         min_length=num_prompt_tokens + new.min_tokens,
         stop_token_ids=frozenset(new.stop_token_ids),
         sampling=new.sampling,
         num_predicted_tokens=len(new.predicted_token_ids),
-        account=PredictionAccount(len(new.predicted_token_ids)),
+        priority=new.priority if config.policy == "priority" else 0,
+        cache_salt=new.cache_salt,
+        max_draft_tokens=config.num_speculative_tokens
+        if new.max_draft_tokens is None
+        else min(new.max_draft_tokens, config.num_speculative_tokens),
     )
 
 
-def _find_fault(new: NewRequest, limits: Limits) -> str | None:
+def _find_fault(new: NewRequest, config: EngineConfig) -> str | None:
     num_prompt_tokens = len(new.prompt_token_ids)
     if not 0 < len(new.request_id) <= MAX_REQUEST_ID_LENGTH:
         return (
@@ -56,12 +75,14 @@ def _find_fault(new: NewRequest, limits: Limits) -> str | None:
         )
     if num_prompt_tokens == 0:
         return "prompt_token_ids: must not be empty"
-    if fault := find_length_fault(num_prompt_tokens, limits):
+    if fault := find_length_fault(num_prompt_tokens, config):
         return fault
     if new.max_tokens < 1:
         return f"max_tokens: must be at least 1, not {new.max_tokens}"
     if new.min_tokens < 0:
         return f"min_tokens: must be at least 0, not {new.min_tokens}"
+    if fault := _find_option_fault(new):
+        return fault
     if len(new.predicted_token_ids) > MAX_PREDICTED_TOKENS:
         return (
             f"predicted_token_ids: must be at most {MAX_PREDICTED_TOKENS} tokens, "
@@ -72,21 +93,31 @@ def _find_fault(new: NewRequest, limits: Limits) -> str | None:
         ("predicted_token_ids", new.predicted_token_ids),
         ("stop_token_ids", new.stop_token_ids),
     ):
-        if not _in_vocabulary(token_ids, limits.vocab_size):
-            return f"{name}: must be from 0 to {limits.vocab_size - 1}"
+        if not _in_vocabulary(token_ids, config.vocab_size):
+            return f"{name}: must be from 0 to {config.vocab_size - 1}"
     return None
 
 
-def find_length_fault(num_tokens: int, limits: Limits) -> str | None:
+def _find_option_fault(new: NewRequest) -> str | None:
+    if abs(new.priority) > MAX_PRIORITY:
+        return f"priority: must be from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {new.priority}"
+    if len(new.cache_salt.encode()) > MAX_CACHE_SALT_BYTES:
+        return f"cache_salt: must be at most {MAX_CACHE_SALT_BYTES} bytes"
+    if new.max_draft_tokens is not None and new.max_draft_tokens < 0:
+        return f"max_draft_tokens: must be at least 0, not {new.max_draft_tokens}"
+    return None
+
+
+def find_length_fault(num_tokens: int, config: EngineConfig) -> str | None:
     """Returns why a prompt of `num_tokens` leaves no room for one more token; None if it does."""
-    if num_tokens >= limits.max_model_len:
+    if num_tokens >= config.max_model_len:
         return (
-            f"prompt_token_ids: must be at most {limits.max_model_len - 1} tokens "
+            f"prompt_token_ids: must be at most {config.max_model_len - 1} tokens "
             f"for this model, not {num_tokens}"
         )
-    if num_tokens >= limits.kv_capacity_tokens:
+    if num_tokens >= config.kv_capacity_tokens:
         return (
-            f"prompt_token_ids: must be at most {limits.kv_capacity_tokens - 1} tokens "
+            f"prompt_token_ids: must be at most {config.kv_capacity_tokens - 1} tokens "
             f"for the KV memory of the worker, not {num_tokens}"
         )
     return None

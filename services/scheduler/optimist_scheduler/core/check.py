@@ -1,0 +1,83 @@
+"""Whether a result can be what became of a plan."""
+
+import numpy as np
+
+from optimist_scheduler.core.plan import StepResult
+from optimist_scheduler.core.requests import BoolArray
+from optimist_scheduler.core.state import SchedulerState, StepInFlight
+
+
+class ResultError(ValueError):
+    """A result that cannot be the plan's; the message names the column."""
+
+
+def find_step(state: SchedulerState, result: StepResult) -> StepInFlight | None:
+    """Returns the step that a result belongs to; None for one that was settled before.
+
+    Raises:
+        ResultError: Its turn has not come.
+    """
+    if result.repeat == 0:
+        if state.in_flight and result.sequence == state.in_flight[0].sequence:
+            return state.in_flight[0]
+        oldest = state.in_flight[0].sequence if state.in_flight else state.num_plans + 1
+    else:
+        leased = state.leased[0] if state.leased else None
+        if leased and result.sequence == leased.sequence:
+            if result.repeat == leased.num_runs <= leased.num_repeats:
+                return leased
+            if result.repeat >= leased.num_runs:
+                raise ResultError(f"repeat: {result.repeat} instead of {leased.num_runs}")
+        oldest = state.in_flight[0].sequence if state.in_flight else state.num_plans + 1
+    if result.sequence < oldest:
+        return None
+    raise ResultError(f"sequence: {result.sequence} instead of {oldest}")
+
+
+def check_result(
+    state: SchedulerState, step: StepInFlight, alive: BoolArray, result: StepResult
+) -> None:
+    """Raises ResultError unless a result fits its plan; rows of requests that are over may lag.
+
+    Args:
+        state: The state before the result.
+        step: The plan.
+        alive: Which of its rows belong to requests that are not over [num_rows].
+        result: The result.
+    """
+    _check_shape(step, result)
+    emitted, drafted = result.num_emitted_tokens, result.num_drafted_tokens
+    accepted = result.num_accepted_tokens
+    if ((accepted < 0) | (accepted > drafted) | (drafted > step.num_draft_tokens)).any():
+        raise ResultError("num_drafted_tokens: more accepted than drafted, or than planned")
+    emits = np.ones_like(step.emits) if result.repeat else step.emits
+    works = alive
+    if result.errors:
+        fails = np.isin(step.slots, list(result.errors))
+        emits, works = emits * ~fails, alive & ~fails
+    wanted = emits * (1 + accepted)
+    if ((emitted != wanted) & (alive | (emitted != 0))).any():
+        raise ResultError("num_emitted_tokens: not one more than accepted where the row emits")
+    ends = state.table.num_tokens[step.slots] + emitted
+    fits = (result.lengths == ends) & (ends <= state.table.max_length[step.slots])
+    if (works & ~fits).any():
+        raise ResultError("lengths: not the known length and what was emitted, or too long")
+    tokens = result.token_ids
+    if len(tokens) and (tokens.min() < 0 or tokens.max() >= state.config.vocab_size):
+        raise ResultError(f"token_ids: not from 0 to {state.config.vocab_size - 1}")
+
+
+def _check_shape(step: StepInFlight, result: StepResult) -> None:
+    if not np.array_equal(result.slots, step.slots):
+        raise ResultError("slots: not those of the plan")
+    columns = (
+        result.lengths,
+        result.num_emitted_tokens,
+        result.num_drafted_tokens,
+        result.num_accepted_tokens,
+    )
+    if any(len(column) != len(step.slots) for column in columns):
+        raise ResultError("lengths, num_*_tokens: not one element per row")
+    num_tokens = int(result.num_emitted_tokens.sum())
+    if len(result.token_ids) != num_tokens:
+        raise ResultError(f"token_ids: {len(result.token_ids)} instead of {num_tokens}")

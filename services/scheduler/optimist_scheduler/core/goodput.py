@@ -1,0 +1,156 @@
+"""Draft width by goodput: the drafts that bring the most tokens per time of the pass.
+
+A pass of rows with widths n_i emits sum over rows of 1 + a_i + a_i^2 + ... + a_i^n_i tokens in the
+mean and costs what a pass of base_tokens + sum of n_i tokens costs. The j-th draft of a row adds
+a_i^j, falling in j, so the best drafts of any total are those with the highest values: all above
+one threshold that the rows share. What is left is a search over thresholds, here over their
+depth d = -log threshold: n_i = floor(d / h_i) with the row's hazard h_i = -log a_i.
+
+Goodput as the objective: SmartSpec / TurboSpec (arXiv 2406.14066). Off without gain, and probes to
+find out when that changes: Cascade (arXiv 2506.20675).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from optimist_scheduler.core.cost import CostCurve
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+
+MIN_GAIN = 1.02
+"""Drafts have to raise the goodput of a pass without drafts by this factor."""
+MIN_HAZARD = 1 / 1024
+MAX_DEPTH = 9.0
+"""Deepest threshold that is tried: a draft with less than exp(-9) to bring is never worth it."""
+
+# The first is replaced by 0, the second is the first depth at which a row gets a draft.
+_COARSE = np.concatenate([[0], np.linspace(0, 1, 31)]).astype(np.float32)
+_FINE = np.linspace(0, 1, 17, dtype=np.float32)
+
+
+class _Rows(NamedTuple):
+    """The rows that may draft, as columns [num_rows]."""
+
+    hazards: Float32Array
+    limits: Float32Array
+    scales: Float32Array
+    """a / (1 - a): expected accepted drafts of an endless chain."""
+
+
+class _Passes(NamedTuple):
+    """Passes of all rows, one per depth of the threshold, deeper and deeper."""
+
+    widths: Float32Array
+    """[num_depths, num_rows]"""
+    num_drafts: Float32Array
+    """[num_depths]"""
+    num_accepted: Float32Array
+    """Expected accepted drafts [num_depths]."""
+
+
+def choose_goodput(
+    rates: npt.NDArray[np.floating],
+    limits: Int32Array,
+    base_tokens: int,
+    curve: CostCurve,
+    num_rows: int,
+) -> Int32Array:
+    """Chooses widths that maximise expected tokens over cost of the pass.
+
+    Args:
+        rates: Chance that a draft is accepted, given those before it were [num_drafting].
+        limits: Most drafts [num_drafting].
+        base_tokens: Tokens of the pass without drafts.
+        curve: Time of a pass by its tokens.
+        num_rows: Rows of the pass that emit a token without drafts, the drafting ones included.
+
+    Returns:
+        Drafts per row, 0 to its limit; all 0 where they would gain less than 2 % [num_drafting].
+    """
+    widths = np.zeros_like(limits)
+    able = np.flatnonzero(limits)
+    if len(able) == 0:
+        return widths
+    rows = _make_rows(rates[able], limits[able])
+    depths = _make_depths(rows)
+    passes = _make_passes(rows, depths)
+    _, num_drafts = _find_best(passes, base_tokens, curve, num_rows)
+    passes = _make_passes(rows, _refine(depths, passes, num_drafts))
+    goodput, num_drafts = _find_best(passes, base_tokens, curve, num_rows)
+    if goodput * float(curve.cost(base_tokens)) >= MIN_GAIN * num_rows:
+        widths[able] = _fill(passes, num_drafts, rows)
+    return widths
+
+
+def _make_rows(rates: npt.NDArray[np.floating], limits: Int32Array) -> _Rows:
+    floored = np.maximum(rates, 1e-9).astype(np.float32)
+    hazards = np.maximum(-np.log(floored), np.float32(MIN_HAZARD))
+    return _Rows(hazards, limits.astype(np.float32), 1 / np.expm1(hazards))
+
+
+def _make_depths(rows: _Rows) -> Float32Array:
+    """Returns depths from no drafts at all to all that are worth a try, geometric [num_depths]."""
+    first = float(rows.hazards.min())
+    last = max(first, min(float((rows.hazards * rows.limits).max()), MAX_DEPTH))
+    depths: Float32Array = first * np.exp(_COARSE * np.float32(math.log(last / first)))
+    depths[0] = 0
+    return depths
+
+
+def _refine(depths: Float32Array, passes: _Passes, num_drafts: float) -> Float32Array:
+    """Returns depths from the last with fewer drafts to the first with more [num_depths]."""
+    index = int(passes.num_drafts.searchsorted(num_drafts))
+    middle = depths[index]
+    below, above = depths[max(index - 1, 0)], depths[min(index + 1, len(depths) - 1)]
+    return np.concatenate(
+        [below + _FINE[:-1] * (middle - below), middle + _FINE * (above - middle)]
+    )
+
+
+def _make_passes(rows: _Rows, depths: Float32Array) -> _Passes:
+    # A hazard divides its own multiples; rounding must not make that one draft less.
+    widths = np.multiply.outer(depths, (1 + 1e-5) / rows.hazards)
+    np.floor(widths, out=widths)
+    np.minimum(widths, rows.limits, out=widths)
+    beyond = np.exp(widths * -rows.hazards)
+    return _Passes(
+        widths, widths @ np.ones_like(rows.limits), rows.scales.sum() - beyond @ rows.scales
+    )
+
+
+def _find_best(
+    passes: _Passes, base_tokens: int, curve: CostCurve, num_rows: int
+) -> tuple[float, float]:
+    """Returns the best goodput and its drafts, at a depth or where a knot of the curve is reached.
+
+    Between two depths the tokens are taken to grow in proportion, which is exact for rows of equal
+    rates. There the goodput has no maximum except at knots.
+    """
+    knots = np.maximum(curve.knots - base_tokens, passes.num_drafts[0])
+    knots = np.minimum(knots, passes.num_drafts[-1])
+    num_drafts = np.concatenate([passes.num_drafts, knots])
+    num_accepted = np.interp(num_drafts, passes.num_drafts, passes.num_accepted)
+    goodputs = (num_accepted + num_rows) / curve.cost(num_drafts + base_tokens)
+    best = goodputs.argmax()
+    return float(goodputs[best]), float(num_drafts[best])
+
+
+def _fill(passes: _Passes, num_drafts: float, rows: _Rows) -> Int32Array:
+    """Returns widths with `num_drafts` in total: a depth's, and of the next one what still fits.
+
+    Rows with higher rates come first, so no row gets more than one that is accepted more often.
+    """
+    index = int(passes.num_drafts.searchsorted(num_drafts))
+    widths: Int32Array = passes.widths[index].astype(np.int32)
+    surplus = int(passes.num_drafts[index]) - int(num_drafts)
+    if surplus > 0:
+        spare = widths - passes.widths[index - 1].astype(np.int32)
+        last_first = np.argsort(-rows.hazards, kind="stable")
+        given_up = spare[last_first]
+        given_up = np.clip(surplus - (np.cumsum(given_up) - given_up), 0, given_up)
+        widths[last_first] -= given_up.astype(np.int32)
+    return widths

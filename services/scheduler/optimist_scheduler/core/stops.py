@@ -1,0 +1,27 @@
+"""Which tokens end some request."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from optimist_scheduler.core.requests import BoolArray, Int32Array
+
+
+class StopTokens:
+    """Counts, per token, the requests that it may end, so that most steps need one look."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._counts = np.zeros(vocab_size, np.int32)
+
+    def add(self, token_ids: Collection[int]) -> None:
+        """Counts a request with these stop tokens."""
+        self._counts[list(token_ids)] += 1
+
+    def remove(self, token_ids: Collection[int]) -> None:
+        """Counts it no longer."""
+        self._counts[list(token_ids)] -= 1
+
+    def find(self, token_ids: Int32Array) -> BoolArray:
+        """Returns which tokens may end some request [num_tokens]."""
+        found: BoolArray = self._counts[token_ids] > 0
+        return found

@@ -1,0 +1,102 @@
+"""How many drafts each row may have: one object that learns from results and chooses widths."""
+
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from optimist_scheduler.core.acceptance import Acceptance
+from optimist_scheduler.core.adaptive import AdaptiveWidths
+from optimist_scheduler.core.cost import CostCurve
+from optimist_scheduler.core.crossover import choose_crossover
+from optimist_scheduler.core.goodput import choose_goodput
+
+Int32Array = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
+
+PROBE_PERIOD = 64
+"""A row whose drafts are off gets one with every so many choices."""
+
+
+class DraftWidths:
+    """What is known of the rows' drafts, by slot, and the policy that makes widths of it.
+
+    - fixed: each request's own limit.
+    - goodput: most expected tokens per time of the pass (`goodput.py`).
+    - adaptive: one up or down by the accepted share (`adaptive.py`).
+    - crossover: the limit where that is faster than no drafts, else 0 (`crossover.py`).
+    """
+
+    def __init__(self, policy: DraftWidthPolicy, max_num_seqs: int) -> None:
+        """Starts with empty slots; raises ValueError if there is no such policy."""
+        if policy not in get_args(DraftWidthPolicy):
+            raise ValueError(f"draft_width must be one of {get_args(DraftWidthPolicy)}: {policy!r}")
+        self._policy = policy
+        self._limits = np.zeros(max_num_seqs, np.int32)
+        self._acceptance = Acceptance(max_num_seqs)
+        self._adaptive = AdaptiveWidths(max_num_seqs)
+
+    def admit(self, slot: int, limit: int) -> int:
+        """Starts a request that may have up to `limit` drafts a pass; 0 turns them off for it.
+
+        Returns:
+            The width to begin with.
+        """
+        self._limits[slot] = limit
+        self._acceptance.reset(slot)
+        self._adaptive.reset(slot, limit)
+        return int(self._start(np.asarray([slot], np.int32))[0])
+
+    def observe(self, slots: Int32Array, drafted: Int32Array, accepted: Int32Array) -> None:
+        """Learns from the rows of a settled step.
+
+        A row that had a window but no drafts counts too: its emitted tokens are compared with the
+        window as if that had been drafted.
+
+        Args:
+            slots: Each at most once [num_rows].
+            drafted: Drafts that were verified; a row with 0 is left as it is [num_rows].
+            accepted: How many of them were accepted, at most `drafted` [num_rows].
+        """
+        if self._policy == "adaptive":
+            self._adaptive.observe(slots, drafted, accepted)
+        elif self._policy != "fixed":
+            self._acceptance.observe(slots, accepted, np.minimum(accepted + 1, drafted))
+
+    def choose(
+        self,
+        slots: Int32Array,
+        drafting: BoolArray,
+        base_tokens: int,
+        curve: CostCurve,
+        choice: int,
+    ) -> Int32Array:
+        """Returns the most drafts per row, 0 to the request's limit; changes nothing.
+
+        Args:
+            slots: The rows that emit a token in a pass [num_rows].
+            drafting: Whether a row has something to draft from. One that has not takes no part: it
+                costs nothing, and its width is the one to begin with once it has [num_rows].
+            base_tokens: Tokens of the pass without drafts.
+            curve: Time of a pass by its tokens.
+            choice: Number of the choice, counted up by the caller; decides whose turn it is to be
+                probed.
+        """
+        widths = self._start(slots)
+        if self._policy not in ("goodput", "crossover"):
+            return widths
+        limits = self._limits[slots[drafting]]
+        rates = self._acceptance.rate(slots[drafting])
+        if self._policy == "goodput":
+            chosen = choose_goodput(rates, limits, base_tokens, curve, len(slots))
+        else:
+            chosen = choose_crossover(rates, limits, base_tokens, curve)
+        probed = (slots[drafting] + choice) % PROBE_PERIOD == 0
+        widths[drafting] = np.maximum(chosen, np.minimum(limits, probed))
+        return widths
+
+    def _start(self, slots: Int32Array) -> Int32Array:
+        """Returns widths that take no costs into account [num_rows]."""
+        return self._adaptive.choose(slots) if self._policy == "adaptive" else self._limits[slots]
