@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.plan import Admission, Plan, PlannedRow, RowResult, WindowUpdate
+from optimist_worker.core.plan import Admission, Plan, PlannedRow, StepResult, WindowUpdate
 from optimist_worker.model import load_model
 from optimist_worker.runner import Runner
 
@@ -19,6 +21,17 @@ Predict = Callable[[list[int]], list[int]]
 """From the output so far to the tokens it is expected to go on with."""
 
 
+class RowResult(NamedTuple):
+    """One row of a result."""
+
+    slot: int
+    length: int
+    token_ids: list[int]
+    num_drafted_tokens: int
+    num_accepted_tokens: int
+    error: str | None
+
+
 def build_runner(path: Path, dtype: str = "float64") -> Runner:
     torch.set_num_threads(1)
     return Runner(load_model(str(path), dtype, "cpu"), NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN)
@@ -29,9 +42,10 @@ def admit(
     token_ids: Sequence[int],
     sampling: SamplingParams = GREEDY,
     num_prompt_tokens: int | None = None,
+    **options: Any,
 ) -> Admission:
     num_prompt = len(token_ids) if num_prompt_tokens is None else num_prompt_tokens
-    return Admission(slot, f"request-{slot}", list(token_ids), num_prompt, sampling)
+    return Admission(slot, f"request-{slot}", list(token_ids), num_prompt, sampling, **options)
 
 
 def blocks_of(slot: int, number: int = 8) -> list[int]:
@@ -39,8 +53,37 @@ def blocks_of(slot: int, number: int = 8) -> list[int]:
     return [NUM_BLOCKS - 1 - slot - 12 * i for i in range(number)]
 
 
+def plan_rows(sequence: int, rows: Sequence[PlannedRow] = (), **parts: Any) -> Plan:
+    columns = np.array([row[:3] for row in rows], dtype=np.int32).reshape(-1, 3)
+    blocks = [row.new_blocks for row in rows]
+    return Plan(
+        sequence,
+        slots=columns[:, 0],
+        num_known_tokens=columns[:, 1],
+        num_draft_tokens=columns[:, 2],
+        num_new_blocks=np.array([len(new) for new in blocks], dtype=np.int32),
+        new_blocks=np.array([block for new in blocks for block in new], dtype=np.int32),
+        **parts,
+    )
+
+
+def rows_of(result: StepResult) -> list[RowResult]:
+    ends = np.cumsum(result.num_emitted_tokens)
+    return [
+        RowResult(
+            slot=int(slot),
+            length=int(result.lengths[i]),
+            token_ids=result.token_ids[ends[i] - result.num_emitted_tokens[i] : ends[i]].tolist(),
+            num_drafted_tokens=int(result.num_drafted_tokens[i]),
+            num_accepted_tokens=int(result.num_accepted_tokens[i]),
+            error=result.errors.get(int(slot)),
+        )
+        for i, slot in enumerate(result.slots)
+    ]
+
+
 def run(runner: Runner, plan: Plan) -> list[RowResult]:
-    return runner.execute(plan).rows
+    return rows_of(runner.execute(plan))
 
 
 def generate(
@@ -56,9 +99,8 @@ def generate(
     """Generates on slot 0 of a runner from which everything is released."""
     runner.release_all()
     output: list[int] = []
-    plan = Plan(
-        0, admissions=[admit(0, prompt, sampling)], rows=[PlannedRow(0, chunk, width, blocks_of(0))]
-    )
+    first = PlannedRow(0, chunk, width, blocks_of(0))
+    plan = plan_rows(0, [first], admissions=[admit(0, prompt, sampling)])
     while True:
         (row,) = run(runner, plan)
         assert row.error is None, row.error
@@ -69,4 +111,4 @@ def generate(
         windows = []
         if predict is not None:
             windows = [WindowUpdate(0, len(output), predict(output))]
-        plan = Plan(0, windows=windows, rows=[PlannedRow(0, chunk, width, [])])
+        plan = plan_rows(0, [PlannedRow(0, chunk, width, [])], windows=windows)

@@ -25,7 +25,7 @@ def test_emitted_are_the_accepted_drafts_and_one_token(
 def test_rows_in_the_middle_of_a_prompt_choose_nothing() -> None:
     sampled = SamplingParams(temperature=1.0)
     for sampling in (SamplingParams(), sampled):
-        row = Row(0, Slot("a", [1, 2, 3], 3, sampling), 2, [])
+        row = Row(0, Slot("a", [1, 2, 3], 3, sampling, 100), 2, [])
         assert choose_tokens(torch.zeros(0, 8), [row]) == [[]]
         assert accept([], []) == []
 
@@ -34,9 +34,9 @@ def test_greedy_and_sampled_rows_share_a_batch() -> None:
     logits = torch.full((4, 8), -50.0)
     logits[torch.arange(4), torch.tensor([5, 6, 7, 1])] = 50.0
     rows = [
-        Row(0, Slot("a", [1, 2], 2, SamplingParams()), 2, [5]),
-        Row(1, Slot("b", [1, 2], 2, SamplingParams(temperature=1.0, seed=1)), 2, []),
-        Row(2, Slot("c", [1, 2], 2, SamplingParams(logit_bias={3: 200.0})), 2, []),
+        Row(0, Slot("a", [1, 2], 2, SamplingParams(), 100), 2, [5]),
+        Row(1, Slot("b", [1, 2], 2, SamplingParams(temperature=1.0, seed=1), 100), 2, []),
+        Row(2, Slot("c", [1, 2], 2, SamplingParams(logit_bias={3: 200.0}), 100), 2, []),
     ]
     assert choose_tokens(logits, rows) == [[5, 6], [7], [3]]
 
@@ -44,6 +44,6 @@ def test_greedy_and_sampled_rows_share_a_batch() -> None:
 def test_logits_that_are_not_finite_spoil_their_row_alone() -> None:
     logits = torch.zeros(3, 8)
     logits[1, 4] = float("nan")
-    rows = [Row(slot, Slot("a", [1], 1, SamplingParams()), 1, []) for slot in range(3)]
+    rows = [Row(slot, Slot("a", [1], 1, SamplingParams(), 100), 1, []) for slot in range(3)]
     choices = choose_tokens(logits, rows)
     assert [choice is None for choice in choices] == [False, True, False]

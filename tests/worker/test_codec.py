@@ -1,12 +1,17 @@
+import subprocess
+import sys
 from collections.abc import Callable
 
+import numpy as np
 import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
 
 from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
+from optimist_common.columns import Int32Column, floats_to_bytes, from_bytes, to_bytes
 from optimist_worker.codec import Limits, decode_plan, encode_result
-from optimist_worker.core.plan import PlanError, PlannedRow, RowResult, StepResult
+from optimist_worker.core.plan import PlanError, PlannedRow, StepResult
 
 LIMITS = Limits(num_blocks=10, max_num_seqs=4, max_num_batched_tokens=20)
 
@@ -21,6 +26,10 @@ def request() -> worker_pb2.ExecuteRequest:
                 request_id="r",
                 token_ids=to_bytes([5, 6]),
                 num_prompt_tokens=1,
+                cached_blocks=to_bytes([7, 8]),
+                max_length=90,
+                min_length=4,
+                stop_token_ids=to_bytes([2, 11]),
                 sampling=sampling_pb2.SamplingParams(
                     temperature=0.5,
                     seed=-3,
@@ -35,7 +44,17 @@ def request() -> worker_pb2.ExecuteRequest:
         num_draft_tokens=to_bytes([0, 5]),
         num_new_blocks=to_bytes([1, 2]),
         new_blocks=to_bytes([9, 0, 4]),
+        num_repeats=63,
     )
+
+
+def column(*numbers: int) -> Int32Column:
+    return np.array(numbers, dtype=np.int32)
+
+
+def test_the_codec_does_not_load_torch() -> None:
+    code = "import optimist_worker.codec, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_plans_are_decoded() -> None:
@@ -48,15 +67,47 @@ def test_plans_are_decoded() -> None:
     assert (admission.sampling.temperature, admission.sampling.seed) == (0.5, -3)
     assert (admission.sampling.top_p, admission.sampling.repetition_penalty) == (1.0, 1.0)
     assert admission.sampling.logit_bias == {7: 1.5}
+    assert admission.cached_blocks == [7, 8]
+    assert (admission.max_length, admission.min_length) == (90, 4)
+    assert admission.stop_token_ids == [2, 11]
     (window,) = plan.windows
     assert (window.slot, window.base, window.token_ids) == (1, 4, [1, 2])
-    assert plan.rows == [PlannedRow(3, 2, 0, [9]), PlannedRow(1, 1, 5, [0, 4])]
+    assert list(plan.rows()) == [PlannedRow(3, 2, 0, [9]), PlannedRow(1, 1, 5, [0, 4])]
+    assert (plan.num_repeats, plan.repeat) == (63, 0)
+
+
+def test_plans_may_be_empty() -> None:
+    plan = decode_plan(worker_pb2.ExecuteRequest(sequence=3), LIMITS)
+    assert (plan.sequence, list(plan.rows()), plan.num_repeats) == (3, [], 0)
+    assert [*plan.released_slots, *plan.admissions, *plan.windows] == []
+
+
+def test_plans_may_hold_exactly_the_most_tokens() -> None:
+    message = request()
+    message.num_known_tokens = to_bytes([14, 1])
+    assert decode_plan(message, LIMITS).num_known_tokens.tolist() == [14, 1]
+    message.num_known_tokens = to_bytes([15, 1])
+    with pytest.raises(PlanError, match="21 together"):
+        decode_plan(message, LIMITS)
 
 
 def test_results_are_encoded() -> None:
-    rows = [RowResult(3, 12, [7, 8], 4, 1), RowResult(1, 5, [], 0, 0, error="why")]
-    response = encode_result(StepResult(8, rows, 6), 1234)
-    assert (response.sequence, response.step_ns) == (8, 1234)
+    result = StepResult(
+        sequence=8,
+        repeat=2,
+        slots=column(3, 1),
+        lengths=column(12, 5),
+        num_emitted_tokens=column(2, 0),
+        token_ids=column(7, 8),
+        num_drafted_tokens=column(4, 0),
+        num_accepted_tokens=column(1, 0),
+        errors={1: "why"},
+        num_tokens=6,
+        num_live_rows=1,
+    )
+    response = encode_result(result, 1234, 56)
+    assert (response.sequence, response.repeat, response.num_tokens) == (8, 2, 6)
+    assert (response.step_ns, response.idle_ns) == (1234, 56)
     assert from_bytes(response.slots).tolist() == [3, 1]
     assert from_bytes(response.lengths).tolist() == [12, 5]
     assert from_bytes(response.num_emitted_tokens).tolist() == [2, 0]
@@ -80,17 +131,34 @@ def setting(field: str, value: object) -> Change:
         ("slots", setting("slots", to_bytes([1, 1]))),
         ("slots", setting("slots", to_bytes([1, 4]))),
         ("slots", setting("slots", to_bytes([-1, 3]))),
+        ("slots", setting("slots", to_bytes([2**31 - 1, 3]))),
+        ("slots", setting("slots", b"")),
         ("released_slots", setting("released_slots", to_bytes([4]))),
+        ("released_slots", setting("released_slots", to_bytes([2, 2]))),
+        ("num_known_tokens", setting("num_known_tokens", to_bytes([-1, 2]))),
+        ("num_known_tokens", setting("num_known_tokens", to_bytes([2**31 - 1, 2**31 - 1]))),
+        ("num_known_tokens", setting("num_known_tokens", b"12345678901")),
         ("num_known_tokens", setting("num_known_tokens", to_bytes([1]))),
         ("num_known_tokens", setting("num_known_tokens", to_bytes([1, 0]))),
         ("num_known_tokens", setting("num_known_tokens", to_bytes([20, 1]))),
         ("num_draft_tokens", setting("num_draft_tokens", to_bytes([0, -1]))),
         ("num_draft_tokens", setting("num_draft_tokens", b"")),
         ("num_new_blocks", setting("num_new_blocks", to_bytes([3]))),
+        ("num_new_blocks", setting("num_new_blocks", to_bytes([4, -1]))),
+        ("num_repeats", setting("num_repeats", -1)),
+        ("num_repeats", setting("num_repeats", 64)),
         ("new_blocks", setting("new_blocks", to_bytes([1, 2]))),
+        ("new_blocks", setting("new_blocks", to_bytes([1, -1, 2]))),
+        ("new_blocks", setting("new_blocks", b"1")),
         ("new_blocks", setting("new_blocks", to_bytes([1, 2, 10]))),
         ("admissions.slot", lambda m: setattr(m.admissions[0], "slot", 4)),
         ("admissions.token_ids", lambda m: setattr(m.admissions[0], "token_ids", b"12345")),
+        (
+            "admissions.cached_blocks",
+            lambda m: setattr(m.admissions[0], "cached_blocks", to_bytes([1, 10])),
+        ),
+        ("admissions.cached_blocks", lambda m: setattr(m.admissions[0], "cached_blocks", b"1")),
+        ("admissions.stop_token_ids", lambda m: setattr(m.admissions[0], "stop_token_ids", b"1")),
         (
             "logit_bias_values",
             lambda m: setattr(m.admissions[0].sampling, "logit_bias_values", b""),
@@ -109,3 +177,41 @@ def test_malformed_plans_name_the_field(field: str, change: Change) -> None:
     change(message)
     with pytest.raises(PlanError, match=field.replace(".", r"\.")):
         decode_plan(message, LIMITS)
+
+
+EXTREMES = st.sampled_from([-(2**31), -1, 2**31 - 1])
+COLUMNS = ("slots", "num_known_tokens", "num_draft_tokens", "num_new_blocks")
+
+
+@given(st.data())
+def test_what_is_decoded_keeps_to_the_contract(data: st.DataObject) -> None:
+    rows = [
+        [slot, *data.draw(st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 2)))]
+        for slot in data.draw(st.lists(st.integers(0, 4), max_size=4, unique=True))
+    ]
+    blocks = [data.draw(st.integers(0, 10)) for _ in range(sum(row[3] for row in rows))]
+    is_spoiled: bool = data.draw(st.booleans())
+    if rows and is_spoiled:
+        place = data.draw(st.integers(0, len(rows) - 1))
+        rows[place][data.draw(st.integers(0, 3))] = data.draw(EXTREMES | st.integers(0, 5))
+    slots, known, drafts, new = ([row[i] for row in rows] for i in range(4))
+    fits = (
+        all(0 <= slot < 4 for slot in slots)
+        and len(set(slots)) == len(slots)
+        and all(number >= 1 for number in known)
+        and all(number >= 0 for number in drafts + new)
+        and sum(known) + sum(drafts) <= 20
+        and sum(new) == len(blocks)
+        and all(0 <= block < 10 for block in blocks)
+    )
+    message = worker_pb2.ExecuteRequest(new_blocks=to_bytes(blocks))
+    for name, numbers in zip(COLUMNS, (slots, known, drafts, new), strict=True):
+        setattr(message, name, to_bytes(numbers))
+    event(f"fits: {fits}")
+    if not fits:
+        with pytest.raises(PlanError):
+            decode_plan(message, LIMITS)
+        return
+    plan = decode_plan(message, LIMITS)
+    assert [list(row[:3]) for row in plan.rows()] == [row[:3] for row in rows]
+    assert [block for row in plan.rows() for block in row.new_blocks] == blocks

@@ -12,12 +12,12 @@ import transformers
 
 from optimist_common.errors import SetupError
 from optimist_worker.core.batch import build_batch
-from optimist_worker.core.plan import Plan, PlannedRow
+from optimist_worker.core.plan import PlannedRow
 from optimist_worker.core.row import Row
 from optimist_worker.model import load_model
 from optimist_worker.runner import Runner
 from tests.checkpoints import FAMILIES, SLIDING_WINDOW, VOCAB_SIZE, tiny_checkpoint
-from tests.worker.step import admit, blocks_of, build_runner, generate, run
+from tests.worker.step import admit, blocks_of, build_runner, generate, plan_rows, run
 
 LENGTH = 72
 
@@ -48,7 +48,7 @@ def test_mixed_batch_has_the_logits_of_a_full_forward_pass(family: str, tmp_path
     with torch.inference_mode():
         expected = [reference(torch.tensor([text]), use_cache=False).logits[0] for text in texts]
     known = [LENGTH, 41, 50, 60]
-    plan = Plan(
+    plan = plan_rows(
         0,
         admissions=[admit(slot, texts[slot][: known[slot]]) for slot in range(4)],
         # Slot 0: a chunk of the prompt. Slot 3: its prompt but for the last chunk.
@@ -115,7 +115,10 @@ def test_half_precision_stays_near_single(family: str, dtype: str, tmp_path: Pat
     logits = []
     for name in ("float32", dtype):
         runner = build_runner(path, name)
-        run(runner, Plan(0, admissions=[admit(0, tokens)], rows=[PlannedRow(0, 30, 0, [7, 2, 5])]))
+        run(
+            runner,
+            plan_rows(0, admissions=[admit(0, tokens)], rows=[PlannedRow(0, 30, 0, [7, 2, 5])]),
+        )
         (row,) = row_logits(runner, [(0, 10, [])])
         logits.append(row.float())
     torch.testing.assert_close(logits[1], logits[0], atol=0.15 * logits[0].std().item(), rtol=0.1)

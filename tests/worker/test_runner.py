@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.plan import Plan, PlanError, PlannedRow, WindowUpdate
+from optimist_worker.core.plan import PlanError, PlannedRow, WindowUpdate
 from optimist_worker.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import (
@@ -17,6 +17,7 @@ from tests.worker.step import (
     admit,
     blocks_of,
     generate,
+    plan_rows,
     run,
 )
 
@@ -91,7 +92,7 @@ def test_seeds_give_different_texts(llama: Runner) -> None:
 def test_right_drafts_are_all_accepted(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 20)
     llama.release_all()
-    plan = Plan(
+    plan = plan_rows(
         1,
         admissions=[admit(0, PROMPT)],
         windows=[WindowUpdate(0, 0, truth)],
@@ -101,7 +102,7 @@ def test_right_drafts_are_all_accepted(llama: Runner) -> None:
     # The last chunk of the prompt already verifies drafts.
     assert (row.num_drafted_tokens, row.num_accepted_tokens) == (7, 7)
     assert row.token_ids == truth[:8]
-    (row,) = run(llama, Plan(2, rows=[PlannedRow(0, 1, 9, [])]))
+    (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 9, [])]))
     assert (row.length, row.token_ids) == (25 + 18, truth[8:18])
 
 
@@ -116,7 +117,7 @@ def test_rows_do_not_depend_on_their_batch(llama: Runner) -> None:
     admissions = [admit(slot, prompts[slot], manners[slot]) for slot in range(3)]
     rows = [PlannedRow(slot, 6 + 2 * slot, 0, blocks_of(slot)) for slot in range(3)]
     together: list[list[int]] = [[], [], []]
-    plan = Plan(0, admissions=admissions, rows=rows)
+    plan = plan_rows(0, admissions=admissions, rows=rows)
     while min(len(text) for text in together) < 20:
         for row in run(llama, plan):
             assert row.error is None
@@ -125,7 +126,9 @@ def test_rows_do_not_depend_on_their_batch(llama: Runner) -> None:
             WindowUpdate(slot, len(together[slot]), [*alone[slot][len(together[slot]) :][:3], 3])
             for slot in range(2)
         ]
-        plan = Plan(0, windows=windows, rows=[PlannedRow(slot, 6, 4, []) for slot in (2, 0, 1)])
+        plan = plan_rows(
+            0, windows=windows, rows=[PlannedRow(slot, 6, 4, []) for slot in (2, 0, 1)]
+        )
     assert [text[:20] for text in together] == alone
 
 
@@ -133,7 +136,7 @@ def test_request_goes_on_after_a_preemption(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 24, sampling=MANNERS["both"])
     readmission = admit(3, PROMPT + truth[:10], MANNERS["both"], num_prompt_tokens=25)
     window = WindowUpdate(3, 8, truth[8:])
-    plan = Plan(
+    plan = plan_rows(
         1,
         released_slots=[0],
         admissions=[readmission],
@@ -159,7 +162,7 @@ def test_errors_stay_with_their_row(llama: Runner) -> None:
     ]
     rows = [PlannedRow(slot, 25, 2, blocks_of(slot)) for slot in (8, 1, 2, 3, 4, 5, 6)]
     rows += [PlannedRow(7, 25, 0, [60]), PlannedRow(0, 25, 0, blocks_of(0))]
-    results = run(llama, Plan(1, admissions=[admit(0, PROMPT), *faulty], rows=rows))
+    results = run(llama, plan_rows(1, admissions=[admit(0, PROMPT), *faulty], rows=rows))
     reasons = [row.error for row in results]
     wanted = [
         "slot 8 holds no request",
@@ -183,17 +186,17 @@ def test_logits_that_are_not_numbers_fail_their_row_alone(llama: Runner) -> None
     expected = generate(llama, PROMPT, 6)
     llama.release_all()
     rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (0, 1)]
-    run(llama, Plan(1, admissions=[admit(0, PROMPT), admit(1, PROMPT)], rows=rows))
+    run(llama, plan_rows(1, admissions=[admit(0, PROMPT), admit(1, PROMPT)], rows=rows))
     place = blocks_of(1)[0] * BLOCK_SIZE
     kept = llama.pool.keys[0][place].clone()
     llama.pool.keys[0][place] = float("nan")
-    bad, good = run(llama, Plan(2, rows=[PlannedRow(1, 1, 0, []), PlannedRow(0, 1, 0, [])]))
+    bad, good = run(llama, plan_rows(2, rows=[PlannedRow(1, 1, 0, []), PlannedRow(0, 1, 0, [])]))
     llama.pool.keys[0][place] = kept
     assert bad.error == "the model's logits are not finite"
     assert (bad.token_ids, bad.length) == ([], 26)
     assert (good.error, good.token_ids) == (None, expected[1:2])
     # Nothing of the failed pass was kept: the row runs again once its memory is sound.
-    (again,) = run(llama, Plan(3, rows=[PlannedRow(1, 1, 0, [])]))
+    (again,) = run(llama, plan_rows(3, rows=[PlannedRow(1, 1, 0, [])]))
     assert again.token_ids == expected[1:2]
 
 
@@ -203,28 +206,28 @@ def test_a_failing_pass_ends_its_rows_and_not_the_worker(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("not enough memory: you tried to allocate\n all of it")
 
-    plan = Plan(1, admissions=[admit(0, PROMPT)], rows=[PlannedRow(0, 25, 0, blocks_of(0))])
+    plan = plan_rows(1, admissions=[admit(0, PROMPT)], rows=[PlannedRow(0, 25, 0, blocks_of(0))])
     with monkeypatch.context() as patch:
         patch.setattr(llama.model.module, "forward", fail)
         (row,) = run(llama, plan)
     assert row.error is not None
     assert "not enough memory" in row.error
     assert "\n" not in row.error
-    (row,) = run(llama, Plan(2, rows=[PlannedRow(0, 25, 0, [])]))
+    (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 25, 0, [])]))
     assert (row.error, len(row.token_ids)) == (None, 1)
 
 
 def test_a_taken_slot_is_refused(llama: Runner) -> None:
-    run(llama, Plan(1, admissions=[admit(0, PROMPT)]))
+    run(llama, plan_rows(1, admissions=[admit(0, PROMPT)]))
     with pytest.raises(PlanError, match=r"admissions\.slot: 0 is held by request request-0"):
-        run(llama, Plan(2, admissions=[admit(0, PROMPT)]))
-    assert run(llama, Plan(3, released_slots=[0], admissions=[admit(0, PROMPT)])) == []
+        run(llama, plan_rows(2, admissions=[admit(0, PROMPT)]))
+    assert run(llama, plan_rows(3, released_slots=[0], admissions=[admit(0, PROMPT)])) == []
 
 
 def test_drafts_are_bounded_by_blocks(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 30)
     llama.release_all()
-    plan = Plan(
+    plan = plan_rows(
         1,
         admissions=[admit(0, PROMPT)],
         windows=[WindowUpdate(0, 0, truth)],
@@ -238,7 +241,7 @@ def test_drafts_are_bounded_by_blocks(llama: Runner) -> None:
 def test_a_sequence_ends_at_max_model_len(llama: Runner) -> None:
     num_blocks = MAX_MODEL_LEN // BLOCK_SIZE
     prompt = (PROMPT * 20)[: MAX_MODEL_LEN - 4]
-    plan = Plan(
+    plan = plan_rows(
         1,
         admissions=[admit(0, prompt)],
         windows=[WindowUpdate(0, 0, [3] * 9)],
@@ -246,14 +249,13 @@ def test_a_sequence_ends_at_max_model_len(llama: Runner) -> None:
     )
     (row,) = run(llama, plan)
     assert row.num_drafted_tokens == 3
-    while row.error is None and row.length < MAX_MODEL_LEN + 5:
-        (row,) = run(llama, Plan(2, rows=[PlannedRow(0, 1, 0, [])]))
-    assert row.error is not None
-    assert "max_model_len (400)" in row.error
+    for _ in range(5):
+        (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 4, [])]))
+    assert row == (0, MAX_MODEL_LEN, [], 0, 0, None)
 
 
 def test_windows_for_free_slots_and_releases_of_free_slots_change_nothing(llama: Runner) -> None:
-    plan = Plan(1, released_slots=[4, 5], windows=[WindowUpdate(6, 0, [1, 2, 3])])
+    plan = plan_rows(1, released_slots=[4, 5], windows=[WindowUpdate(6, 0, [1, 2, 3])])
     assert run(llama, plan) == []
 
 

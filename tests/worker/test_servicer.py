@@ -12,18 +12,20 @@ from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.server import GrpcServer
 from optimist_worker.codec import Limits
+from optimist_worker.core.cost import CostCurve
 from optimist_worker.runner import Runner
 from optimist_worker.servicer import WorkerServicer
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import BLOCK_SIZE, MAX_MODEL_LEN, NUM_BLOCKS, generate
 
+CURVE = CostCurve([1, 2, 4], [70, 70, 90])
 PROMPT = [5, 6, 7, 8, 9]
 Stub = Any
 
 
 @pytest.fixture
 async def stub(llama: Runner) -> AsyncIterator[Stub]:
-    servicer = WorkerServicer(llama, Limits(NUM_BLOCKS, 4, 64))
+    servicer = WorkerServicer(llama, Limits(NUM_BLOCKS, 4, 64), CURVE)
     server = GrpcServer("127.0.0.1", 0)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     port = await server.start()
@@ -67,6 +69,8 @@ async def test_describe(stub: Stub, llama: Runner) -> None:
     assert (description.block_size, description.num_blocks) == (BLOCK_SIZE, NUM_BLOCKS)
     assert (description.max_num_seqs, description.max_num_batched_tokens) == (4, 64)
     assert from_bytes(description.eos_token_ids).tolist() == [2]
+    assert from_bytes(description.cost_num_tokens).tolist() == [1, 2, 4]
+    assert from_bytes(description.cost_us).tolist() == [70, 70, 90]
 
 
 async def test_plans_are_answered_in_order(stub: Stub, llama: Runner) -> None:

@@ -8,7 +8,7 @@ TOKENS = st.lists(st.integers(0, 2), max_size=8)
 
 
 def slot(output: list[int]) -> Slot:
-    return Slot("request", [9, 9, *output], 2, SamplingParams())
+    return Slot("request", [9, 9, *output], 2, SamplingParams(), 100)
 
 
 def test_drafts_go_on_where_the_output_stands() -> None:

@@ -1,20 +1,28 @@
-"""Plans and results between their columns and plain values."""
+"""Plans and results between their messages and columns of plain numbers."""
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
 from optimist_worker.core.plan import (
+    MOST_REPEATS,
     Admission,
     Plan,
     PlanError,
-    PlannedRow,
     StepResult,
     WindowUpdate,
 )
+
+_UINT32 = np.dtype("<u4")
+_NEGATIVE = 2**31
+"""Numbers that are negative as int32 are at least this as uint32, and so are sums of them."""
+_LEAST = {"slots": 0, "num_known_tokens": 1, "num_draft_tokens": 0, "num_new_blocks": 0}
+"""Columns with a number per row, and the least that each may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,79 +41,120 @@ def decode_plan(request: worker_pb2.ExecuteRequest, limits: Limits) -> Plan:
         PlanError: It breaks the contract; the text names the field. What is wrong with a single
             request (its tokens, its sampling parameters) is left to that row.
     """
-    return Plan(
-        sequence=request.sequence,
-        released_slots=_slots("released_slots", request.released_slots, limits),
-        admissions=[_admission(admission, limits) for admission in request.admissions],
-        windows=[_window(window, limits) for window in request.windows],
-        rows=_rows(request, limits),
-    )
-
-
-def encode_result(result: StepResult, step_ns: int) -> worker_pb2.ExecuteResponse:
-    """Encodes the result of one step that took `step_ns` nanoseconds."""
-    rows = result.rows
-    return worker_pb2.ExecuteResponse(
-        sequence=result.sequence,
-        slots=to_bytes([row.slot for row in rows]),
-        lengths=to_bytes([row.length for row in rows]),
-        num_emitted_tokens=to_bytes([len(row.token_ids) for row in rows]),
-        token_ids=to_bytes([token_id for row in rows for token_id in row.token_ids]),
-        num_drafted_tokens=to_bytes([row.num_drafted_tokens for row in rows]),
-        num_accepted_tokens=to_bytes([row.num_accepted_tokens for row in rows]),
-        errors=[
-            worker_pb2.RowError(slot=row.slot, message=row.error)
-            for row in rows
-            if row.error is not None
-        ],
-        step_ns=step_ns,
-    )
-
-
-def _rows(request: worker_pb2.ExecuteRequest, limits: Limits) -> list[PlannedRow]:
-    slots = _slots("slots", request.slots, limits)
-    columns = {
-        name: _column(name, getattr(request, name))
-        for name in ("num_known_tokens", "num_draft_tokens", "num_new_blocks")
-    }
-    for (name, column), least in zip(columns.items(), (1, 0, 0), strict=True):
-        if len(column) != len(slots):
-            raise PlanError(f"{name}: has {len(column)} rows, but slots has {len(slots)}")
-        if column and min(column) < least:
-            raise PlanError(f"{name}: must be at least {least}, not {min(column)}")
-    num_tokens = sum(columns["num_known_tokens"]) + sum(columns["num_draft_tokens"])
-    if num_tokens > limits.max_num_batched_tokens:
+    table = _row_columns(request)
+    slots, num_known, num_drafts, num_new = table
+    _check_slots("slots", slots, limits)
+    # One reduction for all columns: on a few hundred rows, calls cost more than numbers.
+    totals = np.add.reduce(table.view(_UINT32), 1).tolist()
+    if max(totals) >= _NEGATIVE or np.count_nonzero(num_known) != len(slots):
+        _check_least(table)
+    _, known, drafts, number = totals
+    if known + drafts > limits.max_num_batched_tokens:
         raise PlanError(
-            f"num_known_tokens and num_draft_tokens: {num_tokens} together, more than "
+            f"num_known_tokens and num_draft_tokens: {known + drafts} together, more than "
             f"max_num_batched_tokens ({limits.max_num_batched_tokens})"
         )
-    new_blocks = _new_blocks(request, sum(columns["num_new_blocks"]), limits)
-    rows: list[PlannedRow] = []
-    first = 0
-    for slot, num_known, num_draft, num_new in zip(slots, *columns.values(), strict=True):
-        blocks = new_blocks[first : first + num_new]
-        rows.append(PlannedRow(slot, num_known, num_draft, blocks))
-        first += num_new
-    return rows
-
-
-def _new_blocks(request: worker_pb2.ExecuteRequest, number: int, limits: Limits) -> list[int]:
     blocks = _column("new_blocks", request.new_blocks)
+    _check_ids("new_blocks", blocks, limits.num_blocks)
     if len(blocks) != number:
         raise PlanError(f"new_blocks: has {len(blocks)} blocks, but num_new_blocks add to {number}")
-    for block in blocks:
-        if not 0 <= block < limits.num_blocks:
-            raise PlanError(f"new_blocks: {block} is not in 0 to {limits.num_blocks - 1}")
-    return blocks
+    num_repeats = request.num_repeats
+    if not 0 <= num_repeats <= MOST_REPEATS:
+        raise PlanError(f"num_repeats: {num_repeats} is not in 0 to {MOST_REPEATS}")
+    admissions, windows = request.admissions, request.windows
+    return Plan(
+        request.sequence,
+        _released_slots(request.released_slots, limits),
+        [_admission(message, limits) for message in admissions] if admissions else [],
+        [_window(message, limits) for message in windows] if windows else [],
+        slots,
+        num_known,
+        num_drafts,
+        num_new,
+        blocks,
+        num_repeats,
+    )
+
+
+def encode_result(
+    result: StepResult, step_ns: int = 0, idle_ns: int = 0
+) -> worker_pb2.ExecuteResponse:
+    """Encodes the result of a step that took `step_ns`, after `idle_ns` with nothing to run."""
+    response = worker_pb2.ExecuteResponse(
+        sequence=result.sequence,
+        slots=to_bytes(result.slots),
+        lengths=to_bytes(result.lengths),
+        num_emitted_tokens=to_bytes(result.num_emitted_tokens),
+        token_ids=to_bytes(result.token_ids),
+        num_drafted_tokens=to_bytes(result.num_drafted_tokens),
+        num_accepted_tokens=to_bytes(result.num_accepted_tokens),
+        step_ns=step_ns,
+        repeat=result.repeat,
+        num_tokens=result.num_tokens,
+        idle_ns=idle_ns,
+    )
+    for slot, message in result.errors.items():
+        response.errors.add(slot=slot, message=message)
+    return response
+
+
+def _row_columns(request: worker_pb2.ExecuteRequest) -> Int32Column:
+    """Returns the columns of `_LEAST`, `[4, num_rows]`."""
+    parts = (
+        request.slots,
+        request.num_known_tokens,
+        request.num_draft_tokens,
+        request.num_new_blocks,
+    )
+    size = len(parts[0])
+    if size % 4 or not size == len(parts[1]) == len(parts[2]) == len(parts[3]):
+        for name, part in zip(_LEAST, parts, strict=True):
+            if len(_column(name, part)) != size // 4:
+                raise PlanError(f"{name}: has {len(part) // 4} rows, but slots has {size // 4}")
+    return from_bytes(b"".join(parts)).reshape(4, size // 4)
+
+
+def _check_least(table: Int32Column) -> None:
+    for (name, least), column in zip(_LEAST.items(), table, strict=True):
+        if column.min() < least:
+            raise PlanError(f"{name}: must be at least {least}, not {column.min()}")
+
+
+def _check_slots(name: str, slots: Int32Column, limits: Limits) -> None:
+    _check_ids(name, slots, limits.max_num_seqs)
+    if np.count_nonzero(np.bincount(slots)) != len(slots):
+        raise PlanError(f"{name}: names a slot twice")
+
+
+def _check_ids(name: str, ids: Int32Column, number: int) -> None:
+    """Raises PlanError unless all are in 0 to `number - 1`."""
+    # Negative ids are large as unsigned numbers, so one comparison finds both kinds.
+    unsigned = ids.view(_UINT32)
+    if len(ids) and int(np.maximum.reduce(unsigned)) >= number:
+        raise PlanError(f"{name}: {ids[unsigned.argmax()]} is not in 0 to {number - 1}")
+
+
+def _released_slots(data: bytes, limits: Limits) -> list[int]:
+    if not data:
+        return []
+    slots = _column("released_slots", data)
+    _check_slots("released_slots", slots, limits)
+    return slots.tolist()
 
 
 def _admission(message: worker_pb2.Admission, limits: Limits) -> Admission:
+    cached_blocks = _column("admissions.cached_blocks", message.cached_blocks)
+    _check_ids("admissions.cached_blocks", cached_blocks, limits.num_blocks)
     return Admission(
         slot=_slot("admissions.slot", message.slot, limits),
         request_id=message.request_id,
-        token_ids=_column("admissions.token_ids", message.token_ids),
+        token_ids=_column("admissions.token_ids", message.token_ids).tolist(),
         num_prompt_tokens=message.num_prompt_tokens,
         sampling=_sampling(message.sampling),
+        cached_blocks=cached_blocks.tolist(),
+        max_length=message.max_length,
+        min_length=message.min_length,
+        stop_token_ids=_column("admissions.stop_token_ids", message.stop_token_ids).tolist(),
     )
 
 
@@ -122,15 +171,8 @@ def _window(message: worker_pb2.Window, limits: Limits) -> WindowUpdate:
     return WindowUpdate(
         slot=_slot("windows.slot", message.slot, limits),
         base=message.base,
-        token_ids=_column("windows.token_ids", message.token_ids),
+        token_ids=_column("windows.token_ids", message.token_ids).tolist(),
     )
-
-
-def _slots(name: str, data: bytes, limits: Limits) -> list[int]:
-    slots = [_slot(name, slot, limits) for slot in _column(name, data)]
-    if len(set(slots)) != len(slots):
-        raise PlanError(f"{name}: names a slot twice")
-    return slots
 
 
 def _slot(name: str, slot: int, limits: Limits) -> int:
@@ -139,8 +181,8 @@ def _slot(name: str, slot: int, limits: Limits) -> int:
     return slot
 
 
-def _column(name: str, data: bytes) -> list[int]:
+def _column(name: str, data: bytes) -> Int32Column:
     try:
-        return from_bytes(data).tolist()
+        return from_bytes(data)
     except ValueError:
         raise PlanError(f"{name}: {len(data)} bytes are no int32 column") from None

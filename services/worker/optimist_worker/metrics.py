@@ -14,19 +14,24 @@ STEP_TOKENS = Histogram(
     "Tokens fed per forward pass, drafts included",
     buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
 )
-ROWS = Counter("optimist_worker_rows", "Rows run")
+REPEATS = Counter("optimist_worker_repeats", "Plans run again because no newer one had arrived")
+IDLE_SECONDS = Counter("optimist_worker_idle_seconds", "Time between steps with nothing to run")
+ROWS = Counter("optimist_worker_rows", "Rows of all runs")
 ROW_ERRORS = Counter("optimist_worker_row_errors", "Rows that failed")
 EMITTED_TOKENS = Counter("optimist_worker_emitted_tokens", "Tokens emitted")
 DRAFTED_TOKENS = Counter("optimist_worker_drafted_tokens", "Drafts verified")
 ACCEPTED_TOKENS = Counter("optimist_worker_accepted_tokens", "Drafts accepted")
 
 
-def observe_step(result: StepResult, seconds: float) -> None:
-    """Counts one step."""
-    STEP_SECONDS.observe(seconds)
-    STEP_TOKENS.observe(result.num_tokens)
-    ROWS.inc(len(result.rows))
-    ROW_ERRORS.inc(sum(row.error is not None for row in result.rows))
-    EMITTED_TOKENS.inc(sum(len(row.token_ids) for row in result.rows))
-    DRAFTED_TOKENS.inc(sum(row.num_drafted_tokens for row in result.rows))
-    ACCEPTED_TOKENS.inc(sum(row.num_accepted_tokens for row in result.rows))
+def observe_step(result: StepResult, step_seconds: float, idle_seconds: float) -> None:
+    """Counts one run of a plan."""
+    STEP_SECONDS.observe(step_seconds)
+    if result.num_tokens:
+        STEP_TOKENS.observe(result.num_tokens)
+    REPEATS.inc(result.repeat > 0)
+    IDLE_SECONDS.inc(idle_seconds)
+    ROWS.inc(len(result.slots))
+    ROW_ERRORS.inc(len(result.errors))
+    EMITTED_TOKENS.inc(len(result.token_ids))
+    DRAFTED_TOKENS.inc(int(result.num_drafted_tokens.sum()))
+    ACCEPTED_TOKENS.inc(int(result.num_accepted_tokens.sum()))

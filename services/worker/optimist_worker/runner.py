@@ -4,17 +4,12 @@ import logging
 
 import torch
 
-from optimist_worker.core.acceptance import accept, choose_tokens
+from optimist_worker.core.acceptance import choose_tokens
+from optimist_worker.core.admission import open_slot
 from optimist_worker.core.batch import build_batch
 from optimist_worker.core.kv import KVPool
-from optimist_worker.core.plan import (
-    Admission,
-    Plan,
-    PlanError,
-    PlannedRow,
-    RowResult,
-    StepResult,
-)
+from optimist_worker.core.outcome import Outcome, collect_result, settle_row
+from optimist_worker.core.plan import Plan, PlanError, StepResult
 from optimist_worker.core.row import Row, RowFailure, fit_row
 from optimist_worker.core.slot import Slot, Window
 from optimist_worker.model import Model
@@ -41,16 +36,25 @@ class Runner:
             PlanError: The plan admits to a slot that is taken.
         """
         self._update_slots(plan)
-        rows, failures = self._fit_rows(plan.rows)
-        choices = self._run(plan.sequence, rows)
-        settled = {
-            row.slot_id: _settle(row, choice) for row, choice in zip(rows, choices, strict=True)
-        }
-        results = [
-            settled.get(planned.slot) or self._failed(planned.slot, failures)
-            for planned in plan.rows
-        ]
-        return StepResult(plan.sequence, results, sum(row.num_tokens for row in rows))
+        rows, errors = self._fit_rows(plan)
+        outcomes: dict[int, Outcome] = {}
+        for row, choice in zip(rows, self._run(plan.sequence, rows), strict=True):
+            if isinstance(choice, str):
+                errors[row.slot_id] = choice
+            else:
+                outcomes[row.slot_id] = settle_row(row, choice)
+        num_tokens = sum(row.num_tokens for row in rows)
+        return collect_result(plan, self._slots, outcomes, errors, num_tokens)
+
+    @torch.inference_mode()
+    def compute(self, rows: list[Row]) -> list[list[int] | None]:
+        """Runs one forward pass; returns what `choose_tokens` does. Moves no slot.
+
+        Raises:
+            RuntimeError, ValueError, IndexError: PyTorch refuses it.
+        """
+        batch = build_batch(rows, self.pool, self.model.device)
+        return choose_tokens(self.model.forward(batch), rows)
 
     def _update_slots(self, plan: Plan) -> None:
         for released in plan.released_slots:
@@ -59,77 +63,43 @@ class Runner:
             if admission.slot in self._slots:
                 holder = self._slots[admission.slot].request_id
                 raise PlanError(f"admissions.slot: {admission.slot} is held by request {holder}")
-            self._slots[admission.slot] = self._admit(admission)
+            self._slots[admission.slot] = open_slot(
+                admission, self.pool.block_size, self.max_model_len, self.model.vocab_size
+            )
         for window in plan.windows:
             # The slot may have been given back since the window was made; then it has no use.
             if window.slot in self._slots:
                 self._slots[window.slot].set_window(Window(window.base, window.token_ids))
 
-    def _admit(self, admission: Admission) -> Slot:
-        slot = Slot(
-            request_id=admission.request_id,
-            token_ids=admission.token_ids,
-            num_prompt_tokens=admission.num_prompt_tokens,
-            sampling=admission.sampling,
-        )
-        slot.error = _fault(slot, self.model.vocab_size)
-        return slot
-
-    def _fit_rows(self, planned_rows: list[PlannedRow]) -> tuple[list[Row], dict[int, str]]:
+    def _fit_rows(self, plan: Plan) -> tuple[list[Row], dict[int, str]]:
+        """Returns the rows that can run, and why others fail; requests that ended do neither."""
         rows: list[Row] = []
-        failures: dict[int, str] = {}
-        for planned in planned_rows:
+        errors: dict[int, str] = {}
+        for planned in plan.rows():
             slot = self._slots.get(planned.slot)
+            if planned.num_known_tokens == 0:
+                continue
             if slot is None:
-                failures[planned.slot] = f"slot {planned.slot} holds no request"
+                errors[planned.slot] = f"slot {planned.slot} holds no request"
                 continue
             slot.block_table += planned.new_blocks
+            if slot.ended:
+                continue
             try:
-                rows.append(fit_row(planned, slot, self.pool.block_size, self.max_model_len))
+                rows.append(fit_row(planned, slot, self.pool.block_size))
             except RowFailure as failure:
-                failures[planned.slot] = str(failure)
-        return rows, failures
+                errors[planned.slot] = str(failure)
+        return rows, errors
 
-    @torch.inference_mode()
     def _run(self, sequence: int, rows: list[Row]) -> list[list[int] | str]:
         """Returns per row the tokens chosen at its positions, or why it failed."""
         if not rows:
             return []
         try:
-            batch = build_batch(rows, self.pool, self.model.device)
-            choices = choose_tokens(self.model.forward(batch), rows)
+            choices = self.compute(rows)
         except (RuntimeError, ValueError, IndexError) as error:
             # Whatever PyTorch refuses, memory included, ends these requests and not the worker.
             logger.exception("plan %d: the forward pass failed", sequence)
             reason = " ".join(str(error).split())[:300]
             return [f"the forward pass failed: {reason}"] * len(rows)
         return ["the model's logits are not finite" if c is None else c for c in choices]
-
-    def _failed(self, slot_id: int, failures: dict[int, str]) -> RowResult:
-        slot = self._slots.get(slot_id)
-        length = 0 if slot is None else slot.num_tokens
-        return RowResult(slot_id, length, [], 0, 0, error=failures[slot_id])
-
-
-def _settle(row: Row, choice: list[int] | str) -> RowResult:
-    """Moves the slot to where the pass has brought it; rejected drafts are left behind."""
-    slot, num_drafts = row.slot, len(row.draft_token_ids)
-    if isinstance(choice, str):
-        return RowResult(row.slot_id, slot.num_tokens, [], 0, 0, error=choice)
-    emitted = accept(row.draft_token_ids, choice)
-    num_accepted = max(0, len(emitted) - 1)
-    slot.num_computed_tokens += row.num_known_tokens + num_accepted
-    slot.extend(emitted)
-    return RowResult(row.slot_id, slot.num_tokens, emitted, num_drafts, num_accepted)
-
-
-def _fault(slot: Slot, vocab_size: int) -> str | None:
-    """Returns why a request can never run, or None."""
-    if not slot.token_ids:
-        return "token_ids must not be empty"
-    if not 0 < slot.num_prompt_tokens <= slot.num_tokens:
-        return f"num_prompt_tokens must be in 1 to {slot.num_tokens}, not {slot.num_prompt_tokens}"
-    outside = min(slot.token_ids) if min(slot.token_ids) < 0 else max(slot.token_ids)
-    if not 0 <= outside < vocab_size:
-        return f"token_ids: {outside} is not in the vocabulary ({vocab_size})"
-    return slot.sampling.fault(vocab_size)

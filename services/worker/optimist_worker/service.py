@@ -9,6 +9,7 @@ from optimist_common.errors import SetupError
 from optimist_common.metrics import serve_metrics
 from optimist_common.server import GrpcServer, until_signal
 from optimist_worker.codec import Limits
+from optimist_worker.core.cost import CostCurve
 from optimist_worker.memory import plan_memory
 from optimist_worker.model import load_model
 from optimist_worker.runner import Runner
@@ -44,7 +45,7 @@ def build_runner(settings: WorkerSettings) -> Runner:
     return runner
 
 
-async def serve(settings: WorkerSettings, runner: Runner) -> None:
+async def serve(settings: WorkerSettings, runner: Runner, curve: CostCurve) -> None:
     """Serves until a signal; raises SetupError if it cannot listen."""
     limits = Limits(
         num_blocks=runner.pool.num_blocks,
@@ -53,7 +54,7 @@ async def serve(settings: WorkerSettings, runner: Runner) -> None:
     )
     serve_metrics(settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port)
-    servicer = WorkerServicer(runner, limits)
+    servicer = WorkerServicer(runner, limits, curve)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     port = await server.start()
     await server.set_serving(serving=True)

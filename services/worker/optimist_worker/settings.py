@@ -31,6 +31,12 @@ class WorkerSettings(ServiceSettings):
     max_model_len: int = Field(
         0, ge=0, description="longest sequence in tokens; 0 is what model and memory allow"
     )
+    cost_seconds: float = Field(
+        2.0,
+        ge=0.0,
+        le=60.0,
+        description="most seconds to measure at start what passes cost; 0 measures nothing",
+    )
     num_threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0 leaves it to PyTorch")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error"

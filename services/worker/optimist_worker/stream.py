@@ -1,40 +1,92 @@
-"""The plans of one Execute call, until they end or another call replaces it."""
+"""The plans of one Execute call on their way to the model's thread, and the answers back."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from queue import SimpleQueue
 
 from optimist.worker.v1 import worker_pb2
 
+MOST_PLANS = 4
+"""Plans held that have no answer yet; all further ones wait in gRPC's flow control."""
+
 
 class PlanStream:
-    """Reads one plan ahead of the running one.
+    """Reads plans ahead of the running one.
 
-    All further plans wait in gRPC's flow control, so a sender that is too fast is slowed down.
+    A plan makes room for another when its first answer has gone out. So neither a sender that is
+    too fast nor one that reads no answers makes anything here grow without bound.
+
+    `take`, `answer` and `finish` are the model thread's; all else belongs to the event loop.
     """
 
     def __init__(self, requests: AsyncIterator[worker_pb2.ExecuteRequest]) -> None:
         self.replaced = False
-        self._requests = requests
-        self._ahead = asyncio.ensure_future(anext(requests, None))
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._room = asyncio.Semaphore(MOST_PLANS)
+        self._plans: SimpleQueue[worker_pb2.ExecuteRequest | None] = SimpleQueue()
+        self._answers: asyncio.Queue[worker_pb2.ExecuteResponse | None] = asyncio.Queue()
+        # Each number is written by one thread only.
+        self._num_read = self._num_taken = 0
+        self._reader = asyncio.ensure_future(self._read(requests))
 
-    async def next(self) -> worker_pb2.ExecuteRequest | None:
-        """Returns the next plan, or None when there is none or the stream was replaced."""
-        try:
-            request = await self._ahead
-        except asyncio.CancelledError:
-            if self.replaced:
-                return None
-            raise
-        if self.replaced or request is None:
+    def take(self) -> worker_pb2.ExecuteRequest | None:
+        """Waits for the next plan; None when there is none or the stream was closed."""
+        request = self._plans.get()
+        if self._closed or request is None:
             return None
-        self._ahead = asyncio.ensure_future(anext(self._requests, None))
+        self._num_taken += 1
         return request
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no plan is waiting; never blocks."""
+        return self._num_read == self._num_taken
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the last plan may be run again: nothing newer has arrived."""
+        return self.is_idle and not self._closed
+
+    def answer(self, response: worker_pb2.ExecuteResponse) -> None:
+        """Hands an answer to the event loop."""
+        self._loop.call_soon_threadsafe(self._answers.put_nowait, response)
+
+    def finish(self) -> None:
+        """Says that no answer will follow."""
+        self._loop.call_soon_threadsafe(self._answers.put_nowait, None)
+
+    async def next_answer(self) -> worker_pb2.ExecuteResponse | None:
+        """Returns the next answer, or None when there will be none."""
+        return await self._answers.get()
+
+    def sent(self, response: worker_pb2.ExecuteResponse) -> None:
+        """Makes room for a plan once the first answer to another has gone out."""
+        if response.repeat == 0:
+            self._room.release()
+
     def replace(self) -> None:
-        """Ends the stream before its next plan."""
+        """Ends the stream before its next plan, in favour of another stream."""
         self.replaced = True
-        self._ahead.cancel()
+        self.close()
 
     def close(self) -> None:
-        """Stops reading."""
-        self._ahead.cancel()
+        """Ends the stream before its next plan."""
+        self._closed = True
+        self._reader.cancel()
+        self._plans.put(None)
+
+    def raise_read_error(self) -> None:
+        """Raises what reading the call has failed with, if it has."""
+        if self._reader.done() and not self._reader.cancelled():
+            self._reader.result()
+
+    async def _read(self, requests: AsyncIterator[worker_pb2.ExecuteRequest]) -> None:
+        try:
+            await self._room.acquire()
+            async for request in requests:
+                self._num_read += 1
+                self._plans.put(request)
+                await self._room.acquire()
+        finally:
+            self._plans.put(None)

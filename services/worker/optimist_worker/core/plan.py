@@ -1,19 +1,37 @@
-"""What a scheduler asks of one step, and what comes of it, as plain values."""
+"""What a scheduler asks of one step, and what comes of it, as columns of plain numbers."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import numpy as np
+
+from optimist_common.columns import Int32Column
 from optimist_common.sampling import SamplingParams
+
+MOST_REPEATS = 63
+"""How many times a plan may be run again at most."""
+
+
+_NO_ROWS: Int32Column = np.frombuffer(b"", dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request that takes a slot with an empty block table."""
+    """A request that takes a slot."""
 
     slot: int
     request_id: str
     token_ids: list[int]
     num_prompt_tokens: int
     sampling: SamplingParams
+    cached_blocks: list[int] = field(default_factory=list)
+    """Blocks that hold the first tokens' keys and values already."""
+    max_length: int = 0
+    """Length at which the request ends, in tokens; 0 means at the model's longest."""
+    min_length: int = 0
+    """Length below which no stop token ends the request, in tokens."""
+    stop_token_ids: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,47 +43,100 @@ class WindowUpdate:
     token_ids: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRow:
+class PlannedRow(NamedTuple):
     """A slot to run: known tokens to feed, most drafts behind them, blocks it is given first."""
 
     slot: int
     num_known_tokens: int
+    """0 only in a repeat, for a row that has failed."""
     num_draft_tokens: int
     new_blocks: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One step; its parts are applied in the order of the fields."""
+class Plan(NamedTuple):
+    """One step; its parts are applied in the order of the fields.
+
+    The columns have one element per row, `[num_rows]`, but for `new_blocks`, which holds those of
+    all rows one after the other, `[sum(num_new_blocks)]`.
+    """
 
     sequence: int
-    released_slots: list[int] = field(default_factory=list)
-    admissions: list[Admission] = field(default_factory=list)
-    windows: list[WindowUpdate] = field(default_factory=list)
-    rows: list[PlannedRow] = field(default_factory=list)
+    released_slots: Sequence[int] = ()
+    admissions: Sequence[Admission] = ()
+    windows: Sequence[WindowUpdate] = ()
+    slots: Int32Column = _NO_ROWS
+    num_known_tokens: Int32Column = _NO_ROWS
+    num_draft_tokens: Int32Column = _NO_ROWS
+    num_new_blocks: Int32Column = _NO_ROWS
+    new_blocks: Int32Column = _NO_ROWS
+    num_repeats: int = 0
+    """How many times the rows may be run again."""
+    repeat: int = 0
+    """Which run this is; 0 is the first."""
+
+    def rows(self) -> Iterator[PlannedRow]:
+        """Goes through the rows."""
+        blocks = self.new_blocks.tolist()
+        first = 0
+        for slot, num_known, num_drafts, num_new in zip(
+            self.slots.tolist(),
+            self.num_known_tokens.tolist(),
+            self.num_draft_tokens.tolist(),
+            self.num_new_blocks.tolist(),
+            strict=True,
+        ):
+            yield PlannedRow(slot, num_known, num_drafts, blocks[first : first + num_new])
+            first += num_new
 
 
-@dataclass(frozen=True, slots=True)
-class RowResult:
-    """What became of one row: its absolute length, and the tokens that are new."""
-
-    slot: int
-    length: int
-    token_ids: list[int]
-    num_drafted_tokens: int
-    num_accepted_tokens: int
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
-    """The rows of a plan in the plan's order; `num_tokens` counts what the pass was fed."""
+    """What became of the rows, in the plan's order.
+
+    The columns have one element per row, `[num_rows]`, but for `token_ids`, which holds the new
+    tokens of all rows one after the other, `[sum(num_emitted_tokens)]`.
+    """
 
     sequence: int
-    rows: list[RowResult]
+    repeat: int
+    slots: Int32Column
+    lengths: Int32Column
+    """Verified lengths, prompt and output, in tokens."""
+    num_emitted_tokens: Int32Column
+    token_ids: Int32Column
+    num_drafted_tokens: Int32Column
+    num_accepted_tokens: Int32Column
+    errors: dict[int, str]
+    """Why rows failed, by slot."""
     num_tokens: int
+    """Tokens that the pass was fed, drafts included."""
+    num_live_rows: int
+    """Rows that can go on: their requests neither have ended nor failed in a run of this plan."""
 
 
 class PlanError(ValueError):
     """A plan that breaks the contract; the text names the field."""
+
+
+def plan_repeat(plan: Plan, result: StepResult) -> Plan | None:
+    """Returns the plan that runs the rows of `plan` once more after `result`.
+
+    Each row is one known token and as many drafts as planned; the blocks came with the first run.
+
+    Returns:
+        None if `plan` has been run as often as it may be, or no row can go on.
+    """
+    if plan.repeat >= plan.num_repeats or result.num_live_rows == 0:
+        return None
+    num_known = np.minimum(plan.num_known_tokens, np.int32(1))
+    if result.errors:
+        num_known[np.isin(plan.slots, list(result.errors))] = 0
+    return Plan(
+        sequence=plan.sequence,
+        slots=plan.slots,
+        num_known_tokens=num_known,
+        num_draft_tokens=plan.num_draft_tokens,
+        num_new_blocks=np.zeros_like(plan.slots),
+        num_repeats=plan.num_repeats,
+        repeat=plan.repeat + 1,
+    )

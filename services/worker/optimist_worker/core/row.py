@@ -43,11 +43,11 @@ class Row:
         return 1 + len(self.draft_token_ids)
 
 
-def fit_row(planned: PlannedRow, slot: Slot, block_size: int, max_model_len: int) -> Row:
+def fit_row(planned: PlannedRow, slot: Slot, block_size: int) -> Row:
     """Fits what was planned to the slot's true state.
 
     Known tokens beyond the slot's last one do not exist and are left out. Drafts are verified only
-    behind the last known token, as far as the window, the block table and `max_model_len` reach.
+    behind the last known token, as far as the window, the block table and `max_length` reach.
 
     Raises:
         RowFailure: The request is faulty, or its known tokens do not fit.
@@ -55,15 +55,15 @@ def fit_row(planned: PlannedRow, slot: Slot, block_size: int, max_model_len: int
     if slot.error is not None:
         raise RowFailure(slot.error)
     num_known = min(planned.num_known_tokens, slot.num_tokens - slot.num_computed_tokens)
+    if num_known <= 0:
+        raise RowFailure(f"all {slot.num_tokens} tokens are computed; there is none to feed")
     end = slot.num_computed_tokens + num_known
     capacity = len(slot.block_table) * block_size
-    if end > max_model_len:
-        raise RowFailure(f"the sequence would pass max_model_len ({max_model_len})")
     if end > capacity:
         raise RowFailure(
             f"too few blocks: {len(slot.block_table)} of {block_size} tokens for {end} tokens"
         )
     limit = 0
     if end == slot.num_tokens:
-        limit = min(planned.num_draft_tokens, capacity - end, max_model_len - end - 1)
+        limit = min(planned.num_draft_tokens, capacity - end, slot.max_length - end - 1)
     return Row(planned.slot, slot, num_known, slot.drafts(limit))

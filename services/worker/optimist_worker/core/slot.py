@@ -22,12 +22,19 @@ class Slot:
     """Prompt and output."""
     num_prompt_tokens: int
     sampling: SamplingParams
+    max_length: int
+    """Length at which the request ends, in tokens."""
+    min_length: int = 0
+    """Length below which no stop token ends the request, in tokens."""
+    stop_token_ids: frozenset[int] = frozenset()
     num_computed_tokens: int = 0
     """Tokens whose keys and values are valid; a rollback lowers nothing but this."""
     block_table: list[int] = field(default_factory=list)
     window: Window | None = None
     error: str | None = None
     """Why this request can never run, or None."""
+    ended: bool = False
+    """Whether the text is complete: a stop token or `max_length` was reached."""
 
     @property
     def num_tokens(self) -> int:
@@ -47,9 +54,18 @@ class Slot:
         return self.window.token_ids[offset : offset + limit] if offset >= 0 else []
 
     def extend(self, token_ids: list[int]) -> None:
-        """Appends emitted tokens; drops the window if they depart from it or use it up."""
+        """Appends emitted tokens; notes whether the text ends with them.
+
+        A window that they depart from, or use up, is dropped. What was emitted behind a stop token
+        stays: whoever reads the text cuts it.
+        """
+        first_length = self.num_tokens + 1
         position = self.num_tokens - self.num_prompt_tokens
         self.token_ids += token_ids
+        self.ended = self.num_tokens >= self.max_length or any(
+            token_id in self.stop_token_ids and length >= self.min_length
+            for length, token_id in enumerate(token_ids, first_length)
+        )
         if self.window is None:
             return
         first = max(position, self.window.base)
