@@ -1,0 +1,148 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_scheduler.core.cost import CostCurve
+
+steps = st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 10**9)), max_size=60)
+
+
+def make_curve(observations: list[tuple[int, int]]) -> CostCurve:
+    curve = CostCurve()
+    for num_tokens, step_ns in observations:
+        curve.observe(num_tokens, step_ns)
+    return curve
+
+
+def test_without_knowledge_every_pass_costs_the_same() -> None:
+    assert CostCurve().cost([0, 1, 64, 10**6]).tolist() == [1.0] * 4
+    assert len(CostCurve().knots) == 0
+
+
+def test_timed_passes_are_reproduced_and_interpolated() -> None:
+    curve = CostCurve([1, 16, 64, 256], [1000, 1150, 1630, 3550])
+    np.testing.assert_allclose(curve.cost([1, 16, 64, 256]), [1e6, 1.15e6, 1.63e6, 3.55e6], 0.01)
+    np.testing.assert_allclose(curve.cost([40, 160]), [1.39e6, 2.59e6], 0.01)
+    assert curve.knots.tolist() == [1, 16, 64, 256]
+
+
+def test_a_pass_between_two_knots_moves_both() -> None:
+    curve = CostCurve([48], [700])
+    assert curve.knots.tolist() == [32, 64]
+    np.testing.assert_allclose(curve.cost([1, 48, 100]), 7e5)
+
+
+def test_one_known_size_says_nothing_about_the_price_of_tokens() -> None:
+    assert make_curve([(64, 1_000_000)]).cost([1, 64, 4096]).tolist() == [1e6] * 3
+
+
+def test_beyond_the_last_knot_the_slope_goes_on() -> None:
+    curve = CostCurve([64, 128], [1000, 1200])
+    np.testing.assert_allclose(curve.cost([192, 256, 1088]), [1.4e6, 1.6e6, 4.2e6], 0.02)
+
+
+def test_beyond_the_last_knot_time_grows_at_most_in_proportion() -> None:
+    curve = CostCurve([64, 128], [100, 4000])
+    assert curve.cost(256) <= 2 * curve.cost(128) * (1 + 1e-9)
+
+
+def test_the_curve_learns_a_line_from_noisy_steps_of_all_sizes() -> None:
+    rng = np.random.default_rng(0)
+    curve = CostCurve()
+    for num_tokens in rng.integers(1, 1025, 3000).tolist():
+        curve.observe(num_tokens, int((1_000_000 + 4000 * num_tokens) * rng.uniform(0.95, 1.05)))
+    sizes = np.array([64, 150, 300, 700, 1024])
+    np.testing.assert_allclose(curve.cost(sizes), 1_000_000 + 4000 * sizes, 0.05)
+
+
+def test_two_sizes_within_one_octave_give_its_slope() -> None:
+    curve = CostCurve()
+    for _ in range(400):
+        curve.observe(64, 1_000_000)
+        curve.observe(96, 1_400_000)
+    np.testing.assert_allclose(curve.cost([64, 96, 128]), [1e6, 1.4e6, 1.8e6], 0.02)
+
+
+def test_one_outlier_moves_the_curve_by_less_than_a_quarter() -> None:
+    curve = CostCurve([1, 64, 1024], [1000, 1100, 5000])
+    before = curve.cost([1, 64, 1024])
+    curve.observe(64, 60_000_000_000)
+    assert (curve.cost([1, 64, 1024]) < 1.25 * before).all()
+
+
+def test_the_curve_follows_a_machine_that_has_become_slower() -> None:
+    curve = CostCurve([1, 64, 1024], [1000, 1100, 5000])
+    for _ in range(400):
+        curve.observe(64, 20_000_000)
+    np.testing.assert_allclose(curve.cost(64), 2e7, 0.05)
+
+
+def test_a_size_not_seen_for_long_yields_to_its_neighbours() -> None:
+    curve = CostCurve([1, 64], [9000, 9100])
+    for _ in range(1000):
+        curve.observe(64, 1_000_000)
+    assert curve.cost(1) < 1_200_000
+
+
+def test_a_large_first_pass_does_not_make_small_ones_dear() -> None:
+    curve = make_curve([(2048, 100_000_000), (1, 2_000_000), (1, 2_000_000), (1, 2_000_000)])
+    assert curve.cost(1) < 15_000_000
+    assert curve.cost(2048) > 80_000_000
+
+
+@pytest.mark.parametrize(("num_tokens", "step_ns"), [(0, 1000), (64, 0), (-1, 1000), (64, -5)])
+def test_a_pass_without_tokens_or_time_teaches_nothing(num_tokens: int, step_ns: int) -> None:
+    curve = CostCurve([1, 64], [1000, 2000])
+    before = curve.cost([1, 64, 128])
+    curve.observe(num_tokens, step_ns)
+    assert curve.cost([1, 64, 128]).tolist() == before.tolist()
+
+
+@given(steps)
+def test_more_tokens_never_cost_less(observations: list[tuple[int, int]]) -> None:
+    costs = make_curve(observations).cost(np.arange(6000))
+    assert (costs >= 1).all()
+    assert (np.diff(costs) >= -1e-6 * costs[1:]).all()
+
+
+@given(steps, st.integers(1, 5000))
+def test_twice_the_tokens_cost_at_most_twice_beyond_the_knots(
+    observations: list[tuple[int, int]], excess: int
+) -> None:
+    curve = make_curve(observations)
+    last = int(curve.knots[-1]) if len(curve.knots) else 1
+    assert curve.cost(2 * (last + excess)) <= 2 * curve.cost(last + excess) * (1 + 1e-9)
+
+
+@given(steps)
+def test_the_same_observations_give_the_same_curve(observations: list[tuple[int, int]]) -> None:
+    first, second = make_curve(observations), make_curve(observations)
+    second.cost(17)
+    assert first.cost(np.arange(6000)).tolist() == second.cost(np.arange(6000)).tolist()
+
+
+@given(steps)
+def test_reading_between_the_steps_changes_nothing(observations: list[tuple[int, int]]) -> None:
+    read = CostCurve()
+    for num_tokens, step_ns in observations:
+        read.observe(num_tokens, step_ns)
+        read.cost(num_tokens)
+    sizes = np.arange(0, 6000, 7)
+    assert read.cost(sizes).tolist() == make_curve(observations).cost(sizes).tolist()
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "microseconds", "message"),
+    [
+        ([1, 2], [100], "cost_us has 1 elements, cost_num_tokens 2"),
+        ([4, 4], [100, 100], "cost_num_tokens must ascend from 1: 4 follows 4"),
+        ([0], [100], "cost_num_tokens must ascend from 1: 0 follows 0"),
+        ([1], [0], "cost_us must be positive, not 0"),
+    ],
+)
+def test_timed_passes_that_make_no_sense_are_refused(
+    num_tokens: list[int], microseconds: list[int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        CostCurve(num_tokens, microseconds)
