@@ -18,8 +18,9 @@ def hash_blocks(
 
     The hash of a block is sha256(hash of the block before || its tokens, int32 little-endian);
     before the first block stands sha256(salt, UTF-8). Equal hashes thus mean equal tokens from the
-    beginning on, so equal keys and values, and the same salt. The chain is that of vLLM's prefix
-    cache; a cryptographic hash lets no tenant build a prompt that meets another's blocks.
+    beginning on, so equal keys and values, and the same salt. Chained block hashes are
+    vLLM's method (automatic prefix caching); that the hash is a cryptographic one keeps anybody
+    from building a prompt that meets the blocks of another.
 
     Args:
         token_ids: The sequence from its beginning [num_tokens].
