@@ -16,7 +16,6 @@ from optimist_common.server import GrpcServer
 from optimist_scheduler.engine import Engine
 from optimist_scheduler.servicer import SchedulerServicer
 from optimist_scheduler.settings import SchedulerSettings
-from optimist_scheduler.worker_link import WorkerLink
 from tests.scheduler.fake_worker import FakeWorker
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -31,6 +30,15 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.spoil_at: set[int] = set()
         """Numbers of the steps whose results are not in the contract."""
         self.num_streams = 0
+        self.num_plans = 0
+        """Plans that have arrived and are not answered, repeats aside."""
+        self.max_num_plans = 0
+        self.num_repeats = 0
+        self.faults: list[BaseException] = []
+        """Rules of the contract that a plan broke."""
+        self.may_run = asyncio.Event()
+        """Holds plans up while it is not set."""
+        self.may_run.set()
 
     async def Describe(  # noqa: N802
         self, request: worker_pb2.DescribeRequest, context: _Context
@@ -41,15 +49,53 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self, request_iterator: AsyncIterator[worker_pb2.ExecuteRequest], context: _Context
     ) -> AsyncIterator[worker_pb2.ExecuteResponse]:
         self.num_streams += 1
+        stream = self.num_streams
         self.worker.restart()
-        async for plan in request_iterator:
-            response = self.worker.execute(plan)
-            await asyncio.sleep(self.step_seconds)
-            if self.worker.num_steps in self.break_at:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "broken for the test")
-            if self.worker.num_steps in self.spoil_at:
-                response.token_ids = b"\0\0\0"
-            yield response
+        plans: asyncio.Queue[worker_pb2.ExecuteRequest | None] = asyncio.Queue()
+        self.num_plans = 0
+        reader = asyncio.create_task(self._read(request_iterator, plans))
+        try:
+            while (plan := await plans.get()) is not None:
+                await self.may_run.wait()
+                if stream != self.num_streams:
+                    return
+                response = await self._answer(self._run(plan), context)
+                self.num_plans -= 1
+                yield response
+                while self.worker.can_repeat and plans.empty() and self.worker.is_busy:
+                    self.num_repeats += 1
+                    yield await self._answer(self._run(None), context)
+        finally:
+            reader.cancel()
+
+    def _run(self, plan: worker_pb2.ExecuteRequest | None) -> worker_pb2.ExecuteResponse:
+        try:
+            return self.worker.repeat() if plan is None else self.worker.execute(plan)
+        except Exception as error:
+            self.faults.append(error)
+            raise
+
+    async def _answer(
+        self, response: worker_pb2.ExecuteResponse, context: _Context
+    ) -> worker_pb2.ExecuteResponse:
+        step = self.worker.num_steps
+        await asyncio.sleep(self.step_seconds)
+        if step in self.break_at:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "broken for the test")
+        if step in self.spoil_at:
+            response.token_ids = b"\0\0\0"
+        return response
+
+    async def _read(
+        self,
+        requests: AsyncIterator[worker_pb2.ExecuteRequest],
+        plans: "asyncio.Queue[worker_pb2.ExecuteRequest | None]",
+    ) -> None:
+        async for plan in requests:
+            self.num_plans += 1
+            self.max_num_plans = max(self.max_num_plans, self.num_plans)
+            plans.put_nowait(plan)
+        plans.put_nowait(None)
 
 
 class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
@@ -127,6 +173,7 @@ async def serve_worker(servicer: FakeWorkerServicer, port: int = 0) -> AsyncIter
         yield await server.start()
     finally:
         await server.server.stop(0)
+    assert servicer.faults == []
 
 
 @asynccontextmanager
@@ -149,7 +196,7 @@ async def serve_scheduler(
         proposers=[f"127.0.0.1:{port}" for port in proposer_ports],
         **values,
     )
-    engine = Engine(WorkerLink(settings), settings)
+    engine = Engine(settings)
     server = GrpcServer("127.0.0.1", 0)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
         SchedulerServicer(engine), server.server

@@ -125,6 +125,12 @@ class FakeWorker:
         """Whether the last plan may be run once more."""
         return self._num_repeated < self._plan.num_repeats
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether the last plan has a row that can still say something."""
+        rows = [self.rows[slot] for slot in from_bytes(self._plan.slots).tolist()]
+        return any(not row.ended and row.request_id not in self.failing for row in rows)
+
     def repeat(self) -> worker_pb2.ExecuteResponse:
         """Runs the last plan once more: a known token per row, and its drafts."""
         assert self.can_repeat

@@ -1,16 +1,118 @@
 """What the scheduler counts, for Prometheus."""
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
+
+from optimist_scheduler.core.output import StepOutputs
+from optimist_scheduler.core.plan import Plan, StepResult
+from optimist_scheduler.core.scheduler import Scheduler
 
 RUNNING = Gauge("optimist_scheduler_running", "Requests with a slot")
 WAITING = Gauge("optimist_scheduler_waiting", "Requests without a slot")
 FREE_BLOCKS = Gauge("optimist_scheduler_free_blocks", "KV blocks that no request owns")
-STEPS = Counter("optimist_scheduler_steps", "Plans that the worker has run")
+PLANS_IN_FLIGHT = Gauge("optimist_scheduler_plans_in_flight", "Plans at the worker")
+STEPS = Counter("optimist_scheduler_steps", "Runs of plans by the worker, repeats included")
 TOKENS = Counter("optimist_scheduler_tokens", "Tokens delivered")
 DRAFTED = Counter("optimist_scheduler_drafted_tokens", "Drafts that were verified")
 ACCEPTED = Counter("optimist_scheduler_accepted_tokens", "Drafts that were accepted")
-PREEMPTIONS = Counter("optimist_scheduler_preemptions", "Requests that lost their blocks")
+DRAFT_WIDTH = Histogram(
+    "optimist_scheduler_draft_width",
+    "Drafts per row, mean of a plan",
+    buckets=(0, 1, 2, 4, 8, 16, 32, 64, 128),
+)
+WORKER_IDLE = Counter(
+    "optimist_scheduler_worker_idle_seconds", "Time for which the worker waited for plans"
+)
 FINISHED = Counter("optimist_scheduler_finished", "Requests that ended", ["reason"])
 WORKER_LOSSES = Counter("optimist_scheduler_worker_losses", "Times the worker's stream broke")
 PROPOSER_WAITS = Counter("optimist_scheduler_proposer_waits", "Waits for a proposer's answer")
 PROPOSER_LATE = Counter("optimist_scheduler_proposer_late", "Waits that ended without it")
+
+PRESCHEDULES = Counter(
+    "optimist_scheduler_preschedules", "Decisions computed ahead of a result", ["outcome"]
+)
+PRESCHEDULE_DISCARDS = Counter(
+    "optimist_scheduler_preschedule_discards",
+    "Decisions computed ahead and thrown away",
+    ["reason"],
+)
+PRESCHEDULED_ROWS = Counter(
+    "optimist_scheduler_prescheduled_rows",
+    "Rows of decisions that were computed ahead and sent",
+    ["outcome"],
+)
+PRESCHEDULE_SAVED = Histogram(
+    "optimist_scheduler_preschedule_saved_seconds",
+    "Time that decisions took which were computed ahead and sent as they were",
+    buckets=(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01),
+)
+PREEMPTIONS = Counter("optimist_scheduler_preemptions", "Requests that lost their blocks")
+REPEATS = Counter("optimist_scheduler_repeats", "Results of repeated runs of a plan")
+LATE_RESULTS = Counter("optimist_scheduler_late_results", "Results that were settled already")
+STARVED = Counter("optimist_scheduler_starved", "Requests that went first because they starved")
+PREFIX_QUERIES = Counter("optimist_scheduler_prefix_queries", "Tokens looked up in the cache")
+PREFIX_HITS = Counter("optimist_scheduler_prefix_hits", "Tokens that the cache held")
+
+_TOTALS = {
+    "num_preschedule_hits": PRESCHEDULES.labels("hit"),
+    "num_preschedule_repairs": PRESCHEDULES.labels("repaired"),
+    "num_dropped_rows": PRESCHEDULED_ROWS.labels("dropped"),
+    "num_recomputed_rows": PRESCHEDULED_ROWS.labels("recomputed"),
+    "num_added_rows": PRESCHEDULED_ROWS.labels("added"),
+    "num_preemptions": PREEMPTIONS,
+    "num_repeats": REPEATS,
+    "num_late_results": LATE_RESULTS,
+    "num_starved": STARVED,
+    "num_prefix_queries": PREFIX_QUERIES,
+    "num_prefix_hits": PREFIX_HITS,
+}
+
+
+class StatsMetrics:
+    """Brings one scheduler's totals to Prometheus, by what was added since the last time."""
+
+    def __init__(self) -> None:
+        self._seen = dict.fromkeys(_TOTALS, 0)
+        self._discards: dict[str, int] = {}
+        self._num_kept_rows = 0
+        self._num_hits = 0
+        self.preparation_seconds = 0.0
+        """How long it took to compute the last decision that was computed ahead."""
+
+    def observe_plan(self, plan: Plan, scheduler: Scheduler) -> None:
+        """Counts a plan that was made, and what it cost no time to make."""
+        DRAFT_WIDTH.observe(int(plan.num_draft_tokens.sum()) / len(plan.slots))
+        num_hits = scheduler.stats.num_preschedule_hits
+        if num_hits > self._num_hits:
+            PRESCHEDULE_SAVED.observe(self.preparation_seconds)
+        self._num_hits = num_hits
+
+    def update(self, scheduler: Scheduler) -> None:
+        """Counts what changed since the last call."""
+        stats = scheduler.stats
+        RUNNING.set(scheduler.num_running)
+        WAITING.set(scheduler.num_waiting)
+        FREE_BLOCKS.set(scheduler.num_free_blocks)
+        PLANS_IN_FLIGHT.set(scheduler.num_plans_in_flight)
+        for name, seen in self._seen.items():
+            total = getattr(stats, name)
+            if total != seen:
+                _TOTALS[name].inc(total - seen)
+                self._seen[name] = total
+        num_kept = stats.num_prescheduled_rows - stats.num_dropped_rows - stats.num_recomputed_rows
+        PRESCHEDULED_ROWS.labels("kept").inc(num_kept - self._num_kept_rows)
+        self._num_kept_rows = num_kept
+        for reason, total in stats.preschedule_discards.items():
+            added = total - self._discards.get(reason, 0)
+            if added:
+                PRESCHEDULES.labels("discarded").inc(added)
+                PRESCHEDULE_DISCARDS.labels(reason).inc(added)
+                self._discards[reason] = total
+
+
+def observe_result(result: StepResult, outputs: StepOutputs) -> None:
+    """Counts a run of a plan."""
+    STEPS.inc()
+    TOKENS.inc(len(outputs.token_ids))
+    DRAFTED.inc(int(result.num_drafted_tokens.sum()))
+    ACCEPTED.inc(int(result.num_accepted_tokens.sum()))
+    WORKER_IDLE.inc(result.idle_ns / 1e9)

@@ -40,6 +40,11 @@ class ProposerLink:
         """Whether an answer was waited for in vain and nothing came since."""
 
     @property
+    def is_open(self) -> bool:
+        """Whether the stream is open."""
+        return self._outbox is not None
+
+    @property
     def takes_batches(self) -> bool:
         """Whether the stream is open and not too many batches wait for an answer."""
         return self._outbox is not None and len(self._unanswered) < MAX_UNANSWERED_BATCHES

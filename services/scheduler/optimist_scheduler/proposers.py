@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_scheduler import metrics
-from optimist_scheduler.core.output import Output
 from optimist_scheduler.core.window import Window
 from optimist_scheduler.proposer_link import ProposerLink
 
@@ -92,18 +91,30 @@ class Proposers:
         self._closed.append(request_id)
         self._flush_soon()
 
-    def observe(self, outputs: Sequence[Output]) -> None:
-        """Sends the new tokens of the requests that are followed."""
-        for output in outputs:
-            followed = self._followed.get(output.request_id)
-            if followed is None or not output.token_ids:
+    def observe(self, observed: Sequence[tuple[str, list[int]]]) -> None:
+        """Sends new tokens, by request id, of the requests that are followed."""
+        for request_id, token_ids in observed:
+            followed = self._followed.get(request_id)
+            if followed is None:
                 continue
-            followed.token_ids += output.token_ids
+            followed.token_ids += token_ids
             if followed.num_skipped_steps:
                 followed.num_skipped_steps -= 1
             else:
-                self._unsent[output.request_id] = None
+                self._unsent[request_id] = None
         self._flush()
+
+    def is_worth_a_wait(self, find_unaligned: Callable[[], list[str]]) -> bool:
+        """Tells whether a request lacks a window that an answer could bring.
+
+        Args:
+            find_unaligned: Returns the requests that would have to go on without drafts.
+        """
+        if not self._followed or not self._wait_seconds:
+            return False
+        if all(link.is_late or not link.is_open for link in self._links):
+            return False
+        return any(request_id in self._followed for request_id in find_unaligned())
 
     async def wait_for_windows(self, find_unaligned: Callable[[], list[str]]) -> None:
         """Waits, for a bounded time, while a request without a window has an unanswered batch.
@@ -112,7 +123,7 @@ class Proposers:
             find_unaligned: Returns the requests that would have to go on without drafts.
         """
         awaited = self._find_awaited(find_unaligned)
-        if not awaited or not self._wait_seconds:
+        if not awaited:
             return
         metrics.PROPOSER_WAITS.inc()
         try:
@@ -128,8 +139,6 @@ class Proposers:
                 link.is_late = True
 
     def _find_awaited(self, find_unaligned: Callable[[], list[str]]) -> list[ProposerLink]:
-        if not self._followed:
-            return []
         links: list[ProposerLink] = []
         for request_id in find_unaligned():
             followed = self._followed.get(request_id)

@@ -9,7 +9,6 @@ from optimist_common.server import GrpcServer, until_signal
 from optimist_scheduler.engine import Engine
 from optimist_scheduler.servicer import SchedulerServicer
 from optimist_scheduler.settings import SchedulerSettings
-from optimist_scheduler.worker_link import WorkerLink
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +17,7 @@ async def serve(settings: SchedulerSettings) -> None:
     """Serves until a signal; raises SetupError if it cannot start."""
     serve_metrics(settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port)
-    engine = Engine(WorkerLink(settings), settings)
+    engine = Engine(settings)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
         SchedulerServicer(engine), server.server
     )

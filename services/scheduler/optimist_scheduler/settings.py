@@ -1,13 +1,14 @@
 """Settings of the scheduler."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from optimist_common.settings import CommaSeparated, ServiceSettings
+from optimist_scheduler.core.config import SchedulingOptions
 
 
-class SchedulerSettings(ServiceSettings):
+class SchedulerSettings(SchedulingOptions, ServiceSettings):
     """Decides what the worker runs next, and keeps the truth about requests."""
 
     section: ClassVar[str] = "scheduler"
@@ -22,10 +23,14 @@ class SchedulerSettings(ServiceSettings):
     max_num_batched_tokens: int = Field(
         0, ge=0, description="most tokens of a forward pass; 0: worker's"
     )
-    max_num_waiting: int = Field(256, ge=1, description="most requests that wait")
-    num_speculative_tokens: int = Field(64, ge=0, description="most drafts per request and pass")
     proposer_wait_ms: float = Field(
         3.0, ge=0, description="longest wait for a proposer's answer between two passes, in ms"
+    )
+    replay_log: str = Field(
+        "", description="file to append all commands, decisions and results to; empty: none"
+    )
+    replay_log_mib: int = Field(
+        256, ge=1, le=1_048_576, description="size in MiB at which that log ends"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error"
@@ -44,3 +49,13 @@ class SchedulerSettings(ServiceSettings):
     @classmethod
     def _have_ports(cls, values: list[str]) -> list[str]:
         return [cls._has_port(value) for value in values]
+
+    @model_validator(mode="after")
+    def _every_row_gets_a_token(self) -> Self:
+        if 0 < self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                "max_num_seqs: must be at most max_num_batched_tokens "
+                f"({self.max_num_batched_tokens}), so that each request gets a token in each pass, "
+                f"not {self.max_num_seqs}"
+            )
+        return self

@@ -6,8 +6,9 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
-from optimist_scheduler.core.output import Finished, FinishReason
-from optimist_scheduler.core.plan import Plan, StepResult
+from optimist_scheduler.core.output import Finished, FinishReason, StepOutputs
+from optimist_scheduler.core.plan import Admission, Plan, StepResult
+from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.validate import NewRequest
 
 _REASONS = {
@@ -24,8 +25,8 @@ class MalformedError(ValueError):
     """A message that breaks the contract; the text names the field."""
 
 
-def new_request(add: scheduler_pb2.Add) -> NewRequest:
-    """Reads an Add; raises MalformedError if a column is none."""
+def new_request(add: scheduler_pb2.Add, owner: int) -> NewRequest:
+    """Reads an Add of the stream `owner`; raises MalformedError if a column is none."""
     return NewRequest(
         request_id=add.request_id,
         prompt_token_ids=_integers("prompt_token_ids", add.prompt_token_ids),
@@ -34,6 +35,11 @@ def new_request(add: scheduler_pb2.Add) -> NewRequest:
         stop_token_ids=_integers("stop_token_ids", add.stop_token_ids),
         min_tokens=add.min_tokens,
         sampling=_sampling(add.sampling),
+        priority=add.priority,
+        cache_salt=add.cache_salt,
+        max_draft_tokens=add.max_draft_tokens if add.HasField("max_draft_tokens") else None,
+        owner=owner,
+        handle=add.handle,
     )
 
 
@@ -49,21 +55,47 @@ def finished_message(handle: int, finished: Finished) -> scheduler_pb2.Finished:
     )
 
 
+def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
+    """Writes the part of a step that concerns one stream."""
+    return scheduler_pb2.ConnectResponse(
+        handles=to_bytes(outputs.handles),
+        num_tokens=to_bytes(outputs.num_tokens),
+        token_ids=to_bytes(outputs.token_ids),
+        num_accepted_tokens=to_bytes(outputs.num_accepted_tokens),
+        finished=[finished_message(ended.handle, ended.finished) for ended in outputs.ended],
+    )
+
+
+def stats_message(scheduler: Scheduler) -> scheduler_pb2.Stats:
+    """Writes the scheduler's figures; changes nothing."""
+    stats = scheduler.stats
+    return scheduler_pb2.Stats(
+        num_running=scheduler.num_running,
+        num_waiting=scheduler.num_waiting,
+        num_free_blocks=scheduler.num_free_blocks,
+        num_blocks=scheduler.config.num_blocks,
+        num_plans_in_flight=scheduler.num_plans_in_flight,
+        is_paused=scheduler.is_paused,
+        num_plans=stats.num_plans,
+        num_preschedule_hits=stats.num_preschedule_hits,
+        num_preschedule_repairs=stats.num_preschedule_repairs,
+        num_preschedule_discards=stats.preschedule_discards.total(),
+        num_prescheduled_rows=stats.num_prescheduled_rows,
+        num_repaired_rows=(
+            stats.num_dropped_rows + stats.num_recomputed_rows + stats.num_added_rows
+        ),
+        num_preemptions=stats.num_preemptions,
+        num_prefix_queries=stats.num_prefix_queries,
+        num_prefix_hits=stats.num_prefix_hits,
+    )
+
+
 def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
     """Writes a plan."""
     return worker_pb2.ExecuteRequest(
         sequence=plan.sequence,
         released_slots=to_bytes(plan.released_slots),
-        admissions=[
-            worker_pb2.Admission(
-                slot=request.slot,
-                request_id=request.request_id,
-                token_ids=to_bytes(request.token_ids),
-                num_prompt_tokens=request.num_prompt_tokens,
-                sampling=write_sampling(request.sampling),
-            )
-            for request in plan.admissions
-        ],
+        admissions=[_admission(admission) for admission in plan.admissions],
         windows=[
             worker_pb2.Window(slot=slot, base=window.base, token_ids=to_bytes(window.token_ids))
             for slot, window in plan.windows
@@ -73,6 +105,7 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
         num_draft_tokens=to_bytes(plan.num_draft_tokens),
         num_new_blocks=to_bytes(plan.num_new_blocks),
         new_blocks=to_bytes(plan.new_blocks),
+        num_repeats=plan.num_repeats,
     )
 
 
@@ -87,14 +120,35 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
         num_drafted_tokens=from_bytes(message.num_drafted_tokens),
         num_accepted_tokens=from_bytes(message.num_accepted_tokens),
         errors={error.slot: error.message for error in message.errors},
+        repeat=message.repeat,
+        num_tokens=message.num_tokens,
+        step_ns=message.step_ns,
+        idle_ns=message.idle_ns,
+    )
+
+
+def _admission(admission: Admission) -> worker_pb2.Admission:
+    request = admission.request
+    return worker_pb2.Admission(
+        slot=admission.slot,
+        request_id=request.request_id,
+        token_ids=to_bytes(admission.token_ids),
+        num_prompt_tokens=request.num_prompt_tokens,
+        sampling=write_sampling(request.sampling),
+        cached_blocks=to_bytes(admission.cached_blocks),
+        max_length=request.max_length,
+        # At max_length the request ends anyway; the sum with a huge min_tokens may be no int32.
+        min_length=min(request.min_length, request.max_length),
+        stop_token_ids=to_bytes(sorted(request.stop_token_ids)),
     )
 
 
 def _integers(name: str, data: bytes) -> list[int]:
     try:
-        return [int(value) for value in from_bytes(data).tolist()]
+        token_ids: list[int] = from_bytes(data).tolist()
     except ValueError:
         raise MalformedError(f"{name}: {len(data)} bytes are no int32 column") from None
+    return token_ids
 
 
 def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:

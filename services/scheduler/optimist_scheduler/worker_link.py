@@ -1,47 +1,50 @@
-"""The stream of plans to the worker, opened again whenever it breaks."""
+"""The stream of plans to the worker and of results back, opened again whenever it breaks."""
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.channel import open_channel
-from optimist_common.columns import from_bytes
-from optimist_scheduler.core.limits import Limits
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.translate import plan_message, step_result
+from optimist_scheduler.worker_description import WorkerDescription, describe_worker
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
 DESCRIBE_TIMEOUT_SECONDS = 5.0
+MAX_WAITING_RESULTS = 64
+"""Results that were read and not received; while as many wait, the stream is not read."""
 
 
 class WorkerLostError(Exception):
     """The worker's stream broke, or carried what is not in the contract; the text says how."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerDescription:
-    """What the worker holds."""
-
-    model: str
-    limits: Limits
-    eos_token_ids: tuple[int, ...]
-
-
 class WorkerLink:
-    """One Execute stream to one worker."""
+    """One Execute stream to one worker.
 
-    def __init__(self, settings: SchedulerSettings) -> None:
-        self._settings = settings
+    Plans are sent and results received independently: neither waits for the other.
+    """
+
+    def __init__(self, settings: SchedulerSettings, on_news: Callable[[], None]) -> None:
+        """Sets up a link that is not connected until `connect` is.
+
+        Args:
+            settings: Where the worker is, and what is asked of it.
+            on_news: Called when `receive` has something to return or to raise.
+        """
+        self._settings, self._on_news = settings, on_news
         self._channel: grpc.aio.Channel | None = None
         self._call: Any = None
+        self._reader: asyncio.Task[None] | None = None
+        self._begin()
 
     async def connect(self) -> WorkerDescription:
         """Opens the stream, trying until the worker is reached; returns what it holds."""
@@ -59,71 +62,75 @@ class WorkerLink:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    async def execute(self, plan: Plan) -> StepResult:
-        """Runs a plan; raises WorkerLostError if its result cannot be had."""
-        try:
-            await self._call.write(plan_message(plan))
-            message = await self._call.read()
-            if message is grpc.aio.EOF:
-                raise WorkerLostError("the worker ended the stream")
-            return step_result(message)
-        except grpc.aio.AioRpcError as error:
-            raise WorkerLostError(f"{error.code().name}: {error.details()}") from error
-        except asyncio.InvalidStateError as error:
-            raise WorkerLostError("the stream is closed") from error
-        except ValueError as error:
-            raise WorkerLostError(f"a column that is none: {error}") from error
+    def send(self, plan: Plan) -> None:
+        """Sends a plan at the next turn of the event loop; a broken stream is told by `receive`."""
+        self._plans.put_nowait(plan_message(plan))
+
+    def receive(self) -> StepResult | None:
+        """Returns the next result, or None if there is none yet.
+
+        Raises:
+            WorkerLostError: The stream broke, and all results before that were received.
+        """
+        if not self._results.empty():
+            return self._results.get_nowait()
+        if self._fault:
+            raise WorkerLostError(self._fault)
+        return None
 
     async def close(self) -> None:
         """Ends the stream; `connect` opens another."""
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.gather(self._reader, return_exceptions=True)
         if self._call is not None:
             self._call.cancel()
         if self._channel is not None:
             await self._channel.close()
-        self._call = self._channel = None
+        self._channel = self._call = self._reader = None
+
+    def _begin(self) -> None:
+        # No more plans wait than may be in flight.
+        self._plans: asyncio.Queue[worker_pb2.ExecuteRequest] = asyncio.Queue()
+        self._results: asyncio.Queue[StepResult] = asyncio.Queue(MAX_WAITING_RESULTS)
+        self._fault = ""
 
     async def _open(self) -> WorkerDescription:
         await self.close()
+        self._begin()
         self._channel = open_channel(self._settings.worker)
         stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
         message = await stub.Describe(
             worker_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_SECONDS
         )
-        description = _description(message, self._settings)
-        self._call = stub.Execute()
-        logger.info(
-            "connected to the worker at %s: %s, %d slots, %d blocks of %d tokens",
-            self._settings.worker,
-            description.model,
-            description.limits.max_num_seqs,
-            description.limits.num_blocks,
-            description.limits.block_size,
-        )
+        description = describe_worker(message, self._settings)
+        self._call = stub.Execute(_until_cancelled(self._plans))
+        self._reader = asyncio.create_task(self._read(self._call))
+        address = self._settings.worker
+        logger.info("connected to the worker at %s: %s", address, description.model)
         return description
 
+    async def _read(self, call: Any) -> None:
+        """Reads results, whether they are waited for or not, until the stream breaks."""
+        try:
+            async for message in call:
+                await self._results.put(step_result(message))
+                self._on_news()
+            self._fault = "the worker ended the stream"
+        except grpc.aio.AioRpcError as error:
+            self._fault = f"{error.code().name}: {error.details()}"
+        except ValueError as error:
+            self._fault = f"a column that is none: {error}"
+        except asyncio.CancelledError:
+            # The call was ended because a plan could not be sent, unless this task is being ended.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            self._fault = "the stream was cancelled"
+        self._on_news()
 
-def _description(
-    message: worker_pb2.DescribeResponse, settings: SchedulerSettings
-) -> WorkerDescription:
-    """Reads the worker's description; raises ValueError if nothing could run with it."""
-    limits = Limits(
-        vocab_size=message.vocab_size,
-        max_model_len=message.max_model_len,
-        block_size=message.block_size,
-        num_blocks=message.num_blocks,
-        max_num_seqs=message.max_num_seqs,
-        max_num_batched_tokens=message.max_num_batched_tokens,
-        max_num_waiting=settings.max_num_waiting,
-        num_speculative_tokens=settings.num_speculative_tokens,
-    )
-    sizes = ("vocab_size", "max_model_len", "block_size", "num_blocks", "max_num_seqs")
-    for name in (*sizes, "max_num_batched_tokens"):
-        if getattr(limits, name) < 1:
-            raise ValueError(f"it says {name} is {getattr(limits, name)}")
-    if settings.max_num_seqs:
-        limits = replace(limits, max_num_seqs=min(settings.max_num_seqs, limits.max_num_seqs))
-    if settings.max_num_batched_tokens:
-        budget = min(settings.max_num_batched_tokens, limits.max_num_batched_tokens)
-        limits = replace(limits, max_num_batched_tokens=budget)
-    eos_token_ids = tuple(int(token_id) for token_id in from_bytes(message.eos_token_ids))
-    return WorkerDescription(message.model, limits, eos_token_ids)
+
+async def _until_cancelled(
+    plans: asyncio.Queue[worker_pb2.ExecuteRequest],
+) -> AsyncIterator[worker_pb2.ExecuteRequest]:
+    while True:
+        yield await plans.get()

@@ -1,0 +1,115 @@
+"""Brings what was settled to gateways and proposers."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_scheduler import metrics
+from optimist_scheduler.core.output import Ended, Finished, StepOutputs
+from optimist_scheduler.gateway_stream import GatewayStream
+from optimist_scheduler.proposers import Proposers
+from optimist_scheduler.translate import finished_message, outputs_message
+
+
+class Delivery:
+    """The gateways' streams, and outputs that were settled and not delivered yet.
+
+    Outputs are held so that the next plan can be sent first.
+    """
+
+    def __init__(self, proposers: Proposers) -> None:
+        self._proposers = proposers
+        self._streams: dict[int, GatewayStream] = {}
+        self._owners = itertools.count(1)
+        self._held: list[StepOutputs] = []
+        self.on_slow: Callable[[GatewayStream], None] = self.remove
+        """Called with a stream that does not read what it is sent."""
+
+    def open(self) -> GatewayStream:
+        """Returns a stream with a number of its own."""
+        stream = GatewayStream(next(self._owners))
+        self._streams[stream.owner] = stream
+        return stream
+
+    def remove(self, stream: GatewayStream) -> None:
+        """Forgets a stream."""
+        self._streams.pop(stream.owner, None)
+
+    def hold(self, outputs: StepOutputs) -> None:
+        """Takes the outputs of one step, for the next `flush`."""
+        self._held.append(outputs)
+
+    def flush(self) -> None:
+        """Sends all outputs that are held: each stream gets one response per step."""
+        held, self._held = self._held, []
+        for outputs in held:
+            self._proposers.observe(outputs.observed)
+            self.note(outputs.ended)
+            for owner, part in split_by_owner(outputs):
+                if (stream := self._streams.get(owner)) is not None:
+                    self.send(stream, outputs_message(part))
+
+    def end(self, ended: Sequence[Ended]) -> None:
+        """Sends the ends of requests that no step has ended."""
+        self.note(ended)
+        for owner, ends in _group_by_owner(ended).items():
+            if (stream := self._streams.get(owner)) is not None:
+                messages = [finished_message(end.handle, end.finished) for end in ends]
+                self.send(stream, scheduler_pb2.ConnectResponse(finished=messages))
+
+    def note(self, ended: Iterable[Ended]) -> None:
+        """Takes note of ends without sending them."""
+        for end in ended:
+            metrics.FINISHED.labels(end.finished.reason.value).inc()
+            self._proposers.close(end.request_id)
+            if (stream := self._streams.get(end.owner)) is not None:
+                stream.request_ids.pop(end.handle, None)
+
+    def reject(self, stream: GatewayStream, handle: int, finished: Finished) -> None:
+        """Sends the end of a request that was not added."""
+        metrics.FINISHED.labels(finished.reason.value).inc()
+        message = finished_message(handle, finished)
+        self.send(stream, scheduler_pb2.ConnectResponse(finished=[message]))
+
+    def reply(self, stream: GatewayStream, reply: scheduler_pb2.Reply) -> None:
+        """Answers a command."""
+        self.send(stream, scheduler_pb2.ConnectResponse(replies=[reply]))
+
+    def send(self, stream: GatewayStream, response: scheduler_pb2.ConnectResponse) -> None:
+        """Sends a response to a stream, which is given up if too many wait already."""
+        if not stream.send(response):
+            self.on_slow(stream)
+
+
+def split_by_owner(outputs: StepOutputs) -> Iterator[tuple[int, StepOutputs]]:
+    """Splits the outputs of a step by owner; those of a single owner stay as they are."""
+    ended = _group_by_owner(outputs.ended)
+    if len(outputs.owners):
+        first = int(outputs.owners[0])
+        if ended.keys() <= {first} and (outputs.owners == first).all():
+            yield first, outputs
+            return
+    for owner in {*np.unique(outputs.owners).tolist(), *ended}:
+        rows = outputs.owners == owner
+        yield (
+            owner,
+            replace(
+                outputs,
+                owners=outputs.owners[rows],
+                handles=outputs.handles[rows],
+                num_tokens=outputs.num_tokens[rows],
+                token_ids=outputs.token_ids[np.repeat(rows, outputs.num_tokens)],
+                num_accepted_tokens=outputs.num_accepted_tokens[rows],
+                ended=ended.get(owner, []),
+            ),
+        )
+
+
+def _group_by_owner(ended: Sequence[Ended]) -> dict[int, list[Ended]]:
+    groups: dict[int, list[Ended]] = {}
+    for end in ended:
+        groups.setdefault(end.owner, []).append(end)
+    return groups

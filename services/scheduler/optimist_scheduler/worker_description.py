@@ -1,0 +1,62 @@
+"""What the worker says about itself, and the engine's configuration that follows from it."""
+
+from dataclasses import dataclass
+
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import from_bytes
+from optimist_scheduler.core.config import EngineConfig, SchedulingOptions
+from optimist_scheduler.settings import SchedulerSettings
+
+_SIZES = (
+    "vocab_size",
+    "max_model_len",
+    "block_size",
+    "num_blocks",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDescription:
+    """What the worker holds, and how it is used."""
+
+    model: str
+    config: EngineConfig
+    eos_token_ids: tuple[int, ...]
+    costs: tuple[tuple[int, int], ...]
+    """Tokens and duration in microseconds of passes that were timed, by tokens."""
+
+
+def describe_worker(
+    message: worker_pb2.DescribeResponse, settings: SchedulerSettings
+) -> WorkerDescription:
+    """Reads the worker's description; raises ValueError if nothing could run with it."""
+    sizes = {name: getattr(message, name) for name in _SIZES}
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"it says {name} is {value}")
+    for name in ("max_num_batched_tokens", "max_num_seqs"):
+        if wanted := getattr(settings, name):
+            sizes[name] = min(wanted, sizes[name])
+    # Each request gets a token in each pass.
+    sizes["max_num_seqs"] = min(sizes["max_num_seqs"], sizes["max_num_batched_tokens"])
+    options = settings.model_dump(include=set(SchedulingOptions.model_fields))
+    return WorkerDescription(
+        message.model,
+        EngineConfig(**options, **sizes),
+        tuple(from_bytes(message.eos_token_ids).tolist()),
+        _costs(message),
+    )
+
+
+def _costs(message: worker_pb2.DescribeResponse) -> tuple[tuple[int, int], ...]:
+    num_tokens = from_bytes(message.cost_num_tokens).tolist()
+    microseconds = from_bytes(message.cost_us).tolist()
+    if len(num_tokens) != len(microseconds):
+        raise ValueError(
+            f"it says {len(microseconds)} values of cost_us for {len(num_tokens)} cost_num_tokens"
+        )
+    if num_tokens != sorted(set(num_tokens)) or min(num_tokens + microseconds, default=1) < 1:
+        raise ValueError("it says cost_num_tokens or cost_us that do not ascend, or are below 1")
+    return tuple(zip(num_tokens, microseconds, strict=True))

@@ -1,0 +1,112 @@
+"""A gateway's side of a stream to the scheduler."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.columns import from_bytes, to_bytes
+from tests.scheduler.fake_worker import expected_output
+
+PROMPT = [3, 1, 4, 1, 5]
+VOCAB_SIZE = 50
+
+
+def truth(prompt: list[int], max_tokens: int = 20) -> list[int]:
+    return expected_output(prompt, VOCAB_SIZE, len(prompt) + max_tokens, set())
+
+
+def add(handle: int, prompt: list[int], **values: Any) -> scheduler_pb2.ConnectRequest:
+    predicted = values.pop("predicted", [])
+    values = {"max_tokens": 20, "request_id": f"r{handle}", **values}
+    return scheduler_pb2.ConnectRequest(
+        command_id=handle,
+        add=scheduler_pb2.Add(
+            handle=handle,
+            prompt_token_ids=to_bytes(prompt),
+            predicted_token_ids=to_bytes(predicted),
+            **values,
+        ),
+    )
+
+
+def abort(handle: int, **values: Any) -> scheduler_pb2.ConnectRequest:
+    command = scheduler_pb2.Abort(handle=handle, **values)
+    return scheduler_pb2.ConnectRequest(command_id=1000 + handle, abort=command)
+
+
+class Client:
+    """Collects what a stream says."""
+
+    def __init__(self, stub: Any) -> None:
+        self._call = stub.Connect()
+        self.tokens: dict[int, list[int]] = {}
+        self.finished: dict[int, scheduler_pb2.Finished] = {}
+        self.replies: dict[int, scheduler_pb2.Reply] = {}
+
+    async def send(self, *commands: scheduler_pb2.ConnectRequest) -> None:
+        for command in commands:
+            await self._call.write(command)
+
+    async def done_sending(self) -> None:
+        await self._call.done_writing()
+
+    async def read(self) -> bool:
+        """Reads one response; returns whether there was one."""
+        response = await asyncio.wait_for(self._call.read(), 20)
+        if not isinstance(response, scheduler_pb2.ConnectResponse):
+            return False
+        tokens = iter(from_bytes(response.token_ids).tolist())
+        counts = from_bytes(response.num_tokens).tolist()
+        for handle, count in zip(from_bytes(response.handles).tolist(), counts, strict=True):
+            assert handle not in self.finished
+            self.tokens.setdefault(handle, []).extend(next(tokens) for _ in range(count))
+        assert next(tokens, None) is None
+        for finished in response.finished:
+            assert finished.handle not in self.finished
+            self.finished[finished.handle] = finished
+        for reply in response.replies:
+            assert reply.command_id not in self.replies
+            self.replies[reply.command_id] = reply
+        return True
+
+    async def read_until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            assert await self.read()
+
+    async def reply(self, command: scheduler_pb2.ConnectRequest) -> scheduler_pb2.Reply:
+        """Sends a command and waits for its reply."""
+        await self.send(command)
+        await self.read_until(lambda: command.command_id in self.replies)
+        return self.replies[command.command_id]
+
+    def close(self) -> None:
+        self._call.cancel()
+
+
+async def ask(stub: Any, *commands: scheduler_pb2.ConnectRequest) -> Client:
+    """Adds requests on a stream of their own and waits for their ends."""
+    client = Client(stub)
+    await client.send(*commands)
+    await client.read_until(lambda: len(client.finished) == len(commands))
+    client.close()
+    return client
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+MODES = {
+    "one plan in flight": {"max_plans_in_flight": 1},
+    "two": {"max_plans_in_flight": 2},
+    "three": {"max_plans_in_flight": 3},
+    "nothing computed ahead": {"max_plans_in_flight": 2, "enable_optimistic_scheduling": False},
+    "repeats": {"multi_step_count": 8},
+    "two and repeats": {"max_plans_in_flight": 2, "multi_step_count": 5},
+    "two stages": {"num_pipeline_stages": 2},
+    "prefix cache": {"max_plans_in_flight": 2, "enable_prefix_caching": True},
+}
+"""Settings under which the same things must come out."""

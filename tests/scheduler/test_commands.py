@@ -1,0 +1,211 @@
+"""Commands and their replies over real sockets, with a fake worker."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from optimist.scheduler.v1 import scheduler_pb2
+from tests.scheduler.client import MODES, PROMPT, Client, abort, add, ask, truth
+from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler
+
+Command = scheduler_pb2.ConnectRequest
+
+
+def set_priority(handle: int, priority: int) -> Command:
+    change = scheduler_pb2.SetPriority(handle=handle, priority=priority)
+    return Command(command_id=2000 + handle, set_priority=change)
+
+
+def get_stats(command_id: int = 3000) -> Command:
+    return Command(command_id=command_id, get_stats=scheduler_pb2.GetStats())
+
+
+async def test_a_request_is_answered_when_it_is_added_and_when_it_ends(worker_port: int) -> None:
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        client = await ask(stub, add(1, PROMPT), add(2, []))
+    assert client.replies[1].error == ""
+    assert (
+        client.replies[2].error
+        == client.finished[2].message
+        == ("prompt_token_ids: must not be empty")
+    )
+    assert client.tokens == {1: truth(PROMPT)}
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (Command(), "command: is not set"),
+        (add(1, [5], request_id="other"), "add.handle: 1 is in use"),
+        (Command(pause=scheduler_pb2.Pause()), "pause.mode: must be KEEP, WAIT or ABORT, not 0"),
+        (set_priority(99, 1), "set_priority.handle: no request 99 runs or waits"),
+        (set_priority(1, 2**31 - 1), "set_priority.priority: must be from "),
+        (add(2, PROMPT, request_id="r1"), "request_id: is in use by another request"),
+        (add(2, PROMPT, cache_salt="é" * 129), "cache_salt: must be at most 256 bytes"),
+        (add(2, PROMPT, priority=-(2**31)), "priority: must be from "),
+        (add(2, PROMPT, max_draft_tokens=-1), "max_draft_tokens: must be at least 0"),
+    ],
+)
+async def test_a_command_that_cannot_be_carried_out_is_answered_with_the_field(
+    command: Command, error: str, worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.01
+    command.command_id = 7
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        client = Client(stub)
+        await client.send(add(1, PROMPT))
+        reply = await client.reply(command)
+        await client.read_until(lambda: 1 in client.finished)
+    assert reply.error.startswith(error)
+    # Nothing else suffers.
+    assert client.tokens == {1: truth(PROMPT)}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [abort(99), Command(command_id=7, resume=scheduler_pb2.Resume()), set_priority(1, -5)],
+)
+async def test_a_command_that_changes_nothing_is_answered(
+    command: Command, worker_port: int
+) -> None:
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        client = Client(stub)
+        await client.send(add(1, PROMPT))
+        reply = await client.reply(command)
+        await client.read_until(lambda: 1 in client.finished)
+    assert reply.error == ""
+    assert client.tokens == {1: truth(PROMPT)}
+
+
+async def test_a_request_that_cannot_run_is_refused_with_the_field(worker_port: int) -> None:
+    bad = add(3, PROMPT)
+    bad.add.prompt_token_ids = b"123"
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        client = await ask(stub, add(1, []), add(2, [1] * 64), bad, add(4, PROMPT))
+    messages = {handle: end.message for handle, end in client.finished.items()}
+    assert messages[1].startswith("prompt_token_ids: must not be empty")
+    assert messages[2].startswith("prompt_token_ids: must be at most 63 tokens")
+    assert messages[3] == "prompt_token_ids: 3 bytes are no int32 column"
+    assert {handle: client.replies[handle].error for handle in messages} == messages
+    assert client.tokens == {4: truth(PROMPT)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_aborted_request_says_nothing_more(
+    mode: str, worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.01
+    async with serve_scheduler(worker_port, [], **MODES[mode]) as (_, stub):
+        client = Client(stub)
+        await client.send(add(1, [1], max_tokens=50))
+        await client.read_until(lambda: 1 in client.tokens)
+        reply = await client.reply(abort(1))
+        told = list(client.tokens[1])
+        await client.send(add(2, PROMPT))
+        await client.read_until(lambda: 2 in client.finished)
+    assert reply.error == ""
+    assert client.tokens == {1: told, 2: truth(PROMPT)}
+    assert list(client.finished) == [2]
+
+
+async def test_an_abort_is_answered_with_the_account_if_that_is_wanted(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.01
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        client = Client(stub)
+        await client.send(add(1, [1], max_tokens=50))
+        await client.read_until(lambda: 1 in client.tokens)
+        await client.reply(abort(1, wants_finished=True))
+    assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_ABORTED
+    assert client.finished[1].num_passes == len(client.tokens[1])
+
+
+async def test_the_most_urgent_request_goes_first(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.005
+    options: dict[str, Any] = {"policy": "priority", "max_num_seqs": 1}
+    async with serve_scheduler(worker_port, [], **options) as (_, stub):
+        client = Client(stub)
+        await client.send(add(1, PROMPT, priority=-9))
+        await client.read_until(lambda: 1 in client.tokens)
+        await client.send(*(add(handle, [handle], priority=handle) for handle in (2, 3, 4)))
+        assert (await client.reply(set_priority(4, -1))).error == ""
+        await client.read_until(lambda: len(client.finished) == 4)
+    assert list(client.finished) == [1, 4, 2, 3]
+
+
+async def test_statistics_are_told_and_change_nothing(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.005
+    async with serve_scheduler(worker_port, [], max_num_seqs=1) as (_, stub):
+        client = Client(stub)
+        await client.send(add(1, PROMPT), add(2, [8]))
+        await client.read_until(lambda: 1 in client.tokens)
+        first = (await client.reply(get_stats())).stats
+        command_id = 4000
+        while len(client.finished) < 2:
+            command_id += 1
+            await client.reply(get_stats(command_id))
+        last = (await client.reply(get_stats(5000))).stats
+    assert (first.num_running, first.num_waiting, first.num_blocks) == (1, 1, 32)
+    assert first.num_free_blocks < 32
+    assert first.num_plans_in_flight == 1
+    assert (last.num_running, last.num_waiting, last.num_free_blocks) == (0, 0, 32)
+    assert last.num_plans == worker.worker.num_steps == 40
+    assert last.num_preschedule_hits >= 30
+    assert last.num_preschedule_discards <= 2
+    assert not last.is_paused
+
+
+async def test_a_width_of_0_turns_drafts_off_for_one_request(
+    worker_port: int, proposer_port: int
+) -> None:
+    async with serve_scheduler(worker_port, [proposer_port], proposer_wait_ms=2000) as (_, stub):
+        client = await ask(
+            stub,
+            add(1, PROMPT, predicted=truth(PROMPT), max_draft_tokens=0),
+            add(2, [8], predicted=truth([8])),
+        )
+    assert client.tokens == {1: truth(PROMPT), 2: truth([8])}
+    assert client.finished[1].accepted_prediction_tokens == 0
+    assert client.finished[2].accepted_prediction_tokens > 0
+
+
+@pytest.mark.parametrize(("salt", "num_hits"), [("a", 8), ("b", 0)])
+async def test_requests_of_one_salt_share_blocks(
+    salt: str, num_hits: int, worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    prompt = list(range(10))
+    async with serve_scheduler(worker_port, [], enable_prefix_caching=True) as (_, stub):
+        await ask(stub, add(1, prompt, cache_salt="a"))
+        client = Client(stub)
+        await client.send(add(2, prompt, cache_salt=salt))
+        await client.read_until(lambda: 2 in client.finished)
+        stats = (await client.reply(get_stats())).stats
+    assert client.tokens == {2: truth(prompt)}
+    assert worker.worker.num_cached_tokens == stats.num_prefix_hits == num_hits
+    assert stats.num_prefix_queries >= 10
+
+
+async def test_numbers_as_large_as_may_be_end_nothing(worker_port: int) -> None:
+    most = 2**31 - 1
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        large = add(most, PROMPT, max_tokens=most, min_tokens=most, max_draft_tokens=most)
+        client = await ask(stub, large, add(2, PROMPT))
+    assert client.tokens[2] == truth(PROMPT)
+    assert client.tokens[most][:20] == truth(PROMPT)
+    assert client.finished[most].reason == scheduler_pb2.FINISH_REASON_LENGTH
+
+
+async def test_commands_come_no_faster_than_their_replies_are_read(worker_port: int) -> None:
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        client = Client(stub)
+        commands = [get_stats(command_id) for command_id in range(1, 4001)]
+        sending = asyncio.create_task(client.send(*commands))
+        await asyncio.sleep(0.3)
+        await client.read_until(lambda: len(client.replies) == len(commands))
+        await sending

@@ -1,0 +1,174 @@
+"""Pauses over real sockets, with a fake worker."""
+
+import asyncio
+
+import pytest
+
+from optimist.scheduler.v1 import scheduler_pb2
+from tests.scheduler.client import MODES, PROMPT, Client, add, truth, until
+from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler
+
+Command = scheduler_pb2.ConnectRequest
+KEEP = scheduler_pb2.PAUSE_MODE_KEEP
+WAIT = scheduler_pb2.PAUSE_MODE_WAIT
+ABORT = scheduler_pb2.PAUSE_MODE_ABORT
+RESUME = Command(command_id=600, resume=scheduler_pb2.Resume())
+
+
+def pause(mode: "scheduler_pb2.PauseMode.ValueType", command_id: int = 500) -> Command:
+    return Command(command_id=command_id, pause=scheduler_pb2.Pause(mode=mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_pause_that_keeps_stops_all_and_loses_nothing(
+    mode: str, worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.005
+    async with serve_scheduler(worker_port, [], **MODES[mode]) as (engine, stub):
+        client = Client(stub)
+        await client.send(add(1, PROMPT), add(2, [8]))
+        await client.read_until(lambda: {1, 2} <= set(client.tokens))
+        assert (await client.reply(pause(KEEP))).error == ""
+        assert engine.scheduler.num_plans_in_flight == worker.num_plans == 0
+        assert engine.scheduler.num_running == 2
+        num_steps = worker.worker.num_steps
+        await client.reply(add(3, [9]))
+        await asyncio.sleep(0.05)
+        assert worker.worker.num_steps == num_steps
+        assert engine.scheduler.num_waiting == 1
+        await client.reply(RESUME)
+        await client.read_until(lambda: len(client.finished) == 3)
+    assert client.tokens == {1: truth(PROMPT), 2: truth([8]), 3: truth([9])}
+    assert worker.num_streams == 1
+    assert worker.worker.admitted == ["r1", "r2", "r3"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_pause_that_waits_ends_what_runs_and_begins_nothing(
+    mode: str, worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.005
+    async with serve_scheduler(worker_port, [], max_num_seqs=2, **MODES[mode]) as (engine, stub):
+        client = Client(stub)
+        await client.send(*(add(handle, [handle]) for handle in (1, 2, 3)))
+        await client.read_until(lambda: {1, 2} <= set(client.tokens))
+        assert (await client.reply(pause(WAIT))).error == ""
+        assert set(client.finished) == {1, 2}
+        assert (engine.scheduler.num_running, engine.scheduler.num_waiting) == (0, 1)
+        await client.reply(RESUME)
+        await client.read_until(lambda: len(client.finished) == 3)
+    assert client.tokens == {handle: truth([handle]) for handle in (1, 2, 3)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_pause_that_aborts_ends_all_requests(
+    mode: str, worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.005
+    async with serve_scheduler(worker_port, [], max_num_seqs=2, **MODES[mode]) as (engine, stub):
+        client, other = Client(stub), Client(stub)
+        await client.send(*(add(handle, [handle]) for handle in (1, 2, 3)))
+        await client.read_until(lambda: 1 in client.tokens)
+        await other.reply(add(4, [4]))
+        assert (await client.reply(pause(ABORT))).error == ""
+        assert set(client.finished) == {1, 2, 3}
+        await other.read_until(lambda: 4 in other.finished)
+        reasons = {end.reason for end in (*client.finished.values(), *other.finished.values())}
+        assert reasons == {scheduler_pb2.FINISH_REASON_ABORTED}
+        assert client.finished[1].num_passes == len(client.tokens[1])
+        await client.reply(add(5, PROMPT))
+        await asyncio.sleep(0.02)
+        assert 5 not in client.tokens
+        await client.reply(RESUME)
+        await client.read_until(lambda: 5 in client.finished)
+        assert engine.scheduler.num_free_blocks == 32 or MODES[mode].get("multi_step_count")
+    assert client.tokens[5] == truth(PROMPT)
+
+
+async def test_a_second_pause_replaces_the_mode_of_one_that_is_pending(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.01
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        client = Client(stub)
+        await client.send(add(1, PROMPT, max_tokens=50))
+        await client.read_until(lambda: 1 in client.tokens)
+        await client.send(pause(WAIT, 500), pause(KEEP, 501))
+        await client.read_until(lambda: {500, 501} <= set(client.replies))
+        assert {client.replies[500].error, client.replies[501].error} == {""}
+        assert not client.finished
+        await client.reply(RESUME)
+        await client.read_until(lambda: 1 in client.finished)
+    assert client.tokens == {1: truth(PROMPT, 50)}
+
+
+async def test_a_resume_ends_a_pause_that_is_pending(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.01
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        client = Client(stub)
+        await client.send(add(1, PROMPT, max_tokens=50))
+        await client.read_until(lambda: 1 in client.tokens)
+        await client.send(pause(WAIT), RESUME)
+        await client.read_until(lambda: {500, 600} <= set(client.replies))
+        assert client.replies[500].error.startswith("pause: was ended by a resume")
+        assert client.replies[600].error == ""
+        await client.read_until(lambda: 1 in client.finished)
+    assert client.tokens == {1: truth(PROMPT, 50)}
+
+
+@pytest.mark.parametrize("was_paused", [False, True])
+async def test_a_pause_is_withdrawn_with_its_stream_unless_it_was_answered(
+    was_paused: bool, worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.01
+    async with serve_scheduler(worker_port, []) as (engine, stub):
+        client, first, second = Client(stub), Client(stub), Client(stub)
+        await client.send(add(1, PROMPT, max_tokens=50))
+        await client.read_until(lambda: 1 in client.tokens)
+        if was_paused:
+            await first.reply(pause(KEEP))
+        await second.send(pause(WAIT))
+        await until(lambda: engine.scheduler.is_paused)
+        first.close()
+        second.close()
+        if was_paused:
+            await asyncio.sleep(0.05)
+            assert engine.scheduler.is_quiet
+            await client.reply(RESUME)
+        await client.read_until(lambda: 1 in client.finished)
+        assert not engine.scheduler.is_paused
+    assert client.tokens == {1: truth(PROMPT, 50)}
+
+
+async def test_a_stream_without_further_commands_waits_for_its_pause(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.01
+    async with serve_scheduler(worker_port, []) as (engine, stub):
+        client, other = Client(stub), Client(stub)
+        await client.send(add(1, PROMPT))
+        await client.read_until(lambda: 1 in client.tokens)
+        await other.send(pause(WAIT))
+        await other.done_sending()
+        while await other.read():
+            pass
+        assert other.replies[500].error == ""
+        assert engine.scheduler.is_paused
+        await client.read_until(lambda: 1 in client.finished)
+
+
+async def test_a_pause_is_answered_when_the_worker_is_lost(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds, worker.break_at = 0.02, {3}
+    async with serve_scheduler(worker_port, [], max_plans_in_flight=2) as (engine, stub):
+        client = Client(stub)
+        await client.send(add(1, PROMPT))
+        await until(lambda: worker.worker.num_steps == 3)
+        assert (await client.reply(pause(KEEP))).error == ""
+        assert engine.scheduler.num_plans_in_flight == 0
+        await client.reply(RESUME)
+        await client.read_until(lambda: 1 in client.finished)
+    assert client.tokens == {1: truth(PROMPT)}

@@ -1,0 +1,88 @@
+"""A worker that breaks, goes away or fails, over real sockets."""
+
+import logging
+from contextlib import AsyncExitStack
+
+import pytest
+
+from optimist.scheduler.v1 import scheduler_pb2
+from tests.scheduler.client import MODES, PROMPT, Client, add, ask, truth, until
+from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler, serve_worker
+from tests.scheduler.fake_worker import FakeWorker
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_broken_worker_stream_is_a_pause(
+    mode: str, worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.break_at, worker.spoil_at = {3, 9}, {14}
+    prompts = {handle: [handle, 7, handle] for handle in range(6)}
+    async with serve_scheduler(worker_port, [], **MODES[mode]) as (engine, stub):
+        client = await ask(stub, *(add(handle, prompt) for handle, prompt in prompts.items()))
+        engine.scheduler.check_integrity()
+    assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
+    assert worker.num_streams == 4
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+async def test_a_worker_that_is_lost_with_all_its_plans_is_found_again(
+    depth: int, worker: FakeWorkerServicer
+) -> None:
+    worker.step_seconds = 0.01
+    smaller = FakeWorkerServicer(FakeWorker(num_blocks=10, max_num_seqs=1))
+    async with AsyncExitStack() as stack:
+        async with serve_worker(worker) as port:
+            scheduler = serve_scheduler(port, [], max_plans_in_flight=depth)
+            engine, stub = await stack.enter_async_context(scheduler)
+            client = Client(stub)
+            await client.send(add(1, PROMPT))
+            await client.read_until(lambda: 1 in client.tokens)
+            worker.may_run.clear()
+            await until(lambda: worker.num_plans == depth)
+        async with serve_worker(smaller, port):
+            await client.read_until(lambda: 1 in client.finished)
+            client.close()
+            engine.scheduler.check_integrity()
+    assert client.tokens[1] == truth(PROMPT)
+    assert smaller.num_streams == 1
+
+
+async def test_a_worker_that_always_fails_ends_the_request_and_not_the_scheduler(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.spoil_at = set(range(1, 6))
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        client = await ask(stub, add(1, PROMPT))
+        assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_ERROR
+        client = await ask(stub, add(2, PROMPT))
+    assert client.tokens[2] == truth(PROMPT)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_row_that_fails_ends_alone(
+    mode: str, worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.worker.failing = {"r1"}
+    async with serve_scheduler(worker_port, [], **MODES[mode]) as (engine, stub):
+        client = await ask(stub, add(1, [1]), add(2, PROMPT))
+        await until(lambda: engine.scheduler.num_free_blocks == 32)
+    assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_ERROR
+    assert client.finished[1].message == "r1 fails"
+    assert client.tokens == {2: truth(PROMPT)}
+
+
+async def test_the_configuration_is_logged_in_one_line(
+    worker: FakeWorkerServicer, worker_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    worker.break_at = {3}
+    settings = {"max_num_batched_tokens": 3, "max_plans_in_flight": 2}
+    async with serve_scheduler(worker_port, [], **settings) as (engine, stub):
+        await ask(stub, add(1, PROMPT))
+        config = engine.scheduler.config
+    (line,) = [text for text in caplog.messages if text.startswith("engine: ")]
+    fields = dict(field.split("=") for field in line.removeprefix("engine: ").split())
+    assert fields == {name: str(value) for name, value in config.model_dump().items()}
+    # A row of the worker's four would be without a token.
+    assert (fields["max_num_seqs"], fields["max_num_batched_tokens"]) == ("3", "3")
+    assert (fields["max_plans_in_flight"], fields["num_blocks"]) == ("2", "32")
