@@ -55,6 +55,7 @@ def should_use_speculation(
 def choose_crossover(
     rates: npt.NDArray[np.floating],
     limits: Int32Array,
+    drafting: BoolArray,
     base_tokens: int,
     curve: CostCurve,
 ) -> Int32Array:
@@ -66,16 +67,24 @@ def choose_crossover(
     Args:
         rates: Chance that a draft is accepted [num_rows].
         limits: Most drafts [num_rows].
+        drafting: Whether a row has something to draft from. One that has not takes no part; its
+            width is what would be right if it alone were to join the others [num_rows].
         base_tokens: Tokens of the pass without drafts.
         curve: Time of a pass by its tokens.
 
     Returns:
         The limit or 0 [num_rows].
     """
-    order = np.argsort(-expected_accepted(rates, limits), kind="stable")
-    latencies = curve.cost(base_tokens + np.cumsum(limits[order]))
-    plain = curve.cost(base_tokens)
-    crossover = should_use_speculation(rates[order], limits[order], 0.0, latencies, plain)
     widths = np.zeros_like(limits)
+    plain = curve.cost(base_tokens)
+    present = np.flatnonzero(drafting)
+    gains = expected_accepted(rates[present], limits[present])
+    order = present[np.argsort(-gains, kind="stable")]
+    latencies = curve.cost(base_tokens + np.cumsum(limits[order]))
+    crossover = should_use_speculation(rates[order], limits[order], 0.0, latencies, plain)
     widths[order] = np.where(crossover.is_beneficial, limits[order], 0)
+    absent = np.flatnonzero(~drafting)
+    latencies = curve.cost(base_tokens + widths.sum() + limits[absent])
+    crossover = should_use_speculation(rates[absent], limits[absent], 0.0, latencies, plain)
+    widths[absent] = np.where(crossover.is_beneficial, limits[absent], 0)
     return widths

@@ -7,7 +7,7 @@ import numpy as np
 from optimist_scheduler.core.account import num_rejected_tokens
 from optimist_scheduler.core.output import Ended, Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.plan import StepResult
-from optimist_scheduler.core.requests import NO_SLOT, BoolArray, Int32Array, Request
+from optimist_scheduler.core.requests import NO_SLOT, BoolArray, Int32Array, Int64Array, Request
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
 
 
@@ -27,10 +27,10 @@ class NewTokens:
     """See StepInFlight [num_rows]."""
     token_ids: Int32Array
     """The new tokens, row after row [num_new]."""
-    rows: Int32Array
+    rows: Int64Array
     """Row of each token [num_new]."""
-    places: Int32Array
-    """Place of each token in its sequence [num_new]."""
+    cells: Int64Array
+    """Place of each token among those of all slots, see RequestTable.cells [num_new]."""
     reasons: dict[int, FinishReason] = field(default_factory=dict)
     """Why requests end with their last token, by slot."""
 
@@ -47,10 +47,10 @@ def find_new_tokens(
         slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
         accepted, shifts = accepted[gets], shifts[gets]
     starts = state.table.num_tokens[slots]
-    rows = np.repeat(np.arange(len(slots), dtype=np.int32), counts)
-    firsts = np.cumsum(counts, dtype=np.int32) - counts
-    places = np.arange(len(token_ids), dtype=np.int32) + (starts - firsts)[rows]
-    new = NewTokens(slots, starts, counts, drafted, accepted, shifts, token_ids, rows, places)
+    rows = np.repeat(np.arange(len(slots)), counts)
+    first_cells = state.table.cells(slots, starts)
+    cells = (first_cells - (np.cumsum(counts) - counts))[rows] + np.arange(len(token_ids))
+    new = NewTokens(slots, starts, counts, drafted, accepted, shifts, token_ids, rows, cells)
     _cut_at_stops(state, new)
     is_full = new.starts + new.num_tokens >= state.table.max_length[slots]
     if is_full.any():
@@ -60,10 +60,10 @@ def find_new_tokens(
 
 
 def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
-    may_stop = state.stops.find(new.token_ids)
-    if not may_stop.any():
+    if not (may_stop := state.stops.find(new.token_ids)).any():
         return
     counts = new.num_tokens.copy()
+    first_cells = state.table.cells(new.slots, new.starts)
     for row in np.unique(new.rows[may_stop]).tolist():
         slot, start = int(new.slots[row]), int(new.starts[row])
         request = state.table.request(slot)
@@ -71,8 +71,8 @@ def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
         if index is not None:
             counts[row] = index + 1
             new.reasons[slot] = FinishReason.STOP
-    kept = new.places - new.starts[new.rows] < counts[new.rows]
-    new.token_ids, new.rows, new.places = new.token_ids[kept], new.rows[kept], new.places[kept]
+    kept = new.cells < (first_cells + counts)[new.rows]
+    new.token_ids, new.rows, new.cells = new.token_ids[kept], new.rows[kept], new.cells[kept]
     new.num_tokens = counts
     new.num_accepted_tokens = np.minimum(new.num_accepted_tokens, counts)
 
@@ -94,37 +94,41 @@ def find_stop(request: Request, length: int, token_ids: list[int]) -> int | None
 def keep(state: SchedulerState, new: NewTokens) -> None:
     """Appends the tokens to their sequences and to the accounts of their predictions."""
     table = state.table
-    table.token_ids[new.slots[new.rows], new.places] = new.token_ids
+    table.token_ids.reshape(-1)[new.cells] = new.token_ids
     table.num_tokens[new.slots] = new.starts + new.num_tokens
     table.num_passes[new.slots] += 1
-    drafted = new.num_drafted_tokens > 0
-    if drafted.any():
-        state.accounts.record(
-            new.slots[drafted],
-            (new.starts + new.window_shifts)[drafted],
-            new.num_drafted_tokens[drafted],
-            new.num_accepted_tokens[drafted],
-        )
+    if new.num_drafted_tokens.any():
+        offsets = new.starts + new.window_shifts
+        drafted, accepted = new.num_drafted_tokens, new.num_accepted_tokens
+        state.accounts.record(new.slots, offsets, drafted, accepted)
 
 
 def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     """Compares the tokens with the windows; one that was wrong is not drafted from any more."""
     table = state.table
-    ends = table.window_end[new.slots]
-    inside = np.minimum(ends, new.starts + new.num_tokens)
-    inside = inside - np.maximum(table.window_start[new.slots], new.starts)
+    starts, window_starts = new.starts, table.window_start[new.slots]
+    window_ends = table.window_end[new.slots]
+    inside = np.minimum(window_ends, starts + new.num_tokens) - np.maximum(window_starts, starts)
     has_window = inside > 0
     if not has_window.any():
         return
-    slots = new.slots[new.rows]
-    wrong = (table.expected[slots, new.places] != new.token_ids) & (new.places < ends[new.rows])
-    wrong &= new.places >= table.window_start[slots]
-    num_wrong = np.bincount(new.rows[wrong], minlength=len(new.slots))[has_window]
-    table.window_end[slots[wrong]] = 0
+    num_agreed = inside
+    wrong = table.expected.reshape(-1)[new.cells] != new.token_ids
+    if wrong.any():
+        # What lies outside a window cannot be wrong.
+        first, last = table.cells(new.slots, window_starts), table.cells(new.slots, window_ends)
+        wrong &= (new.cells >= first[new.rows]) & (new.cells < last[new.rows])
+        rows = new.rows[wrong]
+        num_agreed = inside - np.bincount(rows, minlength=len(new.slots))
+        table.window_end[new.slots[rows]] = 0
     # Where nothing was drafted, what was emitted tells as much.
-    inside, drafted = inside[has_window], new.num_drafted_tokens[has_window]
-    accepted = np.where(drafted > 0, new.num_accepted_tokens[has_window], inside - num_wrong)
-    state.widths.observe(new.slots[has_window], np.where(drafted > 0, drafted, inside), accepted)
+    is_drafted = new.num_drafted_tokens > 0
+    drafted = np.where(is_drafted, new.num_drafted_tokens, inside)
+    accepted = np.where(is_drafted, new.num_accepted_tokens, num_agreed)
+    slots = new.slots
+    if not has_window.all():
+        slots, drafted, accepted = slots[has_window], drafted[has_window], accepted[has_window]
+    state.widths.observe(slots, drafted, accepted)
 
 
 def build_outputs(state: SchedulerState, new: NewTokens, errors: dict[int, str]) -> StepOutputs:
@@ -136,30 +140,32 @@ def build_outputs(state: SchedulerState, new: NewTokens, errors: dict[int, str])
         errors: What went wrong, by slot, for requests that are not over.
     """
     table = state.table
-    observed: list[tuple[str, list[int]]] = []
-    predicted = table.num_predicted_tokens[new.slots] > 0
-    if predicted.any():
-        tokens, ends = new.token_ids.tolist(), np.cumsum(new.num_tokens)
-        for slot, start, end in zip(
-            new.slots[predicted].tolist(),
-            (ends - new.num_tokens)[predicted].tolist(),
-            ends[predicted].tolist(),
-            strict=True,
-        ):
-            if slot not in new.reasons:
-                observed.append((table.request(slot).request_id, tokens[start:end]))
+    is_observed = table.num_predicted_tokens[new.slots] > 0
+    if new.reasons:
+        is_observed &= ~np.isin(new.slots, list(new.reasons))
+    observed = np.flatnonzero(is_observed)
+    observed_ids = [table.request(slot).request_id for slot in new.slots[observed].tolist()]
     owners, handles = table.owner[new.slots], table.handle[new.slots]
-    ended = [end(state, table.request(slot), reason) for slot, reason in new.reasons.items()]
+    ended = [finish(state, table.request(slot), reason) for slot, reason in new.reasons.items()]
     for slot, message in errors.items():
         # What the pass wrote may be anything: it must not enter the prefix cache.
         table.num_computed_tokens[slot] = 0
-        ended.append(end(state, table.request(slot), FinishReason.ERROR, message))
+        ended.append(finish(state, table.request(slot), FinishReason.ERROR, message))
     return StepOutputs(
-        owners, handles, new.num_tokens, new.token_ids, new.num_accepted_tokens, observed, ended
+        owners,
+        handles,
+        new.num_tokens,
+        new.token_ids,
+        new.num_accepted_tokens,
+        observed,
+        observed_ids,
+        ended,
     )
 
 
-def end(state: SchedulerState, request: Request, reason: FinishReason, message: str = "") -> Ended:
+def finish(
+    state: SchedulerState, request: Request, reason: FinishReason, message: str = ""
+) -> Ended:
     """Ends a request and returns its account."""
     if request.slot != NO_SLOT:
         state.accounts.close(request.slot, request)

@@ -20,20 +20,21 @@ from optimist_scheduler.core.cost import CostCurve
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
 
 MIN_GAIN = 1.02
 """Drafts have to raise the goodput of a pass without drafts by this factor."""
 MIN_HAZARD = 1 / 1024
 MAX_DEPTH = 9.0
 """Deepest threshold that is tried: a draft with less than exp(-9) to bring is never worth it."""
+NUM_DEPTHS = 48
 
 # The first is replaced by 0, the second is the first depth at which a row gets a draft.
-_COARSE = np.concatenate([[0], np.linspace(0, 1, 31)]).astype(np.float32)
-_FINE = np.linspace(0, 1, 17, dtype=np.float32)
+_SPACING = np.concatenate([[0], np.linspace(0, 1, NUM_DEPTHS - 1)]).astype(np.float32)
 
 
 class _Rows(NamedTuple):
-    """The rows that may draft, as columns [num_rows]."""
+    """Rows with a limit above 0, as columns [num_rows]."""
 
     hazards: Float32Array
     limits: Float32Array
@@ -55,34 +56,39 @@ class _Passes(NamedTuple):
 def choose_goodput(
     rates: npt.NDArray[np.floating],
     limits: Int32Array,
+    drafting: BoolArray,
     base_tokens: int,
     curve: CostCurve,
-    num_rows: int,
 ) -> Int32Array:
     """Chooses widths that maximise expected tokens over cost of the pass.
 
     Args:
-        rates: Chance that a draft is accepted, given those before it were [num_drafting].
-        limits: Most drafts [num_drafting].
+        rates: Chance that a draft is accepted, given those before it were [num_rows].
+        limits: Most drafts [num_rows].
+        drafting: Whether a row has something to draft from. One that has not takes no part; its
+            width is what would pay if it were to join the others [num_rows].
         base_tokens: Tokens of the pass without drafts.
         curve: Time of a pass by its tokens.
-        num_rows: Rows of the pass that emit a token without drafts, the drafting ones included.
 
     Returns:
-        Drafts per row, 0 to its limit; all 0 where they would gain less than 2 % [num_drafting].
+        Drafts per row, 0 to its limit; 0 for all that take part where their drafts would raise the
+        goodput by less than 2 % [num_rows].
     """
+    num_rows = len(rates)
     widths = np.zeros_like(limits)
-    able = np.flatnonzero(limits)
-    if len(able) == 0:
-        return widths
-    rows = _make_rows(rates[able], limits[able])
-    depths = _make_depths(rows)
-    passes = _make_passes(rows, depths)
-    _, num_drafts = _find_best(passes, base_tokens, curve, num_rows)
-    passes = _make_passes(rows, _refine(depths, passes, num_drafts))
-    goodput, num_drafts = _find_best(passes, base_tokens, curve, num_rows)
-    if goodput * float(curve.cost(base_tokens)) >= MIN_GAIN * num_rows:
-        widths[able] = _fill(passes, num_drafts, rows)
+    able = np.flatnonzero(drafting & (limits > 0))
+    goodput = num_rows / float(curve.cost(base_tokens))
+    if len(able) > 0:
+        rows = _make_rows(rates[able], limits[able])
+        passes = _make_passes(rows, _make_depths(rows))
+        best, num_drafts = _find_best(passes, base_tokens, curve, num_rows)
+        if best >= MIN_GAIN * goodput:
+            goodput = best
+            widths[able] = _fill(passes, num_drafts, rows)
+    absent = np.flatnonzero(~drafting & (limits > 0))
+    if len(absent) > 0:
+        rows = _make_rows(rates[absent], limits[absent])
+        widths[absent] = _join(rows, goodput, base_tokens + int(widths.sum()), curve)
     return widths
 
 
@@ -96,19 +102,9 @@ def _make_depths(rows: _Rows) -> Float32Array:
     """Returns depths from no drafts at all to all that are worth a try, geometric [num_depths]."""
     first = float(rows.hazards.min())
     last = max(first, min(float((rows.hazards * rows.limits).max()), MAX_DEPTH))
-    depths: Float32Array = first * np.exp(_COARSE * np.float32(math.log(last / first)))
+    depths: Float32Array = first * np.exp(_SPACING * np.float32(math.log(last / first)))
     depths[0] = 0
     return depths
-
-
-def _refine(depths: Float32Array, passes: _Passes, num_drafts: float) -> Float32Array:
-    """Returns depths from the last with fewer drafts to the first with more [num_depths]."""
-    index = int(passes.num_drafts.searchsorted(num_drafts))
-    middle = depths[index]
-    below, above = depths[max(index - 1, 0)], depths[min(index + 1, len(depths) - 1)]
-    return np.concatenate(
-        [below + _FINE[:-1] * (middle - below), middle + _FINE * (above - middle)]
-    )
 
 
 def _make_passes(rows: _Rows, depths: Float32Array) -> _Passes:
@@ -154,3 +150,14 @@ def _fill(passes: _Passes, num_drafts: float, rows: _Rows) -> Int32Array:
         given_up = np.clip(surplus - (np.cumsum(given_up) - given_up), 0, given_up)
         widths[last_first] -= given_up.astype(np.int32)
     return widths
+
+
+def _join(rows: _Rows, goodput: float, num_tokens: int, curve: CostCurve) -> Int32Array:
+    """Returns the widths that would pay if one of the rows came to a pass of `num_tokens` tokens.
+
+    A draft pays if it brings more than the pass would have brought in the time that it takes.
+    """
+    added = curve.cost(num_tokens + rows.limits) - curve.cost(num_tokens)
+    worth = np.maximum(goodput * added / rows.limits, math.exp(-MAX_DEPTH))
+    depths = np.maximum(-np.log(worth), 0)
+    return np.minimum(depths / rows.hazards, rows.limits).astype(np.int32)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimist_scheduler.core.requests import Int32Array
+from optimist_scheduler.core.requests import Int32Array, Int64Array
 
 
 class FinishReason(Enum):
@@ -54,14 +54,29 @@ class StepOutputs:
     """The new tokens, row after row [sum(num_tokens)]."""
     num_accepted_tokens: Int32Array
     """How many of a row's tokens, from the front, were drafts."""
-    observed: list[tuple[str, list[int]]]
-    """New tokens of the requests that have a prediction and go on, by request id."""
+    observed_rows: Int64Array
+    """Rows of requests that have a prediction and go on."""
+    observed_request_ids: list[str]
     ended: list[Ended]
     """Requests that ended with this step; their last tokens are in the columns."""
 
+    @property
+    def observed(self) -> list[tuple[str, list[int]]]:
+        """New tokens of the requests that have a prediction and go on, by request id."""
+        if len(self.observed_rows) == 0:
+            return []
+        tokens, ends = self.token_ids.tolist(), np.cumsum(self.num_tokens)
+        starts = (ends - self.num_tokens)[self.observed_rows].tolist()
+        return [
+            (request_id, tokens[start:end])
+            for request_id, start, end in zip(
+                self.observed_request_ids, starts, ends[self.observed_rows].tolist(), strict=True
+            )
+        ]
+
 
 _NONE: Int32Array = np.empty(0, np.int32)
-NO_OUTPUTS = StepOutputs(_NONE, _NONE, _NONE, _NONE, _NONE, [], [])
+NO_OUTPUTS = StepOutputs(_NONE, _NONE, _NONE, _NONE, _NONE, np.empty(0, np.int64), [], [])
 
 
 class RejectionError(Exception):

@@ -11,6 +11,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.window import Window
 
 Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 NO_SLOT = -1
@@ -183,6 +184,10 @@ class RequestTable:
     def tokens(self, slot: int) -> Int32Array:
         """Returns prompt and verified output of a slot, a view [num_tokens]."""
         return self.token_ids[slot, : self.num_tokens[slot]]
+
+    def cells(self, slots: Int32Array, places: Int32Array) -> Int64Array:
+        """Returns where places of sequences lie in `token_ids` and `expected`, flattened."""
+        return slots * np.int64(self.token_ids.shape[1]) + places
 
     def admit(self, request: Request, num_cached_tokens: int) -> int:
         """Gives a request a slot and returns it.

@@ -5,7 +5,7 @@ from enum import Enum
 
 from optimist_scheduler.core.apply import apply_schedule
 from optimist_scheduler.core.config import EngineConfig
-from optimist_scheduler.core.deliver import end, tell_end
+from optimist_scheduler.core.deliver import finish, tell_end
 from optimist_scheduler.core.output import (
     NO_OUTPUTS,
     Ended,
@@ -129,7 +129,7 @@ class Scheduler:
         request = self._requests.pop(request_id, None)
         if request is None:
             return None
-        return end(self._state, request, FinishReason.ABORTED).finished
+        return finish(self._state, request, FinishReason.ABORTED).finished
 
     def set_priority(self, request_id: str, priority: int) -> bool:
         """Changes how urgent a request is; returns False if it is unknown or has ended."""
@@ -163,7 +163,7 @@ class Scheduler:
         if mode is not PauseMode.ABORT:
             return []
         requests, self._requests = self._requests, {}
-        return [end(self._state, each, FinishReason.ABORTED) for each in requests.values()]
+        return [finish(self._state, each, FinishReason.ABORTED) for each in requests.values()]
 
     def resume(self) -> None:
         """Goes on after a pause."""
@@ -230,9 +230,14 @@ class Scheduler:
             return None
         self._state.promote_starved(now)
         decision = self._take_prepared()
-        if decision is None:
-            decision = self.compute_schedule()
-        return self.apply_schedule(decision)
+        while True:
+            if decision is None:
+                decision = self.compute_schedule()
+            plan = self.apply_schedule(decision)
+            if plan or self.num_plans_in_flight or len(decision.preempted) == 0:
+                return plan
+            # All that ran made room for a more urgent request, and nothing else comes to wake us.
+            decision = None
 
     def settle(self, result: StepResult) -> StepOutputs:
         """Takes a result of the worker; raises ResultError if it fits no plan."""

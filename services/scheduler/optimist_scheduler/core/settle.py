@@ -60,9 +60,9 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
 def _find_alive(state: SchedulerState, step: StepInFlight) -> BoolArray:
     """Returns which rows belong to requests that are not over."""
     table, slots = state.table, step.slots
-    status = table.status[slots]
-    is_used = (status == SlotStatus.RUNNING) | (status == SlotStatus.LEAVING)
-    alive: BoolArray = is_used & (table.generation[slots] == step.generations)
+    # A request that has left its slot is not of the generation that was planned.
+    alive: BoolArray = table.generation[slots] == step.generations
+    alive &= table.status[slots] != SlotStatus.ENDED
     return alive
 
 

@@ -74,6 +74,8 @@ class SchedulerState:
         """Plans with a result that the worker may still run again, the oldest first."""
         self.num_plans = num_plans
         """Plans that were made; the last one's sequence."""
+        # Preempted requests wait before those that wait, though they have a slot still.
+        self._num_leaving = 0
         self._running: list[tuple[tuple[bool, int, int], int]] = []
         self._running_slots: Int32Array | None = None
 
@@ -103,7 +105,7 @@ class SchedulerState:
             self.running,
             self.fenced,
             settling,
-            self.waiting.requests if self.takes_requests else (),
+            self.waiting.requests if self.takes_requests and not self._num_leaving else (),
             self.waiting.version,
         )
 
@@ -139,6 +141,7 @@ class SchedulerState:
         With plans in flight, that is when they have settled; what they bring is still delivered.
         """
         self.stats.num_preemptions += 1
+        self._num_leaving += 1
         self._stop(self.table.request(slot), SlotStatus.LEAVING)
 
     def end(self, request: Request) -> None:
@@ -149,6 +152,7 @@ class SchedulerState:
             self._stop(request, SlotStatus.ENDED)
         else:
             self.table.status[request.slot] = SlotStatus.ENDED
+            self._num_leaving -= 1
 
     def set_priority(self, request: Request, priority: int) -> None:
         """Changes how urgent a request is, and its place with that."""
@@ -245,6 +249,7 @@ class SchedulerState:
         self.unsent_windows.pop(slot, None)
         self.released_slots.append(slot)
         if not is_over:
+            self._num_leaving -= 1
             self.wait(request)
 
     def _register(self, slot: int, num_blocks: int) -> None:

@@ -77,25 +77,21 @@ class DraftWidths:
 
         Args:
             slots: The rows that emit a token in a pass [num_rows].
-            drafting: Whether a row has something to draft from. One that has not takes no part: it
-                costs nothing, and its width is the one to begin with once it has [num_rows].
+            drafting: Whether a row has something to draft from. One that has not costs nothing;
+                its width is for when it has, judged by what is known of it [num_rows].
             base_tokens: Tokens of the pass without drafts.
             curve: Time of a pass by its tokens.
             choice: Number of the choice, counted up by the caller; decides whose turn it is to be
                 probed.
         """
-        widths = self._start(slots)
         if self._policy not in ("goodput", "crossover"):
-            return widths
-        limits = self._limits[slots[drafting]]
-        rates = self._acceptance.rate(slots[drafting])
-        if self._policy == "goodput":
-            chosen = choose_goodput(rates, limits, base_tokens, curve, len(slots))
-        else:
-            chosen = choose_crossover(rates, limits, base_tokens, curve)
-        probed = (slots[drafting] + choice) % PROBE_PERIOD == 0
-        widths[drafting] = np.maximum(chosen, np.minimum(limits, probed))
-        return widths
+            return self._start(slots)
+        choose = choose_goodput if self._policy == "goodput" else choose_crossover
+        limits = self._limits[slots]
+        widths = choose(self._acceptance.rate(slots), limits, drafting, base_tokens, curve)
+        is_probed = (slots + choice) % PROBE_PERIOD == 0
+        probed: Int32Array = np.maximum(widths, np.minimum(limits, is_probed))
+        return probed
 
     def _start(self, slots: Int32Array) -> Int32Array:
         """Returns widths that take no costs into account [num_rows]."""

@@ -1,0 +1,90 @@
+"""Drives the core against the strict worker, one plan at a time."""
+
+from typing import Any
+
+from optimist_scheduler.core.config import EngineConfig
+from optimist_scheduler.core.output import Ended, StepOutputs
+from optimist_scheduler.core.plan import Plan
+from optimist_scheduler.core.scheduler import Scheduler
+from optimist_scheduler.translate import plan_message, step_result
+from tests.scheduler.fake_worker import FakeWorker
+
+NOW = 0.0
+
+
+def config(**values: Any) -> EngineConfig:
+    sizes: dict[str, Any] = {
+        "vocab_size": 50,
+        "max_model_len": 64,
+        "block_size": 4,
+        "num_blocks": 32,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 16,
+        "max_num_waiting": 8,
+        "num_speculative_tokens": 4,
+        "draft_width": "fixed",
+    }
+    return EngineConfig(**{**sizes, **values})
+
+
+def fake_worker(bounds: EngineConfig) -> FakeWorker:
+    return FakeWorker(
+        bounds.vocab_size,
+        bounds.max_model_len,
+        bounds.block_size,
+        bounds.num_blocks,
+        bounds.max_num_seqs,
+        bounds.max_num_batched_tokens,
+    )
+
+
+def execute(worker: FakeWorker, scheduler: Scheduler, plan: Plan) -> StepOutputs:
+    return scheduler.settle(step_result(worker.execute(plan_message(plan))))
+
+
+def schedule(scheduler: Scheduler) -> Plan:
+    plan = scheduler.schedule(NOW)
+    assert plan is not None
+    return plan
+
+
+def step(scheduler: Scheduler, worker: FakeWorker) -> StepOutputs:
+    return execute(worker, scheduler, schedule(scheduler))
+
+
+def rows(outputs: StepOutputs) -> dict[int, list[int]]:
+    """Returns the new tokens by handle."""
+    tokens = iter(outputs.token_ids.tolist())
+    counts = outputs.num_tokens.tolist()
+    return {
+        handle: [next(tokens) for _ in range(count)]
+        for handle, count in zip(outputs.handles.tolist(), counts, strict=True)
+    }
+
+
+class Collected:
+    """Tokens and ends by handle."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, list[int]] = {}
+        self.ended: dict[int, Ended] = {}
+
+    def take(self, outputs: StepOutputs) -> None:
+        for handle, tokens in rows(outputs).items():
+            assert handle not in self.ended
+            self.tokens.setdefault(handle, []).extend(tokens)
+        for ended in outputs.ended:
+            assert ended.handle not in self.ended
+            self.ended[ended.handle] = ended
+
+
+def run(scheduler: Scheduler, worker: FakeWorker) -> Collected:
+    """Runs with as many plans in flight as are allowed, until all requests have ended."""
+    collected, plans = Collected(), list[Plan]()
+    while scheduler.num_running or scheduler.num_waiting or plans:
+        while scheduler.can_send and (plan := scheduler.schedule(NOW)) is not None:
+            plans.append(plan)
+        scheduler.prepare()
+        assert plans, "nothing runs, and requests are left"
+        collected.take(execute(worker, scheduler, plans.pop(0)))
+    return collected

@@ -1,0 +1,331 @@
+"""The scheduler against a worker that checks every plan: random commands, sizes and depths."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from optimist_scheduler.core.config import EngineConfig
+from optimist_scheduler.core.output import FinishReason, RejectionError, StepOutputs
+from optimist_scheduler.core.plan import Plan, StepResult
+from optimist_scheduler.core.requests import SlotStatus
+from optimist_scheduler.core.scheduler import PauseMode, Scheduler
+from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.core.window import Window
+from optimist_scheduler.translate import plan_message, step_result
+from tests.scheduler.drive import fake_worker, rows
+from tests.scheduler.fake_worker import expected_output
+
+VOCAB_SIZE = 7
+
+CONFIGS = st.fixed_dictionaries(
+    {
+        "block_size": st.integers(1, 5),
+        "num_blocks": st.integers(4, 30),
+        "max_num_seqs": st.integers(1, 4),
+        "max_num_batched_tokens": st.integers(4, 20),
+        "num_speculative_tokens": st.integers(0, 6),
+        "enable_prefix_caching": st.booleans(),
+        "enable_optimistic_scheduling": st.booleans(),
+        "policy": st.sampled_from(["fcfs", "priority"]),
+        "draft_width": st.sampled_from(["fixed", "goodput", "adaptive", "crossover"]),
+        "prefill_share": st.sampled_from([0.0, 0.5, 1.0]),
+    }
+)
+DEPTHS = st.one_of(
+    st.fixed_dictionaries(
+        {"max_plans_in_flight": st.integers(1, 3), "multi_step_count": st.integers(1, 3)}
+    ),
+    st.fixed_dictionaries({"num_pipeline_stages": st.integers(2, 3)}),
+)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(values=CONFIGS, depth=DEPTHS, is_eager=st.booleans())
+    def begin(self, values: dict[str, Any], depth: dict[str, int], is_eager: bool) -> None:
+        self.is_eager = is_eager
+        self.config = EngineConfig(
+            vocab_size=VOCAB_SIZE,
+            max_model_len=40,
+            max_num_waiting=5,
+            starvation_seconds=3,
+            **values,
+            **depth,
+        )
+        self.scheduler, self.worker = Scheduler(self.config), fake_worker(self.config)
+        self.now = 0.0
+        self.sent: list[Plan] = []
+        self.results: list[StepResult] = []
+        self.settled: list[StepResult] = []
+        self.news: dict[str, NewRequest] = {}
+        self.live: dict[str, list[int]] = {}
+        self.epochs = 0
+
+    # Commands.
+
+    @rule(
+        prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
+        max_tokens=st.integers(1, 30),
+        stops=st.lists(st.integers(0, 6), max_size=1),
+        min_tokens=st.integers(0, 5),
+        is_predicted=st.booleans(),
+        priority=st.integers(0, 2),
+        max_draft_tokens=st.sampled_from([None, 0, 2]),
+    )
+    def add(self, is_predicted: bool, **values: Any) -> None:
+        handle = len(self.news) + 1
+        prompt, stops = values.pop("prompt"), values.pop("stops")
+        new = NewRequest(
+            f"r{handle}",
+            prompt,
+            values.pop("max_tokens"),
+            stop_token_ids=stops,
+            owner=3,
+            handle=handle,
+            **values,
+        )
+        if is_predicted:
+            new = replace(new, predicted_token_ids=self.truth(new))
+        try:
+            self.scheduler.add(new, self.now)
+        except RejectionError as error:
+            if error.finished.reason is FinishReason.OVERLOADED:
+                assert self.scheduler.num_waiting >= self.config.max_num_waiting
+            else:
+                assert len(prompt) >= self.config.max_length
+            return
+        self.news[new.request_id], self.live[new.request_id] = new, []
+        if self.is_eager:
+            self.propose(new.request_id)
+
+    def truth(self, new: NewRequest) -> list[int]:
+        """Returns what the request's model says, not cut at stop tokens."""
+        length = len(new.prompt_token_ids) + 35
+        return expected_output(new.prompt_token_ids, VOCAB_SIZE, length, set())
+
+    def draw_live(self, data: Any) -> str:
+        request_id: str = data.draw(st.sampled_from(sorted(self.live)))
+        return request_id
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), length=st.integers(0, 12), wrong_at=st.integers(0, 20))
+    def set_window(self, data: Any, length: int, wrong_at: int) -> None:
+        request_id = self.draw_live(data)
+        new, output = self.news[request_id], self.live[request_id]
+        base = data.draw(st.integers(0, len(output)))
+        tokens = self.truth(new)[base : base + length]
+        if wrong_at < len(tokens):
+            tokens[wrong_at] = (tokens[wrong_at] + 1) % VOCAB_SIZE
+        self.epochs += 1
+        taken = self.scheduler.set_window(request_id, Window(self.epochs, base, base, tokens))
+        assert taken == (base + len(tokens) <= len(new.predicted_token_ids) or not tokens)
+
+    def propose(self, request_id: str) -> None:
+        """Sets a right window, as a proposer that keeps up would."""
+        base = len(self.live[request_id])
+        tokens = self.news[request_id].predicted_token_ids[base : base + 12]
+        self.epochs += 1
+        assert self.scheduler.set_window(request_id, Window(self.epochs, base, base, tokens))
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), chance=st.integers(0, 3))
+    def abort(self, data: Any, chance: int) -> None:
+        if chance:
+            return
+        request_id = self.draw_live(data)
+        finished = self.scheduler.abort(request_id)
+        assert finished is not None
+        assert finished.reason is FinishReason.ABORTED
+        assert self.scheduler.abort(request_id) is None
+        del self.live[request_id]
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), priority=st.integers(0, 3))
+    def set_priority(self, data: Any, priority: int) -> None:
+        assert self.scheduler.set_priority(self.draw_live(data), priority)
+
+    @rule(mode=st.sampled_from(PauseMode), chance=st.integers(0, 5))
+    def pause(self, mode: PauseMode, chance: int) -> None:
+        if chance:
+            return
+        ended = [each.request_id for each in self.scheduler.pause(mode)]
+        assert ended == (list(self.live) if mode is PauseMode.ABORT else [])
+        for request_id in ended:
+            del self.live[request_id]
+
+    @rule()
+    def resume(self) -> None:
+        self.scheduler.resume()
+
+    @rule(seconds=st.integers(1, 3))
+    def let_time_pass(self, seconds: int) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), chance=st.integers(0, 5))
+    def fail(self, data: Any, chance: int) -> None:
+        """From now on the worker cannot run a request."""
+        if not chance:
+            self.worker.failing.add(self.draw_live(data))
+
+    # The scheduler.
+
+    @rule()
+    def prepare(self) -> None:
+        self.scheduler.prepare()
+
+    @precondition(lambda self: self.scheduler.can_send)
+    @rule()
+    def send(self) -> None:
+        if self.is_eager:
+            for request_id in self.scheduler.find_unaligned():
+                self.propose(request_id)
+        running = self.scheduler._state.running.tolist()
+        decision, again = self.scheduler.compute_schedule(), self.scheduler.compute_schedule()
+        assert decision.rows.slots.tolist() == again.rows.slots.tolist()
+        assert decision.rows.num_draft_tokens.tolist() == again.rows.num_draft_tokens.tolist()
+        if running:
+            assert running[0] not in decision.preempted or self.config.policy == "priority"
+        plan = self.scheduler.schedule(self.now)
+        if self.config.policy == "fcfs":
+            waiting = self.scheduler._state.waiting.requests
+            assert not any(request.is_overtaken for request in waiting)
+        if plan is None:
+            must_run = self.live and not self.scheduler.is_paused
+            assert not must_run or self.scheduler.num_plans_in_flight
+            return
+        assert len(self.sent) + len(self.results) <= self.config.plan_depth * 4
+        self.sent.append(plan)
+
+    # The worker.
+
+    @precondition(lambda self: self.sent)
+    @rule()
+    def execute(self) -> None:
+        self.results.append(step_result(self.worker.execute(plan_message(self.sent.pop(0)))))
+
+    @precondition(lambda self: not self.sent and self.worker.can_repeat)
+    @rule()
+    def repeat(self) -> None:
+        self.results.append(step_result(self.worker.repeat()))
+
+    @precondition(lambda self: self.results)
+    @rule()
+    def receive(self) -> None:
+        result = self.results.pop(0)
+        self.settled.append(result)
+        self.take(self.scheduler.settle(result))
+
+    @precondition(lambda self: self.settled)
+    @rule(data=st.data())
+    def receive_again(self, data: Any) -> None:
+        result = data.draw(st.sampled_from(self.settled))
+        num_late = self.scheduler.stats.num_late_results
+        outputs = self.scheduler.settle(result)
+        assert len(outputs.handles) == len(outputs.ended) == 0
+        assert self.scheduler.stats.num_late_results == num_late + 1
+
+    @rule(is_run=st.booleans(), chance=st.integers(0, 5))
+    def lose_worker(self, is_run: bool, chance: int) -> None:
+        """The stream broke, before or after the worker ran a plan."""
+        if chance:
+            return
+        if self.sent and is_run:
+            self.worker.execute(plan_message(self.sent[0]))
+        self.sent, self.results, self.settled = [], [], []
+        self.worker.restart()
+        for ended in self.scheduler.restart(self.config):
+            assert ended.finished.message.startswith("the worker was lost 5 times")
+            del self.live[ended.request_id]
+
+    # What must hold.
+
+    def take(self, outputs: StepOutputs) -> None:
+        assert set(outputs.owners.tolist()) <= {3}
+        for handle, tokens in rows(outputs).items():
+            request_id = f"r{handle}"
+            self.live[request_id] += tokens
+            truth = self.truth(self.news[request_id])
+            assert self.live[request_id] == truth[: len(self.live[request_id])]
+        assert (outputs.num_accepted_tokens <= outputs.num_tokens).all()
+        for ended in outputs.ended:
+            self.check_end(ended.request_id, ended.finished)
+
+    def check_end(self, request_id: str, finished: Any) -> None:
+        new, tokens = self.news[request_id], self.live.pop(request_id)
+        if finished.reason is FinishReason.ERROR:
+            assert request_id in self.worker.failing
+            return
+        limit = min(len(new.prompt_token_ids) + new.max_tokens, self.config.max_length)
+        stops = set(new.stop_token_ids)
+        expected = expected_output(
+            new.prompt_token_ids, VOCAB_SIZE, limit, stops, new.min_tokens
+        )
+        assert tokens == expected
+        is_stop = tokens[-1] in stops and len(tokens) >= new.min_tokens
+        assert finished.reason is (FinishReason.STOP if is_stop else FinishReason.LENGTH)
+        assert 0 <= finished.rejected_prediction_tokens <= len(new.predicted_token_ids)
+        assert 0 <= finished.accepted_prediction_tokens <= len(tokens)
+        assert 1 <= finished.num_passes <= len(tokens)
+        assert finished.num_passes + finished.accepted_prediction_tokens >= len(tokens)
+        if new.max_draft_tokens == 0:
+            assert finished.accepted_prediction_tokens == 0
+
+    @invariant()
+    def is_sound(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        self.scheduler.check_integrity()
+        state = self.scheduler._state
+        table = state.table
+        for slot in np.flatnonzero(table.status).tolist():
+            computed, placeholders = (
+                int(table.num_computed_tokens[slot]),
+                int(table.num_output_placeholders[slot]),
+            )
+            num_tokens = int(table.num_tokens[slot])
+            if table.status[slot] != SlotStatus.ENDED:
+                # In decode, and as soon as a plan in flight ends the prefill, it is exact.
+                assert computed - placeholders <= num_tokens - 1
+                if table.num_emits_in_flight[slot] or computed - placeholders >= num_tokens - 1:
+                    assert computed - placeholders == num_tokens - 1
+            held = int(state.blocks.num_blocks[slot]) * self.config.block_size
+            assert held >= min(computed, int(table.max_length[slot]))
+        assert len(state.in_flight) <= self.config.plan_depth
+
+    def teardown(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        self.scheduler.resume()
+        for _ in range(20_000):
+            if not self.live and not self.sent and not self.results:
+                break
+            if self.scheduler.can_send:
+                self.send()
+            self.scheduler.prepare()
+            if self.sent:
+                self.execute()
+            if self.results:
+                self.receive()
+            self.is_sound()
+        assert not self.live
+        assert self.scheduler.num_running == self.scheduler.num_waiting == 0
+        assert self.scheduler.num_free_blocks == self.config.num_blocks
+
+
+SchedulerMachine.TestCase.settings = settings(
+    max_examples=150,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestRandomCommands = SchedulerMachine.TestCase
