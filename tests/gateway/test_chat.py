@@ -198,6 +198,9 @@ async def test_parameters_reach_the_scheduler(
             "repetition_penalty": 1.5,
             "stop_token_ids": [9, 8, 9],
             "min_tokens": 3,
+            "num_speculative_tokens": 0,
+            "priority": -2,
+            "cache_salt": "tenant",
         },
         temperature=0.5,
         top_p=0.75,
@@ -216,6 +219,8 @@ async def test_parameters_reach_the_scheduler(
     assert floats_from_bytes(sampling.logit_bias_values).tolist() == [-100.0, 1.5]
     assert (add.max_tokens, add.min_tokens) == (50, 3)
     assert tokens(add.stop_token_ids) == [9, 8, EOS]
+    assert add.HasField("max_draft_tokens")
+    assert (add.max_draft_tokens, add.priority, add.cache_salt) == (0, -2, "tenant")
 
 
 async def test_defaults(client: AsyncOpenAI, say: Say, scheduler: FakeScheduler) -> None:
@@ -233,3 +238,5 @@ async def test_defaults(client: AsyncOpenAI, say: Say, scheduler: FakeScheduler)
     assert tokens(first.stop_token_ids) == []
     assert first.sampling.seed != second.sampling.seed
     assert first.handle != second.handle
+    assert not second.HasField("max_draft_tokens")
+    assert (second.priority, second.cache_salt) == (0, "")

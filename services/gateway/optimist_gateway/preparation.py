@@ -81,6 +81,9 @@ async def prepare(
         max_tokens=max_tokens,
         stop_token_ids=to_bytes(list(dict.fromkeys(stop_token_ids))),
         min_tokens=min_tokens,
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
+        max_draft_tokens=body.num_speculative_tokens,
     )
 
 

@@ -19,6 +19,7 @@ MAX_MESSAGES = 4096
 MAX_STOP_STRINGS = 4
 MAX_STOP_TOKENS = 128
 MAX_BIASES = 1024
+MAX_CACHE_SALT_BYTES = 256
 _INT32_MAX = 2**31 - 1
 
 
@@ -36,6 +37,12 @@ def _encodable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_encodable)]
+
+
+def _is_short(text: str) -> str:
+    if len(text.encode()) > MAX_CACHE_SALT_BYTES:
+        raise ValueError(f"must be at most {MAX_CACHE_SALT_BYTES} bytes")
+    return text
 
 
 class Body(BaseModel):
@@ -136,6 +143,15 @@ class GenerationBody(Body):
     prediction: PredictionBody | None = None
     predicted_token_ids: list[int] | None = None
     """Extension: the expected answer as tokens, instead of `prediction`."""
+    num_speculative_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
+    """Extension: most predicted tokens to verify in one pass; 0 verifies none. The answer is the
+    same."""
+    priority: int | None = Field(None, ge=-(2**30), le=2**30)
+    """Extension: the smaller, the sooner, if the scheduler's policy is `priority`."""
+    cache_salt: (
+        Annotated[Text, StringConstraints(min_length=1), AfterValidator(_is_short)] | None
+    ) = None
+    """Extension: only requests of the same salt share cached prompts."""
     return_token_ids: bool | None = None
     """Extension: adds to every choice `token_ids` (the tokens of the answer or chunk),
     `num_accepted_tokens` (how many of them were predicted; in a chunk these are the first ones) and
