@@ -8,7 +8,7 @@ import numpy as np
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_scheduler import metrics
-from optimist_scheduler.core.output import Ended, Finished, StepOutputs
+from optimist_scheduler.core.output import NO_OUTPUTS, Ended, Finished, StepOutputs
 from optimist_scheduler.gateway_stream import GatewayStream
 from optimist_scheduler.proposers import Proposers
 from optimist_scheduler.translate import finished_message, outputs_message
@@ -85,7 +85,7 @@ class Delivery:
 
 
 def split_by_owner(outputs: StepOutputs) -> Iterator[tuple[int, StepOutputs]]:
-    """Splits the outputs of a step by owner; those of a single owner stay as they are."""
+    """Splits tokens and ends of a step by owner; those of a single owner stay as they are."""
     ended = _group_by_owner(outputs.ended)
     if len(outputs.owners):
         first = int(outputs.owners[0])
@@ -103,6 +103,8 @@ def split_by_owner(outputs: StepOutputs) -> Iterator[tuple[int, StepOutputs]]:
                 num_tokens=outputs.num_tokens[rows],
                 token_ids=outputs.token_ids[np.repeat(rows, outputs.num_tokens)],
                 num_accepted_tokens=outputs.num_accepted_tokens[rows],
+                observed_rows=NO_OUTPUTS.observed_rows,
+                observed_request_ids=[],
                 ended=ended.get(owner, []),
             ),
         )

@@ -1,0 +1,66 @@
+from typing import Any
+
+import pytest
+
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import to_bytes
+from optimist_scheduler.settings import SchedulerSettings
+from optimist_scheduler.worker_description import describe_worker
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 50,
+    "max_model_len": 64,
+    "block_size": 4,
+    "num_blocks": 32,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 16,
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ({}, (8, 16)),
+        ({"max_num_seqs": 3, "max_num_batched_tokens": 9}, (3, 9)),
+        ({"max_num_seqs": 99, "max_num_batched_tokens": 99}, (8, 16)),
+        ({"max_num_batched_tokens": 5}, (5, 5)),
+    ],
+)
+def test_the_smaller_of_settings_and_worker_holds(
+    settings: dict[str, Any], sizes: tuple[int, int]
+) -> None:
+    message = worker_pb2.DescribeResponse(model="m", eos_token_ids=to_bytes([2]), **SIZES)
+    options = {"policy": "priority", "num_speculative_tokens": 7, **settings}
+    description = describe_worker(message, SchedulerSettings(**options))
+    config = description.config
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == sizes
+    assert (config.policy, config.num_speculative_tokens) == ("priority", 7)
+    assert (config.vocab_size, config.max_model_len) == (50, 64)
+    assert (config.block_size, config.num_blocks) == (4, 32)
+    assert (description.model, description.eos_token_ids) == ("m", (2,))
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_that_is_none_is_named(name: str) -> None:
+    message = worker_pb2.DescribeResponse(**{**SIZES, name: 0})
+    with pytest.raises(ValueError, match=f"^it says {name} is 0$"):
+        describe_worker(message, SchedulerSettings())
+
+
+def test_the_cost_of_passes_is_read() -> None:
+    message = worker_pb2.DescribeResponse(
+        cost_num_tokens=to_bytes([1, 64]), cost_us=to_bytes([900, 1500]), **SIZES
+    )
+    description = describe_worker(message, SchedulerSettings())
+    assert description.costs == ((1, 900), (64, 1500))
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "microseconds"), [([1, 2], [5]), ([2, 1], [5, 6]), ([1, 1], [5, 5]), ([1], [0])]
+)
+def test_costs_that_are_none_are_refused(num_tokens: list[int], microseconds: list[int]) -> None:
+    message = worker_pb2.DescribeResponse(
+        cost_num_tokens=to_bytes(num_tokens), cost_us=to_bytes(microseconds), **SIZES
+    )
+    with pytest.raises(ValueError, match=r"^it says .* cost_"):
+        describe_worker(message, SchedulerSettings())
