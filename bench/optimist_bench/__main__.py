@@ -1,11 +1,16 @@
 """`optimist bench NAME`: one benchmark; with --json its last line is one JSON object."""
 
+import importlib
 import sys
 
-from optimist_bench import edits
 from optimist_common.errors import SetupError
 
-BENCHMARKS = {"edits": edits.main}
+# Modules with `main(arguments) -> int`, imported only when they are called: each needs its parts.
+BENCHMARKS = {
+    "edits": "optimist_bench.edits",
+    "overlap": "optimist_bench.overlap",
+    "scheduler": "optimist_bench.scheduler",
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -16,7 +21,8 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else 2
     if arguments[0] not in BENCHMARKS:
         raise SetupError(f"no benchmark {arguments[0]!r}; there are: {names}")
-    return BENCHMARKS[arguments[0]](arguments[1:])
+    code: int = importlib.import_module(BENCHMARKS[arguments[0]]).main(arguments[1:])
+    return code
 
 
 if __name__ == "__main__":
