@@ -91,6 +91,12 @@ def test_a_large_first_pass_does_not_make_small_ones_dear() -> None:
     assert curve.cost(2048) > 80_000_000
 
 
+def test_a_pass_larger_than_any_before_is_believed_in_proportion() -> None:
+    curve = CostCurve([1, 64], [1000, 1000])
+    curve.observe(2048, 20_000_000)
+    assert curve.cost(2048) > 15_000_000
+
+
 @pytest.mark.parametrize(("num_tokens", "step_ns"), [(0, 1000), (64, 0), (-1, 1000), (64, -5)])
 def test_a_pass_without_tokens_or_time_teaches_nothing(num_tokens: int, step_ns: int) -> None:
     curve = CostCurve([1, 64], [1000, 2000])

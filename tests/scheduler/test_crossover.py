@@ -1,4 +1,5 @@
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,12 @@ rows = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 64)), max_size=40)
 
 def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.array(values, np.int32)
+
+
+def choose(
+    rates: npt.NDArray[np.floating], limits: npt.NDArray[np.int32], base: int, curve: CostCurve
+) -> npt.NDArray[np.int32]:
+    return choose_crossover(rates, limits, np.ones(len(rates), np.bool_), base, curve)
 
 
 @pytest.mark.parametrize(
@@ -50,13 +57,13 @@ def test_drafts_pay_once_what_is_accepted_exceeds_what_the_time_grows_by() -> No
 
 
 def test_a_row_gets_its_limit_or_nothing() -> None:
-    widths = choose_crossover(np.array([0.95, 0.05]), column(32, 64), 2, CURVE)
+    widths = choose(np.array([0.95, 0.05]), column(32, 64), 2, CURVE)
     assert widths.tolist() == [32, 0]
 
 
 def test_speculation_ends_with_a_larger_batch() -> None:
-    one = choose_crossover(np.full(1, 0.6), np.full(1, 5, np.int32), 1, CURVE)
-    many = choose_crossover(np.full(128, 0.3), np.full(128, 5, np.int32), 128, CURVE)
+    one = choose(np.full(1, 0.6), np.full(1, 5, np.int32), 1, CURVE)
+    many = choose(np.full(128, 0.3), np.full(128, 5, np.int32), 128, CURVE)
     assert one.tolist() == [5]
     assert (many == 0).sum() > 64
 
@@ -64,7 +71,7 @@ def test_speculation_ends_with_a_larger_batch() -> None:
 def test_good_rows_keep_their_drafts_among_bad_ones() -> None:
     rates = np.full(200, 0.1)
     rates[77] = 0.98
-    widths = choose_crossover(rates, np.full(200, 64, np.int32), 200, CURVE)
+    widths = choose(rates, np.full(200, 64, np.int32), 200, CURVE)
     assert np.flatnonzero(widths).tolist() == [77]
 
 
@@ -75,7 +82,7 @@ def test_every_row_that_drafts_gains_in_the_pass_that_comes_about(
     rates = np.array([rate for rate, _ in rows], np.float32)
     limits = np.array([limit for _, limit in rows], np.int32)
     base = len(rows) + num_prefill_tokens
-    widths = choose_crossover(rates, limits, base, CURVE)
+    widths = choose(rates, limits, base, CURVE)
     assert ((widths == 0) | (widths == limits)).all()
     growth = float(CURVE.cost(base + int(widths.sum())) / CURVE.cost(base))
     assert (1 + expected_accepted(rates, widths)[widths > 0] > growth * (1 - 1e-9)).all()
@@ -90,5 +97,14 @@ def test_with_one_limit_no_row_loses_to_a_worse_one(
     percents: list[int], limit: int, base: int
 ) -> None:
     rates = np.sort(np.array(percents) / 100)
-    widths = choose_crossover(rates, np.full(len(rates), limit, np.int32), base, CURVE)
+    widths = choose(rates, np.full(len(rates), limit, np.int32), base, CURVE)
     assert (np.diff(widths) >= 0).all()
+
+
+def test_rows_without_drafts_are_judged_one_by_one_and_cost_nothing() -> None:
+    rates = np.array([0.9, 0.9, 0.9, 0.05])
+    limits = np.full(4, 64, np.int32)
+    drafting = np.array([True, False, False, False])
+    assert choose_crossover(rates, limits, drafting, 4, CURVE).tolist() == [64, 64, 64, 0]
+    crowd = np.full(200, 0.9), np.full(200, 64, np.int32)
+    assert choose(*crowd, 200, CURVE).sum() < 200 * 64

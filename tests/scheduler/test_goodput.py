@@ -26,7 +26,7 @@ curves = st.builds(
 
 
 def choose(rates: Float32Array, limits: Int32Array, base: int, curve: CostCurve) -> Int32Array:
-    return choose_goodput(rates, limits, base, curve, len(rates))
+    return choose_goodput(rates, limits, np.ones(len(rates), np.bool_), base, curve)
 
 
 def goodput(rates: Float32Array, widths: Int32Array, base: int, curve: CostCurve) -> float:
@@ -71,6 +71,25 @@ def test_no_other_widths_are_more_than_2_percent_better(
     tokens = len(rows) + expected_accepted(rates, every).sum(axis=1)
     most = (tokens / curve.cost(base + every.sum(axis=1))).max()
     assert goodput(rates, choose(rates, limits, base, curve), base, curve) >= most / 1.0205
+
+
+@pytest.mark.parametrize("num_rows", [16, 64, 256])
+@pytest.mark.parametrize("us_per_token", [1.0, 8.0, 64.0])
+@pytest.mark.parametrize("num_kinds", [1, 3, 256])
+def test_a_large_batch_comes_within_half_a_percent_of_the_best(
+    num_rows: int, us_per_token: float, num_kinds: int
+) -> None:
+    rng = np.random.default_rng(num_rows)
+    kinds = rng.uniform(0.3, 0.99, num_kinds).astype(np.float32)
+    rates, limits = rng.choice(kinds, num_rows), rng.integers(0, 65, num_rows).astype(np.int32)
+    curve = line(5000, us_per_token)
+    # What the drafts are worth, best first; their cost depends on their number only.
+    worth = np.where(np.arange(1, 65) <= limits[:, None], rates[:, None] ** np.arange(1, 65), 0)
+    tokens = num_rows + np.cumsum(np.concatenate([[0], np.sort(worth, axis=None)[::-1]]))
+    most = (tokens / curve.cost(num_rows + np.arange(len(tokens)))).max()
+    widths = choose(rates, limits, num_rows, curve)
+    chosen = goodput(rates, widths, num_rows, curve)
+    assert chosen >= most * (0.995 if widths.any() else 1 / 1.0205)
 
 
 @given(st.lists(rates, min_size=1, max_size=64), st.integers(0, 64), curves)
@@ -143,6 +162,14 @@ def test_a_step_in_the_cost_is_filled_up_to_its_edge() -> None:
     assert sorted(widths.tolist()) == [0] * 16 + [1] * 24
 
 
+def test_where_drafts_run_short_the_better_rows_get_them() -> None:
+    rates = np.linspace(0.9, 0.92, 40).astype(np.float32)
+    curve = CostCurve([32, 64, 128], [1000, 1000, 9000])
+    widths = choose(rates, np.full(40, 16, np.int32), 40, curve)
+    assert widths.sum() == 24
+    assert (np.diff(widths) >= 0).all()
+
+
 def test_a_prefill_in_the_pass_makes_drafts_cheaper() -> None:
     curve = line(100, 20)
     rates, limits = full(8, 0.7, 32)
@@ -150,10 +177,61 @@ def test_a_prefill_in_the_pass_makes_drafts_cheaper() -> None:
 
 
 def test_rows_that_emit_without_drafting_count() -> None:
-    rates, limits = full(1, 0.5, 8)
+    rates, limits = full(64, 0.5, 8)
+    first = np.arange(64) == 0
     curve = CostCurve([64, 128], [1000, 9000])
-    assert choose_goodput(rates, limits, 64, curve, 64).sum() == 0
-    assert choose_goodput(rates, limits, 64, curve, 1).sum() > 0
+    assert choose_goodput(rates, limits, first, 64, curve)[0] == 0
+    assert choose_goodput(rates[:1], limits[:1], first[:1], 64, curve)[0] > 0
+
+
+@given(
+    st.lists(st.tuples(rates, st.integers(0, 64), st.booleans()), min_size=1, max_size=40), curves
+)
+def test_rows_without_drafts_take_nothing_from_the_others(
+    rows: list[tuple[float, int, bool]], curve: CostCurve
+) -> None:
+    rates = np.array([rate for rate, _, _ in rows], np.float32)
+    limits = np.array([limit for _, limit, _ in rows], np.int32)
+    drafting = np.array([present for _, _, present in rows])
+    widths = choose_goodput(rates, limits, drafting, len(rows), curve)
+    without = choose(rates, np.where(drafting, limits, 0).astype(np.int32), len(rows), curve)
+    assert (widths <= limits).all()
+    assert widths[drafting].tolist() == without[drafting].tolist()
+
+
+@given(st.lists(rates, min_size=1, max_size=20), st.integers(1, 64), curves)
+def test_among_rows_without_drafts_the_better_never_get_less(
+    rates: list[float], limit: int, curve: CostCurve
+) -> None:
+    row_rates = np.sort(np.array(rates, np.float32))
+    limits, nobody = np.full(len(rates), limit, np.int32), np.zeros(len(rates), np.bool_)
+    assert (np.diff(choose_goodput(row_rates, limits, nobody, len(rates), curve)) >= 0).all()
+
+
+def test_a_row_that_comes_back_gets_its_limit_if_drafts_are_free() -> None:
+    rates, limits = full(2, 0.98, 16)
+    widths = choose_goodput(rates, limits, np.array([True, False]), 2, CostCurve())
+    assert widths.tolist() == [16, 16]
+
+
+def test_a_row_that_comes_back_pays_the_price_at_the_size_of_the_pass() -> None:
+    # Free up to 64 tokens, then in proportion: dear only where the others fill the first 64.
+    curve = CostCurve([64, 128, 256], [1000, 2000, 4000])
+    rates, limits = full(33, 0.9, 16)
+    last = np.arange(33) == 32
+    assert choose_goodput(rates, limits, ~last, 33, curve)[32] <= 1
+    limits[:32] = 0
+    assert choose_goodput(rates, limits, ~last, 33, curve)[32] == 16
+
+
+def test_a_row_that_comes_back_is_held_to_the_goodput_of_the_others() -> None:
+    # 10 us a draft; the others make 9 tokens of 1, and what they would make in that time is lost.
+    curve = line(1000, 10)
+    rates, limits = np.array([1, 0.9], np.float32), np.array([64, 64], np.int32)
+    first = np.array([True, False])
+    beside_drafts = choose_goodput(rates, limits, first, 2, curve)[1]
+    limits[0] = 0
+    assert beside_drafts < choose_goodput(rates, limits, first, 2, curve)[1]
 
 
 @given(st.lists(rates, min_size=1, max_size=40), curves)

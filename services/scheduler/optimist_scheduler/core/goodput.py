@@ -25,9 +25,11 @@ BoolArray = npt.NDArray[np.bool_]
 MIN_GAIN = 1.02
 """Drafts have to raise the goodput of a pass without drafts by this factor."""
 MIN_HAZARD = 1 / 1024
+"""No row is taken to be certain."""
 MAX_DEPTH = 9.0
 """Deepest threshold that is tried: a draft with less than exp(-9) to bring is never worth it."""
 NUM_DEPTHS = 48
+"""Thresholds that are compared; with 32 one answer in 30 is more than 0.1 % off the best."""
 
 # The first is replaced by 0, the second is the first depth at which a row gets a draft.
 _SPACING = np.concatenate([[0], np.linspace(0, 1, NUM_DEPTHS - 1)]).astype(np.float32)
