@@ -114,7 +114,8 @@ def _make_passes(rows: _Rows, depths: Float32Array) -> _Passes:
     widths = np.multiply.outer(depths, (1 + 1e-5) / rows.hazards)
     np.floor(widths, out=widths)
     np.minimum(widths, rows.limits, out=widths)
-    beyond = np.exp(widths * -rows.hazards)
+    beyond = widths * -rows.hazards
+    np.exp(beyond, out=beyond)
     return _Passes(
         widths, widths @ np.ones_like(rows.limits), rows.scales.sum() - beyond @ rows.scales
     )
