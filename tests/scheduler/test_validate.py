@@ -1,23 +1,15 @@
-from dataclasses import replace
+"""Which requests are refused, and why."""
+
 from typing import Any
 
 import pytest
 
 from optimist_common.sampling import SamplingParams
-from optimist_scheduler.core.limits import Limits
 from optimist_scheduler.core.output import FinishReason, RejectionError
 from optimist_scheduler.core.validate import NewRequest, build_request
+from tests.scheduler.drive import config
 
-LIMITS = Limits(
-    vocab_size=50,
-    max_model_len=64,
-    block_size=4,
-    num_blocks=10,
-    max_num_seqs=4,
-    max_num_batched_tokens=16,
-    max_num_waiting=8,
-    num_speculative_tokens=4,
-)
+BOUNDS = config(num_blocks=10)
 
 
 def request(**values: Any) -> NewRequest:
@@ -39,11 +31,15 @@ def request(**values: Any) -> NewRequest:
         ({"stop_token_ids": [50]}, "stop_token_ids: must be from 0 to 49"),
         ({"max_tokens": 0}, "max_tokens: must be at least 1, not 0"),
         ({"min_tokens": -1}, "min_tokens: must be at least 0, not -1"),
+        ({"priority": 2**30 + 1}, "priority: must be from -1073741824 to 1073741824, not"),
+        ({"priority": -(2**30) - 1}, "priority: must be from -1073741824 to 1073741824, not"),
+        ({"cache_salt": "\u00e4" * 129}, "cache_salt: must be at most 256 bytes"),
+        ({"max_draft_tokens": -1}, "max_draft_tokens: must be at least 0, not -1"),
     ],
 )
 def test_a_request_that_can_never_run_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(RejectionError) as caught:
-        build_request(request(**values), LIMITS)
+        build_request(request(**values), BOUNDS)
     assert str(caught.value).startswith(message)
     assert caught.value.finished.reason is FinishReason.REFUSED
 
@@ -58,13 +54,29 @@ def test_a_request_that_can_never_run_is_refused(values: dict[str, Any], message
 )
 def test_sampling_out_of_range_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(RejectionError) as caught:
-        build_request(request(sampling=SamplingParams(**values)), LIMITS)
+        build_request(request(sampling=SamplingParams(**values)), BOUNDS)
     assert str(caught.value).startswith(f"sampling.{message}")
 
 
 def test_the_longest_prompt_runs_and_ends_at_the_memory_limit() -> None:
-    built = build_request(request(prompt_token_ids=[1] * 39, max_tokens=9), LIMITS)
+    built = build_request(request(prompt_token_ids=[1] * 39, max_tokens=9), BOUNDS)
     assert built.max_length == 40
-    larger = replace(LIMITS, num_blocks=100)
+    larger = config(num_blocks=100)
     built = build_request(request(prompt_token_ids=[1] * 39, max_tokens=99), larger)
     assert built.max_length == 64
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 4), (0, 0), (3, 3), (9, 4)])
+def test_a_request_may_draft_as_much_as_it_asks_and_the_scheduler_allows(
+    asked: int | None, given: int
+) -> None:
+    assert build_request(request(max_draft_tokens=asked), BOUNDS).max_draft_tokens == given
+
+
+def test_priorities_count_only_where_the_policy_goes_by_them() -> None:
+    assert build_request(request(priority=7), BOUNDS).priority == 0
+    assert build_request(request(priority=7), config(policy="priority")).priority == 7
+
+
+def test_a_salt_may_be_as_long_as_the_limit() -> None:
+    assert build_request(request(cache_salt="\u00e4" * 128), BOUNDS).cache_salt == "\u00e4" * 128

@@ -1,0 +1,145 @@
+"""A scheduler, its worker, and what is between them: plans sent, tokens and ends received."""
+
+from typing import Any
+
+from optimist_scheduler.core.output import Finished, StepOutputs
+from optimist_scheduler.core.plan import Plan
+from optimist_scheduler.core.requests import RequestTable
+from optimist_scheduler.core.scheduler import Scheduler
+from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.core.window import Window
+from optimist_scheduler.translate import plan_message, step_result
+from tests.scheduler.drive import NOW, Collected, config, execute, fake_worker
+from tests.scheduler.fake_worker import expected_output
+
+
+class Situation:
+    """Requests `r<handle>` of one worker, step by step."""
+
+    def __init__(self, **values: Any) -> None:
+        self.config = config(**values)
+        self.scheduler, self.worker = Scheduler(self.config), fake_worker(self.config)
+        self.sent: list[Plan] = []
+        """Plans that the worker has not run."""
+        self.got = Collected()
+        self.expected: dict[int, list[int]] = {}
+        """What each request must say, unless it is aborted or fails."""
+        self._news: dict[int, NewRequest] = {}
+        self._epoch = 0
+
+    @property
+    def table(self) -> RequestTable:
+        return self.scheduler._state.table
+
+    def add(
+        self, handle: int, prompt: list[int], max_tokens: int, now: float = NOW, **values: Any
+    ) -> list[int]:
+        """Adds a request and returns what it must say."""
+        new = NewRequest(f"r{handle}", prompt, max_tokens, handle=handle, **values)
+        self.scheduler.add(new, now)
+        self._news[handle] = new
+        max_length = min(len(prompt) + max_tokens, self.config.max_length)
+        self.expected[handle] = expected_output(
+            prompt, self.config.vocab_size, max_length, set(new.stop_token_ids), new.min_tokens
+        )
+        return self.expected[handle]
+
+    def add_predicted(
+        self, handle: int, prompt: list[int], max_tokens: int, **values: Any
+    ) -> list[int]:
+        """Adds a request whose prediction, and window from the start, is right to its end."""
+        max_length = min(len(prompt) + max_tokens, self.config.max_length)
+        prediction = expected_output(prompt, self.config.vocab_size, max_length, set())
+        expected = self.add(handle, prompt, max_tokens, predicted_token_ids=prediction, **values)
+        self.propose(handle)
+        return expected
+
+    def propose(self, handle: int, wrong_at: int | None = None) -> None:
+        """Sets the prediction from the present place on as the window, one token of it wrong."""
+        base, tokens = len(self.text(handle)), self._news[handle].predicted_token_ids
+        window = tokens[base:]
+        if wrong_at is not None:
+            window[wrong_at] = (window[wrong_at] + 1) % self.config.vocab_size
+        self._epoch += 1
+        assert self.scheduler.set_window(f"r{handle}", Window(self._epoch, base, base, window))
+
+    def text(self, handle: int) -> list[int]:
+        return self.got.tokens.get(handle, [])
+
+    def finished(self, handle: int) -> Finished:
+        return self.got.ended[handle].finished
+
+    def slot(self, handle: int) -> int:
+        """Returns the slot of a request, -1 if it has none."""
+        return self.scheduler._requests[f"r{handle}"].slot
+
+    def counters(self, slot: int) -> tuple[int, int, int]:
+        """Returns computed tokens, placeholders and tokens in flight of a slot."""
+        table = self.table
+        columns = table.num_computed_tokens, table.num_output_placeholders
+        computed, placeholders = (int(column[slot]) for column in columns)
+        return computed, placeholders, int(table.num_in_flight_tokens[slot])
+
+    def abort(self, handle: int) -> Finished:
+        finished = self.scheduler.abort(f"r{handle}")
+        assert finished is not None
+        del self.expected[handle]
+        return finished
+
+    def send(self, now: float = NOW) -> Plan:
+        plan = self.scheduler.schedule(now)
+        assert plan is not None
+        self.sent.append(plan)
+        return plan
+
+    def fill(self) -> None:
+        """Sends plans until as many are in flight as may be."""
+        while self.scheduler.can_send:
+            self.send()
+
+    def answer(self) -> StepOutputs:
+        """Lets the worker run the oldest plan, and settles the result."""
+        outputs = execute(self.worker, self.scheduler, self.sent.pop(0))
+        return self._take(outputs)
+
+    def repeat(self) -> StepOutputs:
+        """Lets the worker run its last plan once more, and settles the result."""
+        return self._take(self.scheduler.settle(step_result(self.worker.repeat())))
+
+    def step(self, now: float = NOW) -> Plan:
+        plan = self.send(now)
+        self.answer()
+        return plan
+
+    def lose_worker(self) -> None:
+        self.sent.clear()
+        self.worker.restart()
+        assert self.scheduler.restart(self.config) == []
+
+    def finish(self) -> None:
+        """Runs until all has ended, and checks what every request said."""
+        self.drain()
+        assert {h: self.text(h) for h in self.expected} == self.expected
+        assert self.scheduler.num_running == self.scheduler.num_waiting == 0
+        assert self.scheduler.num_free_blocks == self.config.num_blocks
+
+    def drain(self) -> None:
+        """Runs until all has ended, with as many plans in flight as may be."""
+        while self.scheduler.num_running or self.scheduler.num_waiting or self.sent:
+            while self.scheduler.can_send and (plan := self.scheduler.schedule(NOW)) is not None:
+                self.sent.append(plan)
+            self.scheduler.prepare()
+            self.scheduler.check_integrity()
+            assert self.sent, "nothing runs, and requests are left"
+            self.answer()
+        self.scheduler.check_integrity()
+
+    def _take(self, outputs: StepOutputs) -> StepOutputs:
+        self.got.take(outputs)
+        self.scheduler.check_integrity()
+        return outputs
+
+
+def run_plan(situation: Situation) -> Any:
+    """Lets the worker run the oldest plan; the result is still on its way."""
+    return step_result(situation.worker.execute(plan_message(situation.sent.pop(0))))
