@@ -1,64 +1,22 @@
 """A real server and a real client."""
 
-import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 import pytest
 
-from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
-from optimist_common.channel import open_channel
+from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_common.server import GrpcServer
-from optimist_worker.codec import Limits
-from optimist_worker.core.cost import CostCurve
 from optimist_worker.runner import Runner
-from optimist_worker.servicer import WorkerServicer
 from tests.checkpoints import VOCAB_SIZE
+from tests.worker.call import PROMPT, Stub, plan, read, serve
 from tests.worker.step import BLOCK_SIZE, MAX_MODEL_LEN, NUM_BLOCKS, generate
-
-CURVE = CostCurve([1, 2, 4], [70, 70, 90])
-PROMPT = [5, 6, 7, 8, 9]
-Stub = Any
 
 
 @pytest.fixture
 async def stub(llama: Runner) -> AsyncIterator[Stub]:
-    servicer = WorkerServicer(llama, Limits(NUM_BLOCKS, 4, 64), CURVE)
-    server = GrpcServer("127.0.0.1", 0)
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
-    port = await server.start()
-    async with open_channel(f"127.0.0.1:{port}") as channel:
-        yield worker_pb2_grpc.WorkerServiceStub(channel)
-    await server.stop()
-    servicer.close()
-
-
-def plan(sequence: int, slot: int, *, admit: bool = False, **fields: Any) -> Any:
-    admissions = []
-    if admit:
-        tokens = to_bytes(fields.pop("tokens", PROMPT))
-        admissions = [
-            worker_pb2.Admission(
-                slot=slot, request_id="r", token_ids=tokens, num_prompt_tokens=len(PROMPT)
-            )
-        ]
-    blocks = [4 * slot + i for i in range(4)] if admit else []
-    columns = {
-        "slots": to_bytes([slot]),
-        "num_known_tokens": to_bytes([len(PROMPT) if admit else 1]),
-        "num_draft_tokens": to_bytes([4]),
-        "num_new_blocks": to_bytes([len(blocks)]),
-        "new_blocks": to_bytes(blocks),
-    }
-    return worker_pb2.ExecuteRequest(sequence=sequence, admissions=admissions, **(columns | fields))
-
-
-async def read(call: Any) -> worker_pb2.ExecuteResponse:
-    response = await asyncio.wait_for(call.read(), 20)
-    assert isinstance(response, worker_pb2.ExecuteResponse)
-    return response
+    async with serve(llama) as stub:
+        yield stub
 
 
 async def test_describe(stub: Stub, llama: Runner) -> None:
