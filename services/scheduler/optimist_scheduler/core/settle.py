@@ -92,14 +92,18 @@ def _end_lease(state: SchedulerState, step: StepInFlight) -> None:
 
 
 def _learn_costs(state: SchedulerState, step: StepInFlight, result: StepResult) -> None:
-    """Learns what steps cost, and now and then chooses anew how much to draft."""
+    """Learns what steps cost, and now and then chooses anew how much the step's rows draft."""
     state.costs.observe(result.num_tokens, result.step_ns)
-    if state.stats.num_results % WIDTH_INTERVAL == 0 and len(running := state.running):
-        table, num_known = state.table, int(step.num_known_tokens.sum())
-        table.draft_width[running] = state.widths.choose(
-            running,
-            table.window_end[running] > table.num_tokens[running],
-            num_known,
+    # Each stage of a pipeline has rows of its own.
+    if state.stats.num_results % WIDTH_INTERVAL >= state.config.num_pipeline_stages:
+        return
+    table, slots = state.table, step.slots[step.emits > 0]
+    slots = slots[table.status[slots] == SlotStatus.RUNNING]
+    if len(slots):
+        table.draft_width[slots] = state.widths.choose(
+            slots,
+            table.window_end[slots] > table.num_tokens[slots],
+            int(step.num_known_tokens.sum()),
             state.costs,
             state.stats.num_results // WIDTH_INTERVAL,
         )
