@@ -1,12 +1,13 @@
 """Pauses over real sockets, with a fake worker."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from tests.scheduler.client import MODES, PROMPT, Client, add, truth, until
-from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler
+from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler, serve_worker
 
 Command = scheduler_pb2.ConnectRequest
 KEEP = scheduler_pb2.PAUSE_MODE_KEEP
@@ -159,16 +160,31 @@ async def test_a_stream_without_further_commands_waits_for_its_pause(
         await client.read_until(lambda: 1 in client.finished)
 
 
-async def test_a_pause_is_answered_when_the_worker_is_lost(
-    worker: FakeWorkerServicer, worker_port: int
+@pytest.mark.parametrize("mode", [KEEP, WAIT, ABORT])
+async def test_a_pause_is_answered_while_the_worker_is_away(
+    mode: "scheduler_pb2.PauseMode.ValueType", worker: FakeWorkerServicer
 ) -> None:
-    worker.step_seconds, worker.break_at = 0.02, {3}
-    async with serve_scheduler(worker_port, [], max_plans_in_flight=2) as (engine, stub):
-        client = Client(stub)
-        await client.send(add(1, PROMPT))
-        await until(lambda: worker.worker.num_steps == 3)
-        assert (await client.reply(pause(KEEP))).error == ""
+    async with AsyncExitStack() as stack:
+        async with serve_worker(worker) as port:
+            scheduler = serve_scheduler(port, [], max_plans_in_flight=2)
+            engine, stub = await stack.enter_async_context(scheduler)
+            client = Client(stub)
+            worker.may_run.clear()
+            await client.send(add(1, PROMPT))
+            await until(lambda: worker.num_plans == 2)
+            await client.send(pause(mode, 500))
+            await until(lambda: engine.scheduler.is_paused)
+        await client.read_until(lambda: 500 in client.replies)
         assert engine.scheduler.num_plans_in_flight == 0
         await client.reply(RESUME)
-        await client.read_until(lambda: 1 in client.finished)
-    assert client.tokens == {1: truth(PROMPT)}
+        await client.reply(pause(KEEP, 501))
+        await client.reply(Command(command_id=601, resume=RESUME.resume))
+        worker.may_run.set()
+        async with serve_worker(worker, port):
+            await client.reply(add(2, [8]))
+            await client.read_until(lambda: {1, 2} <= set(client.finished))
+            client.close()
+    replies = {command_id: reply.error for command_id, reply in client.replies.items()}
+    assert set(replies.values()) == {""}
+    assert client.tokens.get(1, []) == ([] if mode == ABORT else truth(PROMPT))
+    assert client.tokens[2] == truth([8])

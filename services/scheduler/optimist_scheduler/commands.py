@@ -5,12 +5,13 @@ from time import monotonic
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_scheduler.core.output import Ended, Finished, FinishReason, RejectionError
-from optimist_scheduler.core.scheduler import PauseMode, Scheduler
+from optimist_scheduler.core.scheduler import PauseMode
 from optimist_scheduler.core.validate import MAX_PRIORITY
 from optimist_scheduler.delivery import Delivery
 from optimist_scheduler.gateway_stream import GatewayStream
 from optimist_scheduler.pauses import Pauses
 from optimist_scheduler.proposers import Proposers
+from optimist_scheduler.recorded_scheduler import AnyScheduler
 from optimist_scheduler.translate import MalformedError, new_request, stats_message
 
 _PAUSE_MODES = {
@@ -29,7 +30,7 @@ class Commands:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: AnyScheduler,
         delivery: Delivery,
         proposers: Proposers,
         on_command: Callable[[], None],
@@ -58,6 +59,7 @@ class Commands:
         if reply is not None:
             reply.command_id = command.command_id
             self._delivery.reply(stream, reply)
+        self.answer_pauses()
         self._on_command()
 
     def answer_pauses(self) -> None:

@@ -2,17 +2,21 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from time import monotonic, perf_counter
 
 from optimist_scheduler import metrics
 from optimist_scheduler.commands import Commands
 from optimist_scheduler.core.check import ResultError
+from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.output import NO_OUTPUTS
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.window import Window
 from optimist_scheduler.delivery import Delivery
+from optimist_scheduler.journal import Journal
 from optimist_scheduler.proposers import Proposers
+from optimist_scheduler.recorded_scheduler import AnyScheduler, RecordedScheduler
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.worker_description import WorkerDescription
 from optimist_scheduler.worker_link import WorkerLink, WorkerLostError
@@ -24,19 +28,22 @@ class Engine:
     """Runs the requests of all gateways on one worker."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
+        """Sets up an engine that is not connected; raises SetupError if it cannot log."""
         self._news = asyncio.Event()
         self._worker = WorkerLink(settings, self._news.set)
         addresses = settings.proposers if settings.num_speculative_tokens else []
         self._proposers = Proposers(addresses, settings.proposer_wait_ms, self._set_window)
+        path = settings.replay_log
+        self._journal = Journal(path, settings.replay_log_mib) if path else None
         self.delivery = Delivery(self._proposers)
-        self._scheduler: Scheduler | None = None
+        self._scheduler: AnyScheduler | None = None
         self._commands: Commands | None = None
         self._metrics = metrics.StatsMetrics()
         self.description: WorkerDescription | None = None
         """The worker; None until it was reached."""
 
     @property
-    def scheduler(self) -> Scheduler:
+    def scheduler(self) -> AnyScheduler:
         """The core; raises LookupError before `connect`."""
         if self._scheduler is None:
             raise LookupError("the worker has not been reached")
@@ -57,7 +64,7 @@ class Engine:
             values = config.model_dump()
             logger.info("engine: %s", " ".join(f"{name}={values[name]}" for name in values))
         if self._scheduler is None:
-            self._scheduler = Scheduler(config, costs)
+            self._scheduler = self._begin(config, costs)
             self._commands = Commands(
                 self._scheduler, self.delivery, self._proposers, self._news.set
             )
@@ -72,9 +79,16 @@ class Engine:
             try:
                 await self._run(self.scheduler)
             finally:
+                if isinstance(self.scheduler, RecordedScheduler):
+                    self.scheduler.close()
                 await self._worker.close()
 
-    async def _run(self, scheduler: Scheduler) -> None:
+    def _begin(self, config: EngineConfig, costs: Sequence[tuple[int, int]]) -> AnyScheduler:
+        if self._journal is None:
+            return Scheduler(config, costs)
+        return RecordedScheduler(config, costs, self._journal)
+
+    async def _run(self, scheduler: AnyScheduler) -> None:
         while True:
             try:
                 await self._wait_for_windows(scheduler)
@@ -82,40 +96,40 @@ class Engine:
                 self.delivery.flush()
                 self.commands.answer_pauses()
                 self._prepare(scheduler)
+                self._metrics.update(scheduler)
                 await self._settle_results(scheduler)
             except (WorkerLostError, ResultError) as error:
                 await self._reconnect(error)
 
-    async def _wait_for_windows(self, scheduler: Scheduler) -> None:
+    async def _wait_for_windows(self, scheduler: AnyScheduler) -> None:
         """Waits a little for drafts rather than go on without."""
         if scheduler.can_send and self._proposers.is_worth_a_wait(scheduler.find_unaligned):
             # The proposers have to see the last tokens to answer them.
             self.delivery.flush()
             await self._proposers.wait_for_windows(scheduler.find_unaligned)
 
-    async def _send_plans(self, scheduler: Scheduler) -> None:
+    async def _send_plans(self, scheduler: AnyScheduler) -> None:
         while scheduler.can_send and (plan := scheduler.schedule(monotonic())) is not None:
             self._worker.send(plan)
-            self._metrics.observe_plan(plan, scheduler)
             # The plan is on its way before anything else is done.
             await asyncio.sleep(0)
-        self._metrics.update(scheduler)
+            self._metrics.observe_plan(plan, scheduler)
 
-    def _prepare(self, scheduler: Scheduler) -> None:
+    def _prepare(self, scheduler: AnyScheduler) -> None:
         """Computes the next decision while the worker computes."""
         started, num_prescheduled = perf_counter(), scheduler.stats.num_prescheduled
         scheduler.prepare()
         if scheduler.stats.num_prescheduled > num_prescheduled:
             self._metrics.preparation_seconds = perf_counter() - started
 
-    async def _settle_results(self, scheduler: Scheduler) -> None:
+    async def _settle_results(self, scheduler: AnyScheduler) -> None:
         """Waits for a result or a command, and settles all results that have arrived."""
         await self._news.wait()
         self._news.clear()
         while (result := self._worker.receive()) is not None:
             self._settle(scheduler, result)
 
-    def _settle(self, scheduler: Scheduler, result: StepResult) -> None:
+    def _settle(self, scheduler: AnyScheduler, result: StepResult) -> None:
         outputs = scheduler.settle(result)
         if outputs is not NO_OUTPUTS:
             self.delivery.hold(outputs)
@@ -125,6 +139,10 @@ class Engine:
         logger.warning("lost the worker, its requests wait: %s", error)
         metrics.WORKER_LOSSES.inc()
         self.delivery.flush()
+        # Until it is back nothing is in flight, and commands are carried out as ever.
+        scheduler, costs = self.scheduler, self.description.costs if self.description else ()
+        self.delivery.end(scheduler.restart(scheduler.config, costs))
+        self.commands.answer_pauses()
         await self.connect()
 
     def _set_window(self, request_id: str, window: Window) -> None:

@@ -4,7 +4,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from optimist_scheduler.core.output import StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
-from optimist_scheduler.core.scheduler import Scheduler
+from optimist_scheduler.recorded_scheduler import AnyScheduler
 
 RUNNING = Gauge("optimist_scheduler_running", "Requests with a slot")
 WAITING = Gauge("optimist_scheduler_waiting", "Requests without a slot")
@@ -78,7 +78,7 @@ class StatsMetrics:
         self.preparation_seconds = 0.0
         """How long it took to compute the last decision that was computed ahead."""
 
-    def observe_plan(self, plan: Plan, scheduler: Scheduler) -> None:
+    def observe_plan(self, plan: Plan, scheduler: AnyScheduler) -> None:
         """Counts a plan that was made, and what it cost no time to make."""
         DRAFT_WIDTH.observe(int(plan.num_draft_tokens.sum()) / len(plan.slots))
         num_hits = scheduler.stats.num_preschedule_hits
@@ -86,7 +86,7 @@ class StatsMetrics:
             PRESCHEDULE_SAVED.observe(self.preparation_seconds)
         self._num_hits = num_hits
 
-    def update(self, scheduler: Scheduler) -> None:
+    def update(self, scheduler: AnyScheduler) -> None:
         """Counts what changed since the last call."""
         stats = scheduler.stats
         RUNNING.set(scheduler.num_running)

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_scheduler.core.output import Ended
-from optimist_scheduler.core.scheduler import PauseMode, Scheduler
+from optimist_scheduler.core.scheduler import PauseMode
 from optimist_scheduler.gateway_stream import GatewayStream
+from optimist_scheduler.recorded_scheduler import AnyScheduler
 
 OnReply = Callable[[GatewayStream, scheduler_pb2.Reply], None]
 
@@ -22,7 +23,7 @@ class PendingPause(NamedTuple):
 class Pauses:
     """Answers pauses once nothing runs any more; the latest one's mode applies."""
 
-    def __init__(self, scheduler: Scheduler, reply: OnReply) -> None:
+    def __init__(self, scheduler: AnyScheduler, reply: OnReply) -> None:
         self._scheduler, self._reply = scheduler, reply
         self._pending: list[PendingPause] = []
         self._answered_mode: PauseMode | None = None

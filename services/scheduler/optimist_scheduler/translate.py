@@ -8,8 +8,8 @@ from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
 from optimist_scheduler.core.output import Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.plan import Admission, Plan, StepResult
-from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.recorded_scheduler import AnyScheduler
 
 _REASONS = {
     FinishReason.STOP: scheduler_pb2.FINISH_REASON_STOP,
@@ -66,7 +66,7 @@ def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
     )
 
 
-def stats_message(scheduler: Scheduler) -> scheduler_pb2.Stats:
+def stats_message(scheduler: AnyScheduler) -> scheduler_pb2.Stats:
     """Writes the scheduler's figures; changes nothing."""
     stats = scheduler.stats
     return scheduler_pb2.Stats(
