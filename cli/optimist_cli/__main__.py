@@ -11,6 +11,7 @@ COMMANDS = {
     "serve": ("optimist_cli.serve", "start all services on this machine with one model"),
     "complete": ("optimist_cli.complete", "send one request and stream the answer in colour"),
     "bench": ("optimist_bench.__main__", "measure through the running services"),
+    "replay": ("optimist_scheduler.replay", "check that a scheduler's log comes out again"),
     "gateway": ("optimist_gateway.__main__", "start the REST gateway alone"),
     "scheduler": ("optimist_scheduler.__main__", "start the scheduler alone"),
     "worker": ("optimist_worker.__main__", "start a worker alone"),

@@ -1,0 +1,240 @@
+"""The lines of a journal: calls of the scheduler and what came of them, as JSON and back.
+
+Columns are base64 of little-endian int32, as on the wire.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.sampling import SamplingParams
+from optimist_scheduler.core.config import EngineConfig
+from optimist_scheduler.core.output import Ended, Finished, StepOutputs
+from optimist_scheduler.core.plan import Plan, StepResult
+from optimist_scheduler.core.stats import SchedulerStats
+from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.core.window import Window
+
+Json = dict[str, Any]
+Found = tuple[str, object, object]
+"""Path, what was expected, what was got."""
+
+FORMAT = 1
+"""Version of the lines; a log of another one is not replayed."""
+
+_REQUEST_COLUMNS = ("prompt_token_ids", "predicted_token_ids", "stop_token_ids")
+_PLAN_COLUMNS = ("slots", "num_known_tokens", "num_draft_tokens", "num_new_blocks", "new_blocks")
+_COLUMNS = {*_PLAN_COLUMNS, "cached_blocks"}
+_RESULT_COLUMNS = (
+    "slots",
+    "lengths",
+    "num_emitted_tokens",
+    "token_ids",
+    "num_drafted_tokens",
+    "num_accepted_tokens",
+)
+
+
+def column(values: Sequence[int] | npt.NDArray[np.integer]) -> str:
+    """Writes a column."""
+    return base64.b64encode(to_bytes(values)).decode()
+
+
+def read_column(text: str) -> npt.NDArray[np.int32]:
+    """Reads a column [num_rows]; raises ValueError if it is none."""
+    return from_bytes(base64.b64decode(text, validate=True))
+
+
+def write_worker(config: EngineConfig, costs: Sequence[tuple[int, int]]) -> Json:
+    """Writes what a scheduler knows of its worker."""
+    return {"config": config.model_dump(), "costs": list(costs)}
+
+
+def read_worker(values: Json) -> tuple[EngineConfig, list[tuple[int, int]]]:
+    """Reads what `write_worker` wrote."""
+    costs = [(int(tokens), int(time)) for tokens, time in values["costs"]]
+    return EngineConfig(**values["config"]), costs
+
+
+def write_request(new: NewRequest) -> Json:
+    """Writes what is asked for."""
+    values = {field.name: getattr(new, field.name) for field in fields(new)}
+    values |= {name: column(values[name]) for name in _REQUEST_COLUMNS}
+    # The keys of a JSON object would be text.
+    bias = list(new.sampling.logit_bias.items())
+    values["sampling"] = asdict(new.sampling) | {"logit_bias": bias}
+    return values
+
+
+def read_request(values: Json) -> NewRequest:
+    """Reads what `write_request` wrote."""
+    columns = {name: read_column(values[name]).tolist() for name in _REQUEST_COLUMNS}
+    sampling = values["sampling"]
+    sampling = SamplingParams(**(sampling | {"logit_bias": dict(sampling["logit_bias"])}))
+    return NewRequest(**(values | columns | {"sampling": sampling}))
+
+
+def write_window(window: Window) -> Json:
+    """Writes a window."""
+    return {
+        "epoch": window.epoch,
+        "base": window.base,
+        "prediction_offset": window.prediction_offset,
+        "token_ids": column(window.token_ids),
+    }
+
+
+def read_window(values: Json) -> Window:
+    """Reads what `write_window` wrote."""
+    return Window(**(values | {"token_ids": read_column(values["token_ids"]).tolist()}))
+
+
+def write_result(result: StepResult) -> Json:
+    """Writes the result of one run."""
+    values = {field.name: getattr(result, field.name) for field in fields(result)}
+    values |= {name: column(values[name]) for name in _RESULT_COLUMNS}
+    values["errors"] = list(result.errors.items())
+    return values
+
+
+def read_result(values: Json) -> StepResult:
+    """Reads what `write_result` wrote."""
+    columns = {name: read_column(values[name]) for name in _RESULT_COLUMNS}
+    return StepResult(**(values | columns | {"errors": dict(values["errors"])}))
+
+
+def write_line(values: Json) -> str:
+    """Writes a line, without its end."""
+    # The core's numbers may be numpy's.
+    return json.dumps(values, separators=(",", ":"), default=int)
+
+
+def write_value(value: object) -> Json:
+    """Writes what a call returned."""
+    return {"out": _write(value)}
+
+
+def write_error(error: Exception) -> Json:
+    """Writes what a call raised."""
+    return {"raised": {"error": type(error).__name__, "message": str(error)}}
+
+
+def find_difference(expected: object, got: object, path: str = "") -> Found | None:
+    """Returns the first value that differs, by its path; None if all are equal.
+
+    Of a column, that is the first row.
+    """
+    if expected == got:
+        return None
+    if isinstance(expected, dict) and isinstance(got, dict):
+        names = [*expected, *(name for name in got if name not in expected)]
+        pairs: list[Found] = [(str(name), expected.get(name), got.get(name)) for name in names]
+    elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
+        pairs = [(str(row), *both) for row, both in enumerate(zip(expected, got, strict=True))]
+    elif path.rpartition(".")[2] in _COLUMNS:
+        return _find_row(str(expected), str(got), path)
+    else:
+        return path, expected, got
+    for name, left, right in pairs:
+        if found := find_difference(left, right, f"{path}.{name}" if path else name):
+            return found
+    return path, expected, got
+
+
+def _find_row(expected: str, got: str, path: str) -> Found:
+    try:
+        rows = zip_longest(read_column(expected).tolist(), read_column(got).tolist())
+    except ValueError:
+        return path, expected, got
+    pairs = [(f"{path}[{row}]", *both) for row, both in enumerate(rows) if both[0] != both[1]]
+    return pairs[0] if pairs else (path, expected, got)
+
+
+def _write(value: object) -> object:
+    match value:
+        case None | bool():
+            return value
+        case Plan():
+            return _write_plan(value)
+        case StepOutputs():
+            return _write_outputs(value)
+        case Finished():
+            return _write_finished(value)
+        case list():
+            return [_write_ended(ended) for ended in value]
+        case SchedulerStats():
+            return {field.name: getattr(value, field.name) for field in fields(value)}
+    raise TypeError(f"a journal has no form for {type(value).__name__}")
+
+
+def _write_plan(plan: Plan) -> Json:
+    columns = {name: column(getattr(plan, name)) for name in _PLAN_COLUMNS}
+    return {
+        "sequence": plan.sequence,
+        "num_repeats": plan.num_repeats,
+        "released_slots": list(plan.released_slots),
+        # Tokens are in earlier lines: a digest tells whether they are the same.
+        "admissions": [
+            {
+                "slot": admission.slot,
+                "request_id": admission.request.request_id,
+                "num_tokens": len(admission.token_ids),
+                "cached_blocks": column(admission.cached_blocks),
+                "digest": _digest([to_bytes(admission.token_ids)]),
+            }
+            for admission in plan.admissions
+        ],
+        "windows": [
+            {"slot": slot, "base": window.base, "digest": _digest([to_bytes(window.token_ids)])}
+            for slot, window in plan.windows
+        ],
+        **columns,
+    }
+
+
+def _write_outputs(outputs: StepOutputs) -> Json:
+    columns = (
+        outputs.owners,
+        outputs.handles,
+        outputs.num_tokens,
+        outputs.token_ids,
+        outputs.num_accepted_tokens,
+        outputs.observed_rows,
+    )
+    ids = write_line({"observed": outputs.observed_request_ids}).encode()
+    return {
+        "num_rows": len(outputs.handles),
+        "num_tokens": len(outputs.token_ids),
+        "num_observed": len(outputs.observed_rows),
+        "ended": [_write_ended(ended) for ended in outputs.ended],
+        "digest": _digest([*(to_bytes(each) for each in columns), ids]),
+    }
+
+
+def _write_ended(ended: Ended) -> Json:
+    return {
+        "owner": ended.owner,
+        "handle": ended.handle,
+        "request_id": ended.request_id,
+        **_write_finished(ended.finished),
+    }
+
+
+def _write_finished(finished: Finished) -> Json:
+    return asdict(finished) | {"reason": finished.reason.value}
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()[:16]

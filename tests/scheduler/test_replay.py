@@ -1,0 +1,401 @@
+"""What a scheduler has logged comes out again, and what was changed in a log is found."""
+
+import asyncio
+import base64
+import json
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.errors import SetupError
+from optimist_common.sampling import SamplingParams
+from optimist_scheduler.core.plan import StepResult
+from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.core.window import Window
+from optimist_scheduler.journal import Journal
+from optimist_scheduler.journal_line import (
+    find_difference,
+    read_request,
+    read_result,
+    read_window,
+    write_line,
+    write_request,
+    write_result,
+    write_window,
+)
+from optimist_scheduler.replay import Report, main, replay
+from tests.scheduler.fake_services import FakeWorkerServicer, serve_worker
+from tests.scheduler.fake_worker import FakeWorker
+from tests.scheduler.recording import Recording
+from tests.stack import free_port
+
+MODES: list[dict[str, Any]] = [
+    {},
+    {"enable_optimistic_scheduling": False},
+    {"max_plans_in_flight": 2},
+    {"max_plans_in_flight": 3},
+    {"max_plans_in_flight": 2, "multi_step_count": 3},
+    {"num_pipeline_stages": 2},
+]
+
+
+def record(path: Path, seed: int = 0, num_steps: int = 200, **values: Any) -> Recording:
+    recording = Recording(path, seed, **values)
+    recording.run(num_steps)
+    return recording
+
+
+def replayed(path: Path) -> Report:
+    with path.open("rb") as file:
+        return replay(file)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text("".join(write_line(line) + "\n" for line in lines))
+
+
+def changed(column: str, row: int) -> str:
+    """Returns a column with one number changed."""
+    values = from_bytes(base64.b64decode(column)).copy()
+    values[row] ^= 1
+    return base64.b64encode(to_bytes(values)).decode()
+
+
+@pytest.mark.parametrize("values", MODES, ids=str)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_run_comes_out_again(tmp_path: Path, values: dict[str, Any], seed: int) -> None:
+    recording = record(tmp_path / "log", seed, **values)
+    report = replayed(tmp_path / "log")
+    assert report.difference is None
+    assert report.num_runs == 1
+    assert report.num_plans == recording.num_plans > 50
+    assert report.num_outputs >= recording.num_plans / 2
+    assert not report.cut_lines
+    assert not report.is_full
+
+
+def test_the_recorded_runs_are_worth_it(tmp_path: Path) -> None:
+    calls: set[tuple[str, str]] = set()
+    for seed, values in enumerate(MODES):
+        record(tmp_path / str(seed), seed, **values)
+        lines = read_lines(tmp_path / str(seed))[1:]
+        calls |= {(line["call"], "raised" if "raised" in line else "out") for line in lines}
+        stats = lines[-1]["out"]
+        assert stats["num_plans"] > 50
+        if values.get("enable_optimistic_scheduling", True):
+            assert stats["num_preschedule_hits"] > 0
+            assert stats["num_preschedule_repairs"] > 0
+    assert calls == {
+        *((name, "out") for name in ("add", "abort", "set_priority", "set_window", "pause")),
+        *((name, "out") for name in ("resume", "prepare", "schedule", "settle", "restart")),
+        ("close", "out"),
+        ("add", "raised"),
+        ("settle", "raised"),
+    }
+
+
+def test_another_process_replays_it_too(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    recording = record(log, max_plans_in_flight=2)
+    command = [sys.executable, "-m", "optimist_cli", "replay", str(log)]
+    for seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [*command, "--json"], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert report["difference"] is None
+        assert report["num_plans"] == recording.num_plans
+
+
+def test_the_summary_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log"
+    recording = record(log)
+    assert main([str(log)]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith(f"plans {recording.num_plans}, outputs ")
+    assert line.endswith(", identical\n")
+
+
+@pytest.mark.parametrize("name", ["token_ids", "lengths", "num_accepted_tokens"])
+def test_a_changed_number_of_a_result_is_found(tmp_path: Path, name: str) -> None:
+    log = tmp_path / "log"
+    record(log)
+    lines = read_lines(log)
+    number, line = next(
+        (number, line)
+        for number, line in enumerate(lines, 1)
+        if line.get("call") == "settle" and number > 200 and line["out"]["num_tokens"]
+    )
+    line["result"][name] = changed(line["result"][name], 0)
+    write_lines(log, lines)
+    difference = replayed(log).difference
+    assert difference is not None
+    assert (difference.line, difference.call) == (number, "settle")
+
+
+@pytest.mark.parametrize(
+    "name", ["slots", "num_known_tokens", "num_draft_tokens", "num_new_blocks"]
+)
+def test_a_changed_row_of_a_plan_is_found(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+    record(log)
+    lines = read_lines(log)
+    number, plan = next(
+        (number, line["out"])
+        for number, line in enumerate(lines, 1)
+        if line.get("call") == "schedule"
+        and number > 200
+        and line["out"]
+        and len(base64.b64decode(line["out"]["slots"])) > 4
+    )
+    before = from_bytes(base64.b64decode(plan[name]))[1]
+    plan[name] = changed(plan[name], 1)
+    write_lines(log, lines)
+    assert main([str(log)]) == 1
+    said = capsys.readouterr().out
+    assert f"line {number}, schedule, out.{name}[1]: expected {before ^ 1}, got {before} " in said
+
+
+def test_a_missing_command_is_found(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    record(log)
+    lines = read_lines(log)
+    first = next(number for number, line in enumerate(lines) if line.get("call") == "add")
+    write_lines(log, lines[:first] + lines[first + 1 :])
+    assert replayed(log).difference is not None
+
+
+def test_changed_totals_are_found(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    record(log)
+    lines = read_lines(log)
+    lines[-1]["out"]["num_preschedule_hits"] += 1
+    write_lines(log, lines)
+    difference = replayed(log).difference
+    assert difference is not None
+    assert difference.field == "out.num_preschedule_hits"
+
+
+def test_a_line_that_was_cut_off_is_tolerated_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+    record(log)
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-10])
+    num_lines = whole.count(b"\n")
+    assert main([str(log)]) == 0
+    said = capsys.readouterr().out
+    assert "identical" in said
+    assert f"line {num_lines} is cut off" in said
+
+
+def test_a_scheduler_that_starts_again_appends(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    first = record(log)
+    log.write_bytes(log.read_bytes()[:-10])
+    second = record(log, seed=1, max_plans_in_flight=2)
+    report = replayed(log)
+    assert report.difference is None
+    assert report.num_runs == 2
+    assert report.num_plans == first.num_plans + second.num_plans
+    assert len(report.cut_lines) == 1
+
+
+def test_the_log_ends_at_its_bound(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = tmp_path / "log"
+    with caplog.at_level(logging.WARNING):
+        recording = record(log, num_steps=1100, max_mib=1)
+    assert not recording.journal.is_open
+    assert sum("ends here" in record.message for record in caplog.records) == 1
+    assert 2**20 - 10_000 < log.stat().st_size < 2**20 + 100
+    report = replayed(log)
+    assert report.difference is None
+    assert report.is_full
+    assert report.num_plans < recording.num_plans
+
+
+def test_a_full_disk_ends_the_log_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        recording = record(Path("/dev/full"))
+    assert recording.num_plans > 50
+    assert sum("ends here" in record.message for record in caplog.records) == 1
+
+
+def test_a_log_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="--replay-log"):
+        Journal(str(tmp_path / "missing" / "log"), 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "empty"),
+        (b"hello\n", "line 1 is not a JSON object"),
+        (b"\x7fELF\x00\xff\xfe", "line 1 is not a JSON object"),
+        (b"[1, 2]\n", "line 1 is not a JSON object"),
+        (b'{"call": "prepare", "out": null}\n', "configuration"),
+        (b'{"format": 99, "config": {}, "costs": []}\n', "the format is 99"),
+        (b'{"format": 1, "config": {}, "costs": []}\n', "line 1: .*vocab_size"),
+        (b'{"format": 1}\n', "line 1: KeyError"),
+    ],
+)
+def test_what_is_no_log_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(content)
+    with pytest.raises(SetupError, match=reason) as error:
+        main([str(log)])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"call": "bake", "out": None},
+        {"call": "resume"},
+        {"call": "abort", "out": None},
+        {"call": "settle", "result": {"slots": "?"}, "out": None},
+    ],
+)
+def test_a_line_that_no_scheduler_wrote_is_named(tmp_path: Path, line: dict[str, Any]) -> None:
+    log = tmp_path / "log"
+    record(log, num_steps=10)
+    lines = read_lines(log)
+    write_lines(log, [*lines[:5], line, *lines[5:]])
+    with pytest.raises(SetupError, match="line 6: "):
+        main([str(log)])
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    record(log, num_steps=10)
+    first, second, *rest = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([first, second[:-9] + b"\n", *rest]))
+    with pytest.raises(SetupError, match="line 2 is not a JSON object"):
+        main([str(log)])
+
+
+def test_a_missing_file_exits_with_2(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "optimist_cli", "replay", str(tmp_path / "nothing")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert str(tmp_path / "nothing") in done.stderr
+
+
+def test_arguments_survive_the_log() -> None:
+    new = NewRequest(
+        "é",
+        [1, 2],
+        3,
+        predicted_token_ids=[4],
+        stop_token_ids=[5, 6],
+        min_tokens=1,
+        sampling=SamplingParams(0.7, 5, 0.9, 0.1, -(2**40), 1.1, 0.2, 0.3, {7: -1.5, 8: 2.0}),
+        priority=-3,
+        cache_salt="salt",
+        max_draft_tokens=2,
+        owner=9,
+        handle=10,
+    )
+    defaults = NewRequest("", [], 0)
+    assert all(getattr(new, each.name) != getattr(defaults, each.name) for each in fields(new))
+    assert read_request(json.loads(write_line(write_request(new)))) == new
+    window = Window(1, 2, 3, [4, 5])
+    assert read_window(json.loads(write_line(write_window(window)))) == window
+    a, b, c, d, e, f = [np.array([number], np.int32) for number in range(6)]
+    result = StepResult(7, a, b, c, d, e, f, {3: "bad"}, 1, 2, 3, 4)
+    got = read_result(json.loads(write_line(write_result(result))))
+    for each in fields(result):
+        assert getattr(got, each.name) == getattr(result, each.name), each.name
+
+
+def test_the_first_difference_is_named() -> None:
+    column = base64.b64encode(to_bytes([1, 2])).decode()
+    longer = base64.b64encode(to_bytes([1, 2, 3])).decode()
+    assert find_difference({"a": [1]}, {"a": [1]}) is None
+    assert find_difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == ("a.1.b", 2, 3)
+    assert find_difference({"a": [1]}, {"a": [1, 2]}) == ("a", [1], [1, 2])
+    assert find_difference({"a": 1}, {"a": 1, "b": 2}) == ("b", None, 2)
+    assert find_difference({"out": None}, {"raised": 1}) == ("raised", None, 1)
+    assert find_difference({"slots": column}, {"slots": longer}) == ("slots[2]", None, 3)
+    assert find_difference({"slots": "?"}, {"slots": column}) == ("slots", "?", column)
+
+
+def plans_of(log: Path) -> int:
+    report = replayed(log)
+    assert report.difference is None
+    return report.num_plans
+
+
+async def answer(stub: Any, handle: int) -> list[int]:
+    """Sends one request and returns the tokens of its answer."""
+    request = scheduler_pb2.ConnectRequest(command_id=1)
+    request.add.handle, request.add.request_id = handle, f"request-{handle}"
+    request.add.prompt_token_ids, request.add.max_tokens = to_bytes([1, 2, 3]), 12
+    call = stub.Connect(iter([request]))
+    return [
+        token_id async for response in call for token_id in from_bytes(response.token_ids).tolist()
+    ]
+
+
+async def test_the_log_of_a_scheduler_process_comes_out_again(tmp_path: Path) -> None:
+    log, port = tmp_path / "log", free_port()
+    command = [sys.executable, "-m", "optimist_cli", "scheduler", "--port", str(port)]
+    servicer = FakeWorkerServicer(FakeWorker())
+    servicer.break_at = {5}
+    async with serve_worker(servicer) as worker_port:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            f"--worker=127.0.0.1:{worker_port}",
+            "--proposers=",
+            f"--replay-log={log}",
+            "--max-plans-in-flight=2",
+        )
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+                await until_serving(stub)
+                answers = [await answer(stub, handle) for handle in range(3)]
+        finally:
+            process.terminate()
+            assert await process.wait() == 0
+    assert all(len(tokens) == 12 for tokens in answers)
+    assert servicer.num_streams == 2
+    calls = [line["call"] for line in read_lines(log)[1:]]
+    assert calls.count("add") == 3
+    assert calls.count("restart") >= 1
+    assert calls[-1] == "close"
+    assert plans_of(log) >= 36
+
+
+async def until_serving(stub: Any) -> None:
+    """Waits until the scheduler has reached its worker."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await stub.Describe(scheduler_pb2.DescribeRequest(), wait_for_ready=True)
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.05)
+            else:
+                return
