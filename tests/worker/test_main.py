@@ -15,6 +15,7 @@ def test_serves_until_sigterm(llama_path: Path) -> None:
     port, metrics_port = free_port(), free_port()
     words = ["--model", str(llama_path), "--num-threads", "1", "--kv-memory-mib", "1"]
     words += ["--port", str(port), "--metrics-port", str(metrics_port)]
+    words += ["--cost-seconds", "0.5"]
     process = subprocess.Popen(
         [sys.executable, "-m", "optimist_worker", *words], stderr=subprocess.PIPE, text=True
     )
@@ -32,4 +33,5 @@ def test_serves_until_sigterm(llama_path: Path) -> None:
     assert process.returncode == 0, log
     assert "optimist_worker_step_seconds" in metrics
     assert "0.2 million parameters in float32 on cpu, 64 blocks of 16 tokens" in log
+    assert "a pass of 1 token takes" in log
     assert f"serving on 127.0.0.1:{port}" in log
