@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_bench.simulated_worker import SimulatedModel
-from optimist_common.columns import to_bytes
+from optimist_common.columns import from_bytes, to_bytes
 from optimist_scheduler.core.window import Window
 from optimist_scheduler.engine import Engine
 from optimist_scheduler.gateway_stream import GatewayStream
@@ -19,7 +19,8 @@ from optimist_scheduler.settings import SchedulerSettings
 NUM_REQUESTS = 32
 PROMPT_TOKENS = 32
 MAX_TOKENS = 60_000
-PREDICTED_TOKENS = 50_000
+PREDICTION: list[int] = SimulatedModel().expected(PROMPT_TOKENS + np.arange(50_000)).tolist()
+WINDOW_TOKENS = 256
 DRAFT_TOKENS = 4
 WARM_UP_STEPS = 60
 STALL_EVERY = 50
@@ -39,8 +40,9 @@ class Configuration:
     stalls: str = "none"
     """Who stalls for 5 ms at every 50th step: none, worker or scheduler."""
     multi_step_count: int = 1
-    predictions: bool = False
-    """Whether requests have a prediction, which is right, and 4 drafts a step."""
+    windows: str = "none"
+    """How requests get 4 right drafts a step: none; once, a window with the whole answer at the
+    start; or each step, a window of 256 tokens, as a proposer answers each observation."""
     commands: bool = False
     """Whether a command comes at every third step."""
 
@@ -53,7 +55,9 @@ class Configuration:
             words.append(f"{self.stalls} stalls")
         if self.multi_step_count > 1:
             words.append(f"lease {self.multi_step_count}")
-        words += ["predictions"] * self.predictions + ["commands"] * self.commands
+        if self.windows != "none":
+            words.append(f"windows {self.windows}")
+        words += ["commands"] * self.commands
         return ", ".join(words)
 
 
@@ -103,12 +107,14 @@ class Run:
                 multi_step_count=configuration.multi_step_count,
                 # Only then does a changed priority change anything.
                 policy="priority" if configuration.commands else "fcfs",
-                num_speculative_tokens=DRAFT_TOKENS if configuration.predictions else 0,
+                num_speculative_tokens=0 if configuration.windows == "none" else DRAFT_TOKENS,
             )
         )
         self._random = random.Random(0)  # noqa: S311
         self._num_responses = 0
         self._num_commands = 0
+        self._num_output: dict[int, int] = {}
+        """Tokens by handle."""
         self._stepped = asyncio.Event()
 
     async def measure(self, seconds: float) -> Figures:
@@ -155,6 +161,8 @@ class Run:
                 continue
             self._num_responses += 1
             self._stepped.set()
+            if self._configuration.windows == "each step":
+                self._propose(response)
             delay = self._random.random() * self._configuration.step_us / 1e6
             if self._configuration.stalls == "scheduler" and self._num_responses % STALL_EVERY == 0:
                 loop.call_later(delay, time.sleep, STALL_US / 1e6)
@@ -185,18 +193,23 @@ class Run:
         add.handle, add.request_id = handle, f"request-{handle}"
         add.prompt_token_ids = to_bytes(range(PROMPT_TOKENS))
         add.max_tokens = max_tokens
-        predicted = self._predicted if self._configuration.predictions else []
+        predicted = [] if self._configuration.windows == "none" else PREDICTION
         add.predicted_token_ids = to_bytes(predicted)
         self._engine.commands.carry_out(stream, request)
         if predicted:
-            # The proposer is this line: the whole answer is one window.
-            self._engine.scheduler.set_window(add.request_id, Window(0, 0, 0, predicted))
+            whole = self._configuration.windows == "once"
+            self._set_window(handle, 0, len(predicted) if whole else WINDOW_TOKENS)
 
-    @property
-    def _predicted(self) -> list[int]:
-        positions = PROMPT_TOKENS + np.arange(PREDICTED_TOKENS)
-        token_ids: list[int] = SimulatedModel().expected(positions).tolist()
-        return token_ids
+    def _propose(self, response: scheduler_pb2.ConnectResponse) -> None:
+        """Answers a step's outputs with the next window of each request."""
+        counts = from_bytes(response.num_tokens).tolist()
+        for handle, count in zip(from_bytes(response.handles).tolist(), counts, strict=True):
+            self._num_output[handle] = base = self._num_output.get(handle, 0) + count
+            self._set_window(handle, base, WINDOW_TOKENS)
+
+    def _set_window(self, handle: int, base: int, num_tokens: int) -> None:
+        window = Window(base, base, base, PREDICTION[base : base + num_tokens])
+        self._engine.scheduler.set_window(f"request-{handle}", window)
 
 
 def _metric(name: str) -> float:

@@ -47,7 +47,7 @@ class SchedulerBenchSettings(ServiceSettings):
     depth: int = Field(2, ge=1, le=3, description="plans in flight")
     steps: int = Field(1000, ge=1, le=1_000_000, description="steps that are measured")
     acceptance: float = Field(
-        0.998, ge=0, le=1, description="chance of each token to be the predicted one"
+        0.9995, ge=0, le=1, description="chance of each token to be the predicted one"
     )
     seed: int = Field(0, ge=0, description="seed of lengths and acceptance")
 

@@ -17,7 +17,7 @@ MIN_OUTPUT_TOKENS = 256
 MAX_OUTPUT_TOKENS = 1024
 WINDOW_TOKENS = 256
 """As many as a proposer sends."""
-FEW_WINDOW_TOKENS = 64
+FEW_WINDOW_TOKENS = 32
 """With fewer left the next window comes."""
 
 

@@ -46,10 +46,12 @@ def test_shares_are_of_steady_decode_and_of_runs_with_commands() -> None:
         Configuration(800, 1): [figures(num_hits=100)],
         Configuration(800, 2): [figures(num_hits=98)],
         Configuration(800, 2, stalls="worker"): [figures()],
+        Configuration(800, 2, windows="each step"): [figures(num_hits=50)],
         Configuration(800, 2, commands=True): [figures(num_rows=1000, num_recomputed_rows=10)],
     }
     report = summarise(runs)
     assert report["steady_hit_rate"] == 0.99
+    assert report["steady_hit_rate_with_proposer"] == 0.5
     assert report["recomputed_rows"] == 0.01
     assert all(one["idle_share"] == 0.25 for one in report["configurations"].values())
     assert "99.0%" in describe(report)
@@ -61,7 +63,7 @@ def test_a_small_run_has_all_keys(capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"steady_hit_rate", "recomputed_rows", "never_slower"} <= set(report)
     runs = report["configurations"].values()
-    assert len(runs) == 11
+    assert len(runs) == 13
     assert all(0 <= one["idle_share"] < 1 for one in runs)
     assert all(one["steps_per_second"] > 0 for one in runs)
     assert all(one["hit_rate"] == 0 for one in runs if not one["optimistic"])
