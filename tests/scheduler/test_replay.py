@@ -20,6 +20,7 @@ from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.errors import SetupError
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.plan import StepResult
+from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window
 from optimist_scheduler.journal import Journal
@@ -33,6 +34,7 @@ from optimist_scheduler.journal_line import (
     write_result,
     write_window,
 )
+from optimist_scheduler.recorded_scheduler import RecordedScheduler
 from optimist_scheduler.replay import Report, main, replay
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_worker
 from tests.scheduler.fake_worker import FakeWorker
@@ -399,3 +401,11 @@ async def until_serving(stub: Any) -> None:
                 await asyncio.sleep(0.05)
             else:
                 return
+
+
+def test_a_recorded_scheduler_has_what_the_engine_uses() -> None:
+    def names(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    core_only = {"compute_schedule", "apply_schedule", "check_integrity"}
+    assert names(Scheduler) | {"stats"} == names(RecordedScheduler) - {"close"} | core_only
