@@ -119,27 +119,44 @@ async def test_a_resume_ends_a_pause_that_is_pending(
     assert client.tokens == {1: truth(PROMPT, 50)}
 
 
-@pytest.mark.parametrize("was_paused", [False, True])
-async def test_a_pause_is_withdrawn_with_its_stream_unless_it_was_answered(
-    was_paused: bool, worker: FakeWorkerServicer, worker_port: int
+async def test_a_pause_is_withdrawn_with_its_stream(
+    worker: FakeWorkerServicer, worker_port: int
 ) -> None:
-    worker.step_seconds = 0.01
+    async with serve_scheduler(worker_port, []) as (engine, stub):
+        client, other = Client(stub), Client(stub)
+        worker.may_run.clear()
+        await client.send(add(1, PROMPT))
+        await until(lambda: worker.num_plans == 1)
+        await other.send(pause(WAIT))
+        await until(lambda: engine.scheduler.is_paused)
+        other.close()
+        await until(lambda: not engine.scheduler.is_paused)
+        worker.may_run.set()
+        await client.read_until(lambda: 1 in client.finished)
+    assert client.tokens == {1: truth(PROMPT)}
+
+
+async def test_a_pause_that_was_answered_outlives_its_stream(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.02
     async with serve_scheduler(worker_port, []) as (engine, stub):
         client, first, second = Client(stub), Client(stub), Client(stub)
         await client.send(add(1, PROMPT, max_tokens=50))
         await client.read_until(lambda: 1 in client.tokens)
-        if was_paused:
-            await first.reply(pause(KEEP))
-        await second.send(pause(WAIT))
-        await until(lambda: engine.scheduler.is_paused)
+        await first.reply(pause(KEEP))
         first.close()
+        # It lets the request go on, until it is withdrawn.
+        worker.may_run.clear()
+        await second.send(pause(WAIT))
+        await until(lambda: worker.num_plans == 1)
+        assert not engine.scheduler.is_quiet
         second.close()
-        if was_paused:
-            await asyncio.sleep(0.05)
-            assert engine.scheduler.is_quiet
-            await client.reply(RESUME)
+        worker.may_run.set()
+        await until(lambda: engine.scheduler.is_quiet)
+        assert 1 not in client.finished
+        await client.reply(RESUME)
         await client.read_until(lambda: 1 in client.finished)
-        assert not engine.scheduler.is_paused
     assert client.tokens == {1: truth(PROMPT, 50)}
 
 
