@@ -117,8 +117,10 @@ def _share_budget(
 
     first = np.minimum(left, 1)
     extra = budget - int(first.sum())
-    quota = max(int(view.config.prefill_share * extra), extra - num_drafts)
     more = left - first
+    # A prompt does not hold its own tokens back for its drafts.
+    num_drafts = int(drafts[more == 0].sum())
+    quota = max(int(view.config.prefill_share * extra), extra - num_drafts)
     granted = np.clip(quota - (np.cumsum(more) - more), 0, more)
     known = first + granted
     num_granted = int(granted.sum())

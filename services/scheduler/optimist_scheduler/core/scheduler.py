@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from enum import Enum
 
+from optimist_scheduler.core.ahead import is_worth_sending
 from optimist_scheduler.core.apply import apply_schedule
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.deliver import finish, tell_end
@@ -209,8 +210,11 @@ class Scheduler:
             return
         if not self._state.in_flight or self._pause is PauseMode.KEEP:
             return
-        decision = compute_schedule(self._state.view(is_ahead=True))
-        if decision.num_rows == 0:
+        self._keep(compute_schedule(self._state.view(is_ahead=True)))
+
+    def _keep(self, decision: ScheduleDecision) -> None:
+        """Keeps a decision for later, if it may be computed ahead and is good for anything."""
+        if decision.num_rows == 0 or not self.config.enable_optimistic_scheduling:
             return
         self.stats.num_prescheduled += 1
         if len(decision.preempted):
@@ -223,16 +227,23 @@ class Scheduler:
     def schedule(self, now: float) -> Plan | None:
         """Returns the next plan: as prepared, repaired where something changed, or computed now.
 
+        None if no row can run, or none is likely to profit before the next result is known.
+
         Args:
             now: The time, in seconds.
         """
         if not self.can_send or self._pause is PauseMode.KEEP:
             return None
         self._state.promote_starved(now)
+        if self._prepared is not None and not is_worth_sending(self._state, self._prepared):
+            return None
         decision = self._take_prepared()
         while True:
             if decision is None:
                 decision = self.compute_schedule()
+                if not is_worth_sending(self._state, decision):
+                    self._keep(decision)
+                    return None
             plan = self.apply_schedule(decision)
             if plan or self.num_plans_in_flight or len(decision.preempted) == 0:
                 return plan

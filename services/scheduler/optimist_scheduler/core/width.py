@@ -12,6 +12,7 @@ from optimist_scheduler.core.crossover import choose_crossover
 from optimist_scheduler.core.goodput import choose_goodput
 
 Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
@@ -60,10 +61,13 @@ class DraftWidths:
             drafted: Drafts that were verified; a row with 0 is left as it is [num_rows].
             accepted: How many of them were accepted, at most `drafted` [num_rows].
         """
+        self._acceptance.observe(slots, accepted, np.minimum(accepted + 1, drafted))
         if self._policy == "adaptive":
             self._adaptive.observe(slots, drafted, accepted)
-        elif self._policy != "fixed":
-            self._acceptance.observe(slots, accepted, np.minimum(accepted + 1, drafted))
+
+    def rate(self, slots: Int32Array) -> Float32Array:
+        """Returns the chance that a draft is accepted if those before it were [num_rows]."""
+        return self._acceptance.rate(slots)
 
     def choose(
         self,
