@@ -13,6 +13,7 @@ from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes
 from optimist_common.server import GrpcServer
+from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine import Engine
 from optimist_scheduler.servicer import SchedulerServicer
 from optimist_scheduler.settings import SchedulerSettings
@@ -29,6 +30,8 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Numbers of the steps whose results are lost with the stream."""
         self.spoil_at: set[int] = set()
         """Numbers of the steps whose results are not in the contract."""
+        self.spoil: dict[str, Any] = {"token_ids": b"\0\0\0"}
+        """What is wrong with them."""
         self.num_streams = 0
         self.num_plans = 0
         """Plans that have arrived and are not answered, repeats aside."""
@@ -83,7 +86,7 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if step in self.break_at:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "broken for the test")
         if step in self.spoil_at:
-            response.token_ids = b"\0\0\0"
+            response.MergeFrom(worker_pb2.ExecuteResponse(**self.spoil))
         return response
 
     async def _read(
@@ -163,6 +166,11 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
             prediction_offset=base,
             token_ids=b"".join(token.to_bytes(4, "little") for token in tokens),
         )
+
+
+def check_integrity(engine: Engine) -> None:
+    assert isinstance(engine.scheduler, Scheduler)
+    engine.scheduler.check_integrity()
 
 
 @asynccontextmanager

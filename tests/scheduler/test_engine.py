@@ -15,7 +15,7 @@ from optimist_scheduler.engine import Engine
 from optimist_scheduler.servicer import SchedulerServicer
 from optimist_scheduler.settings import SchedulerSettings
 from tests.scheduler.client import MODES, PROMPT, Client, add, ask, truth, until
-from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler
+from tests.scheduler.fake_services import FakeWorkerServicer, check_integrity, serve_scheduler
 
 PROMPTS = {handle: [handle, 7, handle] for handle in range(10)}
 ANSWERS = {handle: truth(prompt) for handle, prompt in PROMPTS.items()}
@@ -25,7 +25,7 @@ ANSWERS = {handle: truth(prompt) for handle, prompt in PROMPTS.items()}
 async def test_requests_of_one_stream_get_what_the_model_says(mode: str, worker_port: int) -> None:
     async with serve_scheduler(worker_port, [], **MODES[mode]) as (engine, stub):
         client = await ask(stub, *(add(handle, prompt) for handle, prompt in PROMPTS.items()))
-        engine.scheduler.check_integrity()
+        check_integrity(engine)
     assert client.tokens == ANSWERS
     assert {end.reason for end in client.finished.values()} == {scheduler_pb2.FINISH_REASON_LENGTH}
     assert client.finished[0].num_passes == 20
@@ -154,7 +154,7 @@ async def test_requests_of_a_stream_that_ends_are_aborted(
         client = await ask(stub, add(7, PROMPT))
         assert client.tokens == {7: truth(PROMPT)}
         await until(lambda: scheduler.num_free_blocks == 32)
-        scheduler.check_integrity()
+        check_integrity(engine)
 
 
 async def test_a_stream_without_further_commands_ends_with_its_last_request(

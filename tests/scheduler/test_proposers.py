@@ -2,15 +2,35 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from tests.scheduler.client import PROMPT, VOCAB_SIZE, Client, add, ask, truth, until
+from tests.scheduler.client import MODES, PROMPT, VOCAB_SIZE, Client, add, ask, truth, until
 from tests.scheduler.fake_services import (
     FakeProposerServicer,
     FakeWorkerServicer,
     serve_proposer,
     serve_scheduler,
 )
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_right_prediction_changes_no_text(
+    mode: str, worker_port: int, proposer_port: int
+) -> None:
+    options: dict[str, Any] = {"proposer_wait_ms": 2000, **MODES[mode]}
+    async with serve_scheduler(worker_port, [proposer_port], **options) as (_, stub):
+        prompts = {handle: [handle, 7, handle] for handle in range(6)}
+        client = await ask(
+            stub,
+            *(add(handle, prompt, predicted=truth(prompt)) for handle, prompt in prompts.items()),
+        )
+    assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
+    for end in client.finished.values():
+        assert end.accepted_prediction_tokens > 0
+        assert end.num_passes + end.accepted_prediction_tokens == 20
 
 
 async def test_a_right_prediction_saves_passes(
@@ -26,10 +46,14 @@ async def test_a_right_prediction_saves_passes(
     assert end.num_passes + end.accepted_prediction_tokens == 20
 
 
-async def test_a_wrong_prediction_changes_no_text(worker_port: int, proposer_port: int) -> None:
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_wrong_prediction_changes_no_text(
+    mode: str, worker_port: int, proposer_port: int
+) -> None:
     predicted = truth(PROMPT)
     predicted[6:] = [(token + 1) % VOCAB_SIZE for token in predicted[6:]]
-    async with serve_scheduler(worker_port, [proposer_port], proposer_wait_ms=2000) as (_, stub):
+    options: dict[str, Any] = {"proposer_wait_ms": 2000, **MODES[mode]}
+    async with serve_scheduler(worker_port, [proposer_port], **options) as (_, stub):
         client = await ask(stub, add(1, PROMPT, predicted=predicted))
     end = client.finished[1]
     assert client.tokens[1] == truth(PROMPT)

@@ -2,12 +2,18 @@
 
 import logging
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from tests.scheduler.client import MODES, PROMPT, Client, add, ask, truth, until
-from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler, serve_worker
+from tests.scheduler.fake_services import (
+    FakeWorkerServicer,
+    check_integrity,
+    serve_scheduler,
+    serve_worker,
+)
 from tests.scheduler.fake_worker import FakeWorker
 
 
@@ -19,9 +25,25 @@ async def test_a_broken_worker_stream_is_a_pause(
     prompts = {handle: [handle, 7, handle] for handle in range(6)}
     async with serve_scheduler(worker_port, [], **MODES[mode]) as (engine, stub):
         client = await ask(stub, *(add(handle, prompt) for handle, prompt in prompts.items()))
-        engine.scheduler.check_integrity()
+        check_integrity(engine)
     assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
     assert worker.num_streams == 4
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [{"token_ids": b"1"}, {"sequence": 99}, {"repeat": 1}, {"slots": b"1234"}],
+)
+@pytest.mark.parametrize("depth", [1, 3])
+async def test_a_result_that_fits_no_plan_is_a_broken_stream(
+    spoil: dict[str, Any], depth: int, worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.spoil_at, worker.spoil = {5}, spoil
+    async with serve_scheduler(worker_port, [], max_plans_in_flight=depth) as (engine, stub):
+        client = await ask(stub, add(1, PROMPT), add(2, [8]))
+        check_integrity(engine)
+    assert client.tokens == {1: truth(PROMPT), 2: truth([8])}
+    assert worker.num_streams == 2
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -42,7 +64,7 @@ async def test_a_worker_that_is_lost_with_all_its_plans_is_found_again(
         async with serve_worker(smaller, port):
             await client.read_until(lambda: 1 in client.finished)
             client.close()
-            engine.scheduler.check_integrity()
+            check_integrity(engine)
     assert client.tokens[1] == truth(PROMPT)
     assert smaller.num_streams == 1
 
