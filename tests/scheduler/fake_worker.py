@@ -235,7 +235,7 @@ class FakeWorker:
         assert num_drafts == 0 or end == len(row.token_ids)
         # Nobody needs the keys and values of a request's last token.
         assert min(end + num_drafts, row.max_length - 1) <= capacity
-        room = min(capacity - end, self.description.max_model_len - end - 1)
+        room = min(capacity - end, row.max_length - end - 1)
         drafts = row.drafts(min(num_drafts, room))
         inputs = row.token_ids + drafts
         holders = self._holders()

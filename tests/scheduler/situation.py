@@ -1,29 +1,33 @@
 """A scheduler, its worker, and what is between them: plans sent, tokens and ends received."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from optimist_scheduler.core.output import Finished, StepOutputs
-from optimist_scheduler.core.plan import Plan
+from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.requests import RequestTable
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window
 from optimist_scheduler.translate import plan_message, step_result
-from tests.scheduler.drive import NOW, Collected, config, execute, fake_worker
+from tests.scheduler.drive import NOW, Collected, config, fake_worker
 from tests.scheduler.fake_worker import expected_output
 
 
 class Situation:
     """Requests `r<handle>` of one worker, step by step."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, costs: Sequence[tuple[int, int]] = (), **values: Any) -> None:
         self.config = config(**values)
-        self.scheduler, self.worker = Scheduler(self.config), fake_worker(self.config)
+        self.scheduler, self.worker = Scheduler(self.config, costs), fake_worker(self.config)
         self.sent: list[Plan] = []
         """Plans that the worker has not run."""
         self.got = Collected()
         self.expected: dict[int, list[int]] = {}
         """What each request must say, unless it is aborted or fails."""
+        self.step_ns: Callable[[int], int] | None = None
+        """What a pass takes by its tokens, if not what the worker says."""
         self._news: dict[int, NewRequest] = {}
         self._epoch = 0
 
@@ -93,14 +97,16 @@ class Situation:
         return plan
 
     def fill(self) -> None:
-        """Sends plans until as many are in flight as may be."""
-        while self.scheduler.can_send:
-            self.send()
+        """Sends plans until as many are in flight as may be, or none is left to send."""
+        while self.scheduler.can_send and (plan := self.scheduler.schedule(NOW)) is not None:
+            self.sent.append(plan)
 
     def answer(self) -> StepOutputs:
         """Lets the worker run the oldest plan, and settles the result."""
-        outputs = execute(self.worker, self.scheduler, self.sent.pop(0))
-        return self._take(outputs)
+        result = run_plan(self)
+        if self.step_ns is not None:
+            result = replace(result, step_ns=self.step_ns(result.num_tokens))
+        return self._take(self.scheduler.settle(result))
 
     def repeat(self) -> StepOutputs:
         """Lets the worker run its last plan once more, and settles the result."""
@@ -126,8 +132,7 @@ class Situation:
     def drain(self) -> None:
         """Runs until all has ended, with as many plans in flight as may be."""
         while self.scheduler.num_running or self.scheduler.num_waiting or self.sent:
-            while self.scheduler.can_send and (plan := self.scheduler.schedule(NOW)) is not None:
-                self.sent.append(plan)
+            self.fill()
             self.scheduler.prepare()
             self.scheduler.check_integrity()
             assert self.sent, "nothing runs, and requests are left"
@@ -140,6 +145,6 @@ class Situation:
         return outputs
 
 
-def run_plan(situation: Situation) -> Any:
+def run_plan(situation: Situation) -> StepResult:
     """Lets the worker run the oldest plan; the result is still on its way."""
     return step_result(situation.worker.execute(plan_message(situation.sent.pop(0))))

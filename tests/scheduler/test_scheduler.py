@@ -10,6 +10,7 @@ from tests.scheduler.drive import config, rows
 from tests.scheduler.fake_worker import expected_output
 from tests.scheduler.situation import Situation
 
+pytestmark = pytest.mark.usefixtures("always_ahead")
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
 
 
