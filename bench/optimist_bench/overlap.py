@@ -29,7 +29,7 @@ class OverlapSettings(ServiceSettings):
 
     section: ClassVar[str] = "bench_overlap"
 
-    seconds: float = Field(1.6, gt=0, le=8, description="time per configuration, in two parts")
+    seconds: float = Field(1.4, gt=0, le=8, description="time per configuration, in two parts")
     step_us: CommaSeparated = Field(
         ["800", "4000"], description="how long the worker's steps take, in microseconds"
     )
