@@ -21,8 +21,7 @@ class PredictionAccounts:
         self._uncounted: list[tuple[Int32Array, Int32Array, Int32Array, Int32Array]] = []
 
     def open(self, slot: int, request: Request) -> None:
-        """Goes on with a request's account in a slot."""
-        self._count()
+        """Goes on with a request's account in a slot, which `close` has left."""
         marks = self._marks[slot, : request.num_predicted_tokens]
         marks[:] = np.frombuffer(request.prediction_marks, np.uint8) if request.num_passes else 0
         self._num_accepted_tokens[slot] = request.num_accepted_tokens

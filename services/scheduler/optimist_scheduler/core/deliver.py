@@ -32,7 +32,7 @@ class NewTokens:
     cells: Int64Array
     """Place of each token among those of all slots, see RequestTable.cells [num_new]."""
     reasons: dict[int, FinishReason] = field(default_factory=dict)
-    """Why requests end with their last token, by slot."""
+    """Why requests end with their last token, by row."""
 
 
 def find_new_tokens(
@@ -54,8 +54,8 @@ def find_new_tokens(
     _cut_at_stops(state, new)
     is_full = new.starts + new.num_tokens >= state.table.max_length[slots]
     if is_full.any():
-        for slot in slots[is_full].tolist():
-            new.reasons.setdefault(slot, FinishReason.LENGTH)
+        for row in np.flatnonzero(is_full).tolist():
+            new.reasons.setdefault(row, FinishReason.LENGTH)
     return new
 
 
@@ -70,7 +70,7 @@ def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
         index = find_stop(request, start, new.token_ids[new.rows == row].tolist())
         if index is not None:
             counts[row] = index + 1
-            new.reasons[slot] = FinishReason.STOP
+            new.reasons[row] = FinishReason.STOP
     kept = new.cells < (first_cells + counts)[new.rows]
     new.token_ids, new.rows, new.cells = new.token_ids[kept], new.rows[kept], new.cells[kept]
     new.num_tokens = counts
@@ -142,14 +142,15 @@ def build_outputs(state: SchedulerState, new: NewTokens, errors: dict[int, str])
     table = state.table
     is_observed = table.num_predicted_tokens[new.slots] > 0
     if new.reasons:
-        is_observed &= ~np.isin(new.slots, list(new.reasons))
+        is_observed[list(new.reasons)] = False
     observed = np.flatnonzero(is_observed)
     observed_ids = [table.request(slot).request_id for slot in new.slots[observed].tolist()]
     owners, handles = table.owner[new.slots], table.handle[new.slots]
-    ended = [finish(state, table.request(slot), reason) for slot, reason in new.reasons.items()]
+    ended = [
+        finish(state, table.request(int(new.slots[row])), reason)
+        for row, reason in new.reasons.items()
+    ]
     for slot, message in errors.items():
-        # What the pass wrote may be anything: it must not enter the prefix cache.
-        table.num_computed_tokens[slot] = 0
         ended.append(finish(state, table.request(slot), FinishReason.ERROR, message))
     return StepOutputs(
         owners,

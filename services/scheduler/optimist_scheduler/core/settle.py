@@ -1,5 +1,7 @@
 """Takes a result in: what was assumed too much is taken back, tokens and ends come out."""
 
+import numpy as np
+
 from optimist_scheduler.core.check import check_result, find_step
 from optimist_scheduler.core.deliver import (
     build_outputs,
@@ -46,9 +48,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     new = find_new_tokens(state, step, alive, result)
     keep(state, new)
     follow_windows(state, new)
-    living = set(step.slots[alive].tolist()) if result.errors else set()
-    errors = {slot: text for slot, text in result.errors.items() if slot in living}
-    outputs = build_outputs(state, new, errors)
+    outputs = build_outputs(state, new, _take_errors(state, step, alive, result))
     _learn_costs(state, step, result)
     if not result.repeat:
         if state.config.enable_prefix_caching:
@@ -82,6 +82,19 @@ def _take_back(state: SchedulerState, step: StepInFlight, result: StepResult) ->
     state.leased.clear()
     if step.num_repeats:
         state.leased.append(step)
+
+
+def _take_errors(
+    state: SchedulerState, step: StepInFlight, alive: BoolArray, result: StepResult
+) -> dict[int, str]:
+    """Returns what went wrong with requests that are not over, by slot."""
+    if not result.errors:
+        return {}
+    # What a failed pass wrote may be anything: it must not enter the prefix cache.
+    failed = np.isin(step.slots, list(result.errors))
+    held = failed & (state.table.generation[step.slots] == step.generations)
+    state.table.num_computed_tokens[step.slots[held]] = 0
+    return {slot: result.errors[slot] for slot in step.slots[failed & alive].tolist()}
 
 
 def _end_lease(state: SchedulerState, step: StepInFlight) -> None:

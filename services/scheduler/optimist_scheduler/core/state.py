@@ -244,12 +244,12 @@ class SchedulerState:
             self._register(slot, num_computed // self.config.block_size)
         self.blocks.release(slot)
         request = self.table.release(slot)
-        self.accounts.close(slot, request)
         self.stops.remove(request.stop_token_ids)
         self.unsent_windows.pop(slot, None)
         self.released_slots.append(slot)
         if not is_over:
             self._num_leaving -= 1
+            self.accounts.close(slot, request)
             self.wait(request)
 
     def _register(self, slot: int, num_blocks: int) -> None:
