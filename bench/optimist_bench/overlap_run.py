@@ -19,7 +19,7 @@ from optimist_scheduler.settings import SchedulerSettings
 NUM_REQUESTS = 32
 PROMPT_TOKENS = 32
 MAX_TOKENS = 60_000
-PREDICTION: list[int] = SimulatedModel().expected(PROMPT_TOKENS + np.arange(50_000)).tolist()
+PREDICTION = SimulatedModel().expected(PROMPT_TOKENS + np.arange(50_000)).astype(np.int32)
 WINDOW_TOKENS = 256
 DRAFT_TOKENS = 4
 WARM_UP_STEPS = 60
@@ -193,7 +193,7 @@ class Run:
         add.handle, add.request_id = handle, f"request-{handle}"
         add.prompt_token_ids = to_bytes(range(PROMPT_TOKENS))
         add.max_tokens = max_tokens
-        predicted = [] if self._configuration.windows == "none" else PREDICTION
+        predicted = [] if self._configuration.windows == "none" else PREDICTION.tolist()
         add.predicted_token_ids = to_bytes(predicted)
         self._engine.commands.carry_out(stream, request)
         if predicted:

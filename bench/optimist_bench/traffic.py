@@ -43,7 +43,7 @@ class Traffic:
         self._random = np.random.default_rng(seed)
         self._shared = [self._draw(SHARED_PROMPT_TOKENS) for _ in range(NUM_SHARED_PROMPTS)]
         positions = PROMPT_TOKENS + np.arange(MAX_OUTPUT_TOKENS)
-        self._prediction: list[int] = model.expected(positions).tolist()
+        self._prediction = model.expected(positions).astype(np.int32)
         self._request_ids = [""] * num_requests
         self._epochs = [0] * num_requests
         self._num_output = np.zeros(num_requests, np.int64)
@@ -68,7 +68,7 @@ class Traffic:
             request_id,
             shared + self._draw(PROMPT_TOKENS - SHARED_PROMPT_TOKENS),
             int(self._random.integers(shortest, MAX_OUTPUT_TOKENS + 1)),
-            predicted_token_ids=self._prediction,
+            predicted_token_ids=self._prediction.tolist(),
             handle=handle,
         )
 

@@ -2,14 +2,21 @@
 
 from typing import Any
 
+import numpy as np
+
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.output import Ended, StepOutputs
 from optimist_scheduler.core.plan import Plan
 from optimist_scheduler.core.scheduler import Scheduler
+from optimist_scheduler.core.window import Window
 from optimist_scheduler.translate import plan_message, step_result
 from tests.scheduler.fake_worker import FakeWorker
 
 NOW = 0.0
+
+
+def make_window(epoch: int, base: int, prediction_offset: int, token_ids: list[int]) -> Window:
+    return Window(epoch, base, prediction_offset, np.array(token_ids, np.int32))
 
 
 def config(**values: Any) -> EngineConfig:

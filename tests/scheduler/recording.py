@@ -10,11 +10,10 @@ from optimist_scheduler.core.output import RejectionError
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.scheduler import PauseMode
 from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.core.window import Window
 from optimist_scheduler.journal import Journal
 from optimist_scheduler.recorded_scheduler import RecordedScheduler
 from optimist_scheduler.translate import plan_message, step_result
-from tests.scheduler.drive import config, fake_worker
+from tests.scheduler.drive import config, fake_worker, make_window
 from tests.scheduler.fake_worker import expected_output
 
 VOCAB_SIZE = 7
@@ -94,7 +93,7 @@ class Recording:
         base = self._random.randrange(12)
         tokens = predicted[base : base + self._random.randrange(10)]
         self._num_epochs += 1
-        self.scheduler.set_window(request_id, Window(self._num_epochs, base, base, tokens))
+        self.scheduler.set_window(request_id, make_window(self._num_epochs, base, base, tokens))
 
     def abort(self) -> None:
         self.scheduler.abort(self._draw())

@@ -9,9 +9,8 @@ from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.requests import RequestTable
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.core.window import Window
 from optimist_scheduler.translate import plan_message, step_result
-from tests.scheduler.drive import NOW, Collected, config, fake_worker
+from tests.scheduler.drive import NOW, Collected, config, fake_worker, make_window
 from tests.scheduler.fake_worker import expected_output
 
 
@@ -65,7 +64,7 @@ class Situation:
         if wrong_at is not None:
             window[wrong_at] = (window[wrong_at] + 1) % self.config.vocab_size
         self._epoch += 1
-        assert self.scheduler.set_window(f"r{handle}", Window(self._epoch, base, base, window))
+        assert self.scheduler.set_window(f"r{handle}", make_window(self._epoch, base, base, window))
 
     def text(self, handle: int) -> list[int]:
         return self.got.tokens.get(handle, [])

@@ -12,9 +12,8 @@ import pytest
 from optimist_scheduler.core.output import FinishReason
 from optimist_scheduler.core.requests import SlotStatus
 from optimist_scheduler.core.scheduler import PauseMode
-from optimist_scheduler.core.window import Window
 from optimist_scheduler.translate import stats_message
-from tests.scheduler.drive import NOW, rows
+from tests.scheduler.drive import NOW, make_window, rows
 from tests.scheduler.situation import Situation, run_plan
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
@@ -78,7 +77,7 @@ def test_k_changed_between_schedule_and_output(depth: int) -> None:
     expected = situation.add_predicted(0, [1, 2], 30)
     situation.fill()
     # What is taken back is what was planned, whatever the window and the width are by now.
-    situation.scheduler.set_window("r0", Window(9, 0, 0, expected[:1]))
+    situation.scheduler.set_window("r0", make_window(9, 0, 0, expected[:1]))
     situation.table.draft_width[0] = 2
     while situation.sent:
         situation.answer()

@@ -265,6 +265,19 @@ def test_drafts_that_cannot_run_take_nothing_of_a_pass() -> None:
     situation.finish()
 
 
+def test_a_prompt_that_is_cut_off_takes_no_drafts_from_others() -> None:
+    situation = Situation(policy="priority")
+    situation.add_predicted(0, [1, 2], 50, priority=5)
+    situation.step()
+    situation.add_predicted(1, [3] * 50, 9, priority=0)
+    for _ in range(2):
+        plan = situation.step()
+    # The prompt is the more urgent one, and has nothing yet that its window could go on with.
+    drafts = dict(zip(plan.slots.tolist(), plan.num_draft_tokens.tolist(), strict=True))
+    assert drafts == {situation.slot(0): 4, situation.slot(1): 0}
+    situation.finish()
+
+
 # Starvation.
 
 

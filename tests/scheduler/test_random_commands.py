@@ -20,9 +20,8 @@ from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.requests import SlotStatus
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.core.window import Window
 from optimist_scheduler.translate import plan_message, step_result
-from tests.scheduler.drive import fake_worker, rows
+from tests.scheduler.drive import fake_worker, make_window, rows
 from tests.scheduler.fake_worker import expected_output
 
 VOCAB_SIZE = 7
@@ -126,7 +125,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if wrong_at < len(tokens):
             tokens[wrong_at] = (tokens[wrong_at] + 1) % VOCAB_SIZE
         self.epochs += 1
-        taken = self.scheduler.set_window(request_id, Window(self.epochs, base, base, tokens))
+        taken = self.scheduler.set_window(request_id, make_window(self.epochs, base, base, tokens))
         assert taken == (base + len(tokens) <= len(new.predicted_token_ids) or not tokens)
 
     def propose(self, request_id: str) -> None:
@@ -134,7 +133,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         base = len(self.live[request_id])
         tokens = self.news[request_id].predicted_token_ids[base : base + 12]
         self.epochs += 1
-        assert self.scheduler.set_window(request_id, Window(self.epochs, base, base, tokens))
+        assert self.scheduler.set_window(request_id, make_window(self.epochs, base, base, tokens))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), chance=st.integers(0, 3))
@@ -267,9 +266,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         limit = min(len(new.prompt_token_ids) + new.max_tokens, self.config.max_length)
         stops = set(new.stop_token_ids)
-        expected = expected_output(
-            new.prompt_token_ids, VOCAB_SIZE, limit, stops, new.min_tokens
-        )
+        expected = expected_output(new.prompt_token_ids, VOCAB_SIZE, limit, stops, new.min_tokens)
         assert tokens == expected
         is_stop = tokens[-1] in stops and len(tokens) >= new.min_tokens
         assert finished.reason is (FinishReason.STOP if is_stop else FinishReason.LENGTH)

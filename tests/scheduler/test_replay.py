@@ -22,7 +22,6 @@ from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.core.window import Window
 from optimist_scheduler.journal import Journal
 from optimist_scheduler.journal_line import (
     find_difference,
@@ -36,6 +35,7 @@ from optimist_scheduler.journal_line import (
 )
 from optimist_scheduler.recorded_scheduler import RecordedScheduler
 from optimist_scheduler.replay import Report, main, replay
+from tests.scheduler.drive import make_window
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_worker
 from tests.scheduler.fake_worker import FakeWorker
 from tests.scheduler.recording import Recording
@@ -323,8 +323,10 @@ def test_arguments_survive_the_log() -> None:
     defaults = NewRequest("", [], 0)
     assert all(getattr(new, each.name) != getattr(defaults, each.name) for each in fields(new))
     assert read_request(json.loads(write_line(write_request(new)))) == new
-    window = Window(1, 2, 3, [4, 5])
-    assert read_window(json.loads(write_line(write_window(window)))) == window
+    window = make_window(1, 2, 3, [4, 5])
+    again = read_window(json.loads(write_line(write_window(window))))
+    assert (again.epoch, again.base, again.prediction_offset) == (1, 2, 3)
+    assert again.token_ids.tolist() == [4, 5]
     a, b, c, d, e, f = [np.array([number], np.int32) for number in range(6)]
     result = StepResult(7, a, b, c, d, e, f, {3: "bad"}, 1, 2, 3, 4)
     got = read_result(json.loads(write_line(write_result(result))))

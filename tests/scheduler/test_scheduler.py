@@ -6,7 +6,7 @@ from optimist_scheduler.core.deliver import find_stop
 from optimist_scheduler.core.output import FinishReason, RejectionError
 from optimist_scheduler.core.validate import NewRequest, build_request
 from optimist_scheduler.core.window import Window
-from tests.scheduler.drive import config, rows
+from tests.scheduler.drive import config, make_window, rows
 from tests.scheduler.fake_worker import expected_output
 from tests.scheduler.situation import Situation
 
@@ -62,11 +62,11 @@ def test_drafts_stop_where_the_window_or_the_request_ends() -> None:
     situation = Situation()
     expected = situation.add_predicted(0, [1, 2], 7)
     scheduler = situation.scheduler
-    assert scheduler.set_window("r0", Window(2, 0, 0, expected[:3]))
+    assert scheduler.set_window("r0", make_window(2, 0, 0, expected[:3]))
     assert situation.send().num_draft_tokens.tolist() == [3]
     assert situation.answer().num_accepted_tokens.tolist() == [3]
     assert scheduler.find_unaligned() == ["r0"]
-    assert scheduler.set_window("r0", Window(3, 4, 4, expected[4:]))
+    assert scheduler.set_window("r0", make_window(3, 4, 4, expected[4:]))
     assert scheduler.find_unaligned() == []
     assert situation.send().num_draft_tokens.tolist() == [2]
     outputs = situation.answer()
@@ -82,9 +82,9 @@ def test_a_position_that_is_rejected_twice_counts_once() -> None:
     situation = Situation()
     expected = situation.add(0, [1, 2], 4, predicted_token_ids=[0, 0])
     assert 0 not in expected
-    situation.scheduler.set_window("r0", Window(0, 0, 0, [0, 0]))
+    situation.scheduler.set_window("r0", make_window(0, 0, 0, [0, 0]))
     situation.step()
-    situation.scheduler.set_window("r0", Window(1, 1, 0, [0, 0]))
+    situation.scheduler.set_window("r0", make_window(1, 1, 0, [0, 0]))
     situation.step()
     situation.finish()
     finished = situation.finished(0)
@@ -143,23 +143,23 @@ def test_a_window_is_sent_once_and_again_after_readmission() -> None:
 @pytest.mark.parametrize(
     "window",
     [
-        Window(4, 0, 0, [1]),
-        Window(5, -1, 0, [1]),
-        Window(5, 0, -1, [1]),
-        Window(5, 0, 2, [1, 1]),
-        Window(5, 0, 0, [50]),
-        Window(5, 0, 0, [-1]),
+        make_window(4, 0, 0, [1]),
+        make_window(5, -1, 0, [1]),
+        make_window(5, 0, -1, [1]),
+        make_window(5, 0, 2, [1, 1]),
+        make_window(5, 0, 0, [50]),
+        make_window(5, 0, 0, [-1]),
     ],
 )
 def test_a_window_that_is_old_or_wrong_is_not_taken(window: Window) -> None:
     situation = Situation()
     situation.add(0, [1, 2], 10, predicted_token_ids=[1, 2, 3])
     set_window = situation.scheduler.set_window
-    assert set_window("r0", Window(5, 0, 0, [1, 2, 3]))
+    assert set_window("r0", make_window(5, 0, 0, [1, 2, 3]))
     assert not set_window("r0", window)
-    assert not set_window("unknown", Window(9, 0, 0, []))
+    assert not set_window("unknown", make_window(9, 0, 0, []))
     situation.finish()
-    assert not set_window("r0", Window(9, 0, 0, []))
+    assert not set_window("r0", make_window(9, 0, 0, []))
 
 
 def test_the_waiting_queue_is_bounded_and_ids_are_unique() -> None:
@@ -234,10 +234,10 @@ def test_no_draft_is_planned_once_the_output_left_the_window() -> None:
 def test_a_window_that_the_output_has_left_already_is_not_drafted_from() -> None:
     situation = Situation()
     expected = situation.add_predicted(0, [1, 2], 20)
-    situation.scheduler.set_window("r0", Window(2, 0, 0, []))
+    situation.scheduler.set_window("r0", make_window(2, 0, 0, []))
     situation.step()
     wrong = [(expected[0] + 1) % 50, *expected[1:]]
-    assert situation.scheduler.set_window("r0", Window(3, 0, 0, wrong))
+    assert situation.scheduler.set_window("r0", make_window(3, 0, 0, wrong))
     assert situation.scheduler.find_unaligned() == ["r0"]
     assert situation.send().num_draft_tokens.tolist() == [0]
     situation.finish()

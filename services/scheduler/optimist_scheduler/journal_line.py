@@ -94,7 +94,7 @@ def write_window(window: Window) -> Json:
 
 def read_window(values: Json) -> Window:
     """Reads what `write_window` wrote."""
-    return Window(**(values | {"token_ids": read_column(values["token_ids"]).tolist()}))
+    return Window(**(values | {"token_ids": read_column(values["token_ids"])}))
 
 
 def write_result(result: StepResult) -> Json:

@@ -234,5 +234,5 @@ class Proposers:
 
 
 def _window(message: proposer_pb2.Window) -> Window:
-    token_ids = [int(token_id) for token_id in from_bytes(message.token_ids).tolist()]
+    token_ids = from_bytes(message.token_ids)
     return Window(message.epoch, message.base, message.prediction_offset, token_ids)

@@ -102,7 +102,7 @@ def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: 
     if window is None or position < window.base:
         return 0
     first = request.num_prompt_tokens + window.base
-    if not window.agrees(window.base, request.token_ids[first:].tolist()):
+    if not window.agrees(request.token_ids[first:]):
         return 0
     block_size = view.config.block_size
     room = (view.config.num_blocks_for(num_tokens) + num_spare) * block_size - num_tokens

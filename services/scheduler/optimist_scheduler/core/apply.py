@@ -101,7 +101,7 @@ def _take_windows(state: SchedulerState) -> list[tuple[int, Window]]:
     windows: list[tuple[int, Window]] = []
     for slot in state.unsent_windows:
         window = state.table.request(slot).window
-        if window is not None and window.token_ids:
+        if window is not None and len(window.token_ids):
             windows.append((slot, window))
     state.unsent_windows.clear()
     return windows

@@ -144,7 +144,7 @@ def build_outputs(state: SchedulerState, new: NewTokens, errors: dict[int, str])
     if new.reasons:
         is_observed[list(new.reasons)] = False
     observed = np.flatnonzero(is_observed)
-    observed_ids = [table.request(slot).request_id for slot in new.slots[observed].tolist()]
+    observed_ids = [table.request_ids[slot] for slot in new.slots[observed].tolist()]
     owners, handles = table.owner[new.slots], table.handle[new.slots]
     ended = [
         finish(state, table.request(int(new.slots[row])), reason)

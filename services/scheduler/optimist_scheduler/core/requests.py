@@ -163,6 +163,8 @@ class RequestTable:
         self.expected = np.zeros((max_num_seqs, max_length), np.int32)
         """The window's tokens at their places in the sequence [max_num_seqs, max_length]."""
         self.requests: list[Request | None] = [None] * max_num_seqs
+        self.request_ids = [""] * max_num_seqs
+        """Of the requests, for those who need nothing else of them."""
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
 
     @property
@@ -199,6 +201,7 @@ class RequestTable:
         slot = self._free_slots.pop()
         request.slot = slot
         self.requests[slot] = request
+        self.request_ids[slot] = request.request_id
         num_tokens = len(request.token_ids)
         # All but the version, which is the last.
         self._scheduled_columns[:-1, slot] = 0
@@ -238,8 +241,7 @@ class RequestTable:
             return
         num_prompt_tokens = int(self.num_prompt_tokens[slot])
         start = num_prompt_tokens + window.base
-        since = self.tokens(slot)[start:].tolist()
-        if self.num_tokens[slot] < start or not window.agrees(window.base, since):
+        if self.num_tokens[slot] < start or not window.agrees(self.tokens(slot)[start:]):
             return
         end = min(start + len(window.token_ids), self.expected.shape[1])
         self.expected[slot, start:end] = window.token_ids[: end - start]

@@ -1,10 +1,12 @@
 """What a request's output is expected to go on with."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """Expected tokens of one request, from an output position on."""
 
@@ -14,30 +16,24 @@ class Window:
     """Output position of the first token; 0 is the first generated one."""
     prediction_offset: int
     """Position in the prediction of the first token."""
-    token_ids: list[int]
+    token_ids: npt.NDArray[np.int32]
     """The expected tokens; empty when nothing is expected."""
 
-    def agrees(self, position: int, token_ids: Sequence[int]) -> bool:
-        """Tells whether output tokens from `position` on equal the window's, as far as it goes.
-
-        Args:
-            position: Output position of the first token, at least `base`.
-            token_ids: Output tokens, a list.
-        """
-        start = position - self.base
-        expected = self.token_ids[start : start + len(token_ids)]
-        return expected == token_ids[: len(expected)]
+    def agrees(self, token_ids: npt.NDArray[np.int32]) -> bool:
+        """Tells whether output tokens from `base` on equal the window's, as far as it goes."""
+        most = min(len(token_ids), len(self.token_ids))
+        return np.array_equal(self.token_ids[:most], token_ids[:most])
 
 
 def is_valid(window: Window, num_predicted_tokens: int, vocab_size: int) -> bool:
     """Tells whether a window can belong to a prediction of `num_predicted_tokens` tokens."""
     if window.base < 0 or window.epoch < 0:
         return False
-    if not window.token_ids:
+    if len(window.token_ids) == 0:
         return True
-    return (
+    return bool(
         window.prediction_offset >= 0
         and window.prediction_offset + len(window.token_ids) <= num_predicted_tokens
-        and min(window.token_ids) >= 0
-        and max(window.token_ids) < vocab_size
+        and window.token_ids.min() >= 0
+        and window.token_ids.max() < vocab_size
     )
