@@ -217,7 +217,8 @@ class RequestTable:
         self.num_registered_blocks[slot] = 0
         self.token_ids[slot, :num_tokens] = request.token_ids
         self.generation[slot] += 1
-        self.set_window(slot, request.window)
+        self.version[slot] += 1
+        self.window_end[slot] = self._place_window(slot, request.window)
         return slot
 
     def release(self, slot: int) -> Request:
@@ -234,20 +235,28 @@ class RequestTable:
         return request
 
     def set_window(self, slot: int, window: Window | None) -> None:
-        """Notes what a slot's output is expected to go on with, unless it says otherwise."""
-        self.version[slot] += 1
-        self.window_end[slot] = 0
+        """Notes what a slot's output is expected to go on with, unless it says otherwise.
+
+        The version stays if the next pass may draft as much as it may at most, before and after.
+        """
+        before = int(self.window_end[slot])
+        self.window_end[slot] = self._place_window(slot, window)
+        assumed = self.num_tokens[slot] + self.num_output_placeholders[slot]
+        if min(before, self.window_end[slot]) - assumed < self.draft_width[slot]:
+            self.version[slot] += 1
+
+    def _place_window(self, slot: int, window: Window | None) -> int:
+        """Writes a window to its place in the sequence; returns its end, 0 if it does not agree."""
         if window is None:
-            return
-        num_prompt_tokens = int(self.num_prompt_tokens[slot])
-        start = num_prompt_tokens + window.base
+            return 0
+        start = int(self.num_prompt_tokens[slot]) + window.base
         if self.num_tokens[slot] < start or not window.agrees(self.tokens(slot)[start:]):
-            return
+            return 0
         end = min(start + len(window.token_ids), self.expected.shape[1])
         self.expected[slot, start:end] = window.token_ids[: end - start]
         self.window_start[slot] = start
-        self.window_end[slot] = end
         self.window_shift[slot] = window.prediction_offset - start
+        return end
 
     def check_integrity(self) -> None:
         """Raises AssertionError if columns, requests and free slots contradict each other."""
