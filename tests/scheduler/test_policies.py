@@ -1,11 +1,8 @@
-"""Who goes first, who gets how much of a pass, who gives way, and what a pause does."""
-
-from typing import Any
+"""Who goes first, who gives way, and who has waited long enough."""
 
 import pytest
 
 from optimist_scheduler.core.output import FinishReason
-from tests.scheduler.drive import NOW
 from tests.scheduler.situation import Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
@@ -185,97 +182,6 @@ def test_a_running_request_that_becomes_less_urgent_gives_way(depth: int) -> Non
     assert situation.scheduler.set_priority("r0", 2)
     situation.finish()
     assert admitted(situation) == [0, 1, 2, 0]
-
-
-# Prompts and drafts.
-
-
-def busy(prefill_share: float, **values: Any) -> Situation:
-    """Two rows with right windows beside one of which a prompt of 50 tokens is computed."""
-    situation = Situation(
-        prefill_share=prefill_share,
-        num_speculative_tokens=12,
-        max_num_batched_tokens=24,
-        num_blocks=80,
-        **values,
-    )
-    situation.add_predicted(0, [1, 2], 50)
-    situation.add_predicted(1, [3, 4], 50)
-    situation.step()
-    situation.add(2, [5] * 50, 3)
-    return situation
-
-
-@pytest.mark.parametrize(
-    ("prefill_share", "num_drafts", "num_prompt"),
-    # 24 tokens: each row gets one, 22 are shared, of which the new request may take its part.
-    [(0.0, 22, 0), (0.25, 17, 5), (0.5, 11, 11), (0.75, 6, 16), (1.0, 0, 22)],
-)
-def test_drafts_and_prompts_share_a_pass(
-    prefill_share: float, num_drafts: int, num_prompt: int
-) -> None:
-    situation = busy(prefill_share)
-    plan = situation.step()
-    assert plan.num_draft_tokens.sum() == num_drafts
-    assert plan.num_known_tokens.tolist() == ([1, 1, num_prompt] if num_prompt else [1, 1])
-    situation.finish()
-
-
-@pytest.mark.parametrize("prefill_share", [0.0, 0.5, 1.0])
-@DEPTHS
-def test_every_running_row_gets_its_token(prefill_share: float, depth: int) -> None:
-    situation = busy(prefill_share, max_plans_in_flight=depth)
-    situation.add(3, [6] * 50, 3)
-    table = situation.table
-    while not {0, 1} <= set(situation.got.ended):
-        while situation.scheduler.can_send:
-            may_run = table.num_tokens + table.num_emits_in_flight < table.max_length
-            running = set(situation.scheduler._state.running.tolist())
-            plan = situation.scheduler.schedule(NOW)
-            slots = set(plan.slots.tolist()) if plan else set()
-            assert {slot for slot in running if may_run[slot]} <= slots
-            if plan is None:
-                break
-            assert (plan.num_known_tokens > 0).all()
-            situation.sent.append(plan)
-        situation.answer()
-    situation.finish()
-    assert situation.scheduler.stats.num_preemptions == 0
-
-
-def test_what_one_side_leaves_goes_to_the_other() -> None:
-    situation = Situation(max_num_batched_tokens=24, prefill_share=0.5)
-    situation.add_predicted(0, [1, 2], 50)
-    situation.step()
-    situation.add(1, [5] * 50, 3)
-    plan = situation.step()
-    # One row may draft four; the prompt gets all that is left of the 24.
-    assert plan.num_draft_tokens.tolist() == [4, 0]
-    assert plan.num_known_tokens.tolist() == [1, 19]
-    situation.finish()
-
-
-def test_drafts_that_cannot_run_take_nothing_of_a_pass() -> None:
-    situation = Situation()
-    situation.add_predicted(0, [1, 2] * 20, 20)
-    # A prompt that is not computed to its end has nothing to draft behind.
-    plans = [situation.step() for _ in range(3)]
-    assert [plan.num_known_tokens.tolist() for plan in plans] == [[16], [16], [8]]
-    assert [plan.num_draft_tokens.tolist() for plan in plans] == [[0], [0], [4]]
-    situation.finish()
-
-
-def test_a_prompt_that_is_cut_off_takes_no_drafts_from_others() -> None:
-    situation = Situation(policy="priority")
-    situation.add_predicted(0, [1, 2], 50, priority=5)
-    situation.step()
-    situation.add_predicted(1, [3] * 50, 9, priority=0)
-    for _ in range(2):
-        plan = situation.step()
-    # The prompt is the more urgent one, and has nothing yet that its window could go on with.
-    drafts = dict(zip(plan.slots.tolist(), plan.num_draft_tokens.tolist(), strict=True))
-    assert drafts == {situation.slot(0): 4, situation.slot(1): 0}
-    situation.finish()
 
 
 # Starvation.

@@ -15,15 +15,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from optimist_scheduler.core import admission, apply, deliver, repair, rows, settle, state
+from optimist_scheduler.core import deliver, rows, settle
 from tests.scheduler import (
     test_known_bugs_of_ends,
     test_pipeline,
-    test_policies,
     test_prefix_caching,
     test_prescheduling,
     test_scheduler,
+    test_shares,
 )
+from tests.scheduler.rules import COMMANDS, LEASES, PREFIXES, Rule, State
 from tests.scheduler.test_random_commands import SchedulerMachine
 from tests.scheduler.traffic import run_leases, run_prefixes
 
@@ -37,8 +38,6 @@ SETTINGS = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-
-State = state.SchedulerState
 
 
 def change(
@@ -76,238 +75,6 @@ def prefixes() -> None:
     run_prefixes(40)
 
 
-Rule = tuple[ModuleType | type, str, str, str]
-
-COMMANDS: dict[str, Rule] = {
-    # What is in flight.
-    "placeholders fall by what was received": (
-        settle,
-        "_take_back",
-        "num_output_placeholders[slots] -= num_assumed",
-        "num_output_placeholders[slots] -= result.num_emitted_tokens",
-    ),
-    "placeholders fall by the accepted drafts alone": (
-        settle,
-        "_take_back",
-        "num_output_placeholders[slots] -= num_assumed",
-        "num_output_placeholders[slots] -= step.emits * (1 + result.num_accepted_tokens)",
-    ),
-    "placeholders are the drafts alone": (
-        apply,
-        "_advance",
-        "emits * (1 + drafts)",
-        "emits * drafts",
-    ),
-    "placeholders are the next token alone": (
-        apply,
-        "_advance",
-        "emits * (1 + drafts)",
-        "emits",
-    ),
-    "prompts have placeholders too": (
-        apply,
-        "_advance",
-        "emits * (1 + drafts)",
-        "(1 + drafts)",
-    ),
-    "rejected drafts stay computed": (
-        settle,
-        "_take_back",
-        "-= num_assumed - result.num_emitted_tokens",
-        "-= 0",
-    ),
-    "accepted drafts are taken back": (
-        settle,
-        "_take_back",
-        "-= num_assumed - result.num_emitted_tokens",
-        "-= num_assumed - step.emits",
-    ),
-    "drafts are not counted as computed": (
-        apply,
-        "_advance",
-        "num_computed_tokens[slots] += num_planned",
-        "num_computed_tokens[slots] += known",
-    ),
-    "tokens in flight are not reduced": (
-        settle,
-        "_take_back",
-        "-= step.num_known_tokens + step.num_draft_tokens",
-        "-= 0",
-    ),
-    "tokens in flight are reduced by the known ones": (
-        settle,
-        "_take_back",
-        "-= step.num_known_tokens + step.num_draft_tokens",
-        "-= step.num_known_tokens",
-    ),
-    "plans in flight are not reduced": (
-        settle,
-        "_take_back",
-        "num_plans_in_flight[slots] -= 1",
-        "num_plans_in_flight[slots] -= 0",
-    ),
-    "plans in flight are not counted": (
-        apply,
-        "_advance",
-        "num_plans_in_flight[slots] += 1",
-        "num_plans_in_flight[slots] += 0",
-    ),
-    "emitting plans in flight are not reduced": (
-        settle,
-        "_take_back",
-        "-= step.emits",
-        "-= 0 * step.emits",
-    ),
-    # Who is over.
-    "rows of ended requests count": (
-        settle,
-        "_find_alive",
-        "table.status[slots] != SlotStatus.ENDED",
-        "True",
-    ),
-    "slots are released with plans in flight": (
-        State,
-        "release_settled",
-        "table.num_plans_in_flight[slots] == 0",
-        "slots >= 0",
-    ),
-    "slots are not released": (
-        settle,
-        "settle",
-        "state.release_settled(step.slots)",
-        "None",
-    ),
-    "released slots are told again and again": (
-        apply,
-        "apply_schedule",
-        "state.released_slots = state.released_slots, []",
-        "_ = state.released_slots, []",
-    ),
-    "a preempted request is over": (
-        State,
-        "preempt",
-        "SlotStatus.LEAVING",
-        "SlotStatus.ENDED",
-    ),
-    "a stop token counts too early": (
-        deliver,
-        "find_stop",
-        ">= request.min_length",
-        ">= request.min_length - 1",
-    ),
-    "a stop token counts too late": (
-        deliver,
-        "find_stop",
-        ">= request.min_length",
-        "> request.min_length",
-    ),
-    "the length limit comes too late": (
-        deliver,
-        "find_new_tokens",
-        "new.num_tokens >= state",
-        "new.num_tokens > state",
-    ),
-    "what is behind a stop token is delivered": (
-        deliver,
-        "_cut_at_stops",
-        "counts[row] = index + 1",
-        "pass",
-    ),
-    # Blocks.
-    "no block for drafts": (rows, "plan_rows", "worst = end + drafts", "worst = end"),
-    "blocks as if there were one draft less": (
-        rows,
-        "plan_rows",
-        "worst = end + drafts",
-        "worst = end + np.maximum(drafts - 1, 0)",
-    ),
-    "blocks as before the plans in flight": (
-        rows,
-        "plan_rows",
-        "end = rows.num_computed_tokens",
-        "end = rows.num_computed_tokens - rows.num_output_placeholders",
-    ),
-    "an admission takes blocks that are not free": (
-        admission,
-        "admit",
-        "num_free - num_taken - num_new - num_running",
-        "1",
-    ),
-    # Decisions made ahead.
-    "versions are not checked": (
-        repair,
-        "repair",
-        "view.table.version[rows.slots] == decision.versions",
-        "rows.slots >= 0",
-    ),
-    "rows of requests that are over are computed again": (
-        repair,
-        "repair",
-        "view.table.status[stale] == SlotStatus.RUNNING",
-        "stale >= 0",
-    ),
-}
-
-LEASES: dict[str, Rule] = {
-    "a repeat computes nothing": (
-        settle,
-        "settle",
-        "+= result.num_emitted_tokens[alive]",
-        "+= 0",
-    ),
-    "rows of an earlier use of the slot count": (
-        settle,
-        "_find_alive",
-        "table.generation[slots] == step.generations",
-        "slots >= 0",
-    ),
-    "no blocks for leases": (
-        rows,
-        "plan_rows",
-        "+ rows.num_lease_tokens + known",
-        "+ known",
-    ),
-    "leases are not counted": (
-        apply,
-        "_advance",
-        "num_lease_tokens[slots] +=",
-        "num_lease_tokens[slots] += 0 *",
-    ),
-    "no blocks for repeats": (
-        rows,
-        "plan_rows",
-        "num_repeats * (1 + drafts) * (known > 0)",
-        "0",
-    ),
-    "repeats beside prompts": (
-        rows,
-        "plan_rows",
-        "(emits | (known == 0)).all()",
-        "True",
-    ),
-}
-
-PREFIXES: dict[str, Rule] = {
-    "cached blocks are not counted as taken": (
-        admission,
-        "admit",
-        "num_free -= num_taken + num_new",
-        "num_free -= num_new",
-    ),
-    "the last token is taken from the cache": (
-        admission,
-        "match_prefix",
-        "(len(request.token_ids) - 1)",
-        "len(request.token_ids)",
-    ),
-    "the queue is not checked": (
-        repair,
-        "repair",
-        "view.queue_version == decision.queue_version",
-        "True",
-    ),
-}
-
 NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
     "one plan in flight counts towards the length limit": (
         (
@@ -328,7 +95,7 @@ NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
     ),
     "drafts behind a part of a prompt": (
         (rows, "_share_budget", "drafts = drafts * (known == left)", "pass"),
-        lambda: test_policies.test_a_prompt_that_is_cut_off_takes_no_drafts_from_others(),
+        lambda: test_shares.test_a_prompt_that_is_cut_off_takes_no_drafts_from_others(),
     ),
     "drafts beyond the length limit": (
         (

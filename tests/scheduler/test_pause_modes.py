@@ -1,4 +1,4 @@
-"""What a pause does to requests and plans, and when all is quiet; how many drafts are asked for."""
+"""What a pause does to requests and plans, and when all is quiet."""
 
 import pytest
 
@@ -116,83 +116,4 @@ def test_a_worker_that_is_lost_in_a_pause_does_not_end_it() -> None:
     assert situation.scheduler.is_paused
     assert situation.scheduler.schedule(NOW) is None
     situation.scheduler.resume()
-    situation.finish()
-
-
-# How many drafts.
-
-
-@DEPTHS
-@pytest.mark.parametrize("most", [0, 1, 3, None, 99])
-def test_a_request_limits_its_drafts(depth: int, most: int | None) -> None:
-    situation = Situation(max_plans_in_flight=depth, num_speculative_tokens=6)
-    situation.add_predicted(0, [1, 2], 40, max_draft_tokens=most)
-    situation.add_predicted(1, [3], 40)
-    limit = 6 if most is None else min(most, 6)
-    widest = 0
-    while 0 not in situation.got.ended:
-        while situation.scheduler.can_send and (plan := situation.scheduler.schedule(NOW)):
-            situation.sent.append(plan)
-            drafts = dict(zip(plan.slots.tolist(), plan.num_draft_tokens.tolist(), strict=True))
-            widest = max(widest, drafts.get(0, 0))
-        situation.answer()
-    assert widest == limit
-    assert (situation.finished(0).accepted_prediction_tokens > 0) == (limit > 0)
-    situation.finish()
-
-
-MILLISECOND = 1_000_000
-FLAT = [(num_tokens, 1000) for num_tokens in (1, 2, 4, 8, 16)]
-
-
-def widths(situation: Situation, num_steps: int) -> list[int]:
-    """Returns the drafts that the only request gets in each of the next steps."""
-    return [int(situation.step().num_draft_tokens[0]) for _ in range(num_steps)]
-
-
-def test_the_adaptive_policy_narrows_what_is_rejected_and_widens_what_is_not() -> None:
-    situation = Situation(
-        draft_width="adaptive", num_speculative_tokens=12, max_model_len=260, num_blocks=80
-    )
-    situation.add_predicted(0, [1, 2], 250)
-    for _ in range(24):
-        situation.propose(0, wrong_at=0)
-        situation.step()
-    situation.propose(0)
-    assert widths(situation, 1) == [1]
-    situation.add_predicted(1, [3], 250)
-    situation.abort(0)
-    situation.step()
-    widest = widths(situation, 18)
-    assert max(widest) > 9
-    assert widest == sorted(widest)
-    situation.finish()
-
-
-@pytest.mark.parametrize("policy", ["goodput", "crossover"])
-def test_drafts_are_left_off_while_they_are_not_worth_it_and_come_back(policy: str) -> None:
-    situation = Situation(FLAT, draft_width=policy, max_model_len=320, num_blocks=80)
-    situation.add_predicted(0, [1, 2], 310)
-    situation.step_ns = lambda num_tokens: MILLISECOND
-    assert widths(situation, 16) == [4] * 16
-    # Each draft costs more than a pass of its own.
-    situation.step_ns = lambda num_tokens: (6 * num_tokens - 5) * MILLISECOND
-    assert 0 in widths(situation, 33)
-    assert widths(situation, 16) == [0] * 16
-    # A pass costs the same again, whatever it holds.
-    situation.step_ns = lambda num_tokens: 20 * MILLISECOND
-    assert 4 in widths(situation, 33)
-    situation.finish()
-
-
-def test_goodput_drafts_less_when_passes_get_dear() -> None:
-    situation = Situation(
-        FLAT, draft_width="goodput", max_model_len=400, num_blocks=120, num_speculative_tokens=12
-    )
-    situation.add_predicted(0, [1, 2], 390)
-    situation.step_ns = lambda num_tokens: MILLISECOND
-    assert widths(situation, 9) == [12] * 9
-    # Up to four tokens a pass costs the same, then as much again for each.
-    situation.step_ns = lambda num_tokens: MILLISECOND * max(1, num_tokens - 3)
-    assert 0 < widths(situation, 25)[-1] < 12
     situation.finish()

@@ -1,0 +1,180 @@
+"""What prompts and drafts get of a pass."""
+
+from typing import Any
+
+import pytest
+
+from tests.scheduler.drive import NOW
+from tests.scheduler.situation import Situation
+
+pytestmark = pytest.mark.usefixtures("always_ahead")
+DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
+
+# Prompts and drafts.
+
+
+def busy(prefill_share: float, **values: Any) -> Situation:
+    """Two rows with right windows beside one of which a prompt of 50 tokens is computed."""
+    situation = Situation(
+        prefill_share=prefill_share,
+        num_speculative_tokens=12,
+        max_num_batched_tokens=24,
+        num_blocks=80,
+        **values,
+    )
+    situation.add_predicted(0, [1, 2], 50)
+    situation.add_predicted(1, [3, 4], 50)
+    situation.step()
+    situation.add(2, [5] * 50, 3)
+    return situation
+
+
+@pytest.mark.parametrize(
+    ("prefill_share", "num_drafts", "num_prompt"),
+    # 24 tokens: each row gets one, 22 are shared, of which the new request may take its part.
+    [(0.0, 22, 0), (0.25, 17, 5), (0.5, 11, 11), (0.75, 6, 16), (1.0, 0, 22)],
+)
+def test_drafts_and_prompts_share_a_pass(
+    prefill_share: float, num_drafts: int, num_prompt: int
+) -> None:
+    situation = busy(prefill_share)
+    plan = situation.step()
+    assert plan.num_draft_tokens.sum() == num_drafts
+    assert plan.num_known_tokens.tolist() == ([1, 1, num_prompt] if num_prompt else [1, 1])
+    situation.finish()
+
+
+@pytest.mark.parametrize("prefill_share", [0.0, 0.5, 1.0])
+@DEPTHS
+def test_every_running_row_gets_its_token(prefill_share: float, depth: int) -> None:
+    situation = busy(prefill_share, max_plans_in_flight=depth)
+    situation.add(3, [6] * 50, 3)
+    table = situation.table
+    while not {0, 1} <= set(situation.got.ended):
+        while situation.scheduler.can_send:
+            may_run = table.num_tokens + table.num_emits_in_flight < table.max_length
+            running = set(situation.scheduler._state.running.tolist())
+            plan = situation.scheduler.schedule(NOW)
+            slots = set(plan.slots.tolist()) if plan else set()
+            assert {slot for slot in running if may_run[slot]} <= slots
+            if plan is None:
+                break
+            assert (plan.num_known_tokens > 0).all()
+            situation.sent.append(plan)
+        situation.answer()
+    situation.finish()
+    assert situation.scheduler.stats.num_preemptions == 0
+
+
+def test_what_one_side_leaves_goes_to_the_other() -> None:
+    situation = Situation(max_num_batched_tokens=24, prefill_share=0.5)
+    situation.add_predicted(0, [1, 2], 50)
+    situation.step()
+    situation.add(1, [5] * 50, 3)
+    plan = situation.step()
+    # One row may draft four; the prompt gets all that is left of the 24.
+    assert plan.num_draft_tokens.tolist() == [4, 0]
+    assert plan.num_known_tokens.tolist() == [1, 19]
+    situation.finish()
+
+
+def test_drafts_that_cannot_run_take_nothing_of_a_pass() -> None:
+    situation = Situation()
+    situation.add_predicted(0, [1, 2] * 20, 20)
+    # A prompt that is not computed to its end has nothing to draft behind.
+    plans = [situation.step() for _ in range(3)]
+    assert [plan.num_known_tokens.tolist() for plan in plans] == [[16], [16], [8]]
+    assert [plan.num_draft_tokens.tolist() for plan in plans] == [[0], [0], [4]]
+    situation.finish()
+
+
+def test_a_prompt_that_is_cut_off_takes_no_drafts_from_others() -> None:
+    situation = Situation(policy="priority")
+    situation.add_predicted(0, [1, 2], 50, priority=5)
+    situation.step()
+    situation.add_predicted(1, [3] * 50, 9, priority=0)
+    for _ in range(2):
+        plan = situation.step()
+    # The prompt is the more urgent one, and has nothing yet that its window could go on with.
+    drafts = dict(zip(plan.slots.tolist(), plan.num_draft_tokens.tolist(), strict=True))
+    assert drafts == {situation.slot(0): 4, situation.slot(1): 0}
+    situation.finish()
+
+
+# How many drafts.
+
+
+@DEPTHS
+@pytest.mark.parametrize("most", [0, 1, 3, None, 99])
+def test_a_request_limits_its_drafts(depth: int, most: int | None) -> None:
+    situation = Situation(max_plans_in_flight=depth, num_speculative_tokens=6)
+    situation.add_predicted(0, [1, 2], 40, max_draft_tokens=most)
+    situation.add_predicted(1, [3], 40)
+    limit = 6 if most is None else min(most, 6)
+    widest = 0
+    while 0 not in situation.got.ended:
+        while situation.scheduler.can_send and (plan := situation.scheduler.schedule(NOW)):
+            situation.sent.append(plan)
+            drafts = dict(zip(plan.slots.tolist(), plan.num_draft_tokens.tolist(), strict=True))
+            widest = max(widest, drafts.get(0, 0))
+        situation.answer()
+    assert widest == limit
+    assert (situation.finished(0).accepted_prediction_tokens > 0) == (limit > 0)
+    situation.finish()
+
+
+MILLISECOND = 1_000_000
+FLAT = [(num_tokens, 1000) for num_tokens in (1, 2, 4, 8, 16)]
+
+
+def widths(situation: Situation, num_steps: int) -> list[int]:
+    """Returns the drafts that the only request gets in each of the next steps."""
+    return [int(situation.step().num_draft_tokens[0]) for _ in range(num_steps)]
+
+
+def test_the_adaptive_policy_narrows_what_is_rejected_and_widens_what_is_not() -> None:
+    situation = Situation(
+        draft_width="adaptive", num_speculative_tokens=12, max_model_len=260, num_blocks=80
+    )
+    situation.add_predicted(0, [1, 2], 250)
+    for _ in range(24):
+        situation.propose(0, wrong_at=0)
+        situation.step()
+    situation.propose(0)
+    assert widths(situation, 1) == [1]
+    situation.add_predicted(1, [3], 250)
+    situation.abort(0)
+    situation.step()
+    widest = widths(situation, 18)
+    assert max(widest) > 9
+    assert widest == sorted(widest)
+    situation.finish()
+
+
+@pytest.mark.parametrize("policy", ["goodput", "crossover"])
+def test_drafts_are_left_off_while_they_are_not_worth_it_and_come_back(policy: str) -> None:
+    situation = Situation(FLAT, draft_width=policy, max_model_len=320, num_blocks=80)
+    situation.add_predicted(0, [1, 2], 310)
+    situation.step_ns = lambda num_tokens: MILLISECOND
+    assert widths(situation, 16) == [4] * 16
+    # Each draft costs more than a pass of its own.
+    situation.step_ns = lambda num_tokens: (6 * num_tokens - 5) * MILLISECOND
+    assert 0 in widths(situation, 33)
+    assert widths(situation, 16) == [0] * 16
+    # A pass costs the same again, whatever it holds.
+    situation.step_ns = lambda num_tokens: 20 * MILLISECOND
+    assert 4 in widths(situation, 33)
+    situation.finish()
+
+
+def test_goodput_drafts_less_when_passes_get_dear() -> None:
+    situation = Situation(
+        FLAT, draft_width="goodput", max_model_len=400, num_blocks=120, num_speculative_tokens=12
+    )
+    situation.add_predicted(0, [1, 2], 390)
+    situation.step_ns = lambda num_tokens: MILLISECOND
+    assert widths(situation, 9) == [12] * 9
+    # Up to four tokens a pass costs the same, then as much again for each.
+    situation.step_ns = lambda num_tokens: MILLISECOND * max(1, num_tokens - 3)
+    assert 0 < widths(situation, 25)[-1] < 12
+    situation.finish()
