@@ -12,18 +12,17 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import Field
 
 from optimist.worker.v1 import worker_pb2
+from optimist_bench.codec import Exchange, time_exchanges
 from optimist_bench.simulated_worker import SimulatedModel, SimulatedWorker
 from optimist_bench.table import format_table
 from optimist_bench.traffic import MAX_OUTPUT_TOKENS, PROMPT_TOKENS, Traffic
-from optimist_common.columns import from_bytes
 from optimist_common.settings import ServiceSettings, load_settings
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.output import StepOutputs
-from optimist_scheduler.core.plan import StepResult
+from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.translate import plan_message, step_result
-from optimist_worker import codec
-from optimist_worker.core import plan as worker_plan
+from optimist_worker.codec import Limits
 
 T = TypeVar("T")
 
@@ -31,6 +30,9 @@ PREFILL_TOKENS = 1024
 """Tokens of a pass besides those of the rows that decode."""
 BLOCKS_PER_REQUEST = 128
 """Room for the longest request and some more, in which ended requests' blocks stay cached."""
+NUM_EXCHANGES = 512
+"""How many of the last plans and results are coded, and how often each."""
+CODEC_ROUNDS = 4
 STEP_NS = 1_000_000
 """How long each pass is said to take: drafts cost nothing, so all that may be are planned."""
 WARM_UP_STEPS = 300
@@ -59,7 +61,6 @@ class Times:
     prepare: list[int] = field(default_factory=list)
     schedule: list[int] = field(default_factory=list)
     settle: list[int] = field(default_factory=list)
-    codec: list[int] = field(default_factory=list)
     add: list[int] = field(default_factory=list)
     window: list[int] = field(default_factory=list)
     num_rows: list[int] = field(default_factory=list)
@@ -98,13 +99,12 @@ class Drive:
         self.scheduler = Scheduler(config)
         self.times = Times()
         self._worker = SimulatedWorker(model)
-        self._limits = codec.Limits(
-            model.num_blocks, model.max_num_seqs, model.max_num_batched_tokens
-        )
+        self.limits = Limits(model.num_blocks, model.max_num_seqs, model.max_num_batched_tokens)
         self._traffic = Traffic(model, requests, settings.seed)
         self._num_steps = 0
-        self._in_flight: deque[bytes] = deque()
-        self._codec_ns = 0
+        self._in_flight: deque[tuple[Plan, worker_pb2.ExecuteRequest]] = deque()
+        self.exchanges: deque[Exchange] = deque(maxlen=NUM_EXCHANGES)
+        """The last plans that were settled, and their results."""
         for handle in range(requests):
             self._add(handle)
 
@@ -120,47 +120,36 @@ class Drive:
         """
         self._num_steps += 1
         scheduler, times = self.scheduler, self.times
-        self._codec_ns = 0
         outputs = None
         if self._in_flight:
-            result = self._run_worker(self._in_flight.popleft())
+            result = self._run_worker()
             outputs = self._timed(times.settle, scheduler.settle, result)
             times.num_rows.append(len(result.slots))
         self._schedule()
         self._timed(times.prepare, scheduler.prepare)
-        times.codec.append(self._codec_ns)
         if outputs is not None:
             self._answer(outputs)
 
     def _schedule(self) -> None:
         """Fills the worker's queue."""
-        started = perf_counter_ns()
         spent = 0
         while self.scheduler.can_send:
+            started = perf_counter_ns()
             plan = self.scheduler.schedule(self._now)
             spent += perf_counter_ns() - started
             if plan is None:
                 break
             self.times.num_planned_drafts += int(plan.num_draft_tokens.sum())
-            started = perf_counter_ns()
-            self._in_flight.append(plan_message(plan).SerializeToString())
-            encoded = perf_counter_ns()
-            self._codec_ns += encoded - started
-            started = encoded
+            self._in_flight.append((plan, plan_message(plan)))
         self.times.schedule.append(spent)
 
-    def _run_worker(self, data: bytes) -> StepResult:
-        """Takes a plan to the worker and its result back."""
-        started = perf_counter_ns()
-        request = worker_pb2.ExecuteRequest.FromString(data)
-        codec.decode_plan(request, self._limits)
-        self._codec_ns += perf_counter_ns() - started
-        outcome = _worker_result(self._worker.execute(request))
-        started = perf_counter_ns()
-        answer = codec.encode_result(outcome, STEP_NS).SerializeToString()
-        result = step_result(worker_pb2.ExecuteResponse.FromString(answer))
-        self._codec_ns += perf_counter_ns() - started
-        return result
+    def _run_worker(self) -> StepResult:
+        """Lets the worker run its next plan."""
+        plan, message = self._in_flight.popleft()
+        response = self._worker.execute(message)
+        response.step_ns = STEP_NS
+        self.exchanges.append(Exchange(plan, response))
+        return step_result(response)
 
     def _answer(self, outputs: StepOutputs) -> None:
         """Brings windows, and a new request for each that ended."""
@@ -184,22 +173,6 @@ class Drive:
         value = call(*arguments)
         times.append(perf_counter_ns() - started)
         return value
-
-
-def _worker_result(response: worker_pb2.ExecuteResponse) -> worker_plan.StepResult:
-    return worker_plan.StepResult(
-        sequence=response.sequence,
-        repeat=response.repeat,
-        slots=from_bytes(response.slots),
-        lengths=from_bytes(response.lengths),
-        num_emitted_tokens=from_bytes(response.num_emitted_tokens),
-        token_ids=from_bytes(response.token_ids),
-        num_drafted_tokens=from_bytes(response.num_drafted_tokens),
-        num_accepted_tokens=from_bytes(response.num_accepted_tokens),
-        errors={},
-        num_tokens=response.num_tokens,
-        num_live_rows=0,
-    )
 
 
 def main(arguments: list[str]) -> int:
@@ -237,11 +210,12 @@ def measure(settings: SchedulerBenchSettings) -> dict[str, Any]:
         gc.unfreeze()
     after = asdict(drive.scheduler.stats)
     counts = {name: after[name] - before[name] for name in before if name.startswith("num_")}
-    return _report(settings, drive.times, counts)
+    codec = time_exchanges(drive.exchanges, drive.limits, CODEC_ROUNDS)
+    return _report(settings, drive.times, codec, counts)
 
 
 def _report(
-    settings: SchedulerBenchSettings, times: Times, counts: dict[str, int]
+    settings: SchedulerBenchSettings, times: Times, codec: list[int], counts: dict[str, int]
 ) -> dict[str, Any]:
     phases = list(zip(times.prepare, times.schedule, times.settle, strict=True))
     steps = [sum(phase) for phase in phases]
@@ -261,7 +235,7 @@ def _report(
             "schedule": _summary(times.schedule),
             "settle": _summary(times.settle),
         },
-        "codec_us": _summary(times.codec),
+        "codec_us": _summary(codec),
         "window_us": _summary(times.window),
         "add_us": _summary(times.add),
         "hits": round(counts["num_preschedule_hits"] / counts["num_plans"], 4),
