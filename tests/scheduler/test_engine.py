@@ -167,3 +167,18 @@ async def test_a_stream_without_further_commands_ends_with_its_last_request(
         while await client.read():
             pass
     assert client.tokens == {1: truth(PROMPT), 2: truth([8])}
+
+
+async def test_a_starved_request_goes_first_and_the_log_says_so(
+    worker: FakeWorkerServicer, worker_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"policy": "priority", "max_num_seqs": 1}
+    worker.step_seconds = 0.01
+    async with serve_scheduler(worker_port, [], starvation_seconds=0.05, **options) as (_, stub):
+        client = Client(stub)
+        await client.send(add(1, PROMPT, priority=5))
+        await client.send(*(add(handle, [handle], priority=0) for handle in range(2, 8)))
+        await client.read_until(lambda: len(client.finished) == 7)
+    ends = list(client.finished)
+    assert ends.index(1) < len(ends) - 1
+    assert "go first now: later ones had overtaken them for more than 0.05 seconds" in caplog.text

@@ -109,11 +109,18 @@ class Engine:
             await self._proposers.wait_for_windows(scheduler.find_unaligned)
 
     async def _send_plans(self, scheduler: AnyScheduler) -> None:
+        num_starved = scheduler.stats.num_starved
         while scheduler.can_send and (plan := scheduler.schedule(monotonic())) is not None:
             self._worker.send(plan)
             # The plan is on its way before anything else is done.
             await asyncio.sleep(0)
             self._metrics.observe_plan(plan, scheduler)
+        if scheduler.stats.num_starved > num_starved:
+            logger.warning(
+                "%d requests go first now: later ones had overtaken them for more than %g seconds",
+                scheduler.stats.num_starved - num_starved,
+                scheduler.config.starvation_seconds,
+            )
 
     def _prepare(self, scheduler: AnyScheduler) -> None:
         """Computes the next decision while the worker computes."""
