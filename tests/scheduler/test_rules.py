@@ -125,7 +125,12 @@ NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
         lambda: test_prescheduling.test_an_end_drops_its_row_alone(2, 2),
     ),
     "a lease never ends": (
-        (settle, "_take_back", "_end_lease(state, older)", "pass"),
+        (
+            settle,
+            "_take_back",
+            "_reduce_lease(state, older, older.num_repeats + 1 - older.num_runs)",
+            "pass",
+        ),
         lambda: test_pipeline.test_a_newer_result_ends_the_lease(2, 1),
     ),
 }

@@ -107,5 +107,6 @@ def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: 
     block_size = view.config.block_size
     room = (view.config.num_blocks_for(num_tokens) + num_spare) * block_size - num_tokens
     ahead = window.base + len(window.token_ids) - position
-    most = min(request.max_draft_tokens, request.max_length - num_tokens - 1)
+    width = view.widths.first(request.max_draft_tokens)
+    most = min(width, request.max_length - num_tokens - 1)
     return max(0, min(most, budget, room, ahead))

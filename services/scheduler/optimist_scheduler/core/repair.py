@@ -48,8 +48,6 @@ def repair(view: ScheduleView, decision: ScheduleDecision) -> Repair:
     rows = replace(rows.select(stands), num_repeats=0)
     budget = view.config.max_num_batched_tokens - rows.num_tokens
     num_free = view.blocks.num_free - rows.num_blocks
-    if budget < len(again):
-        return Repair(None, "budget")
     more = plan_rows(view, again, budget, num_free) if len(again) else None
     if len(again) and more is None:
         return Repair(None, "memory")

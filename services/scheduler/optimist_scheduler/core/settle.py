@@ -43,6 +43,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         # As if it had been planned just now: all of it is taken back but what was emitted.
         slots = step.slots[alive]
         state.table.num_computed_tokens[slots] += result.num_emitted_tokens[alive]
+        _reduce_lease(state, step, 1)
     else:
         _take_back(state, step, result)
     new = find_new_tokens(state, step, alive, result)
@@ -78,7 +79,7 @@ def _take_back(state: SchedulerState, step: StepInFlight, result: StepResult) ->
     table.num_emits_in_flight[slots] -= step.emits
     # The worker has gone on to this plan: older ones are not run again.
     for older in state.leased:
-        _end_lease(state, older)
+        _reduce_lease(state, older, older.num_repeats + 1 - older.num_runs)
     state.leased.clear()
     if step.num_repeats:
         state.leased.append(step)
@@ -97,10 +98,11 @@ def _take_errors(
     return {slot: result.errors[slot] for slot in step.slots[failed & alive].tolist()}
 
 
-def _end_lease(state: SchedulerState, step: StepInFlight) -> None:
+def _reduce_lease(state: SchedulerState, step: StepInFlight, num_repeats: int) -> None:
+    """Gives back what was reserved for some repeats, which were run or will not be."""
     table, slots = state.table, step.slots
     held = table.generation[slots] == step.generations
-    num_tokens = step.num_repeats * (1 + step.num_draft_tokens)
+    num_tokens = num_repeats * (1 + step.num_draft_tokens)
     table.num_lease_tokens[slots[held]] -= num_tokens[held]
 
 

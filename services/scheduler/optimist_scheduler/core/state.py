@@ -105,6 +105,7 @@ class SchedulerState:
             self.running,
             self.fenced,
             settling,
+            self.widths,
             self.waiting.requests if self.takes_requests and not self._num_leaving else (),
             self.waiting.version,
         )

@@ -8,6 +8,7 @@ import numpy as np
 from optimist_scheduler.core.blocks import BlockPool
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.requests import Int32Array, Request, RequestTable
+from optimist_scheduler.core.width import DraftWidths
 
 NO_SLOTS: Int32Array = np.empty(0, np.int32)
 
@@ -25,6 +26,7 @@ class ScheduleView:
     """Slots that are given back once the plans in flight have settled."""
     settling: Int32Array
     """Slots of the plan whose result will have come before this decision is carried out."""
+    widths: DraftWidths
     waiting: Sequence[Request]
     """Requests without a slot, the next one first; empty while none may be admitted."""
     queue_version: int

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optimist_scheduler.core.acceptance import Acceptance
-from optimist_scheduler.core.adaptive import AdaptiveWidths
+from optimist_scheduler.core.adaptive import START_WIDTH, AdaptiveWidths
 from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.crossover import choose_crossover
 from optimist_scheduler.core.goodput import choose_goodput
@@ -48,7 +48,11 @@ class DraftWidths:
         self._limits[slot] = limit
         self._acceptance.reset(slot)
         self._adaptive.reset(slot, limit)
-        return int(self._start(np.asarray([slot], np.int32))[0])
+        return self.first(limit)
+
+    def first(self, limit: int) -> int:
+        """Returns the width that a request with this limit begins with; changes nothing."""
+        return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
 
     def observe(self, slots: Int32Array, drafted: Int32Array, accepted: Int32Array) -> None:
         """Learns from the rows of a settled step.
