@@ -113,7 +113,7 @@ NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
         lambda: test_scheduler.test_no_draft_is_planned_once_the_output_left_the_window(),
     ),
     "what is in flight is shared": (
-        (State, "register_prompts", " - table.num_in_flight_tokens[slots]", ""),
+        (State, "register_prompts", " - table.num_in_flight_tokens[slot]", ""),
         lambda: test_prefix_caching.test_a_prompt_in_chunks_is_shared_chunk_by_chunk(2),
     ),
     "what a failed pass wrote is shared": (

@@ -48,7 +48,11 @@ def check_result(
     _check_shape(step, result)
     emitted, drafted = result.num_emitted_tokens, result.num_drafted_tokens
     accepted = result.num_accepted_tokens
-    if ((accepted < 0) | (accepted > drafted) | (drafted > step.num_draft_tokens)).any():
+    # A negative number anywhere makes the whole negative.
+    if (
+        len(emitted)
+        and (accepted | (drafted - accepted) | (step.num_draft_tokens - drafted)).min() < 0
+    ):
         raise ResultError("num_drafted_tokens: more accepted than drafted, or than planned")
     emits = np.ones_like(step.emits) if result.repeat else step.emits
     works = alive
@@ -63,7 +67,8 @@ def check_result(
     if (works & ~fits).any():
         raise ResultError("lengths: not the known length and what was emitted, or too long")
     tokens = result.token_ids
-    if len(tokens) and (tokens.min() < 0 or tokens.max() >= state.config.vocab_size):
+    # Negative numbers are large without their sign.
+    if len(tokens) and int(tokens.view(np.uint32).max()) >= state.config.vocab_size:
         raise ResultError(f"token_ids: not from 0 to {state.config.vocab_size - 1}")
 
 

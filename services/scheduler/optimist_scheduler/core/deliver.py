@@ -106,18 +106,17 @@ def keep(state: SchedulerState, new: NewTokens) -> None:
 def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     """Compares the tokens with the windows; one that was wrong is not drafted from any more."""
     table = state.table
-    starts, window_starts = new.starts, table.window_start[new.slots]
     window_ends = table.window_end[new.slots]
-    inside = np.minimum(window_ends, starts + new.num_tokens) - np.maximum(window_starts, starts)
+    # A window that agrees has begun.
+    inside = np.minimum(window_ends, new.starts + new.num_tokens) - new.starts
     has_window = inside > 0
     if not has_window.any():
         return
     num_agreed = inside
     wrong = table.expected.reshape(-1)[new.cells] != new.token_ids
     if wrong.any():
-        # What lies outside a window cannot be wrong.
-        first, last = table.cells(new.slots, window_starts), table.cells(new.slots, window_ends)
-        wrong &= (new.cells >= first[new.rows]) & (new.cells < last[new.rows])
+        # What lies behind a window cannot be wrong.
+        wrong &= new.cells < table.cells(new.slots, window_ends)[new.rows]
         rows = new.rows[wrong]
         num_agreed = inside - np.bincount(rows, minlength=len(new.slots))
         table.window_end[new.slots[rows]] = 0

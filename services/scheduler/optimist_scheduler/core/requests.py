@@ -96,7 +96,6 @@ class Rows(NamedTuple):
 
 _OTHER_COLUMNS = (
     "num_in_flight_tokens",
-    "window_start",
     "window_shift",
     "status",
     "generation",
@@ -134,8 +133,6 @@ class RequestTable:
     """Moves whenever something changes what the slot may run, other than its own results."""
     num_in_flight_tokens: Int32Array
     """Tokens that plans in flight compute, drafts included."""
-    window_start: Int32Array
-    """Length of the sequence at the beginning of its window."""
     window_shift: Int32Array
     """Position in the prediction less position in the sequence, inside the window."""
     status: Int32Array
@@ -254,7 +251,6 @@ class RequestTable:
             return 0
         end = min(start + len(window.token_ids), self.expected.shape[1])
         self.expected[slot, start:end] = window.token_ids[: end - start]
-        self.window_start[slot] = start
         self.window_shift[slot] = window.prediction_offset - start
         return end
 

@@ -34,7 +34,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     if step is None:
         state.stats.num_late_results += 1
         return None
-    alive = _find_alive(state, step)
+    alive = _find_alive(state, step, is_repeat=result.repeat > 0)
     check_result(state, step, alive, result)
     state.stats.num_results += 1
     step.num_runs += 1
@@ -52,15 +52,17 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     outputs = build_outputs(state, new, _take_errors(state, step, alive, result))
     _learn_costs(state, step, result)
     if not result.repeat:
-        if state.config.enable_prefix_caching:
-            state.register_prompts(step.slots)
+        state.register_prompts()
         state.release_settled(step.slots)
     return outputs
 
 
-def _find_alive(state: SchedulerState, step: StepInFlight) -> BoolArray:
+def _find_alive(state: SchedulerState, step: StepInFlight, *, is_repeat: bool) -> BoolArray:
     """Returns which rows belong to requests that are not over."""
     table, slots = state.table, step.slots
+    if not is_repeat and state.num_fenced == 0:
+        # Whatever a plan in flight names is running or fenced.
+        return np.ones(len(slots), np.bool_)
     # A request that has left its slot is not of the generation that was planned.
     alive: BoolArray = table.generation[slots] == step.generations
     alive &= table.status[slots] != SlotStatus.ENDED

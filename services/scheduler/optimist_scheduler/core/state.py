@@ -1,6 +1,6 @@
 """Everything the scheduler knows: who waits, who runs, who owns what, what is in flight."""
 
-from bisect import insort
+from bisect import bisect
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,21 +74,22 @@ class SchedulerState:
         """Plans with a result that the worker may still run again, the oldest first."""
         self.num_plans = num_plans
         """Plans that were made; the last one's sequence."""
+        self.num_fenced = 0
+        """How many slots are in `fenced`."""
         # Preempted requests wait before those that wait, though they have a slot still.
         self._num_leaving = 0
-        self._running: list[tuple[tuple[bool, int, int], int]] = []
-        self._running_slots: Int32Array | None = None
-
-    @property
-    def running(self) -> Int32Array:
-        """Slots of the requests that run, the most urgent first [num_running]."""
-        if self._running_slots is None:
-            self._running_slots = np.array([slot for _, slot in self._running], np.int32)
-        return self._running_slots
+        self.running: Int32Array = NO_SLOTS
+        """Slots of the requests that run, the most urgent first [num_running]; never changed, but
+        replaced."""
+        self._running_order: list[tuple[bool, int, int]] = []
+        # Slots with prompt blocks that the prefix cache does not know yet.
+        self._unregistered: set[int] = set()
 
     @property
     def fenced(self) -> Int32Array:
         """Slots that are given back once the plans in flight have settled."""
+        if self.num_fenced == 0:
+            return NO_SLOTS
         return np.flatnonzero(self.table.status > SlotStatus.RUNNING).astype(np.int32)
 
     def view(self, *, is_ahead: bool = False) -> ScheduleView:
@@ -127,13 +128,15 @@ class SchedulerState:
         self.accounts.open(slot, request)
         self.stops.add(request.stop_token_ids)
         self.table.draft_width[slot] = self.widths.admit(slot, request.max_draft_tokens)
-        insort(self._running, (request.order, slot))
-        self._running_slots = None
+        place = bisect(self._running_order, request.order)
+        self._running_order.insert(place, request.order)
+        self.running = np.insert(self.running, place, slot)
         if request.window is not None:
             self.unsent_windows[slot] = None
         if self.config.enable_prefix_caching:
             self.stats.num_prefix_queries += len(request.token_ids)
             self.stats.num_prefix_hits += num_cached_tokens
+            self._unregistered.add(slot)
         return slot
 
     def preempt(self, slot: int) -> None:
@@ -160,8 +163,9 @@ class SchedulerState:
         request.priority = priority
         if request.slot == NO_SLOT:
             self.waiting.resort()
-        self._running = sorted((self.table.request(slot).order, slot) for _, slot in self._running)
-        self._running_slots = None
+        orders = [(self.table.request(slot).order, slot) for slot in self.running.tolist()]
+        self._running_order = [order for order, _ in sorted(orders)]
+        self.running = np.array([slot for _, slot in sorted(orders)], np.int32)
 
     def set_window(self, request: Request, window: Window) -> None:
         """Replaces a request's window."""
@@ -216,20 +220,22 @@ class SchedulerState:
             for slot in slots[is_over].tolist():
                 self._release(slot)
 
-    def register_prompts(self, slots: Int32Array) -> None:
-        """Lets the prefix cache know the prompt blocks of slots that were computed by now."""
+    def register_prompts(self) -> None:
+        """Lets the prefix cache know the prompt blocks that were computed by now."""
         table, block_size = self.table, self.config.block_size
-        settled = table.num_computed_tokens[slots] - table.num_in_flight_tokens[slots]
-        num_full = np.minimum(settled, table.num_prompt_tokens[slots]) // block_size
-        is_new = num_full > table.num_registered_blocks[slots]
-        if is_new.any():
-            for slot, count in zip(slots[is_new].tolist(), num_full[is_new].tolist(), strict=True):
-                self._register(slot, count)
+        for slot in sorted(self._unregistered):
+            num_settled = table.num_computed_tokens[slot] - table.num_in_flight_tokens[slot]
+            num_prompt_tokens = table.num_prompt_tokens[slot]
+            self._register(slot, int(min(num_settled, num_prompt_tokens)) // block_size)
+            if num_settled >= num_prompt_tokens:
+                self._unregistered.remove(slot)
 
     def _stop(self, request: Request, status: SlotStatus) -> None:
         slot = request.slot
-        self._running.remove((request.order, slot))
-        self._running_slots = None
+        place = self._running_order.index(request.order)
+        del self._running_order[place]
+        self.running = np.delete(self.running, place)
+        self.num_fenced += 1
         self.table.status[slot] = status
         self.table.version[slot] += 1
         self.release_settled(np.array([slot], np.int32))
@@ -237,6 +243,8 @@ class SchedulerState:
     def _release(self, slot: int) -> None:
         """Takes slot and blocks of a request back; the next plan tells the worker."""
         is_over = self.table.status[slot] == SlotStatus.ENDED
+        self.num_fenced -= 1
+        self._unregistered.discard(slot)
         if self.config.enable_prefix_caching:
             # The KV of the last token is not computed.
             num_computed = min(
