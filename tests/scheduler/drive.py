@@ -30,6 +30,7 @@ def config(**values: Any) -> EngineConfig:
         "max_num_waiting": 8,
         "num_speculative_tokens": 4,
         "draft_width": "fixed",
+        "max_plans_in_flight": 1,
     }
     return EngineConfig(**{**sizes, **values})
 

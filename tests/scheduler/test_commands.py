@@ -141,7 +141,8 @@ async def test_statistics_are_told_and_change_nothing(
     worker: FakeWorkerServicer, worker_port: int
 ) -> None:
     worker.step_seconds = 0.005
-    async with serve_scheduler(worker_port, [], max_num_seqs=1) as (_, stub):
+    options = {"max_num_seqs": 1, "max_plans_in_flight": 1}
+    async with serve_scheduler(worker_port, [], **options) as (_, stub):
         client = Client(stub)
         await client.send(add(1, PROMPT), add(2, [8]))
         await client.read_until(lambda: 1 in client.tokens)

@@ -122,7 +122,7 @@ async def test_a_resume_ends_a_pause_that_is_pending(
 async def test_a_pause_is_withdrawn_with_its_stream(
     worker: FakeWorkerServicer, worker_port: int
 ) -> None:
-    async with serve_scheduler(worker_port, []) as (engine, stub):
+    async with serve_scheduler(worker_port, [], max_plans_in_flight=1) as (engine, stub):
         client, other = Client(stub), Client(stub)
         worker.may_run.clear()
         await client.send(add(1, PROMPT))
@@ -140,7 +140,7 @@ async def test_a_pause_that_was_answered_outlives_its_stream(
     worker: FakeWorkerServicer, worker_port: int
 ) -> None:
     worker.step_seconds = 0.02
-    async with serve_scheduler(worker_port, []) as (engine, stub):
+    async with serve_scheduler(worker_port, [], max_plans_in_flight=1) as (engine, stub):
         client, first, second = Client(stub), Client(stub), Client(stub)
         await client.send(add(1, PROMPT, max_tokens=50))
         await client.read_until(lambda: 1 in client.tokens)

@@ -73,7 +73,7 @@ async def test_a_worker_that_always_fails_ends_the_request_and_not_the_scheduler
     worker: FakeWorkerServicer, worker_port: int
 ) -> None:
     worker.spoil_at = set(range(1, 6))
-    async with serve_scheduler(worker_port, []) as (_, stub):
+    async with serve_scheduler(worker_port, [], max_plans_in_flight=1) as (_, stub):
         client = await ask(stub, add(1, PROMPT))
         assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_ERROR
         client = await ask(stub, add(2, PROMPT))

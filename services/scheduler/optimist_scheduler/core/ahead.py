@@ -1,11 +1,15 @@
 """Whether a plan is worth sending before the results of those in flight are known."""
 
 import numpy as np
+import numpy.typing as npt
 
+from optimist_scheduler.core.requests import Int32Array
 from optimist_scheduler.core.schedule import ScheduleDecision
 from optimist_scheduler.core.state import SchedulerState
 
-LEAST_CHANCE = 0.8
+FloatArray = npt.NDArray[np.floating]
+
+LEAST_CHANCE = 0.9
 """Chance that all drafts in flight are accepted, from which on a row is planned ahead of them."""
 
 
@@ -13,18 +17,25 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
     """Tells whether a row of a decision probably profits from being sent now.
 
     A row whose drafts in flight are rejected has nothing to draft from in the next pass, until it
-    is aligned again: then that pass brings one token, and what follows it comes later. If this is
-    likely for every row, the result is worth a wait. Otherwise the pass is run for others anyway,
-    and the row had better be in it.
+    is aligned again: then that pass brings one token, and what follows it comes later. So it is
+    for a row that is to be aligned by what is in flight. If this is likely for every row, the
+    result is worth a wait. Otherwise the pass is run for others anyway, and the row had better be
+    in it.
     """
     slots = decision.rows.slots
     if not state.in_flight or decision.admitted or len(slots) == 0:
         return True
-    table = state.table
     # Mostly one of the first few will do.
-    for some in (slots[:16], slots[16:]):
-        num_drafts = table.num_output_placeholders[some] - table.num_emits_in_flight[some]
-        chances = np.power(state.widths.rate(some), num_drafts)
-        if (chances >= LEAST_CHANCE).any():
-            return True
-    return False
+    return any(bool((_chances(state, some) >= LEAST_CHANCE).any()) for some in (slots[:16], slots))
+
+
+def _chances(state: SchedulerState, slots: Int32Array) -> FloatArray:
+    """Returns how likely the rows go on as they are planned [num_rows]."""
+    rows = state.table.gather(slots)
+    chances = np.power(
+        state.widths.rate(slots), rows.num_output_placeholders - rows.num_emits_in_flight
+    )
+    is_predicted = state.table.num_predicted_tokens[slots] > 0
+    will_draft = rows.window_end > rows.num_tokens + rows.num_output_placeholders
+    waits = is_predicted & (rows.draft_width > 0) & ~will_draft & (rows.num_plans_in_flight > 0)
+    return np.where(waits, 0.0, chances)

@@ -14,7 +14,7 @@ class SchedulingOptions(BaseModel):
         "fcfs", description="who goes first: fcfs (first come, first served) or priority"
     )
     max_plans_in_flight: int = Field(
-        1, ge=1, le=3, description="plans at the worker at once; 1 waits for each result"
+        2, ge=1, le=3, description="plans at the worker at once; 1 waits for each result"
     )
     enable_optimistic_scheduling: bool = Field(
         True, description="decide the next step while the worker computes: true or false"
@@ -23,7 +23,7 @@ class SchedulingOptions(BaseModel):
         1, ge=1, le=64, description="how often the worker may run a plan while no newer one came"
     )
     num_pipeline_stages: int = Field(
-        1, ge=1, le=16, description="stages of the worker; each gets a plan, a request is in one"
+        1, ge=1, le=16, description="stages of the worker: as many plans, a request in one of them"
     )
     enable_prefix_caching: bool = Field(
         False, description="share the KV blocks of equal beginnings: true or false"
@@ -48,11 +48,6 @@ class SchedulingOptions(BaseModel):
             raise ValueError(
                 "multi_step_count: must be 1 with several pipeline stages, "
                 f"not {self.multi_step_count}"
-            )
-        if self.num_pipeline_stages > 1 and self.max_plans_in_flight > 1:
-            raise ValueError(
-                "max_plans_in_flight: must be 1 with several pipeline stages, which have one plan "
-                f"each, not {self.max_plans_in_flight}"
             )
         return self
 
@@ -86,7 +81,9 @@ class EngineConfig(SchedulingOptions):
     @property
     def plan_depth(self) -> int:
         """Most plans at the worker: one per stage of a pipeline, else as configured."""
-        return max(self.max_plans_in_flight, self.num_pipeline_stages)
+        return (
+            self.num_pipeline_stages if self.num_pipeline_stages > 1 else self.max_plans_in_flight
+        )
 
     @property
     def num_repeats(self) -> int:
