@@ -1,9 +1,9 @@
 """The same requests in every way of scheduling: token for token the same text."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 import httpx
 import pytest
@@ -11,11 +11,11 @@ from openai import OpenAI
 
 from optimist_training.edits import Edit
 from tests.integration.edit import ask, edits
-from tests.stack import BUNDLED_MODEL, Service, free_port
+from tests.stack import BUNDLED_MODEL, START_SECONDS, Service, free_port
 
 MODEL = ("--model", str(BUNDLED_MODEL))
 # Two of the requests fit, three do not.
-MEMORY = ("--num-kv-blocks", "44", "--max-num-batched-tokens", "128", "--dtype", "float64")
+MEMORY = ("--num-kv-blocks", "30", "--max-num-batched-tokens", "128", "--dtype", "float64")
 SPECULATION = ("--num-speculative-tokens", "8")
 
 SCENARIOS = [
@@ -31,51 +31,74 @@ SCENARIOS = [
 ]
 
 
-@dataclass
 class Peers:
-    worker: str
-    proposer: str
+    """What stays while one scheduler after the other takes the same port."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._port = free_port()
+        self._worker = self._start(stack, "worker", *MODEL, *MEMORY)
+        self._proposer = self._start(stack, "proposer", *MODEL)
+        # A gateway is healthy only with its scheduler.
+        with self.schedule():
+            gateway = self._start(stack, "gateway", *MODEL, "--scheduler", self._scheduler)
+        self.url = f"http://{gateway}"
+
+    @property
+    def _scheduler(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @contextmanager
+    def schedule(self, *options: str) -> Iterator[str]:
+        """Runs a scheduler; yields the URL of its metrics."""
+        port = str(free_port())
+        peers = ("--worker", self._worker, "--proposers", self._proposer)
+        service = Service("scheduler", *peers, "--metrics-port", port, *options, port=self._port)
+        try:
+            yield f"http://127.0.0.1:{port}/metrics"
+        finally:
+            service.stop()
+
+    def wait_until_healthy(self) -> None:
+        """Waits until the gateway has found the present scheduler."""
+        deadline = time.monotonic() + START_SECONDS
+        while not httpx.get(f"{self.url}/health", timeout=5.0).is_success:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def _start(self, stack: ExitStack, name: str, *options: str) -> str:
+        service = Service(name, *options)
+        stack.callback(service.stop)
+        return service.address
 
 
 @pytest.fixture(scope="module")
 def peers() -> Iterator[Peers]:
-    proposer, worker = Service("proposer", *MODEL), Service("worker", *MODEL, *MEMORY)
-    yield Peers(worker.address, proposer.address)
-    worker.stop()
-    proposer.stop()
+    with ExitStack() as stack:
+        yield Peers(stack)
+
+
+@pytest.fixture(scope="module")
+def client(peers: Peers) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{peers.url}/v1", api_key="none", max_retries=0) as connected:
+        yield connected
 
 
 @pytest.fixture(scope="module")
 def batch() -> list[Edit]:
-    found = [edit for edit in edits(40, seed=9) if 300 < len(edit.after) < 500][:5]
-    assert len(found) == 5
+    found = [edit for edit in edits(60, seed=9) if 200 < len(edit.after) < 300][:4]
+    assert len(found) == 4
     return found
 
 
 @pytest.fixture(scope="module")
-def alone(peers: Peers, batch: list[Edit]) -> list[list[int]]:
+def alone(peers: Peers, client: OpenAI, batch: list[Edit]) -> list[list[int]]:
     """What each request says without company, speculation or anything ahead."""
-    plain = ("--enable-optimistic-scheduling", "false", "--num-speculative-tokens", "0")
-    with serve(peers, *plain) as (client, _):
-        return [ask(client, edit, None).token_ids for edit in batch]
-
-
-@contextmanager
-def serve(peers: Peers, *options: str) -> Iterator[tuple[OpenAI, str]]:
-    """Runs a scheduler and a gateway; yields a client and the URL of the scheduler's metrics."""
-    port = str(free_port())
-    with ExitStack() as stack:
-        scheduler = Service(
-            "scheduler",
-            *("--worker", peers.worker, "--proposers", peers.proposer, "--metrics-port", port),
-            *options,
-        )
-        stack.callback(scheduler.stop)
-        gateway = Service("gateway", *MODEL, "--scheduler", scheduler.address)
-        stack.callback(gateway.stop)
-        url = f"http://{gateway.address}/v1"
-        client = stack.enter_context(OpenAI(base_url=url, api_key="none", max_retries=0))
-        yield client, f"http://127.0.0.1:{port}/metrics"
+    plain = ("--max-plans-in-flight", "1", "--enable-optimistic-scheduling", "false")
+    with peers.schedule(*plain, "--num-speculative-tokens", "0") as metrics:
+        peers.wait_until_healthy()
+        answers = [ask(client, edit, None).token_ids for edit in batch]
+        assert read_metric(metrics, "optimist_scheduler_preemptions_total") == 0
+        return answers
 
 
 def read_metric(url: str, name: str) -> float:
@@ -85,13 +108,17 @@ def read_metric(url: str, name: str) -> float:
 
 @pytest.mark.parametrize("options", SCENARIOS, ids=lambda options: " ".join(options))
 def test_every_scenario_says_the_same(
-    peers: Peers, batch: list[Edit], alone: list[list[int]], options: tuple[str, ...]
+    peers: Peers,
+    client: OpenAI,
+    batch: list[Edit],
+    alone: list[list[int]],
+    options: tuple[str, ...],
 ) -> None:
-    with serve(peers, *options) as (client, metrics), ThreadPoolExecutor(len(batch)) as pool:
-        predictions = [edit.before if number % 2 else None for number, edit in enumerate(batch)]
-        answers = list(
-            pool.map(lambda pair: ask(client, *pair), zip(batch, predictions, strict=True))
-        )
+    predictions = [edit.before if number % 2 else None for number, edit in enumerate(batch)]
+    with peers.schedule(*options) as metrics, ThreadPoolExecutor(len(batch)) as pool:
+        peers.wait_until_healthy()
+        pairs = zip(batch, predictions, strict=True)
+        answers = list(pool.map(lambda pair: ask(client, *pair), pairs))
         assert [answer.token_ids for answer in answers] == alone
         accepted = sum(answer.accepted for answer in answers)
         assert (accepted > 0) == (SPECULATION[1] in options)
