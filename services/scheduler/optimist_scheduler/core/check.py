@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.plan import StepResult
-from optimist_scheduler.core.requests import BoolArray
+from optimist_scheduler.core.requests import BoolArray, Rows
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
 
 
@@ -35,14 +36,15 @@ def find_step(state: SchedulerState, result: StepResult) -> StepInFlight | None:
 
 
 def check_result(
-    state: SchedulerState, step: StepInFlight, alive: BoolArray, result: StepResult
+    config: EngineConfig, step: StepInFlight, rows: Rows, alive: BoolArray, result: StepResult
 ) -> None:
     """Raises ResultError unless a result fits its plan; rows of requests that are over may lag.
 
     Args:
-        state: The state before the result.
+        config: The bounds.
         step: The plan.
-        alive: Which of its rows belong to requests that are not over [num_rows].
+        rows: Its rows before the result.
+        alive: Which of them belong to requests that are not over [num_rows].
         result: The result.
     """
     _check_shape(step, result)
@@ -62,14 +64,14 @@ def check_result(
     wanted = emits * (1 + accepted)
     if ((emitted != wanted) & (alive | (emitted != 0))).any():
         raise ResultError("num_emitted_tokens: not one more than accepted where the row emits")
-    ends = state.table.num_tokens[step.slots] + emitted
-    fits = (result.lengths == ends) & (ends <= state.table.max_length[step.slots])
+    ends = rows.num_tokens + emitted
+    fits = (result.lengths == ends) & (ends <= rows.max_length)
     if (works & ~fits).any():
         raise ResultError("lengths: not the known length and what was emitted, or too long")
     tokens = result.token_ids
     # Negative numbers are large without their sign.
-    if len(tokens) and int(tokens.view(np.uint32).max()) >= state.config.vocab_size:
-        raise ResultError(f"token_ids: not from 0 to {state.config.vocab_size - 1}")
+    if len(tokens) and int(tokens.view(np.uint32).max()) >= config.vocab_size:
+        raise ResultError(f"token_ids: not from 0 to {config.vocab_size - 1}")
 
 
 def _check_shape(step: StepInFlight, result: StepResult) -> None:

@@ -7,7 +7,14 @@ import numpy as np
 from optimist_scheduler.core.account import num_rejected_tokens
 from optimist_scheduler.core.output import Ended, Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.plan import StepResult
-from optimist_scheduler.core.requests import NO_SLOT, BoolArray, Int32Array, Int64Array, Request
+from optimist_scheduler.core.requests import (
+    NO_SLOT,
+    BoolArray,
+    Int32Array,
+    Int64Array,
+    Request,
+    Rows,
+)
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
 
 
@@ -19,6 +26,8 @@ class NewTokens:
     """[num_rows]"""
     starts: Int32Array
     """Length of each sequence before the step [num_rows]."""
+    window_ends: Int32Array
+    """Length of each sequence at the end of its window [num_rows]."""
     num_tokens: Int32Array
     """New tokens per row [num_rows]."""
     num_drafted_tokens: Int32Array
@@ -36,23 +45,43 @@ class NewTokens:
 
 
 def find_new_tokens(
-    state: SchedulerState, step: StepInFlight, alive: BoolArray, result: StepResult
+    state: SchedulerState, step: StepInFlight, rows: Rows, alive: BoolArray, result: StepResult
 ) -> NewTokens:
-    """Returns the tokens of the requests that are not over, cut where the requests end."""
-    counts, token_ids = result.num_emitted_tokens, result.token_ids
-    slots, drafted, accepted = step.slots, result.num_drafted_tokens, result.num_accepted_tokens
+    """Returns the tokens of the requests that are not over, cut where the requests end.
+
+    Args:
+        state: The state.
+        step: The plan.
+        rows: Its rows before the result.
+        alive: Which of them belong to requests that are not over [num_rows].
+        result: The result.
+    """
+    slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
+    drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
     shifts, gets = step.window_shifts, alive & (counts > 0)
     if not gets.all():
         token_ids = token_ids[np.repeat(gets, counts)]
         slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
         accepted, shifts = accepted[gets], shifts[gets]
-    starts = state.table.num_tokens[slots]
-    rows = np.repeat(np.arange(len(slots)), counts)
+        rows = Rows(*(column[gets] for column in rows))
+    starts = rows.num_tokens
+    of_row = np.repeat(np.arange(len(slots)), counts)
     first_cells = state.table.cells(slots, starts)
-    cells = (first_cells - (np.cumsum(counts) - counts))[rows] + np.arange(len(token_ids))
-    new = NewTokens(slots, starts, counts, drafted, accepted, shifts, token_ids, rows, cells)
+    cells = (first_cells - (np.cumsum(counts) - counts))[of_row] + np.arange(len(token_ids))
+    new = NewTokens(
+        slots,
+        starts,
+        rows.window_end,
+        counts,
+        drafted,
+        accepted,
+        shifts,
+        token_ids,
+        of_row,
+        cells,
+    )
     _cut_at_stops(state, new)
-    is_full = new.starts + new.num_tokens >= state.table.max_length[slots]
+    is_full = new.starts + new.num_tokens >= rows.max_length
     if is_full.any():
         for row in np.flatnonzero(is_full).tolist():
             new.reasons.setdefault(row, FinishReason.LENGTH)
@@ -106,7 +135,7 @@ def keep(state: SchedulerState, new: NewTokens) -> None:
 def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     """Compares the tokens with the windows; one that was wrong is not drafted from any more."""
     table = state.table
-    window_ends = table.window_end[new.slots]
+    window_ends = new.window_ends
     # A window that agrees has begun.
     inside = np.minimum(window_ends, new.starts + new.num_tokens) - new.starts
     has_window = inside > 0

@@ -85,6 +85,7 @@ class Rows(NamedTuple):
     num_tokens: Int32Array
     num_computed_tokens: Int32Array
     num_output_placeholders: Int32Array
+    num_in_flight_tokens: Int32Array
     num_plans_in_flight: Int32Array
     num_emits_in_flight: Int32Array
     num_lease_tokens: Int32Array
@@ -95,7 +96,6 @@ class Rows(NamedTuple):
 
 
 _OTHER_COLUMNS = (
-    "num_in_flight_tokens",
     "window_shift",
     "status",
     "generation",
@@ -117,6 +117,8 @@ class RequestTable:
     """Tokens whose KV is present or in flight, as if every draft were accepted."""
     num_output_placeholders: Int32Array
     """Output tokens in flight, as if every draft were accepted."""
+    num_in_flight_tokens: Int32Array
+    """Tokens that plans in flight compute, drafts included."""
     num_plans_in_flight: Int32Array
     """Plans in flight that name the slot."""
     num_emits_in_flight: Int32Array
@@ -131,8 +133,6 @@ class RequestTable:
     """Most drafts of the next pass."""
     version: Int32Array
     """Moves whenever something changes what the slot may run, other than its own results."""
-    num_in_flight_tokens: Int32Array
-    """Tokens that plans in flight compute, drafts included."""
     window_shift: Int32Array
     """Position in the prediction less position in the sequence, inside the window."""
     status: Int32Array
@@ -205,7 +205,6 @@ class RequestTable:
         self.num_tokens[slot] = num_tokens
         self.num_computed_tokens[slot] = num_cached_tokens
         self.max_length[slot] = request.max_length
-        self.num_in_flight_tokens[slot] = 0
         self.status[slot] = SlotStatus.RUNNING
         self.owner[slot], self.handle[slot] = request.owner, request.handle
         self.num_prompt_tokens[slot] = request.num_prompt_tokens

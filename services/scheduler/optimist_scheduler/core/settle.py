@@ -11,7 +11,7 @@ from optimist_scheduler.core.deliver import (
 )
 from optimist_scheduler.core.output import StepOutputs
 from optimist_scheduler.core.plan import StepResult
-from optimist_scheduler.core.requests import BoolArray, SlotStatus
+from optimist_scheduler.core.requests import BoolArray, Rows, SlotStatus
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
 
 WIDTH_INTERVAL = 8
@@ -35,7 +35,8 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         state.stats.num_late_results += 1
         return None
     alive = _find_alive(state, step, is_repeat=result.repeat > 0)
-    check_result(state, step, alive, result)
+    rows = state.table.gather(step.slots)
+    check_result(state.config, step, rows, alive, result)
     state.stats.num_results += 1
     step.num_runs += 1
     if result.repeat:
@@ -45,8 +46,8 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         state.table.num_computed_tokens[slots] += result.num_emitted_tokens[alive]
         _reduce_lease(state, step, 1)
     else:
-        _take_back(state, step, result)
-    new = find_new_tokens(state, step, alive, result)
+        _take_back(state, step, rows, result)
+    new = find_new_tokens(state, step, rows, alive, result)
     keep(state, new)
     follow_windows(state, new)
     outputs = build_outputs(state, new, _take_errors(state, step, alive, result))
@@ -69,16 +70,18 @@ def _find_alive(state: SchedulerState, step: StepInFlight, *, is_repeat: bool) -
     return alive
 
 
-def _take_back(state: SchedulerState, step: StepInFlight, result: StepResult) -> None:
+def _take_back(state: SchedulerState, step: StepInFlight, rows: Rows, result: StepResult) -> None:
     """Moves the counters from what was assumed to what is."""
     table, slots = state.table, step.slots
     state.in_flight.popleft()
     num_assumed = step.emits * (1 + step.num_draft_tokens)
-    table.num_computed_tokens[slots] -= num_assumed - result.num_emitted_tokens
-    table.num_output_placeholders[slots] -= num_assumed
-    table.num_in_flight_tokens[slots] -= step.num_known_tokens + step.num_draft_tokens
-    table.num_plans_in_flight[slots] -= 1
-    table.num_emits_in_flight[slots] -= step.emits
+    num_wrong = num_assumed - result.num_emitted_tokens
+    num_planned = step.num_known_tokens + step.num_draft_tokens
+    table.num_computed_tokens[slots] = rows.num_computed_tokens - num_wrong
+    table.num_output_placeholders[slots] = rows.num_output_placeholders - num_assumed
+    table.num_in_flight_tokens[slots] = rows.num_in_flight_tokens - num_planned
+    table.num_plans_in_flight[slots] = rows.num_plans_in_flight - 1
+    table.num_emits_in_flight[slots] = rows.num_emits_in_flight - step.emits
     # The worker has gone on to this plan: older ones are not run again.
     for older in state.leased:
         _reduce_lease(state, older, older.num_repeats + 1 - older.num_runs)
