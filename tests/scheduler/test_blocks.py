@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from optimist_scheduler.core.arrays import Int32Array
 from optimist_scheduler.core.blocks import BlockPool
 from optimist_scheduler.core.prefix import hash_blocks
-from optimist_scheduler.core.requests import Int32Array
 
 
 def column(*values: int) -> Int32Array:

@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_scheduler.core.arrays import Int32Array
 from optimist_scheduler.core.output import NO_OUTPUTS, Ended, Finished, FinishReason, StepOutputs
-from optimist_scheduler.core.requests import Int32Array
 from optimist_scheduler.delivery import split_by_owner
 
 Row = tuple[int, list[int], bool]

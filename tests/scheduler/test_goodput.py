@@ -1,17 +1,14 @@
 import itertools
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_scheduler.core.acceptance import expected_accepted
+from optimist_scheduler.core.arrays import Float32Array, Int32Array
 from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.goodput import MIN_GAIN, choose_goodput
-
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
 
 rates = st.floats(0, 1, width=32)
 # Time at 1 token, and what each doubling adds.

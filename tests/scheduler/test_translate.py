@@ -6,8 +6,8 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
+from optimist_scheduler.core.arrays import Int32Array
 from optimist_scheduler.core.config import EngineConfig
-from optimist_scheduler.core.requests import Int32Array
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.translate import MalformedError, new_request, plan_message, step_result

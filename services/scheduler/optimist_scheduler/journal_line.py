@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
+from optimist_scheduler.core.arrays import Int32Array
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.output import Ended, Finished, StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
@@ -48,7 +49,7 @@ def column(values: Sequence[int] | npt.NDArray[np.integer]) -> str:
     return base64.b64encode(to_bytes(values)).decode()
 
 
-def read_column(text: str) -> npt.NDArray[np.int32]:
+def read_column(text: str) -> Int32Array:
     """Reads a column [num_rows]; raises ValueError if it is none."""
     return from_bytes(base64.b64decode(text, validate=True))
 

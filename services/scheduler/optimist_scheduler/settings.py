@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from optimist_common.settings import CommaSeparated, ServiceSettings
-from optimist_scheduler.core.config import SchedulingOptions
+from optimist_scheduler.core.config import SchedulingOptions, require_token_per_request
 
 
 class SchedulerSettings(SchedulingOptions, ServiceSettings):
@@ -52,10 +52,6 @@ class SchedulerSettings(SchedulingOptions, ServiceSettings):
 
     @model_validator(mode="after")
     def _every_row_gets_a_token(self) -> Self:
-        if 0 < self.max_num_batched_tokens < self.max_num_seqs:
-            raise ValueError(
-                "max_num_seqs: must be at most max_num_batched_tokens "
-                f"({self.max_num_batched_tokens}), so that each request gets a token in each pass, "
-                f"not {self.max_num_seqs}"
-            )
+        if self.max_num_batched_tokens:
+            require_token_per_request(self.max_num_seqs, self.max_num_batched_tokens)
         return self

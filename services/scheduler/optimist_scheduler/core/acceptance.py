@@ -3,9 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
-FloatArray = npt.NDArray[np.float64]
+from optimist_scheduler.core.arrays import Float32Array, FloatArray, Int32Array
 
 PRIOR_RATE = 0.98
 """Agreement that a new row is trusted with: a prediction is mostly right."""

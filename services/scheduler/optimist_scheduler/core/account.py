@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from optimist_scheduler.core.requests import Int32Array, Request
+from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.requests import Request
 
 _DRAFTED, _KEPT = 1, 2
 _MOST_UNCOUNTED = 64

@@ -1,9 +1,8 @@
 """Draft width by the rule of thumb: widen what is mostly accepted, narrow what is mostly not."""
 
 import numpy as np
-import numpy.typing as npt
 
-Int32Array = npt.NDArray[np.int32]
+from optimist_scheduler.core.arrays import Int32Array
 
 START_WIDTH = 5
 MIN_WIDTH = 1

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimist_scheduler.core.requests import Int32Array, Request
+from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.requests import Request
 from optimist_scheduler.core.view import ScheduleView
 
 
@@ -97,16 +98,12 @@ def _gives_way(request: Request, other: Request) -> bool:
 
 
 def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: int) -> int:
-    window, num_tokens = request.window, len(request.token_ids)
-    position = num_tokens - request.num_prompt_tokens
-    if window is None or position < window.base:
+    if request.window is None:
         return 0
-    first = request.num_prompt_tokens + window.base
-    if not window.agrees(request.token_ids[first:]):
-        return 0
+    num_tokens = len(request.token_ids)
+    ahead = request.window.find_end(request.token_ids, request.num_prompt_tokens) - num_tokens
     block_size = view.config.block_size
     room = (view.config.num_blocks_for(num_tokens) + num_spare) * block_size - num_tokens
-    ahead = window.base + len(window.token_ids) - position
     width = view.widths.first(request.max_draft_tokens)
     most = min(width, request.max_length - num_tokens - 1)
     return max(0, min(most, budget, room, ahead))

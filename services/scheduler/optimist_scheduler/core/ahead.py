@@ -1,13 +1,10 @@
 """Whether a plan is worth sending before the results of those in flight are known."""
 
 import numpy as np
-import numpy.typing as npt
 
-from optimist_scheduler.core.requests import Int32Array
+from optimist_scheduler.core.arrays import FloatArray, Int32Array
 from optimist_scheduler.core.schedule import ScheduleDecision
 from optimist_scheduler.core.state import SchedulerState
-
-FloatArray = npt.NDArray[np.floating]
 
 LEAST_CHANCE = 0.9
 """Chance that all drafts in flight are accepted, from which on a row is planned ahead of them."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from optimist_scheduler.core.arrays import Int32Array
 from optimist_scheduler.core.plan import Admission, Plan
-from optimist_scheduler.core.requests import Int32Array
 from optimist_scheduler.core.schedule import ScheduleDecision
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
 from optimist_scheduler.core.window import Window

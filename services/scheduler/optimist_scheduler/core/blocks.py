@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_scheduler.core.requests import Int32Array
+from optimist_scheduler.core.arrays import Int32Array
 
 
 class BlockPool:

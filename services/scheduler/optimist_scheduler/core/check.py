@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from optimist_scheduler.core.arrays import BoolArray
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.plan import StepResult
-from optimist_scheduler.core.requests import BoolArray, Rows
+from optimist_scheduler.core.requests import Rows
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
 
 
@@ -18,18 +19,16 @@ def find_step(state: SchedulerState, result: StepResult) -> StepInFlight | None:
     Raises:
         ResultError: Its turn has not come.
     """
+    oldest = state.in_flight[0].sequence if state.in_flight else state.num_plans + 1
+    leased = state.leased[0] if state.leased else None
     if result.repeat == 0:
-        if state.in_flight and result.sequence == state.in_flight[0].sequence:
+        if state.in_flight and result.sequence == oldest:
             return state.in_flight[0]
-        oldest = state.in_flight[0].sequence if state.in_flight else state.num_plans + 1
-    else:
-        leased = state.leased[0] if state.leased else None
-        if leased and result.sequence == leased.sequence:
-            if result.repeat == leased.num_runs <= leased.num_repeats:
-                return leased
-            if result.repeat >= leased.num_runs:
-                raise ResultError(f"repeat: {result.repeat} instead of {leased.num_runs}")
-        oldest = state.in_flight[0].sequence if state.in_flight else state.num_plans + 1
+    elif leased and result.sequence == leased.sequence:
+        if result.repeat == leased.num_runs <= leased.num_repeats:
+            return leased
+        if result.repeat >= leased.num_runs:
+            raise ResultError(f"repeat: {result.repeat} instead of {leased.num_runs}")
     if result.sequence < oldest:
         return None
     raise ResultError(f"sequence: {result.sequence} instead of {oldest}")

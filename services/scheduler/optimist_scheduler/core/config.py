@@ -5,6 +5,15 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
+def require_token_per_request(max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    """Raises ValueError if more requests may run than a pass has tokens."""
+    if max_num_seqs > max_num_batched_tokens:
+        raise ValueError(
+            f"max_num_seqs: must be at most max_num_batched_tokens ({max_num_batched_tokens}), "
+            f"so that each request gets a token in each pass, not {max_num_seqs}"
+        )
+
+
 class SchedulingOptions(BaseModel):
     """What the user chooses, whatever the worker is like."""
 
@@ -70,12 +79,7 @@ class EngineConfig(SchedulingOptions):
 
     @model_validator(mode="after")
     def _every_row_gets_a_token(self) -> Self:
-        if self.max_num_seqs > self.max_num_batched_tokens:
-            raise ValueError(
-                f"max_num_seqs: must be at most max_num_batched_tokens "
-                f"({self.max_num_batched_tokens}), so that each request gets a token in each pass, "
-                f"not {self.max_num_seqs}"
-            )
+        require_token_per_request(self.max_num_seqs, self.max_num_batched_tokens)
         return self
 
     @property

@@ -6,11 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from optimist_scheduler.core.acceptance import expected_accepted
+from optimist_scheduler.core.arrays import BoolArray, FloatArray, Int32Array
 from optimist_scheduler.core.cost import CostCurve
-
-Int32Array = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,16 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from optimist_scheduler.core.account import num_rejected_tokens
+from optimist_scheduler.core.arrays import BoolArray, Int32Array, Int64Array
 from optimist_scheduler.core.output import Ended, Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.plan import StepResult
-from optimist_scheduler.core.requests import (
-    NO_SLOT,
-    BoolArray,
-    Int32Array,
-    Int64Array,
-    Request,
-    Rows,
-)
+from optimist_scheduler.core.requests import NO_SLOT, Request, Rows
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
 
 

@@ -16,11 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array
 from optimist_scheduler.core.cost import CostCurve
-
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
-BoolArray = npt.NDArray[np.bool_]
 
 MIN_GAIN = 1.02
 """Drafts have to raise the goodput of a pass without drafts by this factor."""

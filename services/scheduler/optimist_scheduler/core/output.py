@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimist_scheduler.core.requests import Int32Array, Int64Array
+from optimist_scheduler.core.arrays import Int32Array, Int64Array
 
 
 class FinishReason(Enum):

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from optimist_scheduler.core.requests import Int32Array, Request
+from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.requests import Request
 from optimist_scheduler.core.window import Window
 
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from optimist_scheduler.core.requests import Int32Array
+from optimist_scheduler.core.arrays import Int32Array
 
 
 def hash_blocks(

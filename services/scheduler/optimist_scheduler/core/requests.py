@@ -5,14 +5,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from optimist_common.sampling import SamplingParams
+from optimist_scheduler.core.arrays import Int32Array, Int64Array
 from optimist_scheduler.core.window import Window
-
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 NO_SLOT = -1
 
@@ -245,10 +241,11 @@ class RequestTable:
         """Writes a window to its place in the sequence; returns its end, 0 if it does not agree."""
         if window is None:
             return 0
-        start = int(self.num_prompt_tokens[slot]) + window.base
-        if self.num_tokens[slot] < start or not window.agrees(self.tokens(slot)[start:]):
+        end = window.find_end(self.tokens(slot), int(self.num_prompt_tokens[slot]))
+        if end == 0:
             return 0
-        end = min(start + len(window.token_ids), self.expected.shape[1])
+        start = end - len(window.token_ids)
+        end = min(end, self.expected.shape[1])
         self.expected[slot, start:end] = window.token_ids[: end - start]
         self.window_shift[slot] = window.prediction_offset - start
         return end

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimist_scheduler.core.requests import BoolArray, Int32Array, Rows
+from optimist_scheduler.core.arrays import BoolArray, Int32Array
+from optimist_scheduler.core.requests import Rows
 from optimist_scheduler.core.view import ScheduleView
 
 
@@ -77,10 +78,7 @@ def plan_rows(
 
 def plan_scarce_rows(view: ScheduleView, slots: Int32Array, num_free: int) -> PlannedRows:
     """Plans those rows, without drafts, that the free blocks hold; the most urgent get theirs."""
-    rows = view.table.gather(slots)
-    known, _ = _share_budget(view, slots, rows, view.config.max_num_batched_tokens, 0)
-    end = rows.num_computed_tokens + rows.num_lease_tokens + known
-    num_new = _lacking_blocks(view, slots, rows, end)
+    known, num_new = _need_of_known_tokens(view, slots)
     fits = (num_new == 0) | (np.cumsum(num_new) <= num_free)
     is_short = bool((~fits & (known > 0)).any())
     drafts = np.zeros_like(known)
@@ -89,10 +87,15 @@ def plan_scarce_rows(view: ScheduleView, slots: Int32Array, num_free: int) -> Pl
 
 def count_needed_blocks(view: ScheduleView) -> Int32Array:
     """Returns how many blocks each running row lacks to hold its known tokens [num_running]."""
-    rows = view.table.gather(view.running)
-    known, _ = _share_budget(view, view.running, rows, view.config.max_num_batched_tokens, 0)
+    return _need_of_known_tokens(view, view.running)[1]
+
+
+def _need_of_known_tokens(view: ScheduleView, slots: Int32Array) -> tuple[Int32Array, Int32Array]:
+    """Returns the known tokens of each slot, and the blocks that it lacks to hold them."""
+    rows = view.table.gather(slots)
+    known, _ = _share_budget(view, slots, rows, view.config.max_num_batched_tokens, 0)
     end = rows.num_computed_tokens + rows.num_lease_tokens + known
-    return _lacking_blocks(view, view.running, rows, end)
+    return known, _lacking_blocks(view, slots, rows, end)
 
 
 def _share_budget(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimist_scheduler.core.admission import AdmittedRow, admit, count_demand, find_victims
-from optimist_scheduler.core.requests import Int32Array
+from optimist_scheduler.core.arrays import Int32Array
 from optimist_scheduler.core.rows import (
     PlannedRows,
     count_needed_blocks,

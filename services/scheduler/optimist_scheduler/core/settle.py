@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from optimist_scheduler.core.arrays import BoolArray
 from optimist_scheduler.core.check import check_result, find_step
 from optimist_scheduler.core.deliver import (
     build_outputs,
@@ -11,7 +12,7 @@ from optimist_scheduler.core.deliver import (
 )
 from optimist_scheduler.core.output import StepOutputs
 from optimist_scheduler.core.plan import StepResult
-from optimist_scheduler.core.requests import BoolArray, Rows, SlotStatus
+from optimist_scheduler.core.requests import Rows, SlotStatus
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
 
 WIDTH_INTERVAL = 8

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimist_scheduler.core.account import PredictionAccounts
+from optimist_scheduler.core.arrays import Int32Array
 from optimist_scheduler.core.blocks import BlockPool
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.prefix import hash_blocks
 from optimist_scheduler.core.queue import WaitingQueue
-from optimist_scheduler.core.requests import NO_SLOT, Int32Array, Request, RequestTable, SlotStatus
+from optimist_scheduler.core.requests import NO_SLOT, Request, RequestTable, SlotStatus
 from optimist_scheduler.core.stats import SchedulerStats
 from optimist_scheduler.core.stops import StopTokens
 from optimist_scheduler.core.validate import MAX_PREDICTED_TOKENS

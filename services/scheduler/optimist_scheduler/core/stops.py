@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from optimist_scheduler.core.requests import BoolArray, Int32Array
+from optimist_scheduler.core.arrays import BoolArray, Int32Array
 
 
 class StopTokens:

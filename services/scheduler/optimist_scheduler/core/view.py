@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimist_scheduler.core.arrays import Int32Array
 from optimist_scheduler.core.blocks import BlockPool
 from optimist_scheduler.core.config import EngineConfig
-from optimist_scheduler.core.requests import Int32Array, Request, RequestTable
+from optimist_scheduler.core.requests import Request, RequestTable
 from optimist_scheduler.core.width import DraftWidths
 
 NO_SLOTS: Int32Array = np.empty(0, np.int32)

@@ -3,17 +3,13 @@
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from optimist_scheduler.core.acceptance import Acceptance
 from optimist_scheduler.core.adaptive import START_WIDTH, AdaptiveWidths
+from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array
 from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.crossover import choose_crossover
 from optimist_scheduler.core.goodput import choose_goodput
-
-Int32Array = npt.NDArray[np.int32]
-Float32Array = npt.NDArray[np.float32]
-BoolArray = npt.NDArray[np.bool_]
 
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
 

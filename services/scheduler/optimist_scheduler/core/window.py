@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from optimist_scheduler.core.arrays import Int32Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,13 +17,23 @@ class Window:
     """Output position of the first token; 0 is the first generated one."""
     prediction_offset: int
     """Position in the prediction of the first token."""
-    token_ids: npt.NDArray[np.int32]
+    token_ids: Int32Array
     """The expected tokens; empty when nothing is expected."""
 
-    def agrees(self, token_ids: npt.NDArray[np.int32]) -> bool:
-        """Tells whether output tokens from `base` on equal the window's, as far as it goes."""
-        most = min(len(token_ids), len(self.token_ids))
-        return np.array_equal(self.token_ids[:most], token_ids[:most])
+    def find_end(self, token_ids: Int32Array, num_prompt_tokens: int) -> int:
+        """Returns the length of a sequence at the window's end.
+
+        0 if the sequence has not reached the window, or says something else.
+
+        Args:
+            token_ids: Prompt and output [num_tokens].
+            num_prompt_tokens: How many of them are prompt.
+        """
+        start = num_prompt_tokens + self.base
+        since = token_ids[start : start + len(self.token_ids)]
+        if len(token_ids) < start or not np.array_equal(self.token_ids[: len(since)], since):
+            return 0
+        return start + len(self.token_ids)
 
 
 def is_valid(window: Window, num_predicted_tokens: int, vocab_size: int) -> bool:
