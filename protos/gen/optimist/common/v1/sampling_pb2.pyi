@@ -32,6 +32,7 @@ class SamplingParams(_message.Message):
     FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
     LOGIT_BIAS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     LOGIT_BIAS_VALUES_FIELD_NUMBER: _builtins.int
+    GRAMMAR_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits; 0 takes the most likely token and uses no noise."""
     top_k: _builtins.int
@@ -52,6 +53,8 @@ class SamplingParams(_message.Message):
     """Token ids with a bias, little-endian int32 [num_biases]."""
     logit_bias_values: _builtins.bytes
     """The bias added to each of those logits, little-endian float32 [num_biases]."""
+    grammar: _builtins.str
+    """A grammar in llguidance's Lark dialect that the output has to follow; empty for none."""
     def __init__(
         self,
         *,
@@ -65,10 +68,11 @@ class SamplingParams(_message.Message):
         frequency_penalty: _builtins.float = ...,
         logit_bias_token_ids: _builtins.bytes = ...,
         logit_bias_values: _builtins.bytes = ...,
+        grammar: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["frequency_penalty", b"frequency_penalty", "logit_bias_token_ids", b"logit_bias_token_ids", "logit_bias_values", b"logit_bias_values", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "logit_bias_token_ids", b"logit_bias_token_ids", "logit_bias_values", b"logit_bias_values", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -159,6 +159,7 @@ class Window(_message.Message):
     BASE_FIELD_NUMBER: _builtins.int
     PREDICTION_OFFSET_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    ALTERNATIVES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifies the request."""
     epoch: _builtins.int
@@ -169,6 +170,10 @@ class Window(_message.Message):
     """Position in the prediction of the first of token_ids."""
     token_ids: _builtins.bytes
     """Expected tokens, little-endian int32; empty when the cursor is lost or the prediction used up."""
+    @_builtins.property
+    def alternatives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alternative]:
+        """Other continuations, most likely first."""
+
     def __init__(
         self,
         *,
@@ -177,14 +182,45 @@ class Window(_message.Message):
         base: _builtins.int = ...,
         prediction_offset: _builtins.int = ...,
         token_ids: _builtins.bytes = ...,
+        alternatives: _abc.Iterable[Global___Alternative] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "epoch", b"epoch", "prediction_offset", b"prediction_offset", "request_id", b"request_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "base", b"base", "epoch", b"epoch", "prediction_offset", b"prediction_offset", "request_id", b"request_id", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Window: _TypeAlias = Window  # noqa: Y015
+
+@_typing.final
+class Alternative(_message.Message):
+    """A continuation that departs from a window."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    PREDICTION_OFFSET_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """Index in the window's token_ids of the token in whose place token_ids begins."""
+    prediction_offset: _builtins.int
+    """Position in the prediction of the first of token_ids."""
+    token_ids: _builtins.bytes
+    """The tokens, the first one different from the window's."""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        prediction_offset: _builtins.int = ...,
+        token_ids: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "prediction_offset", b"prediction_offset", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Alternative: _TypeAlias = Alternative  # noqa: Y015
 
 @_typing.final
 class Gap(_message.Message):

@@ -110,6 +110,7 @@ class DescribeResponse(_message.Message):
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     NUM_RUNNING_FIELD_NUMBER: _builtins.int
     NUM_WAITING_FIELD_NUMBER: _builtins.int
+    IS_SYNTHETIC_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name or directory the worker's weights came from."""
     vocab_size: _builtins.int
@@ -124,6 +125,8 @@ class DescribeResponse(_message.Message):
     """Requests that are running."""
     num_waiting: _builtins.int
     """Requests that wait."""
+    is_synthetic: _builtins.bool
+    """Whether drafts are accepted by chance and not by the model: the text is meaningless, for benchmarks only."""
     def __init__(
         self,
         *,
@@ -134,10 +137,11 @@ class DescribeResponse(_message.Message):
         eos_token_ids: _builtins.bytes = ...,
         num_running: _builtins.int = ...,
         num_waiting: _builtins.int = ...,
+        is_synthetic: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eos_token_ids", b"eos_token_ids", "kv_capacity_tokens", b"kv_capacity_tokens", "max_model_len", b"max_model_len", "model", b"model", "num_running", b"num_running", "num_waiting", b"num_waiting", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "kv_capacity_tokens", b"kv_capacity_tokens", "max_model_len", b"max_model_len", "model", b"model", "num_running", b"num_running", "num_waiting", b"num_waiting", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -499,6 +503,7 @@ class ConnectResponse(_message.Message):
     NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     REPLIES_FIELD_NUMBER: _builtins.int
+    DRAFT_SOURCES_FIELD_NUMBER: _builtins.int
     handles: _builtins.bytes
     """Handles of the requests that got tokens."""
     num_tokens: _builtins.bytes
@@ -506,7 +511,9 @@ class ConnectResponse(_message.Message):
     token_ids: _builtins.bytes
     """The new tokens of all requests, one after the other [sum(num_tokens)]."""
     num_accepted_tokens: _builtins.bytes
-    """How many of each request's new tokens, from the front, were predicted ones."""
+    """How many of each request's new tokens, from the front, were drafts."""
+    draft_sources: _builtins.bytes
+    """Where each request's drafts came from, a DraftSource."""
     @_builtins.property
     def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finished]:
         """Requests that ended with this step, or could not be added."""
@@ -524,10 +531,11 @@ class ConnectResponse(_message.Message):
         num_accepted_tokens: _builtins.bytes = ...,
         finished: _abc.Iterable[Global___Finished] | None = ...,
         replies: _abc.Iterable[Global___Reply] | None = ...,
+        draft_sources: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "handles", b"handles", "num_accepted_tokens", b"num_accepted_tokens", "num_tokens", b"num_tokens", "replies", b"replies", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_sources", b"draft_sources", "finished", b"finished", "handles", b"handles", "num_accepted_tokens", b"num_accepted_tokens", "num_tokens", b"num_tokens", "replies", b"replies", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -545,6 +553,7 @@ class Finished(_message.Message):
     ACCEPTED_PREDICTION_TOKENS_FIELD_NUMBER: _builtins.int
     REJECTED_PREDICTION_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_PASSES_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_BY_SOURCE_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream."""
     reason: Global___FinishReason.ValueType
@@ -557,6 +566,8 @@ class Finished(_message.Message):
     """Positions of the prediction that were verified and never kept."""
     num_passes: _builtins.int
     """Forward passes that emitted tokens of this request."""
+    num_tokens_by_source: _builtins.bytes
+    """Delivered tokens by where they came from, indexed by DraftSource; UNSPECIFIED counts the target's own."""
     def __init__(
         self,
         *,
@@ -566,10 +577,11 @@ class Finished(_message.Message):
         accepted_prediction_tokens: _builtins.int = ...,
         rejected_prediction_tokens: _builtins.int = ...,
         num_passes: _builtins.int = ...,
+        num_tokens_by_source: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "handle", b"handle", "message", b"message", "num_passes", b"num_passes", "reason", b"reason", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "handle", b"handle", "message", b"message", "num_passes", b"num_passes", "num_tokens_by_source", b"num_tokens_by_source", "reason", b"reason", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,30 +22,33 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from optimist.common.v1 import draft_source_pb2 as optimist_dot_common_dot_v1_dot_draft__source__pb2
 from optimist.common.v1 import sampling_pb2 as optimist_dot_common_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1foptimist/worker/v1/worker.proto\x12\x12optimist.worker.v1\x1a!optimist/common/v1/sampling.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xeb\x01\n\x10\x44\x65scribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\x05\x12\x15\n\rmax_model_len\x18\x03 \x01(\x05\x12\x12\n\nblock_size\x18\x04 \x01(\x05\x12\x12\n\nnum_blocks\x18\x05 \x01(\x05\x12\x14\n\x0cmax_num_seqs\x18\x06 \x01(\x05\x12\x1e\n\x16max_num_batched_tokens\x18\x07 \x01(\x05\x12\x15\n\reos_token_ids\x18\x08 \x01(\x0c\x12\x17\n\x0f\x63ost_num_tokens\x18\t \x01(\x0c\x12\x0f\n\x07\x63ost_us\x18\n \x01(\x0c\"\x9e\x02\n\x0e\x45xecuteRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x16\n\x0ereleased_slots\x18\x02 \x01(\x0c\x12\x31\n\nadmissions\x18\x03 \x03(\x0b\x32\x1d.optimist.worker.v1.Admission\x12+\n\x07windows\x18\x04 \x03(\x0b\x32\x1a.optimist.worker.v1.Window\x12\r\n\x05slots\x18\x05 \x01(\x0c\x12\x18\n\x10num_known_tokens\x18\x06 \x01(\x0c\x12\x18\n\x10num_draft_tokens\x18\x07 \x01(\x0c\x12\x16\n\x0enum_new_blocks\x18\x08 \x01(\x0c\x12\x12\n\nnew_blocks\x18\t \x01(\x0c\x12\x13\n\x0bnum_repeats\x18\n \x01(\x05\"\xe8\x01\n\tAdmission\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\x05\x12\x34\n\x08sampling\x18\x05 \x01(\x0b\x32\".optimist.common.v1.SamplingParams\x12\x15\n\rcached_blocks\x18\x06 \x01(\x0c\x12\x12\n\nmax_length\x18\x07 \x01(\x05\x12\x12\n\nmin_length\x18\x08 \x01(\x05\x12\x16\n\x0estop_token_ids\x18\t \x01(\x0c\"7\n\x06Window\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\"\x9f\x02\n\x0f\x45xecuteResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\r\n\x05slots\x18\x02 \x01(\x0c\x12\x0f\n\x07lengths\x18\x03 \x01(\x0c\x12\x1a\n\x12num_emitted_tokens\x18\x04 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x05 \x01(\x0c\x12\x1a\n\x12num_drafted_tokens\x18\x06 \x01(\x0c\x12\x1b\n\x13num_accepted_tokens\x18\x07 \x01(\x0c\x12,\n\x06\x65rrors\x18\x08 \x03(\x0b\x32\x1c.optimist.worker.v1.RowError\x12\x0f\n\x07step_ns\x18\t \x01(\x03\x12\x0e\n\x06repeat\x18\n \x01(\x05\x12\x12\n\nnum_tokens\x18\x0b \x01(\x05\x12\x0f\n\x07idle_ns\x18\x0c \x01(\x03\")\n\x08RowError\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t2\xbe\x01\n\rWorkerService\x12U\n\x08\x44\x65scribe\x12#.optimist.worker.v1.DescribeRequest\x1a$.optimist.worker.v1.DescribeResponse\x12V\n\x07\x45xecute\x12\".optimist.worker.v1.ExecuteRequest\x1a#.optimist.worker.v1.ExecuteResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1foptimist/worker/v1/worker.proto\x12\x12optimist.worker.v1\x1a%optimist/common/v1/draft_source.proto\x1a!optimist/common/v1/sampling.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xfe\x02\n\x10\x44\x65scribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\x05\x12\x15\n\rmax_model_len\x18\x03 \x01(\x05\x12\x12\n\nblock_size\x18\x04 \x01(\x05\x12\x12\n\nnum_blocks\x18\x05 \x01(\x05\x12\x14\n\x0cmax_num_seqs\x18\x06 \x01(\x05\x12\x1e\n\x16max_num_batched_tokens\x18\x07 \x01(\x05\x12\x15\n\reos_token_ids\x18\x08 \x01(\x0c\x12\x17\n\x0f\x63ost_num_tokens\x18\t \x01(\x0c\x12\x0f\n\x07\x63ost_us\x18\n \x01(\x0c\x12\x30\n\x07\x64rafter\x18\x0b \x01(\x0e\x32\x1f.optimist.common.v1.DraftSource\x12\x1a\n\x12max_drafter_tokens\x18\x0c \x01(\x05\x12\x19\n\x11max_drafter_depth\x18\r \x01(\x05\x12\x12\n\ndrafter_us\x18\x0e \x01(\x0c\x12\x14\n\x0cis_synthetic\x18\x0f \x01(\x08\"\x9e\x02\n\x0e\x45xecuteRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x16\n\x0ereleased_slots\x18\x02 \x01(\x0c\x12\x31\n\nadmissions\x18\x03 \x03(\x0b\x32\x1d.optimist.worker.v1.Admission\x12+\n\x07windows\x18\x04 \x03(\x0b\x32\x1a.optimist.worker.v1.Window\x12\r\n\x05slots\x18\x05 \x01(\x0c\x12\x18\n\x10num_known_tokens\x18\x06 \x01(\x0c\x12\x18\n\x10num_draft_tokens\x18\x07 \x01(\x0c\x12\x16\n\x0enum_new_blocks\x18\x08 \x01(\x0c\x12\x12\n\nnew_blocks\x18\t \x01(\x0c\x12\x13\n\x0bnum_repeats\x18\n \x01(\x05\"\xe8\x01\n\tAdmission\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\x05\x12\x34\n\x08sampling\x18\x05 \x01(\x0b\x32\".optimist.common.v1.SamplingParams\x12\x15\n\rcached_blocks\x18\x06 \x01(\x0c\x12\x12\n\nmax_length\x18\x07 \x01(\x05\x12\x12\n\nmin_length\x18\x08 \x01(\x05\x12\x16\n\x0estop_token_ids\x18\t \x01(\x0c\"n\n\x06Window\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x35\n\x0c\x61lternatives\x18\x04 \x03(\x0b\x32\x1f.optimist.worker.v1.Alternative\"0\n\x0b\x41lternative\x12\x0e\n\x06offset\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\"\xc8\x02\n\x0f\x45xecuteResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\r\n\x05slots\x18\x02 \x01(\x0c\x12\x0f\n\x07lengths\x18\x03 \x01(\x0c\x12\x1a\n\x12num_emitted_tokens\x18\x04 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x05 \x01(\x0c\x12\x1a\n\x12num_drafted_tokens\x18\x06 \x01(\x0c\x12\x1b\n\x13num_accepted_tokens\x18\x07 \x01(\x0c\x12,\n\x06\x65rrors\x18\x08 \x03(\x0b\x32\x1c.optimist.worker.v1.RowError\x12\x0f\n\x07step_ns\x18\t \x01(\x03\x12\x0e\n\x06repeat\x18\n \x01(\x05\x12\x12\n\nnum_tokens\x18\x0b \x01(\x05\x12\x0f\n\x07idle_ns\x18\x0c \x01(\x03\x12\x15\n\rdraft_sources\x18\r \x01(\x0c\x12\x10\n\x08\x64raft_ns\x18\x0e \x01(\x03\")\n\x08RowError\x12\x0c\n\x04slot\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t2\xbe\x01\n\rWorkerService\x12U\n\x08\x44\x65scribe\x12#.optimist.worker.v1.DescribeRequest\x1a$.optimist.worker.v1.DescribeResponse\x12V\n\x07\x45xecute\x12\".optimist.worker.v1.ExecuteRequest\x1a#.optimist.worker.v1.ExecuteResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'optimist.worker.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DESCRIBEREQUEST']._serialized_start=90
-  _globals['_DESCRIBEREQUEST']._serialized_end=107
-  _globals['_DESCRIBERESPONSE']._serialized_start=110
-  _globals['_DESCRIBERESPONSE']._serialized_end=345
-  _globals['_EXECUTEREQUEST']._serialized_start=348
-  _globals['_EXECUTEREQUEST']._serialized_end=634
-  _globals['_ADMISSION']._serialized_start=637
-  _globals['_ADMISSION']._serialized_end=869
-  _globals['_WINDOW']._serialized_start=871
-  _globals['_WINDOW']._serialized_end=926
-  _globals['_EXECUTERESPONSE']._serialized_start=929
-  _globals['_EXECUTERESPONSE']._serialized_end=1216
-  _globals['_ROWERROR']._serialized_start=1218
-  _globals['_ROWERROR']._serialized_end=1259
-  _globals['_WORKERSERVICE']._serialized_start=1262
-  _globals['_WORKERSERVICE']._serialized_end=1452
+  _globals['_DESCRIBEREQUEST']._serialized_start=129
+  _globals['_DESCRIBEREQUEST']._serialized_end=146
+  _globals['_DESCRIBERESPONSE']._serialized_start=149
+  _globals['_DESCRIBERESPONSE']._serialized_end=531
+  _globals['_EXECUTEREQUEST']._serialized_start=534
+  _globals['_EXECUTEREQUEST']._serialized_end=820
+  _globals['_ADMISSION']._serialized_start=823
+  _globals['_ADMISSION']._serialized_end=1055
+  _globals['_WINDOW']._serialized_start=1057
+  _globals['_WINDOW']._serialized_end=1167
+  _globals['_ALTERNATIVE']._serialized_start=1169
+  _globals['_ALTERNATIVE']._serialized_end=1217
+  _globals['_EXECUTERESPONSE']._serialized_start=1220
+  _globals['_EXECUTERESPONSE']._serialized_end=1548
+  _globals['_ROWERROR']._serialized_start=1550
+  _globals['_ROWERROR']._serialized_end=1591
+  _globals['_WORKERSERVICE']._serialized_start=1594
+  _globals['_WORKERSERVICE']._serialized_end=1784
 # @@protoc_insertion_point(module_scope)

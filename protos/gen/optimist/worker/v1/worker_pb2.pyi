@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from optimist.common.v1 import draft_source_pb2 as _draft_source_pb2
 from optimist.common.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
 import sys
@@ -48,6 +49,11 @@ class DescribeResponse(_message.Message):
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     COST_NUM_TOKENS_FIELD_NUMBER: _builtins.int
     COST_US_FIELD_NUMBER: _builtins.int
+    DRAFTER_FIELD_NUMBER: _builtins.int
+    MAX_DRAFTER_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_DRAFTER_DEPTH_FIELD_NUMBER: _builtins.int
+    DRAFTER_US_FIELD_NUMBER: _builtins.int
+    IS_SYNTHETIC_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name or directory the weights came from."""
     vocab_size: _builtins.int
@@ -68,6 +74,18 @@ class DescribeResponse(_message.Message):
     """Token counts of passes that were timed at start, ascending; empty if none was."""
     cost_us: _builtins.bytes
     """How long a pass of as many tokens took, in microseconds; one element per cost_num_tokens."""
+    drafter: _draft_source_pb2.DraftSource.ValueType
+    """What drafts for rows whose window has nothing to draft from; UNSPECIFIED if nothing does."""
+    max_drafter_tokens: _builtins.int
+    """Most drafts of one row that the drafter makes, all branches of a tree together."""
+    max_drafter_depth: _builtins.int
+    """Most of them that can be accepted: less than max_drafter_tokens if it drafts trees."""
+    drafter_us: _builtins.bytes
+    """How long the drafter takes for one row, by the depth of its drafts from 1 to max_drafter_depth, in
+    microseconds; empty if it was not timed.
+    """
+    is_synthetic: _builtins.bool
+    """Whether drafts are accepted by chance and not by the model: the text is meaningless, for benchmarks only."""
     def __init__(
         self,
         *,
@@ -81,10 +99,15 @@ class DescribeResponse(_message.Message):
         eos_token_ids: _builtins.bytes = ...,
         cost_num_tokens: _builtins.bytes = ...,
         cost_us: _builtins.bytes = ...,
+        drafter: _draft_source_pb2.DraftSource.ValueType = ...,
+        max_drafter_tokens: _builtins.int = ...,
+        max_drafter_depth: _builtins.int = ...,
+        drafter_us: _builtins.bytes = ...,
+        is_synthetic: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "eos_token_ids", b"eos_token_ids", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "drafter", b"drafter", "drafter_us", b"drafter_us", "eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "max_drafter_depth", b"max_drafter_depth", "max_drafter_tokens", b"max_drafter_tokens", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -117,7 +140,9 @@ class ExecuteRequest(_message.Message):
     num_known_tokens: _builtins.bytes
     """Known tokens to compute per row: a prefill chunk, or 1 in decode."""
     num_draft_tokens: _builtins.bytes
-    """Most drafts to verify behind them per row; 0 unless the known tokens reach the row's end."""
+    """Most drafts to verify behind them per row; 0 unless the known tokens reach the row's end. They come from
+    the row's window, or where that has none from the drafter.
+    """
     num_new_blocks: _builtins.bytes
     """New KV blocks per row, appended to the row's block table."""
     new_blocks: _builtins.bytes
@@ -223,26 +248,58 @@ class Window(_message.Message):
     SLOT_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    ALTERNATIVES_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
     """Slot the window is for."""
     base: _builtins.int
     """Output position (0 is the first generated token) of the window's first token."""
     token_ids: _builtins.bytes
     """The expected tokens."""
+    @_builtins.property
+    def alternatives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alternative]:
+        """Other continuations, most likely first; verified beside the window as branches of a tree."""
+
     def __init__(
         self,
         *,
         slot: _builtins.int = ...,
         base: _builtins.int = ...,
         token_ids: _builtins.bytes = ...,
+        alternatives: _abc.Iterable[Global___Alternative] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "slot", b"slot", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "base", b"base", "slot", b"slot", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Window: _TypeAlias = Window  # noqa: Y015
+
+@_typing.final
+class Alternative(_message.Message):
+    """A continuation that departs from a window."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    """Index in the window's token_ids of the token in whose place token_ids begins."""
+    token_ids: _builtins.bytes
+    """The tokens, the first one different from the window's."""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        token_ids: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Alternative: _TypeAlias = Alternative  # noqa: Y015
 
 @_typing.final
 class ExecuteResponse(_message.Message):
@@ -262,6 +319,8 @@ class ExecuteResponse(_message.Message):
     REPEAT_FIELD_NUMBER: _builtins.int
     NUM_TOKENS_FIELD_NUMBER: _builtins.int
     IDLE_NS_FIELD_NUMBER: _builtins.int
+    DRAFT_SOURCES_FIELD_NUMBER: _builtins.int
+    DRAFT_NS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of the plan."""
     slots: _builtins.bytes
@@ -275,7 +334,7 @@ class ExecuteResponse(_message.Message):
     num_drafted_tokens: _builtins.bytes
     """Drafts that were verified per row; at most the plan's, fewer where the window ended or did not fit."""
     num_accepted_tokens: _builtins.bytes
-    """Drafts that were accepted per row."""
+    """Drafts that were accepted per row; the first as many of its new tokens."""
     step_ns: _builtins.int
     """Time from plan to result in the worker, in nanoseconds."""
     repeat: _builtins.int
@@ -284,6 +343,10 @@ class ExecuteResponse(_message.Message):
     """Tokens that the pass was fed, drafts included."""
     idle_ns: _builtins.int
     """Time for which the worker had nothing to run before this step, in nanoseconds."""
+    draft_sources: _builtins.bytes
+    """Where each row's drafts came from, a DraftSource; UNSPECIFIED where there was none."""
+    draft_ns: _builtins.int
+    """How much of step_ns the drafter took, in nanoseconds."""
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowError]:
         """Rows that failed; they emitted nothing and their slots still have to be released."""
@@ -303,10 +366,12 @@ class ExecuteResponse(_message.Message):
         repeat: _builtins.int = ...,
         num_tokens: _builtins.int = ...,
         idle_ns: _builtins.int = ...,
+        draft_sources: _builtins.bytes = ...,
+        draft_ns: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_tokens", b"num_tokens", "repeat", b"repeat", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_ns", b"draft_ns", "draft_sources", b"draft_sources", "errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_tokens", b"num_tokens", "repeat", b"repeat", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

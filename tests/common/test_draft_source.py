@@ -1,0 +1,10 @@
+"""Tests of the draft sources."""
+
+from optimist.common.v1 import draft_source_pb2
+from optimist_common.draft_source import DraftSource
+
+
+def test_numbers_are_those_of_the_contract() -> None:
+    names = {0: "UNSPECIFIED", **{source: source.name for source in list(DraftSource)[1:]}}
+    contract = draft_source_pb2.DraftSource.items()
+    assert dict(contract) == {f"DRAFT_SOURCE_{name}": int(n) for n, name in names.items()}
