@@ -1,0 +1,62 @@
+"""The drafts of all rows of a step, chains or trees, as padded tensors."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class Drafts:
+    """R rows of at most K nodes; only the first `num_tokens` nodes of a row mean anything.
+
+    A node is an index into its row. Node -1 is the row's last known token, behind which all of its
+    drafts hang. What is padded must still be a valid index: any parent in [-1, K).
+    """
+
+    token_ids: Tensor
+    """Int64 `[R, K]`."""
+    num_tokens: Tensor
+    """Nodes of each row, int64 `[R]`."""
+    sources: Tensor
+    """`DraftSource` of each row, int64 `[R]`."""
+    parents: Tensor | None = None
+    """Each node's parent, int64 `[R, K]`, or None if all rows are chains.
+
+    Parents come before their children, and siblings have different tokens.
+    """
+    max_siblings: int = 1
+    """Most children that any node has, known to the host; 1 for chains."""
+    probabilities: Tensor | None = None
+    """The distribution from which each node was drawn, float32 `[R, K, V]`, or None if none was.
+
+    Siblings are drawn in their order without replacement: the distribution of each leaves out those
+    before it, and sums to 1. Whether a node is in the tree must not depend on what was drawn.
+    """
+    is_certain: Tensor | None = None
+    """Rows whose nodes were not drawn by chance, bool `[R]`; their probabilities do not count.
+
+    None: all rows if there are no probabilities, else none.
+    """
+
+    @property
+    def num_rows(self) -> int:
+        """R."""
+        return self.token_ids.shape[0]
+
+    @property
+    def max_tokens(self) -> int:
+        """K."""
+        return self.token_ids.shape[1]
+
+    @property
+    def is_node(self) -> Tensor:
+        """Which places hold a draft rather than padding, bool `[R, K]`."""
+        nodes = torch.arange(self.max_tokens, device=self.token_ids.device)
+        return nodes < self.num_tokens[:, None]
+
+
+def no_drafts(num_rows: int, device: torch.device) -> Drafts:
+    """Returns the drafts of rows that have none; K is 0."""
+    zeros = torch.zeros(num_rows, dtype=torch.int64, device=device)
+    return Drafts(zeros[:, None][:, :0], zeros, zeros)
