@@ -1,0 +1,129 @@
+"""Files of draft heads: a config.json and safetensors, checked before use."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError, safe_open
+
+from optimist_common.errors import SetupError
+
+FLAG = "--drafter-model"
+_PICKLED = ("*.bin", "*.pt", "*.pth")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What the files of a head say, before it is known to fit."""
+
+    name: str
+    config: dict[str, Any]
+    weights: dict[str, torch.Tensor]
+
+    def size(self, *fields: str) -> int:
+        """Returns the first of some fields of the config, a count of at least one.
+
+        Raises:
+            SetupError: None of them is there, or it is no such number.
+        """
+        for field in fields:
+            value = self.config.get(field)
+            if value is not None:
+                if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                    raise self.refuse(f"its config.json says {field}: {value!r}, not a count")
+                return value
+        raise self.refuse(f"its config.json lacks {fields[0]}")
+
+    def refuse(self, reason: str) -> SetupError:
+        """Returns the error that says why the checkpoint cannot be used."""
+        return SetupError(f"{FLAG}: {self.name} cannot be used: {reason}")
+
+
+def read_checkpoint(name: str) -> Checkpoint:
+    """Reads a head's directory, or its files from the hub; unpickles nothing.
+
+    Args:
+        name: A directory with config.json and *.safetensors, or a name on the hub.
+
+    Raises:
+        SetupError: It is missing, incomplete, damaged, or has pickled weights only.
+    """
+    directory = _directory(name)
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        pickled = sorted(file for pattern in _PICKLED for file in directory.glob(pattern))
+        if pickled:
+            raise SetupError(
+                f"{FLAG}: {name} has its weights in {pickled[0].name}, a pickle, which can run "
+                "code when it is read; convert it to safetensors (safetensors.torch.save_file)"
+            )
+        raise SetupError(f"{FLAG}: {name} has no *.safetensors; give a directory with weights")
+    weights: dict[str, torch.Tensor] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as opened:
+                weights |= {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise SetupError(f"{FLAG}: {file} is damaged; copy it again ({reason})") from None
+    return Checkpoint(name, _read_config(name, directory), weights)
+
+
+def fit(
+    checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor], module: torch.nn.Module
+) -> None:
+    """Puts weights into a module whose parameters have the same names.
+
+    The parameters take the weights' dtype and device.
+
+    Raises:
+        SetupError: A weight is missing, left over, or has another shape than the module's.
+    """
+    wanted = module.state_dict()
+    missing = [key for key in wanted if key not in weights]
+    if missing:
+        raise checkpoint.refuse(f"it lacks {len(missing)} weights, such as {missing[0]}")
+    unknown = [key for key in weights if key not in wanted]
+    if unknown:
+        raise checkpoint.refuse(
+            f"it has {len(unknown)} weights that this kind of head does not know, "
+            f"such as {unknown[0]}"
+        )
+    for key, parameter in wanted.items():
+        if weights[key].shape != parameter.shape:
+            raise checkpoint.refuse(
+                f"{key} has the shape {list(weights[key].shape)} and not {list(parameter.shape)}; "
+                "it belongs to another target model or its config.json is wrong"
+            )
+    module.load_state_dict(dict(weights), assign=True)
+
+
+def _directory(name: str) -> Path:
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    looks_like_path = path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1
+    if looks_like_path or path.exists():
+        raise SetupError(f"{FLAG}: {name} is not a directory; give one with a config.json")
+    try:
+        return Path(snapshot_download(name, allow_patterns=["config.json", "*.safetensors"]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise SetupError(f"{FLAG}: cannot fetch {name} from the hub: {reason}") from None
+
+
+def _read_config(name: str, directory: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SetupError(f"{FLAG}: {name} has no config.json; put it beside the weights") from None
+    except (OSError, ValueError) as error:
+        raise SetupError(f"{FLAG}: cannot read config.json of {name}: {error}") from None
+    if not isinstance(config, dict):
+        raise SetupError(f"{FLAG}: config.json of {name} is not an object")
+    return config
