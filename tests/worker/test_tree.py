@@ -104,7 +104,7 @@ def test_the_last_of_64_nodes_is_the_sign() -> None:
 @pytest.mark.parametrize("num_rows", [0, 3])
 def test_there_may_be_no_drafts(num_rows: int) -> None:
     drafts = no_drafts(num_rows, CPU)
-    assert (drafts.num_rows, drafts.max_tokens) == (num_rows, 0)
+    assert (drafts.num_rows, drafts.width) == (num_rows, 0)
     assert drafts.is_node.shape == (num_rows, 0)
     parents = chain_parents(num_rows, 0, CPU)
     assert node_depths(parents).shape == ancestor_bits(parents).shape == (num_rows, 0)

@@ -45,14 +45,14 @@ class Drafts:
         return self.token_ids.shape[0]
 
     @property
-    def max_tokens(self) -> int:
+    def width(self) -> int:
         """K."""
         return self.token_ids.shape[1]
 
     @property
     def is_node(self) -> Tensor:
         """Which places hold a draft rather than padding, bool `[R, K]`."""
-        nodes = torch.arange(self.max_tokens, device=self.token_ids.device)
+        nodes = torch.arange(self.width, device=self.token_ids.device)
         return nodes < self.num_tokens[:, None]
 
 
