@@ -9,8 +9,11 @@ import torch
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, StepResult, WindowUpdate
+from optimist_worker.engine import Engine
+from optimist_worker.masks import Masks
 from optimist_worker.model import load_model
 from optimist_worker.runner import Runner
+from optimist_worker.state import DeviceState, Sizes
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 96
@@ -32,9 +35,19 @@ class RowResult(NamedTuple):
     error: str | None
 
 
-def build_runner(path: Path, dtype: str = "float64") -> Runner:
+SIZES = Sizes(
+    num_blocks=NUM_BLOCKS,
+    block_size=BLOCK_SIZE,
+    max_num_seqs=16,
+    max_model_len=MAX_MODEL_LEN,
+    max_num_batched_tokens=2048,
+)
+
+
+def build_runner(path: Path, dtype: str = "float64", sizes: Sizes = SIZES) -> Runner:
     torch.set_num_threads(1)
-    return Runner(load_model(str(path), dtype, "cpu"), NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN)
+    model = load_model(str(path), dtype, "cpu")
+    return Runner(Engine(model, DeviceState(model, sizes), Masks(str(path), model)))
 
 
 def admit(

@@ -6,7 +6,7 @@ from optimist_common.errors import run_or_explain
 from optimist_common.logs import configure_logging
 from optimist_common.server import require_free, run_service
 from optimist_common.settings import load_settings
-from optimist_worker.cost import measure_cost
+from optimist_worker.cost import measure_costs
 from optimist_worker.service import build_runner, serve
 from optimist_worker.settings import WorkerSettings
 
@@ -20,9 +20,8 @@ def main(arguments: list[str] | None = None) -> int:
         # Before the weights are loaded, which may take minutes.
         require_free(settings.host, settings.port)
         runner = build_runner(settings)
-        most_tokens = settings.max_num_batched_tokens
-        curve = measure_cost(runner, most_tokens, settings.cost_seconds)
-        run_service(lambda: serve(settings, runner, curve))
+        costs = measure_costs(runner, settings.cost_seconds)
+        run_service(lambda: serve(settings, runner, costs))
 
     return run_or_explain("optimist worker", start)
 

@@ -10,8 +10,10 @@ from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
 from optimist_worker.core.plan import (
+    MOST_ALTERNATIVES,
     MOST_REPEATS,
     Admission,
+    Alternative,
     Plan,
     PlanError,
     StepResult,
@@ -92,6 +94,8 @@ def encode_result(
         repeat=result.repeat,
         num_tokens=result.num_tokens,
         idle_ns=idle_ns,
+        draft_sources=to_bytes(result.draft_sources),
+        draft_ns=result.draft_ns,
     )
     for slot, message in result.errors.items():
         response.errors.add(slot=slot, message=message)
@@ -172,7 +176,15 @@ def _window(message: worker_pb2.Window, limits: Limits) -> WindowUpdate:
         slot=_slot("windows.slot", message.slot, limits),
         base=message.base,
         token_ids=_column("windows.token_ids", message.token_ids).tolist(),
+        alternatives=[_alternative(part) for part in message.alternatives[:MOST_ALTERNATIVES]],
     )
+
+
+def _alternative(message: worker_pb2.Alternative) -> Alternative:
+    if message.offset < 0:
+        raise PlanError(f"windows.alternatives.offset: must not be negative, not {message.offset}")
+    token_ids = _column("windows.alternatives.token_ids", message.token_ids).tolist()
+    return Alternative(message.offset, token_ids)
 
 
 def _slot(name: str, slot: int, limits: Limits) -> int:

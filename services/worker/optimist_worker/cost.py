@@ -1,26 +1,48 @@
-"""Times forward passes of growing size, before the first request."""
+"""Times passes and drafts of growing size, before the first request."""
 
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.cost import CostCurve, fit_curve, pass_sizes
-from optimist_worker.core.row import Row
-from optimist_worker.core.slot import Slot
+from optimist_worker.core.plan import Admission, Plan, StepResult, WindowUpdate
+from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.runner import Runner
 
 logger = logging.getLogger(__name__)
+
+
+class _PassError(Exception):
+    """A pass that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCosts:
+    """What was timed at start."""
+
+    passes: CostCurve
+    drafter_us: list[int]
+    """Microseconds by the depth of the drafts, from 1 on; empty if there was nothing to time."""
+
 
 _NUM_PASSES = 3
 """Of each size, after one to warm up; the best counts."""
 
 
+def measure_costs(runner: Runner, seconds: float) -> MeasuredCosts:
+    """Times passes and the drafter, each for about half of some seconds; then frees the slots."""
+    share = seconds if runner.engine.drafter is None else seconds / 2
+    costs = MeasuredCosts(measure_cost(runner, share), measure_drafter(runner, share))
+    runner.release_all()
+    return costs
+
+
 def measure_cost(
-    runner: Runner,
-    max_num_batched_tokens: int,
-    seconds: float,
-    clock: Callable[[], float] = time.perf_counter,
+    runner: Runner, seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> CostCurve:
     """Times passes of one row that verifies drafts, from 1 token to as many as fit.
 
@@ -28,13 +50,16 @@ def measure_cost(
 
     Args:
         runner: The worker's, without requests.
-        max_num_batched_tokens: Most tokens of a pass.
         seconds: Most time for all of it; sizes that would take longer are left out. 0 measures
             nothing.
         clock: Returns seconds.
     """
-    pool = runner.pool
-    fitting = min(max_num_batched_tokens, pool.num_blocks * pool.block_size, runner.max_model_len)
+    sizes = runner.engine.state.sizes
+    fitting = min(
+        sizes.max_num_batched_tokens,
+        sizes.num_blocks * sizes.block_size,
+        sizes.max_model_len - 1,
+    )
     times: dict[int, float] = {}
     begin, spent = clock(), 0.0
     for size in pass_sizes(fitting):
@@ -43,8 +68,8 @@ def measure_cost(
             break
         size_begin = clock()
         try:
-            times[size] = _time_pass(runner, size, clock)
-        except RuntimeError as error:
+            times[size] = min(_time_pass(runner, size, clock) for _ in range(1 + _NUM_PASSES))
+        except _PassError as error:
             logger.warning("a pass of %d tokens cannot be timed: %s", size, error)
             break
         spent = clock() - size_begin
@@ -59,21 +84,76 @@ def measure_cost(
     return curve
 
 
+def measure_drafter(
+    runner: Runner, seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> list[int]:
+    """Times the drafter on one row.
+
+    Args:
+        runner: The worker's, without requests.
+        seconds: Most time for all of it; deeper drafts than that allows are left out.
+        clock: Returns seconds.
+
+    Returns:
+        Microseconds by the depth of the drafts, from 1 on, never decreasing; empty if there is no
+        drafter or no time.
+    """
+    drafter = runner.engine.drafter
+    if drafter is None:
+        return []
+    times: dict[int, float] = {}
+    begin = clock()
+    for depth in range(1, drafter.max_depth + 1):
+        if clock() - begin >= seconds:
+            break
+        results = [_time_drafts(runner, drafter, depth) for _ in range(1 + _NUM_PASSES)]
+        times[depth] = min(result.draft_ns for result in results) / 1e9
+    if times:
+        curve = fit_curve(times)
+        logger.info("%d drafts take %d us", curve.num_tokens[-1], curve.microseconds[-1])
+        return curve.microseconds
+    return []
+
+
 def _time_pass(runner: Runner, num_tokens: int, clock: Callable[[], float]) -> float:
-    """Returns the best time of one pass, in seconds, logits and choice of tokens included."""
-    slot = Slot(
-        request_id="cost",
-        token_ids=[0],
-        num_prompt_tokens=1,
-        sampling=SamplingParams(),
-        max_length=runner.max_model_len,
-        block_table=list(range(-(-num_tokens // runner.pool.block_size))),
+    """Returns the time of one pass, in seconds, the choice of tokens included."""
+    _admit(runner, [0] * (num_tokens - 1))
+    plan = _plan(num_tokens - 1, _blocks(runner, num_tokens))
+    start = clock()
+    result = runner.execute(plan)
+    seconds = clock() - start
+    if result.errors:
+        raise _PassError(next(iter(result.errors.values())))
+    return seconds
+
+
+def _time_drafts(runner: Runner, drafter: Drafter, depth: int) -> StepResult:
+    """Returns the result of a pass with drafts of some depth, behind one that has emitted."""
+    num_drafts = -(-depth * drafter.max_tokens // drafter.max_depth)
+    _admit(runner, [])
+    runner.execute(_plan(0, _blocks(runner, 2 + drafter.max_tokens)))
+    return runner.execute(_plan(num_drafts, []))
+
+
+def _admit(runner: Runner, window: list[int]) -> None:
+    """Makes a new request of one token, the only one."""
+    runner.release_all()
+    admission = Admission(0, "cost", [0], 1, SamplingParams())
+    windows = [WindowUpdate(0, 0, window)] if window else []
+    runner.execute(Plan(sequence=0, admissions=[admission], windows=windows))
+
+
+def _blocks(runner: Runner, num_tokens: int) -> list[int]:
+    return list(range(-(-num_tokens // runner.engine.state.sizes.block_size)))
+
+
+def _plan(num_drafts: int, blocks: list[int]) -> Plan:
+    """Returns a plan for one known token of the request and some drafts."""
+    return Plan(
+        sequence=0,
+        slots=np.zeros(1, np.int32),
+        num_known_tokens=np.ones(1, np.int32),
+        num_draft_tokens=np.full(1, num_drafts, np.int32),
+        num_new_blocks=np.full(1, len(blocks), np.int32),
+        new_blocks=np.array(blocks, np.int32),
     )
-    row = Row(slot_id=0, slot=slot, num_known_tokens=1, draft_token_ids=[0] * (num_tokens - 1))
-    runner.compute([row])
-    best = float("inf")
-    for _ in range(_NUM_PASSES):
-        start = clock()
-        runner.compute([row])
-        best = min(best, clock() - start)
-    return best

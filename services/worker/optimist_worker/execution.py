@@ -2,14 +2,19 @@
 
 import logging
 import time
+from collections import deque
+from dataclasses import dataclass
 
 from optimist_worker.codec import Limits, decode_plan, encode_result
 from optimist_worker.core.plan import Plan, StepResult, plan_repeat
 from optimist_worker.metrics import observe_step
-from optimist_worker.runner import Runner
+from optimist_worker.runner import LaunchedPlan, Runner
 from optimist_worker.stream import PlanStream
 
 logger = logging.getLogger(__name__)
+
+MOST_LAUNCHED = 2
+"""Plans that a device which runs by itself is given: one to run, one to go on with at once."""
 
 
 def run_plans(runner: Runner, limits: Limits, stream: PlanStream) -> None:
@@ -20,33 +25,76 @@ def run_plans(runner: Runner, limits: Limits, stream: PlanStream) -> None:
     """
     try:
         runner.release_all()
-        is_first = True
-        while True:
-            must_wait = stream.is_idle and not is_first
-            before = time.perf_counter_ns()
-            request = stream.take()
-            if request is None:
-                return
-            start = time.perf_counter_ns()
-            plan = decode_plan(request, limits)
-            _run_lease(runner, stream, plan, start, start - before if must_wait else 0)
-            is_first = False
+        _Execution(runner, limits, stream).run()
     finally:
         stream.finish()
 
 
-def _run_lease(runner: Runner, stream: PlanStream, plan: Plan, start: int, idle_ns: int) -> None:
-    """Runs a plan, and runs it again until a newer one is there or nothing is left to do."""
-    while True:
-        result = runner.execute(plan)
-        step_ns = time.perf_counter_ns() - start
-        stream.answer(encode_result(result, step_ns, idle_ns))
-        observe_step(result, step_ns / 1e9, idle_ns / 1e9)
+@dataclass(slots=True)
+class _Run:
+    launched: LaunchedPlan
+    start_ns: int
+    idle_ns: int
+
+
+class _Execution:
+    """The plans of one stream that have been launched and not been answered."""
+
+    def __init__(self, runner: Runner, limits: Limits, stream: PlanStream) -> None:
+        self._runner, self._limits, self._stream = runner, limits, stream
+        self._most = MOST_LAUNCHED if runner.engine.runs_by_itself else 1
+        self._running: deque[_Run] = deque()
+        self._end_ns = 0
+        """When the last run was over; 0 before the first."""
+
+    def run(self) -> None:
+        """Launches and answers until the stream ends."""
+        try:
+            while self._launch_next():
+                while self._running and not self._may_launch:
+                    self._finish_oldest()
+        finally:
+            while self._running:
+                self._finish_oldest()
+
+    @property
+    def _may_launch(self) -> bool:
+        """Whether another plan is there to be launched behind those that run."""
+        return (
+            not self._stream.is_idle
+            and len(self._running) < self._most
+            and not self._running[-1].launched.has_grammar
+        )
+
+    def _launch_next(self) -> bool:
+        """Launches the next plan, waiting for one; tells whether there was one."""
+        must_wait = self._stream.is_idle and self._end_ns > 0
+        before = time.perf_counter_ns()
+        request = self._stream.take()
+        if request is None:
+            return False
+        start = time.perf_counter_ns()
+        plan = decode_plan(request, self._limits)
+        self._launch(plan, start, start - before if must_wait else 0)
+        return True
+
+    def _launch(self, plan: Plan, start_ns: int, idle_ns: int) -> None:
+        self._running.append(_Run(self._runner.launch(plan), start_ns, idle_ns))
+
+    def _finish_oldest(self) -> None:
+        """Waits for the oldest run and answers it; runs the plan again if nothing newer came."""
+        run = self._running.popleft()
+        result = self._runner.collect(run.launched)
+        now = time.perf_counter_ns()
+        step_ns = now - max(run.start_ns, self._end_ns)
+        self._end_ns = now
+        self._stream.answer(encode_result(result, step_ns, run.idle_ns))
+        observe_step(result, step_ns / 1e9, run.idle_ns / 1e9)
         _log_errors(result)
-        again = plan_repeat(plan, result)
-        if again is None or not stream.may_repeat:
-            return
-        plan, start, idle_ns = again, time.perf_counter_ns(), 0
+        if not self._running and self._stream.may_repeat:
+            again = plan_repeat(run.launched.plan, result)
+            if again is not None:
+                self._launch(again, now, 0)
 
 
 def _log_errors(result: StepResult) -> None:

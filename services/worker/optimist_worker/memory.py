@@ -16,8 +16,13 @@ class Memory:
     max_model_len: int
 
 
-def plan_memory(settings: WorkerSettings, model: Model) -> Memory:
+def plan_memory(settings: WorkerSettings, model: Model, drafter_block_bytes: int = 0) -> Memory:
     """Works out the number of blocks and the longest sequence.
+
+    Args:
+        settings: The worker's.
+        model: The target.
+        drafter_block_bytes: Memory that the drafter takes per block besides.
 
     Raises:
         SetupError: `max_model_len` is more than model or memory allow, or no block fits.
@@ -29,7 +34,8 @@ def plan_memory(settings: WorkerSettings, model: Model) -> Memory:
             f"that {model.name} knows"
         )
     wanted = settings.max_model_len or known
-    num_blocks = settings.num_kv_blocks or _blocks_in_memory(settings, model, wanted)
+    size = block_bytes(model.layers, settings.block_size, model.dtype) + drafter_block_bytes
+    num_blocks = settings.num_kv_blocks or _blocks_in_memory(settings, size, wanted)
     held = num_blocks * settings.block_size
     if settings.max_model_len > held:
         raise SetupError(
@@ -39,8 +45,7 @@ def plan_memory(settings: WorkerSettings, model: Model) -> Memory:
     return Memory(num_blocks=num_blocks, max_model_len=min(wanted, held))
 
 
-def _blocks_in_memory(settings: WorkerSettings, model: Model, max_model_len: int) -> int:
-    size = block_bytes(model.layers, settings.block_size, model.dtype)
+def _blocks_in_memory(settings: WorkerSettings, size: int, max_model_len: int) -> int:
     num_blocks = settings.kv_memory_mib * 2**20 // size
     if num_blocks == 0:
         raise SetupError(

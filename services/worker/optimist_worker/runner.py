@@ -1,33 +1,50 @@
-"""Runs plans: the worker's step."""
+"""Runs plans: which requests hold slots, and what becomes of each row."""
 
 import logging
+from dataclasses import dataclass
 
-import torch
-
-from optimist_worker.core.acceptance import choose_tokens
-from optimist_worker.core.admission import open_slot
-from optimist_worker.core.batch import build_batch
-from optimist_worker.core.kv import KVPool
-from optimist_worker.core.outcome import Outcome, collect_result, settle_row
-from optimist_worker.core.plan import Plan, PlanError, StepResult
-from optimist_worker.core.row import Row, RowFailure, fit_row
-from optimist_worker.core.slot import Slot, Window
-from optimist_worker.model import Model
+from optimist_worker.core.admission import find_fault
+from optimist_worker.core.bounds import find_bounds
+from optimist_worker.core.held_slot import HeldSlot, hold
+from optimist_worker.core.outputs import Outputs, no_outputs, unpack
+from optimist_worker.core.plan import Admission, Plan, PlanError, PlannedRow, StepResult
+from optimist_worker.core.result import collect_result
+from optimist_worker.engine import Engine, RunningStep
 
 logger = logging.getLogger(__name__)
 
 
-class Runner:
-    """Owns the slots and the KV memory. Not thread-safe: one plan at a time."""
+@dataclass(slots=True)
+class LaunchedPlan:
+    """A plan whose step has been started."""
 
-    def __init__(self, model: Model, num_blocks: int, block_size: int, max_model_len: int) -> None:
-        self.model, self.max_model_len = model, max_model_len
-        self.pool = KVPool(model.layers, num_blocks, block_size, model.dtype, model.device)
-        self._slots: dict[int, Slot] = {}
+    plan: Plan
+    rows: dict[int, HeldSlot]
+    """The rows that run, by slot, in the plan's order."""
+    idle: dict[int, int]
+    """Lengths of those that do not, by slot, where it holds a request."""
+    errors: dict[int, str]
+    """Why they do not, by slot."""
+    step: RunningStep | None
+    """None if no row runs."""
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether what comes of it decides what may come next."""
+        return any(held.has_grammar for held in self.rows.values())
+
+
+class Runner:
+    """Owns the slots. Not thread-safe: plans are launched and collected in turn."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._slots: dict[int, HeldSlot] = {}
 
     def release_all(self) -> None:
         """Frees every slot."""
-        self._slots.clear()
+        for slot in list(self._slots):
+            self._release(slot)
 
     def execute(self, plan: Plan) -> StepResult:
         """Runs one plan.
@@ -35,71 +52,131 @@ class Runner:
         Raises:
             PlanError: The plan admits to a slot that is taken.
         """
-        self._update_slots(plan)
-        rows, errors = self._fit_rows(plan)
-        outcomes: dict[int, Outcome] = {}
-        for row, choice in zip(rows, self._run(plan.sequence, rows), strict=True):
-            if isinstance(choice, str):
-                errors[row.slot_id] = choice
-            else:
-                outcomes[row.slot_id] = settle_row(row, choice)
-        num_tokens = sum(row.num_tokens for row in rows)
-        return collect_result(plan, self._slots, outcomes, errors, num_tokens)
+        return self.collect(self.launch(plan))
 
-    @torch.inference_mode()
-    def compute(self, rows: list[Row]) -> list[list[int] | None]:
-        """Runs one forward pass; returns what `choose_tokens` does. Moves no slot.
+    def launch(self, plan: Plan) -> LaunchedPlan:
+        """Starts one plan; on a GPU the host does not wait for it.
 
         Raises:
-            RuntimeError, ValueError, IndexError: PyTorch refuses it.
+            PlanError: The plan admits to a slot that is taken.
         """
-        batch = build_batch(rows, self.pool, self.model.device)
-        return choose_tokens(self.model.forward(batch), rows)
-
-    def _update_slots(self, plan: Plan) -> None:
         for released in plan.released_slots:
-            self._slots.pop(released, None)
+            self._release(released)
         for admission in plan.admissions:
-            if admission.slot in self._slots:
-                holder = self._slots[admission.slot].request_id
-                raise PlanError(f"admissions.slot: {admission.slot} is held by request {holder}")
-            self._slots[admission.slot] = open_slot(
-                admission, self.pool.block_size, self.max_model_len, self.model.vocab_size
-            )
+            self._admit(admission)
         for window in plan.windows:
             # The slot may have been given back since the window was made; then it has no use.
-            if window.slot in self._slots:
-                self._slots[window.slot].set_window(Window(window.base, window.token_ids))
-
-    def _fit_rows(self, plan: Plan) -> tuple[list[Row], dict[int, str]]:
-        """Returns the rows that can run, and why others fail; requests that ended do neither."""
-        rows: list[Row] = []
-        errors: dict[int, str] = {}
-        for planned in plan.rows():
-            slot = self._slots.get(planned.slot)
-            if planned.num_known_tokens == 0:
-                continue
-            if slot is None:
-                errors[planned.slot] = f"slot {planned.slot} holds no request"
-                continue
-            slot.block_table += planned.new_blocks
-            if slot.ended:
-                continue
+            if (holder := self._slots.get(window.slot)) is not None and holder.error is None:
+                self.engine.set_window(window)
+                holder.has_window = True
+        launched = LaunchedPlan(plan, {}, {}, {}, None)
+        rows = self._find_rows(launched)
+        if rows:
             try:
-                rows.append(fit_row(planned, slot, self.pool.block_size))
-            except RowFailure as failure:
-                errors[planned.slot] = str(failure)
-        return rows, errors
+                launched.step = self._start(rows, list(launched.rows.values()))
+            except (RuntimeError, ValueError, IndexError) as error:
+                # Whatever PyTorch refuses, memory included, ends these requests, not the worker.
+                _fail(launched, error)
+        return launched
 
-    def _run(self, sequence: int, rows: list[Row]) -> list[list[int] | str]:
-        """Returns per row the tokens chosen at its positions, or why it failed."""
-        if not rows:
-            return []
-        try:
-            choices = self.compute(rows)
-        except (RuntimeError, ValueError, IndexError) as error:
-            # Whatever PyTorch refuses, memory included, ends these requests and not the worker.
-            logger.exception("plan %d: the forward pass failed", sequence)
-            reason = " ".join(str(error).split())[:300]
-            return [f"the forward pass failed: {reason}"] * len(rows)
-        return ["the model's logits are not finite" if c is None else c for c in choices]
+    def collect(self, launched: LaunchedPlan) -> StepResult:
+        """Waits for a plan and returns what came of it."""
+        outputs, draft_ns = no_outputs(), 0
+        if launched.step is not None:
+            try:
+                outputs = unpack(launched.step.wait())
+                draft_ns = launched.step.watch.total_ns()
+            except RuntimeError as error:
+                _fail(launched, error)
+        self._note(launched, outputs)
+        return collect_result(
+            launched.plan, list(launched.rows), outputs, launched.errors, launched.idle, draft_ns
+        )
+
+    def _release(self, slot: int) -> None:
+        held = self._slots.pop(slot, None)
+        if held is not None and held.has_grammar:
+            self.engine.masks.close(slot)
+
+    def _admit(self, admission: Admission) -> None:
+        slot, engine = admission.slot, self.engine
+        if slot in self._slots:
+            raise PlanError(
+                f"admissions.slot: {slot} is held by request {self._slots[slot].request_id}"
+            )
+        sizes = engine.state.sizes
+        error = find_fault(
+            admission, sizes.block_size, sizes.max_model_len, engine.model.vocab_size
+        )
+        if error is None and admission.sampling.grammar:
+            error = engine.masks.open(admission)
+        self._slots[slot] = hold(admission, error)
+        if error is None:
+            engine.admit(admission)
+
+    def _find_rows(self, launched: LaunchedPlan) -> list[PlannedRow]:
+        """Returns the rows that can run; notes the others, and why they cannot."""
+        rows: list[PlannedRow] = []
+        for planned in launched.plan.rows():
+            held = self._slots.get(planned.slot)
+            if planned.num_known_tokens == 0:
+                # It has failed in an earlier run of this plan.
+                continue
+            if held is None:
+                launched.errors[planned.slot] = f"slot {planned.slot} holds no request"
+            elif held.error is not None:
+                launched.errors[planned.slot] = held.error
+                launched.idle[planned.slot] = held.num_tokens
+            else:
+                rows.append(planned)
+                launched.rows[planned.slot] = held
+        return rows
+
+    def _start(self, rows: list[PlannedRow], held: list[HeldSlot]) -> RunningStep:
+        engine = self.engine
+        if any(row.new_blocks for row in rows):
+            engine.append_blocks(rows, [slot.num_blocks for slot in held])
+            for row, slot in zip(rows, held, strict=True):
+                slot.num_blocks += len(row.new_blocks)
+        slots = [row.slot for row in rows]
+        num_known = [row.num_known_tokens for row in rows]
+        num_drafts = [row.num_draft_tokens for row in rows]
+        bounds = find_bounds(
+            num_known,
+            num_drafts,
+            [slot.num_blocks * engine.state.sizes.block_size for slot in held],
+            uses_drafter=any(
+                drafts > 0 and not slot.has_window
+                for drafts, slot in zip(num_drafts, held, strict=True)
+            ),
+            has_grammar=any(slot.has_grammar for slot in held),
+            needs=engine.state.sampling.needs(slots),
+        )
+        return engine.start([slots, num_known, num_drafts], bounds)
+
+    def _note(self, launched: LaunchedPlan, outputs: Outputs) -> None:
+        """Keeps what the host has to know of the rows, and says which of them have failed."""
+        first = 0
+        for index, (slot, held) in enumerate(launched.rows.items()):
+            held.has_window = bool(outputs.num_window_tokens[index] > 0)
+            number = int(outputs.num_emitted_tokens[index])
+            if outputs.is_broken[index]:
+                launched.errors[slot] = "the model's logits are not finite"
+            elif outputs.is_short[index]:
+                launched.errors[slot] = (
+                    f"too few blocks: {held.num_blocks} do not hold the known tokens"
+                )
+            if held.has_grammar and number:
+                self.engine.masks.commit(slot, outputs.token_ids[first : first + number].tolist())
+            first += number
+
+
+def _fail(launched: LaunchedPlan, error: Exception) -> None:
+    """Notes that the step came to nothing."""
+    logger.error("plan %d: the forward pass failed", launched.plan.sequence, exc_info=error)
+    reason = " ".join(str(error).split())[:300]
+    for slot, held in launched.rows.items():
+        launched.errors[slot] = f"the forward pass failed: {reason}"
+        launched.idle[slot] = held.num_tokens
+    launched.rows.clear()
+    launched.step = None

@@ -9,12 +9,22 @@ from optimist_common.errors import SetupError
 from optimist_common.metrics import serve_metrics
 from optimist_common.server import GrpcServer, until_signal
 from optimist_worker.codec import Limits
-from optimist_worker.core.cost import CostCurve
+from optimist_worker.core.acceptance_rule import AcceptanceRule
+from optimist_worker.cost import MeasuredCosts
+from optimist_worker.drafters.build import (
+    DrafterWeights,
+    build_drafter,
+    drafter_block_bytes,
+    load_drafter,
+)
+from optimist_worker.engine import Engine
+from optimist_worker.masks import Masks
 from optimist_worker.memory import plan_memory
-from optimist_worker.model import load_model
+from optimist_worker.model import Model, load_model
 from optimist_worker.runner import Runner
 from optimist_worker.servicer import WorkerServicer
 from optimist_worker.settings import WorkerSettings
+from optimist_worker.state import DeviceState, Sizes
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +33,21 @@ def build_runner(settings: WorkerSettings) -> Runner:
     """Loads the model and takes the KV memory; raises SetupError if either cannot be had."""
     if settings.num_threads:
         torch.set_num_threads(settings.num_threads)
-    model = load_model(settings.model, settings.dtype, settings.device)
-    memory = plan_memory(settings, model)
+    model = load_model(
+        settings.model, settings.dtype, settings.device, dummy_weights=settings.dummy_weights
+    )
+    weights = load_drafter(settings, model)
+    extra = drafter_block_bytes(weights, model, settings.block_size)
+    memory = plan_memory(settings, model, extra)
+    sizes = Sizes(
+        num_blocks=memory.num_blocks,
+        block_size=settings.block_size,
+        max_num_seqs=settings.max_num_seqs,
+        max_model_len=memory.max_model_len,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+    )
     try:
-        runner = Runner(model, memory.num_blocks, settings.block_size, memory.max_model_len)
+        runner = Runner(_build_engine(settings, model, weights, sizes))
     except (RuntimeError, MemoryError):
         raise SetupError(
             f"--num-kv-blocks: no memory for {memory.num_blocks} blocks; "
@@ -42,19 +63,38 @@ def build_runner(settings: WorkerSettings) -> Runner:
         settings.block_size,
         memory.max_model_len,
     )
+    if settings.acceptance == AcceptanceRule.SYNTHETIC:
+        logger.warning("drafts are accepted by chance: every text is meaningless")
     return runner
 
 
-async def serve(settings: WorkerSettings, runner: Runner, curve: CostCurve) -> None:
+def _build_engine(
+    settings: WorkerSettings, model: Model, weights: DrafterWeights | None, sizes: Sizes
+) -> Engine:
+    state = DeviceState(model, sizes)
+    built = None if weights is None else build_drafter(settings, weights, model, state)
+    return Engine(
+        model,
+        state,
+        Masks(settings.model, model),
+        drafter=None if built is None else built.drafter,
+        tap=None if built is None else built.tap,
+        rule=AcceptanceRule(settings.acceptance),
+        synthetic_rate=settings.synthetic_rate,
+        uses_graphs=settings.cuda_graphs,
+    )
+
+
+async def serve(settings: WorkerSettings, runner: Runner, costs: MeasuredCosts) -> None:
     """Serves until a signal; raises SetupError if it cannot listen."""
     limits = Limits(
-        num_blocks=runner.pool.num_blocks,
+        num_blocks=runner.engine.state.sizes.num_blocks,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
     )
     serve_metrics(settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port)
-    servicer = WorkerServicer(runner, limits, curve)
+    servicer = WorkerServicer(runner, limits, costs)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     port = await server.start()
     await server.set_serving(serving=True)

@@ -8,11 +8,13 @@ from typing import Any
 
 import grpc
 
+from optimist.common.v1 import draft_source_pb2
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.columns import to_bytes
 from optimist_worker.codec import Limits
-from optimist_worker.core.cost import CostCurve
+from optimist_worker.core.acceptance_rule import AcceptanceRule
 from optimist_worker.core.plan import PlanError
+from optimist_worker.cost import MeasuredCosts
 from optimist_worker.execution import run_plans
 from optimist_worker.runner import Runner
 from optimist_worker.stream import PlanStream
@@ -23,8 +25,8 @@ logger = logging.getLogger(__name__)
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Serves Describe and Execute; the model runs on a thread of its own."""
 
-    def __init__(self, runner: Runner, limits: Limits, curve: CostCurve) -> None:
-        self._runner, self._limits, self._curve = runner, limits, curve
+    def __init__(self, runner: Runner, limits: Limits, costs: MeasuredCosts) -> None:
+        self._runner, self._limits, self._costs = runner, limits, costs
         self._stream: PlanStream | None = None
         # One thread: plans of an older stream are over before a newer one's begin.
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
@@ -35,18 +37,26 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> worker_pb2.DescribeResponse:
         """Describes the model and the memory."""
-        runner = self._runner
+        engine, costs = self._runner.engine, self._costs
+        sizes, drafter = engine.state.sizes, engine.drafter
         return worker_pb2.DescribeResponse(
-            model=runner.model.name,
-            vocab_size=runner.model.vocab_size,
-            max_model_len=runner.max_model_len,
-            block_size=runner.pool.block_size,
-            num_blocks=runner.pool.num_blocks,
+            model=engine.model.name,
+            vocab_size=engine.model.vocab_size,
+            max_model_len=sizes.max_model_len,
+            block_size=sizes.block_size,
+            num_blocks=sizes.num_blocks,
             max_num_seqs=self._limits.max_num_seqs,
             max_num_batched_tokens=self._limits.max_num_batched_tokens,
-            eos_token_ids=to_bytes(runner.model.eos_token_ids),
-            cost_num_tokens=to_bytes(self._curve.num_tokens),
-            cost_us=to_bytes(self._curve.microseconds),
+            eos_token_ids=to_bytes(engine.model.eos_token_ids),
+            cost_num_tokens=to_bytes(costs.passes.num_tokens),
+            cost_us=to_bytes(costs.passes.microseconds),
+            drafter=draft_source_pb2.DraftSource.Name(
+                0 if drafter is None else int(drafter.source)
+            ),
+            max_drafter_tokens=0 if drafter is None else drafter.max_tokens,
+            max_drafter_depth=0 if drafter is None else drafter.max_depth,
+            drafter_us=to_bytes(costs.drafter_us),
+            is_synthetic=engine.rule is AcceptanceRule.SYNTHETIC,
         )
 
     async def Execute(  # noqa: N802

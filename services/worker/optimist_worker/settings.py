@@ -15,6 +15,11 @@ class WorkerSettings(ServiceSettings):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(50052, ge=0, le=65535, description="port of the gRPC service")
     model: str = Field(description="directory or hub name of the model to serve")
+    dummy_weights: bool = Field(
+        False,
+        description="make random weights from the model's config.json, for speed tests: true or "
+        "false",
+    )
     device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu, cuda or cuda:N")
     dtype: Literal["float64", "float32", "bfloat16", "float16"] = Field(
         "float32", description="number format: float64, float32, bfloat16 or float16"
@@ -36,6 +41,43 @@ class WorkerSettings(ServiceSettings):
         ge=0.0,
         le=60.0,
         description="most seconds to measure at start what passes cost; 0 measures nothing",
+    )
+    drafter: Literal["none", "draft_model", "quantised", "medusa", "eagle"] = Field(
+        "none",
+        description="what drafts where nothing is predicted: none, draft_model, quantised, "
+        "medusa or eagle",
+    )
+    drafter_model: str = Field(
+        "", description="directory or hub name of the draft model or heads; not for quantised"
+    )
+    drafter_bits: Literal[4, 8] = Field(
+        8, description="bits per weight of the quantised target: 8 or 4"
+    )
+    drafter_tokens: int = Field(
+        5, ge=1, le=64, description="most drafts of a request and pass, all branches together"
+    )
+    drafter_tree: Literal["none", "fixed", "dynamic"] = Field(
+        "none",
+        description="shape of the drafts: none (a chain), fixed, or dynamic (by probability)",
+    )
+    drafter_depth: int = Field(5, ge=1, le=16, description="levels of a tree of drafts")
+    drafter_width: int = Field(
+        4, ge=2, le=16, description="how many drafts of a tree's level go on, each as many ways"
+    )
+    drafter_kv: Literal["keep_and_rollback", "discard"] = Field(
+        "keep_and_rollback",
+        description="keys and values of a draft model after a step: keep_and_rollback or discard",
+    )
+    acceptance: Literal["coupled", "rejection", "synthetic"] = Field(
+        "coupled",
+        description="how drafts are accepted: coupled, rejection, or synthetic (by chance, for "
+        "benchmarks: the text is meaningless)",
+    )
+    synthetic_rate: float = Field(
+        0.7, ge=0.0, le=1.0, description="chance that a draft is accepted, if synthetic"
+    )
+    cuda_graphs: bool = Field(
+        True, description="capture steps as CUDA graphs on a GPU: true or false"
     )
     num_threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0 leaves it to PyTorch")
     log_level: Literal["debug", "info", "warning", "error"] = Field(

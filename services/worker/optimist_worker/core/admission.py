@@ -1,26 +1,16 @@
-"""From an admission to a slot, and what is wrong with a request that can never run."""
+"""What is wrong with a request that can never run."""
 
 from optimist_worker.core.plan import Admission
-from optimist_worker.core.slot import Slot
 
 
-def open_slot(admission: Admission, block_size: int, max_model_len: int, vocab_size: int) -> Slot:
-    """Returns the slot of a new request; cached blocks begin its block table.
+def find_fault(
+    admission: Admission, block_size: int, max_model_len: int, vocab_size: int
+) -> str | None:
+    """Returns what is wrong with a request, naming the field, or None.
 
     A faulty request gets a slot as well: its error is told when its first row comes.
     """
-    return Slot(
-        request_id=admission.request_id,
-        token_ids=admission.token_ids,
-        num_prompt_tokens=admission.num_prompt_tokens,
-        sampling=admission.sampling,
-        max_length=admission.max_length or max_model_len,
-        min_length=admission.min_length,
-        stop_token_ids=frozenset(admission.stop_token_ids),
-        num_computed_tokens=len(admission.cached_blocks) * block_size,
-        block_table=list(admission.cached_blocks),
-        error=_fault(admission, block_size, max_model_len) or _token_fault(admission, vocab_size),
-    )
+    return _fault(admission, block_size, max_model_len) or _token_fault(admission, vocab_size)
 
 
 def _fault(admission: Admission, block_size: int, max_model_len: int) -> str | None:

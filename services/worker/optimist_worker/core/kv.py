@@ -19,7 +19,10 @@ class LayerSpec:
 
 
 class KVPool:
-    """Keys and values of all layers; token `i` of block `b` lies at index `b * block_size + i`."""
+    """Keys and values of all layers; token `i` of block `b` lies at index `b * block_size + i`.
+
+    There is one block more than can be given away, `trash_block`: padding is written there.
+    """
 
     def __init__(
         self,
@@ -30,7 +33,8 @@ class KVPool:
         device: torch.device,
     ) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
-        size = num_blocks * block_size
+        self.trash_block = num_blocks
+        size = (num_blocks + 1) * block_size
         # A row reads only what was written for it, so the memory need not be cleared.
         self.keys = [
             torch.empty((size, spec.num_kv_heads, spec.key_dim), dtype=dtype, device=device)

@@ -13,6 +13,9 @@ MOST_REPEATS = 63
 """How many times a plan may be run again at most."""
 
 
+MOST_ALTERNATIVES = 3
+"""Alternatives of one window."""
+
 _NO_ROWS: Int32Column = np.frombuffer(b"", dtype=np.int32)
 
 
@@ -35,12 +38,24 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """A continuation that departs from a window."""
+
+    offset: int
+    """Index in the window of the token in whose place it begins."""
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class WindowUpdate:
     """A draft window that replaces the one of its slot."""
 
     slot: int
     base: int
+    """Output position (0 is the first generated token) of the first token."""
     token_ids: list[int]
+    alternatives: list[Alternative] = field(default_factory=list)
+    """Likely ones first."""
 
 
 class PlannedRow(NamedTuple):
@@ -106,12 +121,16 @@ class StepResult:
     token_ids: Int32Column
     num_drafted_tokens: Int32Column
     num_accepted_tokens: Int32Column
+    draft_sources: Int32Column
+    """A DraftSource per row."""
     errors: dict[int, str]
     """Why rows failed, by slot."""
     num_tokens: int
     """Tokens that the pass was fed, drafts included."""
     num_live_rows: int
     """Rows that can go on: their requests neither have ended nor failed in a run of this plan."""
+    draft_ns: int = 0
+    """Time that the drafter took, in nanoseconds."""
 
 
 class PlanError(ValueError):

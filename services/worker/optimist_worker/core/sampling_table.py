@@ -41,8 +41,8 @@ class Needs(NamedTuple):
     samples: bool
     penalizes: bool
     biases: bool
-    max_top_k: int
-    """Largest top-k, 0 if there is none."""
+    cut_width: int
+    """How many of the most likely tokens top-k and top-p have to look at, 0 if nothing is cut."""
     cuts_top_p: bool
     cuts_min_p: bool
 
@@ -97,7 +97,7 @@ class SamplingTable:
         most = chosen.max(0, initial=0).tolist()
         return Needs(
             *(
-                value if name == "max_top_k" else bool(value)
+                value if name == "cut_width" else bool(value)
                 for name, value in zip(Needs._fields, most, strict=True)
             )
         )
@@ -128,13 +128,17 @@ def _columns(params: SamplingParams, vocab_size: int) -> tuple[list[float], list
 
 def _needs(params: SamplingParams, vocab_size: int) -> list[int]:
     samples = params.temperature > 0.0
+    cuts_top_p = samples and params.top_p < 1.0
+    cut_width = vocab_size if cuts_top_p else 0
+    if samples and 0 < params.top_k < vocab_size:
+        cut_width = params.top_k
     needs = Needs(
         processes=not params.takes_argmax,
         samples=samples,
         penalizes=params.penalizes,
         biases=bool(params.logit_bias),
-        max_top_k=params.top_k if samples and params.top_k < vocab_size else 0,
-        cuts_top_p=samples and params.top_p < 1.0,
+        cut_width=cut_width,
+        cuts_top_p=cuts_top_p,
         cuts_min_p=samples and params.min_p > 0.0,
     )
     return [int(need) for need in needs]

@@ -53,3 +53,14 @@ def reach_verdict(
     return Verdict(
         token_ids.scatter_(1, num_accepted[:, None], bonus), num_accepted, path, is_finite
     )
+
+
+def nothing(drafts: Drafts) -> Verdict:
+    """Returns the verdict on a pass that did not take place."""
+    zeros = torch.zeros_like(drafts.num_tokens)
+    return Verdict(
+        torch.nn.functional.pad(drafts.token_ids, (0, 1)),
+        zeros,
+        None,
+        torch.ones_like(zeros).bool(),
+    )

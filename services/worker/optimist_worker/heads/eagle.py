@@ -17,8 +17,9 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from optimist_worker.core.attention import NAME, AttentionBatch
+from optimist_worker.core.attention_batch import AttentionBatch
 from optimist_worker.core.kv import LayerSpec
+from optimist_worker.core.paged_attention import NAME
 
 
 class FusedLayer(nn.Module):
@@ -27,7 +28,7 @@ class FusedLayer(nn.Module):
     def __init__(self, config: LlamaConfig, *, bias: bool) -> None:
         super().__init__()
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bias)
-        self.layer = LlamaDecoderLayer(config, 0)
+        self.layer: Any = LlamaDecoderLayer(config, 0)
         self.layer.input_layernorm = nn.Identity()
 
     def forward(
@@ -57,7 +58,7 @@ class MidLayer(nn.Module):
             bias = plain.bias is not None
             setattr(self.self_attn, name, nn.Linear(2 * size, plain.out_features, bias=bias))
         self.post_attention_layernorm = LlamaRMSNorm(size, eps=config.rms_norm_eps)
-        self.mlp = LlamaMLP(config)
+        self.mlp = LlamaMLP(config)  # type: ignore[no-untyped-call]
 
     def forward(
         self, embeddings: torch.Tensor, features: torch.Tensor, **attention: Any
@@ -129,9 +130,9 @@ class EagleHead(nn.Module):
     @property
     def layers(self) -> list[LayerSpec]:
         """What each layer keeps per token, for a pool of its own."""
-        size = self.config.head_dim
-        spec = LayerSpec(self.config.num_key_value_heads, size, size)
-        return [spec] * self.config.num_hidden_layers
+        config: Any = self.config
+        spec = LayerSpec(config.num_key_value_heads, config.head_dim, config.head_dim)
+        return [spec] * config.num_hidden_layers
 
     def set_attn_implementation(self, name: str) -> None:
         """Sets by which of transformers' attention functions the layers attend."""

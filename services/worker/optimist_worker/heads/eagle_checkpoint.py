@@ -178,6 +178,6 @@ def _target_ids(checkpoint: Checkpoint, offsets: torch.Tensor, target: Model) ->
     target_ids = torch.arange(len(offsets)) + offsets.to(torch.int64)
     if int(target_ids.min()) < 0 or int(target_ids.max()) >= target.vocab_size:
         raise checkpoint.refuse("its d2t names tokens that the target does not have")
-    if len(target_ids.unique()) != len(target_ids):
+    if len(set(target_ids.tolist())) != len(target_ids):
         raise checkpoint.refuse("its d2t names a token twice")
     return target_ids

@@ -1,0 +1,32 @@
+"""What the host knows of a slot; all that moves with its steps is in the SlotTable."""
+
+from dataclasses import dataclass
+
+from optimist_worker.core.plan import Admission
+
+
+@dataclass(slots=True)
+class HeldSlot:
+    """One admitted request."""
+
+    request_id: str
+    num_tokens: int
+    """As they were admitted, prompt and output."""
+    num_blocks: int
+    """Blocks that it holds."""
+    error: str | None
+    """Why this request can never run, or None."""
+    has_window: bool = False
+    """Whether its window may have something to draft, as far as is known."""
+    has_grammar: bool = False
+
+
+def hold(admission: Admission, error: str | None) -> HeldSlot:
+    """Returns what is known of a request that has just been admitted."""
+    return HeldSlot(
+        request_id=admission.request_id,
+        num_tokens=len(admission.token_ids),
+        num_blocks=len(admission.cached_blocks),
+        error=error,
+        has_grammar=bool(admission.sampling.grammar),
+    )

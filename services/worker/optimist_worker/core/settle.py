@@ -1,0 +1,98 @@
+"""What a pass made of its rows: the state moves on to what was verified."""
+
+import torch
+
+from optimist_worker.core.fit import FittedRows
+from optimist_worker.core.kv import KVPool
+from optimist_worker.core.slot_table import SlotTable
+from optimist_worker.core.verdict import Verdict
+from optimist_worker.core.window_table import WindowTable
+
+
+def settle_rows(
+    table: SlotTable, windows: WindowTable, rows: FittedRows, verdict: Verdict
+) -> torch.Tensor:
+    """Moves the slots to where the pass has brought them; rejected drafts are left behind.
+
+    Returns:
+        How many tokens each row emitted, `[num_rows]`: none in the middle of a prompt, and none
+        where the logits are not finite; such a row has not moved.
+    """
+    before = rows.columns
+    number = torch.where(rows.emits & verdict.is_finite, verdict.num_accepted + 1, 0)
+    moved = torch.where(verdict.is_finite, rows.num_known_tokens, 0) + (number - 1).clamp(min=0)
+    length = before.num_tokens + number
+    offsets = torch.arange(verdict.token_ids.shape[1], device=number.device)
+    is_new = offsets < number[:, None]
+    places = before.num_tokens[:, None] + offsets
+    _write_tokens(table, rows.slots, places, verdict.token_ids, is_new)
+    stops = table.stop_token_ids[rows.slots]
+    is_stop = (verdict.token_ids[:, :, None] == stops[:, None, :]).any(2)
+    is_stop &= is_new & (places + 1 >= before.min_length[:, None])
+    has_ended = (length >= before.max_length) | is_stop.any(1) | (before.has_ended > 0)
+    table.store(
+        rows.slots,
+        num_tokens=length,
+        num_computed_tokens=before.num_computed_tokens + moved,
+        # A row that has emitted nothing was not asked whether it has ended.
+        has_ended=torch.where(number > 0, has_ended.long(), before.has_ended),
+    )
+    windows.follow(rows.slots, before.num_tokens, verdict.token_ids, number)
+    return number
+
+
+def compact(table: SlotTable, pool: KVPool, rows: FittedRows, verdict: Verdict) -> None:
+    """Moves keys and values of each tree's accepted path to consecutive places.
+
+    Args:
+        table: The state, before or after the step.
+        pool: Whose keys and values are moved.
+        rows: The rows of the pass.
+        verdict: With a path.
+    """
+    if verdict.path is None:
+        return
+    move_path(table, pool, rows.slots, rows.ends, verdict.path, verdict.num_accepted)
+
+
+def move_path(
+    table: SlotTable,
+    pool: KVPool,
+    slots: torch.Tensor,
+    first: torch.Tensor,
+    path: torch.Tensor,
+    number: torch.Tensor,
+) -> None:
+    """Moves the nodes `path[:, :number]` of trees at place `first` to the places from there on.
+
+    Args:
+        table: The state.
+        pool: Whose keys and values are moved.
+        slots: `[num_rows]`.
+        first: Place of each tree's first node, `[num_rows]`.
+        path: Nodes, ascending, `[num_rows, width]`.
+        number: How many of them are moved, `[num_rows]`.
+    """
+    offsets = torch.arange(path.shape[1], device=path.device)
+    is_moved = offsets < number[:, None]
+    columns = slots[:, None].expand_as(path)
+    trash = table.trash_block * table.block_size
+    source = table.kv_places(columns, first[:, None] + path)
+    target = table.kv_places(columns, first[:, None] + offsets)
+    source = torch.where(is_moved, source, trash).flatten()
+    target = torch.where(is_moved, target, trash).flatten()
+    for memory in (*pool.keys, *pool.values):
+        memory.index_copy_(0, target, memory.index_select(0, source))
+
+
+def _write_tokens(
+    table: SlotTable,
+    slots: torch.Tensor,
+    places: torch.Tensor,
+    token_ids: torch.Tensor,
+    is_new: torch.Tensor,
+) -> None:
+    """Appends tokens to their sequences; what is not new is written to the row for padding."""
+    targets = torch.where(is_new, slots[:, None], table.num_slots)
+    places = torch.where(is_new, places, 0)
+    table.token_ids.index_put_((targets, places), token_ids.int())

@@ -1,0 +1,161 @@
+"""The state of all requests that hold a slot, as tensors on the model's device."""
+
+from typing import NamedTuple
+
+import torch
+
+from optimist_worker.core.plan import Admission
+
+MOST_STOP_TOKENS = 32
+"""Stop tokens that are looked for per request; behind any further one a request just runs on until
+its scheduler, which knows them all, takes it out."""
+
+
+class SlotColumns(NamedTuple):
+    """What is known of some slots, int64 `[num_rows]` each."""
+
+    num_tokens: torch.Tensor
+    """Prompt and verified output."""
+    num_computed_tokens: torch.Tensor
+    """Tokens whose keys and values are valid; a rollback lowers nothing but this."""
+    num_prompt_tokens: torch.Tensor
+    max_length: torch.Tensor
+    """Length at which the request ends, in tokens."""
+    min_length: torch.Tensor
+    """Length below which no stop token ends the request, in tokens."""
+    capacity: torch.Tensor
+    """Tokens that the slot's blocks hold."""
+    has_ended: torch.Tensor
+    """1 once a stop token or `max_length` was reached."""
+
+
+class SlotTable:
+    """One row per slot and one more, which padding names; the truth every plan is relative to.
+
+    Everything keeps its place in memory, so that captured graphs may refer to it.
+    """
+
+    def __init__(
+        self,
+        num_slots: int,
+        max_model_len: int,
+        block_size: int,
+        trash_block: int,
+        device: torch.device,
+    ) -> None:
+        """Makes a table of free slots.
+
+        Args:
+            num_slots: Number of slots; row `num_slots` is the one for padding.
+            max_model_len: Longest sequence, in tokens.
+            block_size: Tokens per block.
+            trash_block: Block that nobody reads from.
+            device: Where the tensors are.
+        """
+        self.num_slots, self.block_size, self.device = num_slots, block_size, device
+        self.trash_block = trash_block
+        num_rows = num_slots + 1
+        self.columns = torch.zeros(
+            (len(SlotColumns._fields), num_rows), dtype=torch.int64, device=device
+        )
+        self.token_ids = torch.zeros((num_rows, max_model_len), dtype=torch.int32, device=device)
+        num_blocks = -(-max_model_len // block_size)
+        self.block_tables = torch.full(
+            (num_rows, num_blocks), trash_block, dtype=torch.int32, device=device
+        )
+        self.stop_token_ids = torch.full(
+            (num_rows, MOST_STOP_TOKENS), -1, dtype=torch.int64, device=device
+        )
+
+    def admit(self, admission: Admission) -> None:
+        """Gives a slot to a request whose admission has no fault."""
+        slot, num_tokens = admission.slot, len(admission.token_ids)
+        num_cached = len(admission.cached_blocks) * self.block_size
+        values = SlotColumns(  # type: ignore[type-var]
+            num_tokens=num_tokens,
+            num_computed_tokens=num_cached,
+            num_prompt_tokens=admission.num_prompt_tokens,
+            max_length=admission.max_length or self.token_ids.shape[1],
+            min_length=admission.min_length,
+            capacity=0,
+            has_ended=0,
+        )
+        stops = admission.stop_token_ids[:MOST_STOP_TOKENS]
+        stops = stops + [-1] * (MOST_STOP_TOKENS - len(stops))
+        self.columns[:, slot] = self._tensor(list(values))
+        self.token_ids[slot, :num_tokens] = self._tensor(admission.token_ids).int()
+        self.stop_token_ids[slot] = self._tensor(stops)
+        # What the slot's last holder had may be another's by now.
+        self.block_tables[slot] = self.trash_block
+        self.append_blocks([slot], [admission.cached_blocks], [0])
+
+    def append_blocks(self, slots: list[int], blocks: list[list[int]], num_held: list[int]) -> None:
+        """Appends blocks to block tables.
+
+        Args:
+            slots: Each at most once.
+            blocks: New blocks per slot.
+            num_held: Blocks that each slot had.
+        """
+        rows: list[int] = []
+        places: list[int] = []
+        for slot, new, first in zip(slots, blocks, num_held, strict=True):
+            rows += [slot] * len(new)
+            places += range(first, first + len(new))
+        if rows:
+            index = self._tensor([rows, places])
+            ids = self._tensor([block for new in blocks for block in new])
+            self.block_tables.index_put_((index[0], index[1]), ids.int())
+        ends = [first + len(new) for new, first in zip(blocks, num_held, strict=True)]
+        update = self._tensor([slots, [end * self.block_size for end in ends]])
+        capacity = SlotColumns._fields.index("capacity")
+        self.columns[capacity].index_copy_(0, update[0], update[1])
+
+    def gather(self, slots: torch.Tensor) -> SlotColumns:
+        """Returns the columns of some slots."""
+        return SlotColumns(*self.columns.index_select(1, slots))
+
+    def store(self, slots: torch.Tensor, **columns: torch.Tensor) -> None:
+        """Writes columns of some slots; padding may name the last row several times."""
+        for name, values in columns.items():
+            index = SlotColumns._fields.index(name)
+            self.columns[index].index_copy_(0, slots, values)
+
+    def read_tokens(self, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Returns the tokens at some places; one that is out of range reads the nearest there is.
+
+        Args:
+            slots: `[num_rows]` for places `[num_rows, n]`, or of the places' shape.
+            places: Positions in the sequences.
+        """
+        return read(self.token_ids, slots, places)
+
+    def kv_places(self, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Returns where tokens lie in the KV pool, int64; outside of the table in the trash.
+
+        Args:
+            slots: Of the shape of `places`.
+            places: Positions in the sequences.
+        """
+        blocks = places // self.block_size
+        most = self.block_tables.shape[1]
+        ids = self.block_tables[slots, blocks.clamp(0, most - 1)].long()
+        ids = torch.where((blocks >= 0) & (blocks < most), ids, self.trash_block)
+        return ids * self.block_size + places % self.block_size
+
+    def _tensor(self, values: list[int] | list[list[int]]) -> torch.Tensor:
+        return send(torch.tensor(values, dtype=torch.int64), self.device)
+
+
+def read(table: torch.Tensor, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Returns `table[slots, places]` as int64, with places moved into the table."""
+    if slots.dim() < places.dim():
+        slots = slots[:, None]
+    return table[slots, places.clamp(0, table.shape[1] - 1)].long()
+
+
+def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copies a host tensor to the device; the host does not wait for it."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor

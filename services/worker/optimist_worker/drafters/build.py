@@ -1,0 +1,118 @@
+"""Makes the drafter that the settings name."""
+
+from dataclasses import dataclass
+
+from optimist_common.draft_source import DraftSource
+from optimist_common.errors import SetupError
+from optimist_worker.core.acceptance_rule import AcceptanceRule
+from optimist_worker.core.kv import block_bytes
+from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
+from optimist_worker.drafters.draft_model import DraftModelNetwork
+from optimist_worker.drafters.drafter import Drafter
+from optimist_worker.drafters.eagle import EagleNetwork
+from optimist_worker.drafters.medusa import MedusaDrafter
+from optimist_worker.drafters.network import DraftNetwork
+from optimist_worker.drafters.shape import DraftShape
+from optimist_worker.feature_tap import FeatureTap
+from optimist_worker.heads.eagle import EagleHead
+from optimist_worker.heads.eagle_checkpoint import load_eagle
+from optimist_worker.heads.medusa import MedusaHeads, load_medusa
+from optimist_worker.model import Model, load_model
+from optimist_worker.settings import WorkerSettings
+from optimist_worker.state import DeviceState
+
+DrafterWeights = Model | EagleHead | MedusaHeads
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltDrafter:
+    """A drafter, and where the features that it reads come from."""
+
+    drafter: Drafter
+    tap: FeatureTap | None
+
+
+def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | None:
+    """Loads what drafts; None if nothing does.
+
+    Raises:
+        SetupError: It cannot be loaded, or does not fit the target.
+    """
+    if settings.drafter == "none":
+        return None
+    if settings.drafter == "quantised":
+        from optimist_worker.quantise import quantise
+
+        return quantise(target, settings.drafter_bits)
+    directory = settings.drafter_model
+    if not directory:
+        raise SetupError(
+            f"--drafter-model: --drafter {settings.drafter} needs one; "
+            "give the directory of its weights"
+        )
+    if settings.drafter == "medusa":
+        return load_medusa(directory, target)
+    if settings.drafter == "eagle":
+        return load_eagle(directory, target)
+    from optimist_worker.tokenizer import check_same_tokenizer
+
+    check_same_tokenizer(settings.model, directory)
+    return load_model(directory, settings.dtype, settings.device, flag="--drafter-model")
+
+
+def drafter_block_bytes(weights: DrafterWeights | None, target: Model, block_size: int) -> int:
+    """Returns the memory that a drafter takes per KV block of the target, in bytes."""
+    if isinstance(weights, Model):
+        return block_bytes(weights.layers, block_size, weights.dtype)
+    if isinstance(weights, EagleHead):
+        return block_bytes(weights.layers, block_size, target.dtype)
+    return 0
+
+
+def build_drafter(
+    settings: WorkerSettings, weights: DrafterWeights, target: Model, state: DeviceState
+) -> BuiltDrafter:
+    """Makes a drafter of what was loaded.
+
+    Raises:
+        SetupError: There can be no drafts of the shape that is asked for.
+        RuntimeError: There is too little memory.
+    """
+    rule = AcceptanceRule(settings.acceptance)
+    shape = read_shape(settings, target.vocab_size)
+    if isinstance(weights, MedusaHeads):
+        medusa = MedusaDrafter(weights, state.table, shape, state.sampling, target.dtype, rule)
+        return BuiltDrafter(medusa, FeatureTap(target.module, None))
+    tap, source = None, DraftSource.EAGLE
+    network: DraftNetwork
+    if isinstance(weights, EagleHead):
+        network = EagleNetwork(weights, state.table, target.dtype)
+        tap = FeatureTap(target.module, weights.target_layers)
+    else:
+        source = DraftSource[settings.drafter.upper()]
+        network = DraftModelNetwork(
+            weights,
+            state.table,
+            target.vocab_size,
+            settings.max_num_batched_tokens,
+            settings.drafter_kv,
+        )
+    return BuiltDrafter(AutoregressiveDrafter(source, network, shape, state.sampling, rule), tap)
+
+
+def read_shape(settings: WorkerSettings, vocab_size: int) -> DraftShape:
+    """Returns the shape of the drafts; raises SetupError if there can be no such tree."""
+    if settings.drafter_tree == "none":
+        return DraftShape(settings.drafter_tokens, settings.drafter_tokens)
+    depth, width = settings.drafter_depth, settings.drafter_width
+    if width > vocab_size:
+        raise SetupError(f"--drafter-width: {width} is more than the {vocab_size} tokens")
+    most = width + (depth - 1) * width**2
+    if depth > settings.drafter_tokens or most < settings.drafter_tokens:
+        raise SetupError(
+            f"--drafter-tokens: a tree of {depth} levels that is {width} wide has {depth} to "
+            f"{most} tokens, not {settings.drafter_tokens}; see --drafter-depth, --drafter-width"
+        )
+    return DraftShape(
+        settings.drafter_tokens, depth, width, is_dynamic=settings.drafter_tree == "dynamic"
+    )

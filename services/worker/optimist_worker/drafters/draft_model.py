@@ -1,0 +1,129 @@
+"""A model of its own as a drafter: a smaller one, or the target quantised."""
+
+from typing import Literal
+
+import torch
+
+from optimist_worker.core.flat_batch import PassSize, build_known_batch, build_level_batch
+from optimist_worker.core.kv import KVPool
+from optimist_worker.core.settle import move_path
+from optimist_worker.core.slot_table import SlotTable
+from optimist_worker.drafters.drafter import DraftRows, VerifiedStep
+from optimist_worker.drafters.network import Thought
+from optimist_worker.model import Model
+
+DraftKV = Literal["keep_and_rollback", "discard"]
+
+
+class DraftModelNetwork:
+    """Runs a model on blocks of its own that have the ids of the target's.
+
+    What it has not computed of a row yet is computed when the row is drafted for, so that a row
+    which follows its prediction costs it nothing.
+    """
+
+    def __init__(
+        self, model: Model, table: SlotTable, vocab_size: int, max_tokens: int, kv: DraftKV
+    ) -> None:
+        """Takes memory for keys and values.
+
+        Args:
+            model: What drafts.
+            table: State of the target's slots.
+            vocab_size: Of the target; tokens have the same ids in both.
+            max_tokens: Most tokens of one pass.
+            kv: Whether keys and values stay after a step: keep_and_rollback keeps those of
+                verified tokens, discard computes the whole context anew each time.
+        """
+        self._model, self._table, self._max_tokens, self._kv = model, table, max_tokens, kv
+        self._vocab_size = vocab_size
+        self.pool = KVPool(
+            model.layers, table.trash_block, table.block_size, model.dtype, model.device
+        )
+        self._num_computed = torch.zeros(
+            table.num_slots + 1, dtype=torch.int64, device=table.device
+        )
+
+    def admit(self, slot: int) -> None:
+        """Forgets whatever it knew of a slot."""
+        self._num_computed[slot] = 0
+
+    def is_ready(self, slots: torch.Tensor) -> torch.Tensor:
+        """Returns that every slot can be drafted for, bool `[num_rows]`."""
+        return torch.ones_like(slots, dtype=torch.bool)
+
+    def begin(self, rows: DraftRows) -> Thought:
+        """Computes what is missing of each row; its last token comes in the last pass."""
+        computed, length = self._num_computed[rows.slots], rows.columns.num_tokens
+        per_row = max(1, self._max_tokens // len(rows.slots))
+        missing = length - computed
+        most = self._read(missing, rows.max_length)
+        thought = None
+        for behind in range((most - 1) // per_row * per_row, -1, -per_row):
+            # Rows with less to compute join as late as they can.
+            starts = torch.minimum(torch.maximum(computed, length - behind - per_row), length)
+            lengths = (length - behind - starts).clamp(min=0)
+            thought = self._run(rows, starts, lengths, min(per_row, most))
+        if thought is None:
+            raise ValueError("rows without a token cannot be drafted for")
+        self._num_computed.index_copy_(0, rows.slots, length)
+        return thought
+
+    def feed(
+        self,
+        rows: DraftRows,
+        token_ids: torch.Tensor,
+        depth: int,
+        num_fed: int,
+        bits: torch.Tensor | None,
+        features: torch.Tensor | None,
+    ) -> Thought:
+        """Goes on from drafts, which lie behind the verified tokens in the order they were fed."""
+        batch = build_level_batch(
+            self._table,
+            self.pool,
+            rows.slots,
+            rows.columns.num_tokens,
+            token_ids,
+            num_fed,
+            depth,
+            bits,
+            rows.max_length,
+        )
+        return Thought(self._fit_vocabulary(self._model.forward(batch)), None)
+
+    def observe(
+        self,
+        step: VerifiedStep,
+        was_drafted: torch.Tensor,
+        fed_path: torch.Tensor,
+        num_kept: torch.Tensor,
+    ) -> None:
+        """Keeps what was accepted of the fed drafts, and leaves the rest to be overwritten."""
+        slots, before = step.rows.slots, step.rows.columns.num_tokens
+        if self._kv == "discard":
+            self._num_computed.index_fill_(0, slots, 0)
+            return
+        if step.verdict.path is not None:
+            move_path(self._table, self.pool, slots, before, fed_path, num_kept)
+        known = self._num_computed[slots]
+        self._num_computed.index_copy_(0, slots, torch.where(was_drafted, before + num_kept, known))
+
+    def _run(
+        self, rows: DraftRows, starts: torch.Tensor, lengths: torch.Tensor, most: int
+    ) -> Thought:
+        num_tokens = self._read(lengths.sum(), most * len(rows.slots))
+        size = PassSize(num_tokens, len(rows.slots), most, rows.max_length)
+        batch, _ = build_known_batch(self._table, self.pool, rows.slots, starts, lengths, size)
+        return Thought(self._fit_vocabulary(self._model.forward(batch)), None)
+
+    def _fit_vocabulary(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns logits of the target's tokens; matrices may be padded differently."""
+        lacking = self._vocab_size - logits.shape[1]
+        if lacking > 0:
+            return torch.nn.functional.pad(logits, (0, lacking), value=float("-inf"))
+        return logits[:, : self._vocab_size]
+
+    def _read(self, values: torch.Tensor, bound: int) -> int:
+        """Returns the largest value, or on a device that would have to be waited for a bound."""
+        return int(values.max()) if values.device.type == "cpu" else bound

@@ -1,0 +1,109 @@
+"""An EAGLE head as a network that drafts."""
+
+import torch
+
+from optimist_worker.core.flat_batch import PassSize, build_known_batch, build_level_batch
+from optimist_worker.core.kv import KVPool
+from optimist_worker.core.slot_table import SlotTable
+from optimist_worker.drafters.drafter import DraftRows, VerifiedStep
+from optimist_worker.drafters.network import Thought
+from optimist_worker.heads.eagle import EagleHead
+
+
+class EagleNetwork:
+    """Runs the head over every verified token with the target's features, then over its own.
+
+    Keys and values of the token at place p + 1 lie at place p, with the feature of p. What it
+    drafts writes to places that the next verified tokens take.
+    """
+
+    def __init__(self, head: EagleHead, table: SlotTable, dtype: torch.dtype) -> None:
+        """Takes memory for keys, values and the last feature of every slot."""
+        self._head, self._table = head, table
+        self.pool = KVPool(head.layers, table.trash_block, table.block_size, dtype, table.device)
+        num_rows = table.num_slots + 1
+        size = head.config.hidden_size
+        self._features = torch.zeros((num_rows, size), dtype=dtype, device=table.device)
+        self._is_ready = torch.zeros(num_rows, dtype=torch.bool, device=table.device)
+
+    def admit(self, slot: int) -> None:
+        """Forgets whatever it knew of a slot."""
+        self._is_ready[slot] = False
+
+    def is_ready(self, slots: torch.Tensor) -> torch.Tensor:
+        """Returns which slots have a feature to go on from, bool `[num_rows]`."""
+        return self._is_ready[slots]
+
+    def begin(self, rows: DraftRows) -> Thought:
+        """Returns what follows the last token, which `observe` has computed."""
+        features = self._features[rows.slots]
+        return Thought(self._head.logits(features), features)
+
+    def feed(
+        self,
+        rows: DraftRows,
+        token_ids: torch.Tensor,
+        depth: int,
+        num_fed: int,
+        bits: torch.Tensor | None,
+        features: torch.Tensor | None,
+    ) -> Thought:
+        """Goes on from drafts with the features that it has made itself."""
+        if features is None:
+            raise ValueError("an EAGLE head goes on from features")
+        batch = build_level_batch(
+            self._table,
+            self.pool,
+            rows.slots,
+            rows.columns.num_tokens - 1,
+            token_ids,
+            num_fed,
+            depth,
+            bits,
+            rows.max_length,
+        )
+        hidden = self._head(batch.input_ids, batch.positions, features, batch.attention)
+        return Thought(self._head.logits(hidden), hidden)
+
+    def observe(
+        self,
+        step: VerifiedStep,
+        was_drafted: torch.Tensor,
+        fed_path: torch.Tensor,
+        num_kept: torch.Tensor,
+    ) -> None:
+        """Runs over the verified tokens of a pass with the target's features."""
+        if step.features is None:
+            raise ValueError("an EAGLE head needs the target's features")
+        rows = step.rows
+        accepted = torch.where(step.num_emitted > 0, step.verdict.num_accepted, 0)
+        is_right = step.verdict.is_finite
+        lengths = torch.where(is_right, rows.num_known_tokens + accepted, 0)
+        size = step.size
+        if lengths.device.type == "cpu":
+            size = PassSize(int(lengths.sum()), 0, size.max_num_queries, size.max_num_keys)
+        if not size.num_tokens:
+            return
+        batch, tokens = build_known_batch(
+            self._table, self.pool, rows.slots, rows.starts, lengths, size, shift=1
+        )
+        source = _source(step, tokens.rows, tokens.offsets)
+        hidden = self._head(
+            batch.input_ids, batch.positions, step.features[source], batch.attention
+        )
+        last = hidden[batch.logits_indices]
+        has_emitted = step.num_emitted > 0
+        kept = self._features[rows.slots]
+        self._features.index_copy_(0, rows.slots, torch.where(has_emitted[:, None], last, kept))
+        self._is_ready.index_copy_(0, rows.slots, self._is_ready[rows.slots] | has_emitted)
+
+
+def _source(step: VerifiedStep, row: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+    """Returns which tokens of the target's pass the verified tokens were, `[num_tokens]`."""
+    known = step.rows.num_known_tokens[row]
+    node = offset - known
+    if step.verdict.path is not None and step.verdict.path.shape[1]:
+        path = step.verdict.path
+        node = torch.where(node < 0, node, path[row, node.clamp(0, path.shape[1] - 1)])
+    place = step.tokens.starts[row] + known + node
+    return place.clamp(0, step.tokens.size - 1)

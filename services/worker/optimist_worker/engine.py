@@ -1,0 +1,137 @@
+"""Starts steps on the model's device, one behind the other."""
+
+from dataclasses import dataclass
+
+import torch
+
+from optimist_common.columns import Int32Column
+from optimist_worker.core.acceptance_rule import AcceptanceRule
+from optimist_worker.core.bounds import StepBounds
+from optimist_worker.core.plan import Admission, PlannedRow, WindowUpdate
+from optimist_worker.core.slot_table import send
+from optimist_worker.drafters.drafter import Drafter
+from optimist_worker.feature_tap import FeatureTap
+from optimist_worker.graphs import MOST_TOKENS, GraphCache
+from optimist_worker.masks import Masks
+from optimist_worker.model import Model
+from optimist_worker.state import DeviceState
+from optimist_worker.step import Step
+from optimist_worker.stopwatch import CudaStopwatch, HostStopwatch
+
+
+@dataclass(slots=True)
+class RunningStep:
+    """A step that has been started."""
+
+    packed: torch.Tensor
+    """On the host; on CUDA not there before `done`."""
+    done: torch.cuda.Event | None
+    watch: HostStopwatch | CudaStopwatch
+
+    def wait(self) -> Int32Column:
+        """Waits for the step; returns what `outputs.pack` has packed.
+
+        Raises:
+            RuntimeError: The device reports that something failed.
+        """
+        if self.done is not None:
+            self.done.synchronize()
+        packed: Int32Column = self.packed.numpy()
+        return packed
+
+
+class Engine:
+    """Model, state and drafter on one device. All calls take effect in their order."""
+
+    def __init__(
+        self,
+        model: Model,
+        state: DeviceState,
+        masks: Masks,
+        drafter: Drafter | None = None,
+        tap: FeatureTap | None = None,
+        rule: AcceptanceRule = AcceptanceRule.COUPLED,
+        synthetic_rate: float = 0.0,
+        *,
+        uses_graphs: bool = True,
+    ) -> None:
+        """Puts an engine together.
+
+        Args:
+            model: The target.
+            state: Its slots.
+            masks: Grammars of the slots.
+            drafter: Drafts for rows whose window does not.
+            tap: Where the target's features come from, if the drafter reads them.
+            rule: How drafts are accepted.
+            synthetic_rate: Chance that a draft is accepted under the rule `synthetic`.
+            uses_graphs: Whether steps are captured as graphs, on CUDA.
+        """
+        self.model, self.state, self.masks = model, state, masks
+        self.drafter, self.rule = drafter, rule
+        self._step = Step(model, state, drafter, tap, rule, synthetic_rate)
+        self._graphs = GraphCache() if state.device.type == "cuda" and uses_graphs else None
+
+    @property
+    def runs_by_itself(self) -> bool:
+        """Whether a started step goes on while the host does something else."""
+        return self.state.device.type == "cuda"
+
+    @torch.inference_mode()
+    def admit(self, admission: Admission) -> None:
+        """Gives a slot to a request that has no fault."""
+        slot, state = admission.slot, self.state
+        state.table.admit(admission)
+        state.sampling.set(slot, admission.sampling)
+        state.windows.clear(slot)
+        if self.drafter is not None:
+            self.drafter.admit(slot)
+
+    @torch.inference_mode()
+    def set_window(self, update: WindowUpdate) -> None:
+        """Replaces a slot's window."""
+        self.state.windows.set(update)
+
+    @torch.inference_mode()
+    def append_blocks(self, rows: list[PlannedRow], num_held: list[int]) -> None:
+        """Gives slots their new blocks; `num_held` is how many each has."""
+        slots = [row.slot for row in rows]
+        self.state.table.append_blocks(slots, [row.new_blocks for row in rows], num_held)
+
+    @torch.inference_mode()
+    def start(self, columns: list[list[int]], bounds: StepBounds) -> RunningStep:
+        """Starts a step.
+
+        Args:
+            columns: Slots, known tokens and most drafts of the rows as planned.
+            bounds: What is known of them.
+
+        Raises:
+            RuntimeError, ValueError, IndexError: PyTorch refuses it.
+        """
+        if not self.runs_by_itself:
+            watch = HostStopwatch()
+            rows = torch.tensor(columns, dtype=torch.int64)
+            return RunningStep(self._step.run(rows, bounds, watch, self.masks), None, watch)
+        return self._start_cuda(columns, bounds)
+
+    def _start_cuda(self, columns: list[list[int]], bounds: StepBounds) -> RunningStep:
+        number, bounds = len(columns[0]), bounds.rounded(self.state.sizes.max_num_batched_tokens)
+        padding = bounds.num_rows - number
+        slots, known, drafts = columns
+        filled = [slots + [self.state.table.num_slots] * padding, known, drafts]
+        filled[1:] = [column + [0] * padding for column in filled[1:]]
+        rows = send(torch.tensor(filled, dtype=torch.int64), self.state.device)
+        graphs = None if bounds.has_grammar or bounds.num_tokens > MOST_TOKENS else self._graphs
+        watch = CudaStopwatch(is_on=graphs is None)
+
+        def run(rows: torch.Tensor) -> torch.Tensor:
+            return self._step.run(rows, bounds, watch, self.masks)
+
+        key = bounds, self.state.windows.has_alternatives
+        packed = run(rows) if graphs is None else graphs.run(key, rows, run)
+        on_host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
+        on_host.copy_(packed, non_blocking=True)
+        done = torch.cuda.Event()
+        done.record()
+        return RunningStep(on_host[:number], done, watch)

@@ -1,0 +1,167 @@
+"""Weights of a decoder of transformers, from safetensors or made up."""
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers.utils import logging as transformers_logging
+
+from optimist_common.errors import SetupError
+from optimist_worker.core.paged_attention import NAME
+
+logger = logging.getLogger(__name__)
+
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
+_DUMMY_SEED = 20261121
+
+
+def check_directory(name: str, flag: str, *, needs_weights: bool) -> None:
+    """Refuses a directory that holds no model; names of a hub pass.
+
+    Raises:
+        SetupError: It is missing or lacks a file; the message begins with `flag`.
+    """
+    path = Path(name).expanduser()
+    looks_like_path = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
+    if not path.is_dir():
+        if looks_like_path or path.exists():
+            raise SetupError(f"{flag}: {name} is not a directory; give one with a config.json")
+        return
+    if not (path / "config.json").is_file():
+        raise SetupError(f"{flag}: {name} has no config.json; it is not a model of transformers")
+    if needs_weights and not any(path.glob("*.safetensors")):
+        raise SetupError(
+            f"{flag}: {name} has no *.safetensors; convert the weights with save_pretrained"
+        )
+
+
+def load_config(name: str, flag: str) -> Any:
+    """Reads the config of a model that can be served; runs no code of the checkpoint.
+
+    Raises:
+        SetupError: It cannot be read, or the model would load but compute something else than
+            its own attention; the message begins with `flag`.
+    """
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SetupError(f"{flag}: cannot read the config of {name}: {one_line(error)}") from None
+    text_config = config.get_text_config()
+    unsupported = None
+    layer_types = set(getattr(text_config, "layer_types", None) or [])
+    if getattr(config, "is_encoder_decoder", False):
+        unsupported = "it is an encoder-decoder"
+    elif layer_types - _LAYER_TYPES:
+        unsupported = f"it has {', '.join(sorted(layer_types - _LAYER_TYPES))} layers"
+    elif getattr(text_config, "use_bidirectional_attention", False):
+        unsupported = "its attention is bidirectional"
+    elif getattr(text_config, "num_kv_shared_layers", 0):
+        unsupported = "its layers share keys and values"
+    if unsupported is not None:
+        raise SetupError(
+            f"{flag}: {name} ({config.model_type}) cannot be served: {unsupported}; "
+            "choose a decoder with causal full or sliding-window attention"
+        )
+    return config
+
+
+def load_weights(name: str, flag: str, dtype: torch.dtype, device: torch.device) -> Any:
+    """Loads safetensors weights; shows a progress bar on a terminal, else logs begin and end.
+
+    Raises:
+        SetupError: A file or weight is missing or damaged; the message begins with `flag`.
+    """
+    if sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
+        transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+    else:
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logger.info("loading the weights of %s", name)
+    begin = time.monotonic()
+    module = _read_weights(name, flag, dtype)
+    try:
+        module = module.to(device)
+    except torch.OutOfMemoryError:
+        raise SetupError(_no_memory(name, flag, dtype, device)) from None
+    _log_end("loaded", module, begin)
+    return module
+
+
+def make_dummy_weights(
+    name: str, flag: str, config: Any, dtype: torch.dtype, device: torch.device
+) -> Any:
+    """Builds a model with random weights, on the device and in the dtype from the start.
+
+    The weights follow from a fixed seed and the initialisation that the model's class has for
+    training, so that activations keep a usual size. No weight file is read.
+
+    Raises:
+        SetupError: The model does not fit into memory, or transformers has no decoder for it.
+    """
+    logger.info("making dummy weights for %s", name)
+    begin = time.monotonic()
+    auto_model: Any = AutoModelForCausalLM
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.device(device):
+        torch.manual_seed(_DUMMY_SEED)
+        try:
+            module = auto_model.from_config(
+                config, dtype=dtype, attn_implementation=NAME, trust_remote_code=False
+            )
+        except torch.OutOfMemoryError:
+            raise SetupError(_no_memory(name, flag, dtype, device)) from None
+        except (ValueError, KeyError, RuntimeError, ImportError) as error:
+            raise SetupError(f"{flag}: cannot build {name}: {one_line(error)}") from None
+    if (Path(name).expanduser() / "generation_config.json").is_file():
+        # It may name more end tokens than the model's own config.
+        module.generation_config = GenerationConfig.from_pretrained(name)
+    _log_end("made", module, begin)
+    return module
+
+
+def one_line(error: Exception) -> str:
+    """Returns the first sentence or so of an error as one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _read_weights(name: str, flag: str, dtype: torch.dtype) -> Any:
+    auto_model: Any = AutoModelForCausalLM
+    try:
+        module, report = auto_model.from_pretrained(
+            name,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=dtype,
+            attn_implementation=NAME,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise SetupError(f"{flag}: cannot load {name}: {one_line(error)}") from None
+    except Exception as error:
+        # safetensors' error for a damaged file derives from Exception alone.
+        if type(error).__name__ != "SafetensorError":
+            raise
+        raise SetupError(f"{flag}: {name} has a damaged weight file: {one_line(error)}") from None
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise SetupError(
+            f"{flag}: {name} lacks {len(missing)} weights, such as {missing[0]}; "
+            "save the whole model with save_pretrained"
+        )
+    return module
+
+
+def _no_memory(name: str, flag: str, dtype: torch.dtype, device: torch.device) -> str:
+    return (
+        f"{flag}: {name} does not fit into the memory of {device} in {str(dtype)[6:]}; "
+        "choose a smaller --dtype, model or another --device"
+    )
+
+
+def _log_end(verb: str, module: Any, begin: float) -> None:
+    num_bytes = sum(weight.numel() * weight.itemsize for weight in module.parameters())
+    seconds = time.monotonic() - begin
+    logger.info("%s %.2f GiB of weights in %.1f s", verb, num_bytes / 2**30, seconds)

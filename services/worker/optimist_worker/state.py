@@ -1,0 +1,40 @@
+"""Everything that lives on the model's device besides weights."""
+
+from dataclasses import dataclass
+
+from optimist_worker.core.kv import KVPool
+from optimist_worker.core.sampling_table import SamplingTable
+from optimist_worker.core.slot_table import SlotTable
+from optimist_worker.core.window_table import WindowTable
+from optimist_worker.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much a worker holds."""
+
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_model_len: int
+    max_num_batched_tokens: int
+
+
+class DeviceState:
+    """Keys and values, and what is known of every slot."""
+
+    def __init__(self, model: Model, sizes: Sizes) -> None:
+        """Takes the memory; raises RuntimeError if there is too little."""
+        self.sizes, self.device = sizes, model.device
+        self.pool = KVPool(
+            model.layers, sizes.num_blocks, sizes.block_size, model.dtype, model.device
+        )
+        self.table = SlotTable(
+            sizes.max_num_seqs,
+            sizes.max_model_len,
+            sizes.block_size,
+            self.pool.trash_block,
+            model.device,
+        )
+        self.windows = WindowTable(self.table, model.vocab_size)
+        self.sampling = SamplingTable(sizes.max_num_seqs, model.vocab_size, model.device)

@@ -1,0 +1,185 @@
+"""One step on the device: drafts, the target's pass, the verdict, and what is left of it."""
+
+from typing import Protocol
+
+import torch
+
+from optimist_worker.core.acceptance_rule import AcceptanceRule
+from optimist_worker.core.bounds import StepBounds
+from optimist_worker.core.coupled import verify_coupled
+from optimist_worker.core.drafts import Drafts, no_drafts
+from optimist_worker.core.fit import FittedRows, fit_rows
+from optimist_worker.core.flat_batch import PassSize, build_verify_batch
+from optimist_worker.core.outputs import pack
+from optimist_worker.core.ragged import lay_out
+from optimist_worker.core.rejection import verify_rejection
+from optimist_worker.core.settle import compact, settle_rows
+from optimist_worker.core.synthetic import verify_synthetic
+from optimist_worker.core.verdict import Verdict, nothing
+from optimist_worker.core.verify_pass import VerifyPass
+from optimist_worker.core.window_tree import draft_windows
+from optimist_worker.drafters.drafter import Drafter, DraftRows, Proposal, VerifiedStep
+from optimist_worker.drafters.merge import merge, spread, trim
+from optimist_worker.feature_tap import FeatureTap
+from optimist_worker.masks import Masks
+from optimist_worker.model import Model
+from optimist_worker.state import DeviceState
+
+
+class Stopwatch(Protocol):
+    """Takes the time that drafting takes."""
+
+    def start(self) -> None:
+        """Drafting begins."""
+
+    def stop(self) -> None:
+        """Drafting ends."""
+
+
+class Step:
+    """The state on the device, and the function that moves it on by a step.
+
+    Nothing in here waits for a CUDA device; on the CPU, where everything is there at once, sizes
+    are read and nothing is padded.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        state: DeviceState,
+        drafter: Drafter | None,
+        tap: FeatureTap | None,
+        rule: AcceptanceRule,
+        synthetic_rate: float,
+    ) -> None:
+        """Puts the parts together; see `Engine`."""
+        self._model, self._pool, self._table = model, state.pool, state.table
+        self._windows, self._sampling = state.windows, state.sampling
+        self._rule, self._synthetic_rate = rule, synthetic_rate
+        self._drafter, self._tap = drafter, tap
+        self._reads = state.device.type == "cpu"
+
+    @torch.inference_mode()
+    def run(
+        self, columns: torch.Tensor, bounds: StepBounds, watch: Stopwatch, masks: Masks
+    ) -> torch.Tensor:
+        """Runs a step.
+
+        Args:
+            columns: Slots, known tokens and most drafts as planned, int64 `[3, num_rows]`.
+            bounds: What the host knows of them.
+            watch: Takes the time of the drafter.
+            masks: Of the grammars.
+
+        Returns:
+            What `outputs.pack` has packed.
+        """
+        rows = fit_rows(self._table, *columns)
+        watch.start()
+        proposal = self._draft(rows, bounds)
+        watch.stop()
+        drafts = proposal.drafts
+        number = torch.where(rows.emits, 1 + drafts.num_tokens, 0)
+        size = self._size(rows, drafts, number, bounds)
+        if size.num_tokens == 0:
+            return self._report(rows, drafts, nothing(drafts), torch.zeros_like(number))
+        nodes = lay_out(number, size.num_logits)
+        batch, tokens = build_verify_batch(self._table, self._pool, rows, drafts, nodes, size)
+        logits = self._model.forward(batch)
+        verdict = self._judge(
+            VerifyPass(
+                logits=logits,
+                nodes=nodes,
+                drafts=drafts,
+                slots=rows.slots,
+                num_tokens=rows.columns.num_tokens,
+                num_prompt_tokens=rows.columns.num_prompt_tokens,
+                token_ids=self._table.token_ids,
+                sampling=self._sampling,
+                needs=bounds.needs,
+                allowed=masks.allowed(rows.slots, drafts, nodes),
+            )
+        )
+        num_emitted = settle_rows(self._table, self._windows, rows, verdict)
+        compact(self._table, self._pool, rows, verdict)
+        if self._drafter is not None:
+            watch.start()
+            features = None if self._tap is None else self._tap.take()
+            self._drafter.observe(
+                VerifiedStep(rows, tokens, size, proposal, verdict, num_emitted, features)
+            )
+            watch.stop()
+        return self._report(rows, drafts, verdict, num_emitted)
+
+    def _draft(self, rows: FittedRows, bounds: StepBounds) -> Proposal:
+        width = min(bounds.max_num_drafts, self._read(rows.limits, bounds.max_num_drafts))
+        if width == 0:
+            return Proposal(no_drafts(len(rows.slots), rows.slots.device))
+        drafts = draft_windows(self._windows, rows.slots, rows.columns, rows.limits, width)
+        proposal = trim(Proposal(drafts), self._read(drafts.num_tokens, width))
+        if self._drafter is None or not bounds.uses_drafter:
+            return proposal
+        limits = torch.where(drafts.num_tokens > 0, 0, rows.limits)
+        most = self._drafter.max_tokens
+        wanting = DraftRows(
+            slots=rows.slots,
+            columns=rows.columns,
+            limits=limits.clamp(max=most),
+            width=min(width, most),
+            max_length=bounds.max_num_keys,
+            needs=bounds.needs,
+        )
+        if self._reads:
+            chosen = limits.nonzero()[:, 0]
+            if not len(chosen):
+                return proposal
+            wanting = wanting.select(chosen)
+            wanting.width = int(wanting.limits.max())
+            drafted = spread(self._drafter.propose(wanting), chosen, len(limits))
+        else:
+            drafted = self._drafter.propose(wanting)
+        merged = merge(proposal.drafts, drafted)
+        return trim(merged, self._read(merged.drafts.num_tokens, merged.drafts.width))
+
+    def _judge(self, verify: VerifyPass) -> Verdict:
+        if self._rule is AcceptanceRule.COUPLED:
+            return verify_coupled(verify)
+        if self._rule is AcceptanceRule.REJECTION:
+            return verify_rejection(verify)
+        return verify_synthetic(verify, self._synthetic_rate)
+
+    def _report(
+        self, rows: FittedRows, drafts: Drafts, verdict: Verdict, num_emitted: torch.Tensor
+    ) -> torch.Tensor:
+        after = self._table.gather(rows.slots)
+        has_emitted = num_emitted > 0
+        columns = [
+            after.num_tokens,
+            num_emitted,
+            drafts.num_tokens * has_emitted,
+            verdict.num_accepted * has_emitted,
+            drafts.sources * has_emitted,
+            rows.is_short,
+            ~verdict.is_finite & rows.emits,
+            after.has_ended,
+            self._windows.count_left(rows.slots, after),
+            rows.num_known_tokens + drafts.num_tokens,
+        ]
+        return pack(columns, verdict.token_ids)
+
+    def _size(
+        self, rows: FittedRows, drafts: Drafts, number: torch.Tensor, bounds: StepBounds
+    ) -> PassSize:
+        """Returns the size of the pass: as it is on the CPU, elsewhere as large as it may be."""
+        if not self._reads:
+            return PassSize(
+                bounds.num_tokens, bounds.num_logits, bounds.max_num_queries, bounds.max_num_keys
+            )
+        lengths = rows.num_known_tokens + drafts.num_tokens
+        return PassSize(
+            int(lengths.sum()), int(number.sum()), int(lengths.max()), bounds.max_num_keys
+        )
+
+    def _read(self, values: torch.Tensor, bound: int) -> int:
+        """Returns the largest value, or on a device that would have to be waited for a bound."""
+        return int(values.max()) if self._reads else bound
