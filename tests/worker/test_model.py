@@ -1,8 +1,6 @@
 """Every family computes through our blocks what transformers computes by itself."""
 
-import json
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import pytest
 import torch
 import transformers
 
-from optimist_common.errors import SetupError
 from optimist_worker.core.batch import build_batch
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.core.row import Row
@@ -122,48 +119,3 @@ def test_half_precision_stays_near_single(family: str, dtype: str, tmp_path: Pat
         (row,) = row_logits(runner, [(0, 10, [])])
         logits.append(row.float())
     torch.testing.assert_close(logits[1], logits[0], atol=0.15 * logits[0].std().item(), rtol=0.1)
-
-
-def changed_config(source: Path, target: Path, **changes: Any) -> Path:
-    shutil.copytree(source, target)
-    config = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps(config | changes))
-    return target
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"model_type": "nonesuch"}, "nonesuch"),
-        ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, "encoder-decoder"),
-        ({"model_type": "qwen3_next"}, "linear_attention"),
-        ({"num_hidden_layers": 5}, "lacks 9 weights"),
-        ({"hidden_size": 32}, "cannot load"),
-    ],
-)
-def test_models_that_cannot_be_served_are_refused(
-    changes: dict[str, Any], reason: str, llama_path: Path, tmp_path: Path
-) -> None:
-    path = changed_config(llama_path, tmp_path / "changed", **changes)
-    with pytest.raises(SetupError) as refusal:
-        load_model(str(path), "float32", "cpu")
-    assert reason in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-
-
-def test_incomplete_directories_are_refused(llama_path: Path, tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="is not a directory"):
-        load_model(str(tmp_path / "missing"), "float32", "cpu")
-    with pytest.raises(SetupError, match=r"no config\.json"):
-        load_model(str(tmp_path), "float32", "cpu")
-    shutil.copy(llama_path / "config.json", tmp_path)
-    with pytest.raises(SetupError, match=r"no \*\.safetensors"):
-        load_model(str(tmp_path), "float32", "cpu")
-    (tmp_path / "model.safetensors").write_bytes(b"not weights")
-    with pytest.raises(SetupError, match="damaged weight file"):
-        load_model(str(tmp_path), "float32", "cpu")
-
-
-def test_missing_device_is_refused(llama_path: Path) -> None:
-    with pytest.raises(SetupError, match="cuda:99 is not on this machine"):
-        load_model(str(llama_path), "float32", "cuda:99")
