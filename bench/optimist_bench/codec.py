@@ -51,6 +51,7 @@ def _worker_result(response: worker_pb2.ExecuteResponse) -> StepResult:
         token_ids=from_bytes(response.token_ids),
         num_drafted_tokens=from_bytes(response.num_drafted_tokens),
         num_accepted_tokens=from_bytes(response.num_accepted_tokens),
+        draft_sources=from_bytes(response.draft_sources),
         errors={},
         num_tokens=response.num_tokens,
         num_live_rows=0,

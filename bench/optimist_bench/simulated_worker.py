@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, from_bytes, to_bytes
+from optimist_common.draft_source import DraftSource
 
 _NEVER = -1
 
@@ -176,6 +177,7 @@ class SimulatedWorker:
             token_ids=to_bytes(self._tokens(length, emitted, diverged)),
             num_drafted_tokens=to_bytes(drafted),
             num_accepted_tokens=to_bytes(accepted),
+            draft_sources=to_bytes((drafted > 0) * DraftSource.PREDICTION),
             num_tokens=int(known.sum() + drafted.sum()),
         )
 

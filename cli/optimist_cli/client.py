@@ -56,6 +56,8 @@ class ChatAnswer:
     chunks: Iterator[ChatChunk] = field(repr=False)
     finish_reason: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
+    system_fingerprint: str = ""
+    """What is special about the system that answered."""
 
 
 class GatewayClient:
@@ -97,6 +99,7 @@ class GatewayClient:
                 for event in _events(response.iter_lines()):
                     if event.get("usage"):
                         answer.usage = event["usage"]
+                    answer.system_fingerprint = event.get("system_fingerprint") or ""
                     for choice in event.get("choices", []):
                         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
                         yield _chunk(choice)

@@ -89,10 +89,17 @@ def summary(answer: ChatAnswer, num_tokens: int, seconds: float) -> str:
     """Returns one line about what the prediction was worth."""
     details = answer.usage.get("completion_tokens_details") or {}
     accepted = details.get("accepted_prediction_tokens", 0)
+    drafted = {
+        label: count
+        for label, count in (details.get("tokens_by_source") or {}).items()
+        if label not in ("target", "prediction")
+    }
+    others = "".join(f", {count} by {label.replace('_', ' ')}" for label, count in drafted.items())
+    synthetic = f" [{answer.system_fingerprint}]" if answer.system_fingerprint else ""
     return (
         f"{num_tokens} tokens in {seconds:.2f} s, {accepted} of them predicted "
-        f"({details.get('rejected_prediction_tokens', 0)} predicted ones refused), "
-        f"finish: {answer.finish_reason}"
+        f"({details.get('rejected_prediction_tokens', 0)} predicted ones refused){others}, "
+        f"finish: {answer.finish_reason}{synthetic}"
     )
 
 

@@ -54,3 +54,13 @@ def test_the_summary_tells_what_the_prediction_was_worth() -> None:
     assert summary(answer, 9, 0.5) == (
         "9 tokens in 0.50 s, 7 of them predicted (2 predicted ones refused), finish: stop"
     )
+
+
+def test_the_summary_tells_of_other_drafts_and_of_acceptance_by_chance() -> None:
+    answer = ChatAnswer(iter(()), finish_reason="stop", system_fingerprint="synthetic-acceptance")
+    sources = {"target": 4, "prediction": 1, "draft_model": 3, "eagle": 2}
+    answer.usage = {"completion_tokens_details": {"tokens_by_source": sources}}
+    assert summary(answer, 10, 0.5) == (
+        "10 tokens in 0.50 s, 0 of them predicted (0 predicted ones refused), 3 by draft model, "
+        "2 by eagle, finish: stop [synthetic-acceptance]"
+    )

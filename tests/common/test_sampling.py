@@ -31,6 +31,8 @@ from optimist_common.sampling_message import read_sampling, write_sampling
         ("logit_bias", {50: 1.0}),
         ("logit_bias", {5: math.nan}),
         ("logit_bias", {5: math.inf}),
+        ("grammar", "x" * (64 * 1024 + 1)),
+        ("grammar", "ä" * (32 * 1024 + 1)),
     ],
 )
 def test_faults_name_their_field(field: str, value: object) -> None:
@@ -45,6 +47,8 @@ def test_sound_parameters_have_no_fault() -> None:
     assert not params.takes_argmax
     assert SamplingParams().fault(50) is None
     assert SamplingParams(top_k=5, top_p=0.5).takes_argmax
+    assert SamplingParams(grammar="x" * 64 * 1024).fault(50) is None
+    assert not SamplingParams(grammar="start: /a/").takes_argmax
 
 
 @given(
@@ -52,11 +56,12 @@ def test_sound_parameters_have_no_fault() -> None:
     top_p=st.floats(0.125, 1, width=32),
     seed=st.integers(-(2**63), 2**63 - 1),
     logit_bias=st.dictionaries(st.integers(0, 49), st.floats(-100, 100, width=32)),
+    grammar=st.text(st.characters(codec="utf-8"), max_size=20),
 )
 def test_what_is_sent_comes_back(
-    temperature: float, top_p: float, seed: int, logit_bias: dict[int, float]
+    temperature: float, top_p: float, seed: int, logit_bias: dict[int, float], grammar: str
 ) -> None:
-    params = SamplingParams(temperature, 7, top_p, 0.5, seed, 1.5, -2.0, 2.0, logit_bias)
+    params = SamplingParams(temperature, 7, top_p, 0.5, seed, 1.5, -2.0, 2.0, logit_bias, grammar)
     assert read_sampling(write_sampling(params)) == params
 
 

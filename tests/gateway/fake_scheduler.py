@@ -7,6 +7,7 @@ from typing import Any
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.draft_source import DraftSource
 from optimist_common.server import GrpcServer
 
 EOS = 1
@@ -19,6 +20,8 @@ class Step:
 
     token_ids: Sequence[int] = ()
     num_accepted_tokens: int = 0
+    draft_source: DraftSource = DraftSource.PREDICTION
+    """Where these came from."""
 
 
 @dataclass
@@ -50,6 +53,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     adds: list[scheduler_pb2.Add] = field(default_factory=list)
     aborts: asyncio.Queue[int] = field(default_factory=asyncio.Queue)
     port: int = 0
+    is_synthetic: bool = False
 
     async def Describe(self, request: Any, context: Any) -> scheduler_pb2.DescribeResponse:  # noqa: N802
         return scheduler_pb2.DescribeResponse(
@@ -58,6 +62,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             max_model_len=MAX_MODEL_LEN,
             kv_capacity_tokens=2 * MAX_MODEL_LEN,
             eos_token_ids=to_bytes([EOS]),
+            is_synthetic=self.is_synthetic,
         )
 
     async def Connect(  # noqa: N802
@@ -113,6 +118,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             accepted_prediction_tokens=script.accepted,
             rejected_prediction_tokens=script.rejected,
             num_passes=len(steps),
+            num_tokens_by_source=to_bytes(_by_source(script.steps)),
         )
         if ends:
             steps = steps or [scheduler_pb2.ConnectResponse()]
@@ -127,12 +133,21 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             responses.put_nowait(None)
 
 
+def _by_source(steps: Sequence[Step]) -> list[int]:
+    counts = [0] * len(DraftSource)
+    for step in steps:
+        counts[step.draft_source] += step.num_accepted_tokens
+        counts[DraftSource.TARGET] += len(step.token_ids) - step.num_accepted_tokens
+    return counts
+
+
 def _response(handle: int, step: Step) -> scheduler_pb2.ConnectResponse:
     return scheduler_pb2.ConnectResponse(
         handles=to_bytes([handle]),
         num_tokens=to_bytes([len(step.token_ids)]),
         token_ids=to_bytes(list(step.token_ids)),
         num_accepted_tokens=to_bytes([step.num_accepted_tokens]),
+        draft_sources=to_bytes([step.draft_source if step.num_accepted_tokens else 0]),
     )
 
 

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
+from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.answer import Answer, Piece
 from optimist_gateway.core.detokenize import Detokenizer
 from optimist_gateway.core.finish import FinishReason
@@ -11,6 +12,8 @@ from optimist_gateway.core.output import Finished, StepOutput
 from optimist_gateway.core.usage import Usage
 
 END = 1000
+PREDICTION = DraftSource.PREDICTION
+BY_SOURCE = {PREDICTION: 3, DraftSource.TARGET: 1, DraftSource.EAGLE: 0}
 
 
 def decode(token_ids: list[int]) -> str:
@@ -35,8 +38,8 @@ def play(
     for start in range(0, len(token_ids), width):
         window = token_ids[start : start + width]
         last = start + width >= len(token_ids)
-        finished = Finished(reason, "", 7, 3, 2) if last else None
-        pieces.append(state.push(StepOutput(window, len(window) - 1, finished)))
+        finished = Finished(reason, "", 7, 3, 2, BY_SOURCE) if last else None
+        pieces.append(state.push(StepOutput(window, len(window) - 1, PREDICTION, finished)))
         if pieces[-1].finish_reason is not None:
             break
     return pieces
@@ -73,7 +76,7 @@ def test_the_last_token_is_shown_if_the_length_ended_the_answer() -> None:
 def test_the_account_is_the_scheduler_s() -> None:
     state = answer()
     play(state, "abc", 2)
-    assert state.usage() == Usage(5, 4, 7, 3, 2)
+    assert state.usage() == Usage(5, 4, 7, 3, 2, {DraftSource.TARGET: 1, PREDICTION: 3})
 
 
 def test_a_stop_string_ends_the_account_at_its_last_token() -> None:
@@ -83,10 +86,28 @@ def test_a_stop_string_ends_the_account_at_its_last_token() -> None:
     assert pieces[0].token_ids == letters("abcd")
     assert pieces[0].num_accepted_tokens == 4
     assert pieces[0].finish_reason is FinishReason.STOP_STRING
-    assert state.usage() == Usage(5, 4, 4, None, 1)
+    assert state.usage() == Usage(5, 4, 4, None, 1, {PREDICTION: 4})
     # What was refused only the scheduler knows; the rest ends at the stop string.
     state.settle(Finished(FinishReason.ABORTED, "", 9, 3, 2))
-    assert state.usage() == Usage(5, 4, 4, 3, 1)
+    assert state.usage() == Usage(5, 4, 4, 3, 1, {PREDICTION: 4})
+
+
+def test_only_what_was_predicted_is_told_as_such_and_every_source_is_counted() -> None:
+    state = answer(["fg"])
+    first = state.push(StepOutput(letters("abc"), 2, DraftSource.MEDUSA))
+    assert (first.num_accepted_tokens, first.predicted_text_length) == (0, 0)
+    second = state.push(StepOutput(letters("de"), 1, PREDICTION))
+    assert (second.num_accepted_tokens, second.predicted_text_length) == (1, 1)
+    state.push(StepOutput(letters("fghi"), 4, DraftSource.EAGLE))
+    usage = state.usage()
+    assert usage.accepted_prediction_tokens == 1
+    assert usage.completion_tokens == sum(usage.num_tokens_by_source.values()) == 7
+    assert usage.to_api(with_num_passes=False)["completion_tokens_details"]["tokens_by_source"] == {
+        "target": 2,
+        "prediction": 1,
+        "medusa": 2,
+        "eagle": 2,
+    }
 
 
 def test_a_stop_string_does_not_count_before_min_tokens() -> None:
@@ -103,7 +124,7 @@ def test_text_held_for_a_stop_string_comes_at_the_end() -> None:
 
 def test_the_predicted_part_of_the_text_is_its_beginning() -> None:
     state = answer()
-    piece = state.push(StepOutput(letters("abcdef"), 4))
+    piece = state.push(StepOutput(letters("abcdef"), 4, PREDICTION))
     assert piece.text == "abcdef"
     assert piece.predicted_text_length == 4
 
@@ -111,5 +132,5 @@ def test_the_predicted_part_of_the_text_is_its_beginning() -> None:
 def test_half_a_character_at_the_end_is_shown_as_such(backend: Backend) -> None:
     state = Answer(1, Detokenizer(backend.decode, set()), [], 0)
     (begin,) = backend.encode("æ").ids[:1]
-    piece = state.push(StepOutput([begin], 0, Finished(FinishReason.LENGTH)))
+    piece = state.push(StepOutput([begin], finished=Finished(FinishReason.LENGTH)))
     assert piece.text == "\ufffd"

@@ -4,9 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import orjson
 from openai import AsyncOpenAI
 
-from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN
+from optimist_gateway.settings import GatewaySettings
+from optimist_gateway.tokenizer import Tokenizer
+from tests.gateway.conftest import serving, until_healthy
+from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, FakeScheduler
 
 Say = Callable[..., list[int]]
 USER: Any = [{"role": "user", "content": "Hello"}]
@@ -18,6 +22,33 @@ async def test_the_model_is_listed(client: AsyncOpenAI) -> None:
     assert retrieved == listed
     assert (listed.id, listed.object) == ("tiny", "model")
     assert listed.model_extra == {"max_model_len": MAX_MODEL_LEN}
+
+
+async def test_an_answer_by_chance_is_marked_everywhere(
+    settings: GatewaySettings, tokenizer: Tokenizer, scheduler: FakeScheduler, say: Say
+) -> None:
+    scheduler.is_synthetic = True
+    say("The quick brown fox", width=2)
+    mark = "synthetic-acceptance"
+    async with (
+        serving(settings, tokenizer) as url,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as http,
+    ):
+        await until_healthy(http)
+        for path, prompt in (
+            ("chat/completions", {"messages": USER}),
+            ("completions", {"prompt": "x"}),
+        ):
+            body = {"model": "tiny", "stream_options": {"include_usage": True}, **prompt}
+            streamed = await http.post(f"/v1/{path}", json={**body, "stream": True})
+            events = [line[6:] for line in streamed.text.splitlines() if line.startswith("data: {")]
+            assert len(events) > 2
+            assert {orjson.loads(each).get("system_fingerprint") for each in events} == {mark}
+            del body["stream_options"]
+            whole = (await http.post(f"/v1/{path}", json=body)).json()
+            assert whole["system_fingerprint"] == mark
+        (model,) = (await http.get("/v1/models")).json()["data"]
+        assert model["system_fingerprint"] == mark
 
 
 async def test_health(http: httpx.AsyncClient) -> None:

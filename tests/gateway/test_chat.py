@@ -37,6 +37,8 @@ async def test_a_whole_answer(client: AsyncOpenAI, say: Say, scheduler: FakeSche
     assert answer.object == "chat.completion"
     assert answer.id.startswith("chatcmpl-")
     assert answer.model == "tiny"
+    assert answer.system_fingerprint is None
+    assert answer.usage.completion_tokens_details.tokens_by_source == {"target": len(token_ids)}
     assert answer.choices[0].message.content == "The quick brown fox"
     assert answer.choices[0].message.role == "assistant"
     assert answer.choices[0].finish_reason == "stop"

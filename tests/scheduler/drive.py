@@ -1,5 +1,6 @@
 """Drives the core against the strict worker, one plan at a time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,15 +9,26 @@ from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.output import Ended, StepOutputs
 from optimist_scheduler.core.plan import Plan
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.window import Window
+from optimist_scheduler.core.window import Alternative, Window
 from optimist_scheduler.translate import plan_message, step_result
 from tests.scheduler.fake_worker import FakeWorker
 
 NOW = 0.0
 
 
-def make_window(epoch: int, base: int, prediction_offset: int, token_ids: list[int]) -> Window:
-    return Window(epoch, base, prediction_offset, np.array(token_ids, np.int32))
+def make_window(
+    epoch: int,
+    base: int,
+    prediction_offset: int,
+    token_ids: list[int],
+    alternatives: Sequence[tuple[int, int, list[int]]] = (),
+) -> Window:
+    """Returns a window; alternatives are offsets, positions in the prediction, and tokens."""
+    others = tuple(
+        Alternative(offset, position, np.array(tokens, np.int32))
+        for offset, position, tokens in alternatives
+    )
+    return Window(epoch, base, prediction_offset, np.array(token_ids, np.int32), others)
 
 
 def config(**values: Any) -> EngineConfig:
@@ -43,6 +55,7 @@ def fake_worker(bounds: EngineConfig) -> FakeWorker:
         bounds.num_blocks,
         bounds.max_num_seqs,
         bounds.max_num_batched_tokens,
+        drafter=bounds.drafter,
     )
 
 

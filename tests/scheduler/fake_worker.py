@@ -8,6 +8,8 @@ import numpy as np
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core.drafter import Drafter
 
 
 def prefix_hash(token_ids: list[int]) -> int:
@@ -42,15 +44,21 @@ class Row:
     blocks: list[int] = field(default_factory=list)
     window_base: int = 0
     window: list[int] = field(default_factory=list)
+    alternatives: list[list[int]] = field(default_factory=list)
+    """Whole continuations from the window's base on, most likely first."""
     ended: bool = False
     """Whether it said a stop token or is as long as it may be: it emits nothing any more."""
 
-    def drafts(self, most: int) -> list[int]:
+    def paths(self) -> list[list[int]]:
+        """Returns what may come next, most likely first; an alternative may become the window."""
         output = self.token_ids[self.num_prompt_tokens :]
         since = output[self.window_base :]
-        if len(output) < self.window_base or self.window[: len(since)] != since:
+        if len(output) < self.window_base:
             return []
-        return self.window[len(since) : len(since) + most]
+        agree = [path for path in [self.window, *self.alternatives] if path[: len(since)] == since]
+        if self.window not in agree:
+            self.window, self.alternatives, agree = (agree or [[]])[0], [], agree[:1]
+        return [path[len(since) :] for path in agree if len(path) > len(since)]
 
     def extend(self, token_ids: list[int]) -> None:
         for token_id in token_ids:
@@ -78,6 +86,7 @@ class FakeWorker:
         max_num_batched_tokens: int = 16,
         eos_token_ids: tuple[int, ...] = (),
         costs: tuple[tuple[int, int], ...] = (),
+        drafter: Drafter | None = None,
     ) -> None:
         self.description = worker_pb2.DescribeResponse(
             model="fake",
@@ -91,6 +100,13 @@ class FakeWorker:
             cost_num_tokens=to_bytes([num_tokens for num_tokens, _ in costs]),
             cost_us=to_bytes([microseconds for _, microseconds in costs]),
         )
+        self._drafter = drafter
+        if drafter is not None:
+            self.description.drafter = drafter.source.value  # type: ignore[assignment]
+            self.description.max_drafter_tokens = drafter.max_tokens
+            self.description.max_drafter_depth = drafter.max_depth
+        self.draft_sources: set[int] = set()
+        """Where drafts have come from."""
         self.admitted: list[str] = []
         self.failing: set[str] = set()
         self.num_steps = 0
@@ -117,6 +133,11 @@ class FakeWorker:
         for window in plan.windows:
             row = self.rows[window.slot]
             row.window_base, row.window = window.base, from_bytes(window.token_ids).tolist()
+            row.alternatives = [
+                row.window[: other.offset] + from_bytes(other.token_ids).tolist()
+                for other in window.alternatives
+            ]
+            row.paths()
         self._append_blocks(plan)
         return self._run_rows(plan, from_bytes(plan.num_known_tokens).tolist())
 
@@ -198,35 +219,42 @@ class FakeWorker:
         drafts = from_bytes(plan.num_draft_tokens).tolist()
         assert sum(known) + sum(drafts) <= self.description.max_num_batched_tokens
 
-        lengths, emitted, drafted, accepted = [], [], [], []
+        lengths, emitted, drafted, accepted, sources = [], [], [], [], []
         tokens: list[int] = []
-        num_fed = 0
+        num_fed = deepest = 0
         response = worker_pb2.ExecuteResponse(
             sequence=plan.sequence, repeat=self._num_repeated, slots=plan.slots
         )
         for slot, num_known, num_drafts in zip(slots, known, drafts, strict=True):
             row = self.rows[slot]
-            new, counts = list[int](), (0, 0)
+            new, counts, source = list[int](), (0, 0), DraftSource.TARGET
             if row.request_id in self.failing:
                 response.errors.add(slot=slot, message=f"{row.request_id} fails")
             elif not row.ended:
-                new, counts = self._run_row(row, num_known, num_drafts)
+                new, counts, source = self._run_row(row, num_known, num_drafts)
                 num_fed += num_known + counts[0]
+                if source > DraftSource.PREDICTION and self._drafter is not None:
+                    levels = self._drafter.count_levels(np.array([counts[0]], np.int32))
+                    deepest = max(deepest, int(levels[0]))
             lengths.append(len(row.token_ids))
             emitted.append(len(new))
             tokens += new
             drafted.append(counts[0])
             accepted.append(counts[1])
+            sources.append(source)
         response.lengths, response.num_emitted_tokens = to_bytes(lengths), to_bytes(emitted)
         response.token_ids = to_bytes(tokens)
         response.num_drafted_tokens = to_bytes(drafted)
         response.num_accepted_tokens = to_bytes(accepted)
-        response.num_tokens, response.step_ns = num_fed, 1000 * (10 + num_fed)
+        response.draft_sources = to_bytes(sources)
+        self.draft_sources.update(sources)
+        response.num_tokens, response.draft_ns = num_fed, 2000 * deepest
+        response.step_ns = 1000 * (10 + num_fed) + response.draft_ns
         return response
 
     def _run_row(
         self, row: Row, num_known: int, num_drafts: int
-    ) -> tuple[list[int], tuple[int, int]]:
+    ) -> tuple[list[int], tuple[int, int], DraftSource]:
         end = row.num_computed + num_known
         capacity = len(row.blocks) * self.description.block_size
         assert num_known > 0
@@ -236,26 +264,53 @@ class FakeWorker:
         # Nobody needs the keys and values of a request's last token.
         assert min(end + num_drafts, row.max_length - 1) <= capacity
         room = min(capacity - end, row.max_length - end - 1)
-        drafts = row.drafts(min(num_drafts, room))
-        inputs = row.token_ids + drafts
+        source, nodes = self._draft(row, min(num_drafts, room))
         holders = self._holders()
-        for position in range(row.num_computed, end + len(drafts)):
+        for position in range(row.num_computed, end + len(nodes)):
             place = self._place(row, position)
             assert holders[place[0]] == 1
-            self._kv[place] = prefix_hash(inputs[: position + 1])
+            known = position < end
+            self._kv[place] = prefix_hash(row.token_ids[: position + 1]) if known else -1
         for position in range(end):
-            assert self._kv[self._place(row, position)] == prefix_hash(inputs[: position + 1])
+            assert self._kv[self._place(row, position)] == prefix_hash(
+                row.token_ids[: position + 1]
+            )
         row.num_computed = end
         if end < len(row.token_ids):
-            return [], (0, 0)
+            return [], (0, 0), DraftSource.TARGET
         new: list[int] = []
-        for draft in [*drafts, None]:
+        while not new or tuple(new) in nodes:
             new.append(next_token(row.token_ids + new, self.description.vocab_size))
-            if new[-1] != draft:
-                break
         row.extend(new)
+        # The accepted path moves to the front of what the drafts were written to.
+        for position in range(end, end + len(new) - 1):
+            self._kv[self._place(row, position)] = prefix_hash(row.token_ids[: position + 1])
         row.num_computed += len(new) - 1
-        return new, (len(drafts), len(new) - 1)
+        return new, (len(nodes), len(new) - 1), source
+
+    def _draft(self, row: Row, most: int) -> tuple[DraftSource, set[tuple[int, ...]]]:
+        """Returns the source and the nodes, each as the path that leads to it."""
+        source, paths = DraftSource.PREDICTION, row.paths()
+        if not paths and self._drafter is not None:
+            source, paths = self._drafter.source, self._guess(row.token_ids, self._drafter)
+            most = min(most, self._drafter.max_tokens)
+        longest = max(map(len, paths), default=0)
+        nodes = dict.fromkeys(
+            tuple(path[: depth + 1]) for depth in range(longest) for path in paths
+        )
+        chosen = set(list(nodes)[:most])
+        return (source, chosen) if chosen else (DraftSource.TARGET, chosen)
+
+    def _guess(self, token_ids: list[int], drafter: Drafter) -> list[list[int]]:
+        """Returns the branches of a tree; the first ones are mostly what the model will say."""
+        branches = [list[int]() for _ in range(-(-drafter.max_tokens // drafter.max_depth))]
+        for _ in range(drafter.max_depth):
+            sequence = token_ids + branches[0]
+            right = next_token(sequence, self.description.vocab_size)
+            is_wrong = zlib.crc32(np.array([*sequence, -1], np.int32).tobytes()) % 4 == 0
+            for index, branch in enumerate(branches):
+                branch.append((right + index + is_wrong) % self.description.vocab_size)
+        return branches
 
     def _place(self, row: Row, position: int) -> tuple[int, int]:
         block_size = self.description.block_size

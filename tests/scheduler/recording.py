@@ -37,7 +37,7 @@ class Recording:
             **values,
         )
         self.journal = Journal(str(path), max_mib)
-        self.scheduler = RecordedScheduler(self._config, [(1, 900), (16, 1200)], self.journal)
+        self.scheduler = RecordedScheduler(self._config, [(1, 900), (16, 1200)], [], self.journal)
         self._worker = fake_worker(self._config)
         self._now = 0.5
         self._news: dict[str, NewRequest] = {}

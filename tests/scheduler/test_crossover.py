@@ -21,7 +21,9 @@ def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
 def choose(
     rates: npt.NDArray[np.floating], limits: npt.NDArray[np.int32], base: int, curve: CostCurve
 ) -> npt.NDArray[np.int32]:
-    return choose_crossover(rates, limits, np.ones(len(rates), np.bool_), base, curve)
+    widths, levels = choose_crossover(rates, limits, np.ones(len(rates), np.bool_), base, curve)
+    assert not levels.any()
+    return widths
 
 
 @pytest.mark.parametrize(
@@ -105,6 +107,6 @@ def test_rows_without_drafts_are_judged_one_by_one_and_cost_nothing() -> None:
     rates = np.array([0.9, 0.9, 0.9, 0.05])
     limits = np.full(4, 64, np.int32)
     drafting = np.array([True, False, False, False])
-    assert choose_crossover(rates, limits, drafting, 4, CURVE).tolist() == [64, 64, 64, 0]
+    assert choose_crossover(rates, limits, drafting, 4, CURVE)[0].tolist() == [64, 64, 64, 0]
     crowd = np.full(200, 0.9), np.full(200, 64, np.int32)
     assert choose(*crowd, 200, CURVE).sum() < 200 * 64

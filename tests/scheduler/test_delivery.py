@@ -23,6 +23,7 @@ def outputs_of(rows: list[Row], extra: list[int]) -> StepOutputs:
         ints([len(tokens) for _, tokens, _ in rows]),
         ints([token for _, tokens, _ in rows for token in tokens]),
         ints([len(tokens) - 1 for _, tokens, _ in rows]),
+        ints([owner for owner, _, _ in rows]),
         NO_OUTPUTS.observed_rows,
         [],
         [Ended(*end, f"r{end[1]}", Finished(FinishReason.STOP)) for end in ends],

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_scheduler.core.acceptance import expected_accepted
-from optimist_scheduler.core.arrays import Float32Array, Int32Array
+from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array
 from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.goodput import MIN_GAIN, choose_goodput
 
@@ -23,7 +23,19 @@ curves = st.builds(
 
 
 def choose(rates: Float32Array, limits: Int32Array, base: int, curve: CostCurve) -> Int32Array:
-    return choose_goodput(rates, limits, np.ones(len(rates), np.bool_), base, curve)
+    return choose_windows(rates, limits, np.ones(len(rates), np.bool_), base, curve)
+
+
+def choose_windows(
+    rates: Float32Array,
+    limits: Int32Array,
+    drafting: BoolArray,
+    base: int,
+    curve: CostCurve,
+) -> Int32Array:
+    widths, levels = choose_goodput(rates, limits, drafting, base, curve)
+    assert not levels.any()
+    return widths
 
 
 def goodput(rates: Float32Array, widths: Int32Array, base: int, curve: CostCurve) -> float:
@@ -177,8 +189,8 @@ def test_rows_that_emit_without_drafting_count() -> None:
     rates, limits = full(64, 0.5, 8)
     first = np.arange(64) == 0
     curve = CostCurve([64, 128], [1000, 9000])
-    assert choose_goodput(rates, limits, first, 64, curve)[0] == 0
-    assert choose_goodput(rates[:1], limits[:1], first[:1], 64, curve)[0] > 0
+    assert choose_windows(rates, limits, first, 64, curve)[0] == 0
+    assert choose_windows(rates[:1], limits[:1], first[:1], 64, curve)[0] > 0
 
 
 @given(
@@ -190,7 +202,7 @@ def test_rows_without_drafts_take_nothing_from_the_others(
     rates = np.array([rate for rate, _, _ in rows], np.float32)
     limits = np.array([limit for _, limit, _ in rows], np.int32)
     drafting = np.array([present for _, _, present in rows])
-    widths = choose_goodput(rates, limits, drafting, len(rows), curve)
+    widths = choose_windows(rates, limits, drafting, len(rows), curve)
     without = choose(rates, np.where(drafting, limits, 0).astype(np.int32), len(rows), curve)
     assert (widths <= limits).all()
     assert widths[drafting].tolist() == without[drafting].tolist()
@@ -202,12 +214,12 @@ def test_among_rows_without_drafts_the_better_never_get_less(
 ) -> None:
     row_rates = np.sort(np.array(rates, np.float32))
     limits, nobody = np.full(len(rates), limit, np.int32), np.zeros(len(rates), np.bool_)
-    assert (np.diff(choose_goodput(row_rates, limits, nobody, len(rates), curve)) >= 0).all()
+    assert (np.diff(choose_windows(row_rates, limits, nobody, len(rates), curve)) >= 0).all()
 
 
 def test_a_row_that_comes_back_gets_its_limit_if_drafts_are_free() -> None:
     rates, limits = full(2, 0.98, 16)
-    widths = choose_goodput(rates, limits, np.array([True, False]), 2, CostCurve())
+    widths = choose_windows(rates, limits, np.array([True, False]), 2, CostCurve())
     assert widths.tolist() == [16, 16]
 
 
@@ -216,9 +228,9 @@ def test_a_row_that_comes_back_pays_the_price_at_the_size_of_the_pass() -> None:
     curve = CostCurve([64, 128, 256], [1000, 2000, 4000])
     rates, limits = full(33, 0.9, 16)
     last = np.arange(33) == 32
-    assert choose_goodput(rates, limits, ~last, 33, curve)[32] <= 1
+    assert choose_windows(rates, limits, ~last, 33, curve)[32] <= 1
     limits[:32] = 0
-    assert choose_goodput(rates, limits, ~last, 33, curve)[32] == 16
+    assert choose_windows(rates, limits, ~last, 33, curve)[32] == 16
 
 
 def test_a_row_that_comes_back_is_held_to_the_goodput_of_the_others() -> None:
@@ -226,9 +238,9 @@ def test_a_row_that_comes_back_is_held_to_the_goodput_of_the_others() -> None:
     curve = line(1000, 10)
     rates, limits = np.array([1, 0.9], np.float32), np.array([64, 64], np.int32)
     first = np.array([True, False])
-    beside_drafts = choose_goodput(rates, limits, first, 2, curve)[1]
+    beside_drafts = choose_windows(rates, limits, first, 2, curve)[1]
     limits[0] = 0
-    assert beside_drafts < choose_goodput(rates, limits, first, 2, curve)[1]
+    assert beside_drafts < choose_windows(rates, limits, first, 2, curve)[1]
 
 
 @given(st.lists(rates, min_size=1, max_size=40), curves)

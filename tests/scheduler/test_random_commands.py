@@ -1,5 +1,6 @@
 """The scheduler against a worker that checks every plan: random commands, sizes and depths."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,9 @@ from hypothesis.stateful import (
     rule,
 )
 
+from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.config import EngineConfig
+from optimist_scheduler.core.drafter import Drafter
 from optimist_scheduler.core.output import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.requests import SlotStatus
@@ -25,6 +28,14 @@ from tests.scheduler.drive import fake_worker, make_window, rows
 from tests.scheduler.fake_worker import expected_output
 
 VOCAB_SIZE = 7
+DRAFTERS = [
+    None,
+    Drafter(DraftSource.DRAFT_MODEL, 3, 3),
+    Drafter(DraftSource.EAGLE, 1, 1),
+    # Trees: more nodes than levels.
+    Drafter(DraftSource.MEDUSA, 6, 2),
+    Drafter(DraftSource.EAGLE, 5, 3),
+]
 
 CONFIGS = st.fixed_dictionaries(
     {
@@ -38,6 +49,7 @@ CONFIGS = st.fixed_dictionaries(
         "policy": st.sampled_from(["fcfs", "priority"]),
         "draft_width": st.sampled_from(["fixed", "goodput", "adaptive", "crossover"]),
         "prefill_share": st.sampled_from([0.0, 0.5, 1.0]),
+        "drafter": st.sampled_from(DRAFTERS),
     }
 )
 DEPTHS = st.one_of(
@@ -67,6 +79,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.settled: list[StepResult] = []
         self.news: dict[str, NewRequest] = {}
         self.live: dict[str, list[int]] = {}
+        self.sources: dict[str, Counter[int]] = {}
         self.epochs = 0
 
     # Commands.
@@ -103,6 +116,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert len(prompt) >= self.config.max_length
             return
         self.news[new.request_id], self.live[new.request_id] = new, []
+        self.sources[new.request_id] = Counter()
         if self.is_eager:
             self.propose(new.request_id)
 
@@ -116,16 +130,30 @@ class SchedulerMachine(RuleBasedStateMachine):
         return request_id
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data(), length=st.integers(0, 12), wrong_at=st.integers(0, 20))
-    def set_window(self, data: Any, length: int, wrong_at: int) -> None:
+    @rule(
+        data=st.data(),
+        length=st.integers(0, 12),
+        wrong_at=st.integers(0, 20),
+        num_alternatives=st.integers(0, 3),
+    )
+    def set_window(self, data: Any, length: int, wrong_at: int, num_alternatives: int) -> None:
         request_id = self.draw_live(data)
         new, output = self.news[request_id], self.live[request_id]
         base = data.draw(st.integers(0, len(output)))
-        tokens = self.truth(new)[base : base + length]
+        truth = self.truth(new)[base : base + length]
+        tokens = list(truth)
+        alternatives: list[tuple[int, int, list[int]]] = []
         if wrong_at < len(tokens):
             tokens[wrong_at] = (tokens[wrong_at] + 1) % VOCAB_SIZE
+            # One that is wrong at once, one that is right, and one that is wrong at its end.
+            for shift in (2, 0, 0)[:num_alternatives]:
+                other = [(token + shift) % VOCAB_SIZE for token in truth[wrong_at:]]
+                other[-1] = (other[-1] + len(alternatives) // 2) % VOCAB_SIZE
+                if other[0] != tokens[wrong_at]:
+                    alternatives.append((wrong_at, base + wrong_at, other))
         self.epochs += 1
-        taken = self.scheduler.set_window(request_id, make_window(self.epochs, base, base, tokens))
+        window = make_window(self.epochs, base, base, tokens, alternatives)
+        taken = self.scheduler.set_window(request_id, window)
         assert taken == (base + len(tokens) <= len(new.predicted_token_ids) or not tokens)
 
     def propose(self, request_id: str) -> None:
@@ -253,14 +281,21 @@ class SchedulerMachine(RuleBasedStateMachine):
         for handle, tokens in rows(outputs).items():
             request_id = f"r{handle}"
             self.live[request_id] += tokens
+            self.sources[request_id][DraftSource.TARGET] += len(tokens)
             truth = self.truth(self.news[request_id])
             assert self.live[request_id] == truth[: len(self.live[request_id])]
         assert (outputs.num_accepted_tokens <= outputs.num_tokens).all()
+        columns = outputs.handles, outputs.draft_sources, outputs.num_accepted_tokens
+        for handle, source, accepted in zip(*(each.tolist() for each in columns), strict=True):
+            self.sources[f"r{handle}"].update({source: accepted, DraftSource.TARGET: -accepted})
         for ended in outputs.ended:
             self.check_end(ended.request_id, ended.finished)
 
     def check_end(self, request_id: str, finished: Any) -> None:
         new, tokens = self.news[request_id], self.live.pop(request_id)
+        sources = self.sources[request_id]
+        assert list(finished.num_tokens_by_source) == [sources[source] for source in DraftSource]
+        assert finished.accepted_prediction_tokens == sources[DraftSource.PREDICTION]
         if finished.reason is FinishReason.ERROR:
             assert request_id in self.worker.failing
             return
@@ -273,9 +308,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert 0 <= finished.rejected_prediction_tokens <= len(new.predicted_token_ids)
         assert 0 <= finished.accepted_prediction_tokens <= len(tokens)
         assert 1 <= finished.num_passes <= len(tokens)
-        assert finished.num_passes + finished.accepted_prediction_tokens >= len(tokens)
+        assert finished.num_passes >= sources[DraftSource.TARGET]
         if new.max_draft_tokens == 0:
-            assert finished.accepted_prediction_tokens == 0
+            assert sources[DraftSource.TARGET] == len(tokens)
 
     @invariant()
     def is_sound(self) -> None:

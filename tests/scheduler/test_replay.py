@@ -22,6 +22,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.core.window import Alternative, Window
 from optimist_scheduler.journal import Journal
 from optimist_scheduler.journal_line import (
     find_difference,
@@ -35,7 +36,6 @@ from optimist_scheduler.journal_line import (
 )
 from optimist_scheduler.recorded_scheduler import RecordedScheduler
 from optimist_scheduler.replay import Report, main, replay
-from tests.scheduler.drive import make_window
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_worker
 from tests.scheduler.fake_worker import FakeWorker
 from tests.scheduler.recording import Recording
@@ -262,8 +262,11 @@ def test_a_log_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> No
         (b"[1, 2]\n", "line 1 is not a JSON object"),
         (b'{"call": "prepare", "out": null}\n', "configuration"),
         (b'{"format": 99, "config": {}, "costs": []}\n', "the format is 99"),
-        (b'{"format": 1, "config": {}, "costs": []}\n', "line 1: .*vocab_size"),
-        (b'{"format": 1}\n', "line 1: KeyError"),
+        (
+            b'{"format": 2, "config": {}, "costs": [], "drafter_us": []}\n',
+            "line 1: .*vocab_size",
+        ),
+        (b'{"format": 2}\n', "line 1: KeyError"),
     ],
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -313,7 +316,9 @@ def test_arguments_survive_the_log() -> None:
         predicted_token_ids=[4],
         stop_token_ids=[5, 6],
         min_tokens=1,
-        sampling=SamplingParams(0.7, 5, 0.9, 0.1, -(2**40), 1.1, 0.2, 0.3, {7: -1.5, 8: 2.0}),
+        sampling=SamplingParams(
+            0.7, 5, 0.9, 0.1, -(2**40), 1.1, 0.2, 0.3, {7: -1.5, 8: 2.0}, "start: X"
+        ),
         priority=-3,
         cache_salt="salt",
         max_draft_tokens=2,
@@ -323,12 +328,15 @@ def test_arguments_survive_the_log() -> None:
     defaults = NewRequest("", [], 0)
     assert all(getattr(new, each.name) != getattr(defaults, each.name) for each in fields(new))
     assert read_request(json.loads(write_line(write_request(new)))) == new
-    window = make_window(1, 2, 3, [4, 5])
+    others = (Alternative(1, 7, np.array([6, 8], np.int32)),)
+    window = Window(1, 2, 3, np.array([4, 5], np.int32), others)
     again = read_window(json.loads(write_line(write_window(window))))
     assert (again.epoch, again.base, again.prediction_offset) == (1, 2, 3)
     assert again.token_ids.tolist() == [4, 5]
-    a, b, c, d, e, f = [np.array([number], np.int32) for number in range(6)]
-    result = StepResult(7, a, b, c, d, e, f, {3: "bad"}, 1, 2, 3, 4)
+    (other,) = again.alternatives
+    assert (other.offset, other.prediction_offset, other.token_ids.tolist()) == (1, 7, [6, 8])
+    a, b, c, d, e, f, g = [np.array([number], np.int32) for number in range(7)]
+    result = StepResult(7, a, b, c, d, e, f, g, {3: "bad"}, 1, 2, 3, 4, 5)
     got = read_result(json.loads(write_line(write_result(result))))
     for each in fields(result):
         assert getattr(got, each.name) == getattr(result, each.name), each.name

@@ -76,10 +76,12 @@ def test_a_result_is_read_with_all_its_fields() -> None:
         repeat=2,
         num_tokens=5,
         idle_ns=70,
+        draft_sources=to_bytes([4, 0]),
+        draft_ns=300,
     )
     result = step_result(worker_pb2.ExecuteResponse.FromString(message.SerializeToString()))
     assert (result.sequence, result.repeat, result.num_tokens) == (7, 2, 5)
-    assert (result.step_ns, result.idle_ns) == (1_000, 70)
+    assert (result.step_ns, result.idle_ns, result.draft_ns) == (1_000, 70, 300)
     assert result.errors == {1: "wrong"}
     columns = {
         "slots": [3, 1],
@@ -88,6 +90,7 @@ def test_a_result_is_read_with_all_its_fields() -> None:
         "token_ids": [4, 6],
         "num_drafted_tokens": [3, 0],
         "num_accepted_tokens": [1, 0],
+        "draft_sources": [4, 0],
     }
     assert {name: getattr(result, name).tolist() for name in columns} == columns
 

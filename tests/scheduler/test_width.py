@@ -30,8 +30,8 @@ def make_widths(policy: DraftWidthPolicy, *limits: int) -> DraftWidths:
 
 def choose(widths: DraftWidths, slots: npt.NDArray[np.int32], choice: int = NO_PROBE) -> list[int]:
     drafting = np.ones(len(slots), np.bool_)
-    chosen = widths.choose(slots, drafting, len(slots), DEAR, choice)
-    return [int(width) for width in chosen]
+    chosen = widths.choose(slots, drafting, len(slots), DEAR, CostCurve(), choice)
+    return [int(width) for width in chosen.windows]
 
 
 def disappoint(widths: DraftWidths, slot: int, times: int = 300) -> None:
@@ -44,8 +44,8 @@ def disappoint(widths: DraftWidths, slot: int, times: int = 300) -> None:
 )
 def test_a_new_request_begins_optimistic(policy: DraftWidthPolicy, width: int) -> None:
     widths = DraftWidths(policy, 3)
-    assert widths.admit(1, 40) == width
-    assert widths.admit(2, 0) == 0
+    assert widths.admit(1, 40) == (width, 0)
+    assert widths.admit(2, 0) == (0, 0)
 
 
 def test_fixed_is_the_limit_whatever_happens() -> None:
@@ -100,8 +100,8 @@ def test_a_row_without_anything_to_draft_from_costs_nothing(policy: DraftWidthPo
     widths = make_widths(policy, *[16] * 64)
     slots = np.arange(64, dtype=np.int32)
     alone = slots == 5
-    chosen = widths.choose(slots, alone, 64, STEEP, NO_PROBE)
-    crowded = widths.choose(slots, np.ones(64, np.bool_), 64, STEEP, NO_PROBE)
+    chosen = widths.choose(slots, alone, 64, STEEP, CostCurve(), NO_PROBE).windows
+    crowded = widths.choose(slots, np.ones(64, np.bool_), 64, STEEP, CostCurve(), NO_PROBE).windows
     assert chosen[5] > 0
     assert crowded.sum() < 64 * chosen[5]
 
@@ -110,7 +110,9 @@ def test_a_row_without_anything_to_draft_from_costs_nothing(policy: DraftWidthPo
 def test_a_row_that_has_lost_its_draft_is_not_trusted_anew(policy: DraftWidthPolicy) -> None:
     widths = make_widths(policy, 16, 16, 16)
     disappoint(widths, 1)
-    chosen = widths.choose(column(0, 1, 2), np.array([True, False, False]), 3, DEAR, NO_PROBE)
+    chosen = widths.choose(
+        column(0, 1, 2), np.array([True, False, False]), 3, DEAR, CostCurve(), NO_PROBE
+    ).windows
     assert chosen[1] == 0
     assert min(chosen[0], chosen[2]) > 0
 
@@ -120,7 +122,9 @@ def test_a_draft_behind_a_rejected_one_is_not_held_against_the_row() -> None:
     widths = make_widths("goodput", 32)
     for _ in range(100):
         widths.observe(column(0), column(32), column(3))
-    free = widths.choose(column(0), np.ones(1, np.bool_), 1, CostCurve([1, 64], [1000, 1100]), 0)
+    free = widths.choose(
+        column(0), np.ones(1, np.bool_), 1, CostCurve([1, 64], [1000, 1100]), CostCurve(), 0
+    ).windows
     assert free[0] >= 4
 
 

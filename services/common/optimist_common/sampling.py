@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass, field
 
+MAX_GRAMMAR_BYTES = 64 * 1024
+
 # The smallest number above 0, for bounds that exclude it.
 _ABOVE_ZERO = math.ulp(0.0)
 
@@ -20,6 +22,8 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = field(default_factory=dict)
+    grammar: str = ""
+    """What the output has to follow, in llguidance's Lark dialect; empty for none."""
 
     @property
     def penalizes(self) -> bool:
@@ -33,7 +37,12 @@ class SamplingParams:
     @property
     def takes_argmax(self) -> bool:
         """Whether the token is simply the one with the largest logit of the model."""
-        return self.temperature == 0.0 and not self.penalizes and not self.logit_bias
+        return (
+            self.temperature == 0.0
+            and not self.penalizes
+            and not self.logit_bias
+            and not self.grammar
+        )
 
     def fault(self, vocab_size: int) -> str | None:
         """Returns what is wrong with the parameters, naming the field, or None."""
@@ -54,4 +63,7 @@ class SamplingParams:
                 return f"logit_bias: token id {token_id} is not in the vocabulary ({vocab_size})"
             if math.isnan(bias) or bias == math.inf:
                 return f"logit_bias of token id {token_id} must be a number, not {bias:g}"
+        size = len(self.grammar.encode("utf-8", "surrogatepass"))
+        if size > MAX_GRAMMAR_BYTES:
+            return f"grammar must be at most {MAX_GRAMMAR_BYTES} bytes, not {size}"
         return None

@@ -35,6 +35,7 @@ def read_sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
         presence_penalty=message.presence_penalty,
         frequency_penalty=message.frequency_penalty,
         logit_bias=dict(zip(biased, biases, strict=True)),
+        grammar=message.grammar,
     )
 
 
@@ -51,4 +52,5 @@ def write_sampling(params: SamplingParams) -> sampling_pb2.SamplingParams:
         frequency_penalty=params.frequency_penalty,
         logit_bias_token_ids=to_bytes(list(params.logit_bias)),
         logit_bias_values=floats_to_bytes(list(params.logit_bias.values())),
+        grammar=params.grammar,
     )

@@ -46,6 +46,8 @@ class Generation:
         self.body = body
         self.left = False
         """Whether the client went away."""
+        self.is_synthetic = False
+        """Whether drafts are accepted by chance; known with the first piece."""
         self._service = service
         self._encode_prompt = encode_prompt
         self._stream: RequestStream | None = None
@@ -93,6 +95,7 @@ class Generation:
     async def _add(self) -> tuple[RequestStream, Answer]:
         service = self._service
         model = service.client.description
+        self.is_synthetic = model.is_synthetic
         prompt_token_ids = await self._encode_prompt(service.tokenizer, model)
         add = await prepare(self.body, prompt_token_ids, service.tokenizer, model, self.request_id)
         answer = Answer(

@@ -10,6 +10,7 @@ import grpc
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes
+from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.output import Finished, StepOutput
 
@@ -49,6 +50,8 @@ class ModelDescription:
     max_model_len: int
     """Longest sequence that can run, prompt and output together, in tokens."""
     eos_token_ids: tuple[int, ...]
+    is_synthetic: bool
+    """Whether the worker accepts drafts by chance: the text is meaningless, for benchmarks only."""
 
 
 class RequestStream:
@@ -249,27 +252,34 @@ def _outputs(
     handles = from_bytes(response.handles).tolist()
     num_tokens = from_bytes(response.num_tokens).tolist()
     num_accepted = from_bytes(response.num_accepted_tokens).tolist()
+    sources = [DraftSource(source) for source in from_bytes(response.draft_sources).tolist()]
     token_ids = from_bytes(response.token_ids).tolist()
     if sum(num_tokens) != len(token_ids):
         raise ValueError(f"{len(token_ids)} tokens instead of {sum(num_tokens)}")
     outputs: dict[int, StepOutput] = {}
     start = 0
-    for handle, count, accepted in zip(handles, num_tokens, num_accepted, strict=True):
+    for handle, count, accepted, source in zip(
+        handles, num_tokens, num_accepted, sources, strict=True
+    ):
         tokens = token_ids[start : start + count]
-        outputs[handle] = StepOutput(tokens, accepted, finished.get(handle))
+        outputs[handle] = StepOutput(tokens, accepted, source, finished.get(handle))
         start += count
     for handle, end in finished.items():
-        outputs.setdefault(handle, StepOutput([], 0, end))
+        outputs.setdefault(handle, StepOutput([], finished=end))
     return outputs
 
 
 def _finished(message: scheduler_pb2.Finished) -> Finished:
+    counts = from_bytes(message.num_tokens_by_source).tolist()
     return Finished(
         reason=_REASONS[message.reason],
         message=message.message,
         accepted_prediction_tokens=message.accepted_prediction_tokens,
         rejected_prediction_tokens=message.rejected_prediction_tokens,
         num_passes=message.num_passes,
+        num_tokens_by_source={
+            DraftSource(source): count for source, count in enumerate(counts) if count
+        },
     )
 
 
@@ -279,4 +289,5 @@ def _description(response: scheduler_pb2.DescribeResponse) -> ModelDescription:
         vocab_size=response.vocab_size,
         max_model_len=min(length for length in lengths if length > 0),
         eos_token_ids=tuple(from_bytes(response.eos_token_ids).tolist()),
+        is_synthetic=response.is_synthetic,
     )

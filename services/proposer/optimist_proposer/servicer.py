@@ -104,5 +104,17 @@ def _window(request_id: str, window: Window) -> proposer_pb2.Window:
         epoch=window.epoch,
         base=window.base,
         prediction_offset=window.prediction_offset,
-        token_ids=to_bytes(np.frombuffer(window.token_ids, dtype=np.intc)),
+        token_ids=_column(window.token_ids),
+        alternatives=[
+            proposer_pb2.Alternative(
+                offset=other.offset,
+                prediction_offset=other.prediction_offset,
+                token_ids=_column(other.token_ids),
+            )
+            for other in window.alternatives
+        ],
     )
+
+
+def _column(token_ids: "array[int]") -> bytes:
+    return to_bytes(np.frombuffer(token_ids, dtype=np.intc))

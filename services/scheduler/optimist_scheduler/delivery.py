@@ -103,6 +103,7 @@ def split_by_owner(outputs: StepOutputs) -> Iterator[tuple[int, StepOutputs]]:
                 num_tokens=outputs.num_tokens[rows],
                 token_ids=outputs.token_ids[np.repeat(rows, outputs.num_tokens)],
                 num_accepted_tokens=outputs.num_accepted_tokens[rows],
+                draft_sources=outputs.draft_sources[rows],
                 observed_rows=NO_OUTPUTS.observed_rows,
                 observed_request_ids=[],
                 ended=ended.get(owner, []),

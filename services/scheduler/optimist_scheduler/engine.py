@@ -2,13 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from time import monotonic, perf_counter
 
 from optimist_scheduler import metrics
 from optimist_scheduler.commands import Commands
 from optimist_scheduler.core.check import ResultError
-from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.output import NO_OUTPUTS
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
@@ -59,17 +57,21 @@ class Engine:
     async def connect(self) -> None:
         """Waits for the worker and begins anew with it, keeping all requests."""
         description = await self._worker.connect()
-        config, costs = description.config, description.costs
+        config = description.config
         if self.description is None or self.description.config != config:
             values = config.model_dump()
             logger.info("engine: %s", " ".join(f"{name}={values[name]}" for name in values))
+        if description.is_synthetic:
+            logger.warning("the worker accepts drafts by chance: what it says is meaningless")
         if self._scheduler is None:
-            self._scheduler = self._begin(config, costs)
+            self._scheduler = self._begin(description)
             self._commands = Commands(
                 self._scheduler, self.delivery, self._proposers, self._news.set
             )
         else:
-            self.delivery.end(self._scheduler.restart(config, costs))
+            self.delivery.end(
+                self._scheduler.restart(config, description.costs, description.drafter_us)
+            )
         self.description = description
 
     async def run(self) -> None:
@@ -83,10 +85,10 @@ class Engine:
                     self.scheduler.close()
                 await self._worker.close()
 
-    def _begin(self, config: EngineConfig, costs: Sequence[tuple[int, int]]) -> AnyScheduler:
+    def _begin(self, worker: WorkerDescription) -> AnyScheduler:
         if self._journal is None:
-            return Scheduler(config, costs)
-        return RecordedScheduler(config, costs, self._journal)
+            return Scheduler(worker.config, worker.costs, worker.drafter_us)
+        return RecordedScheduler(worker.config, worker.costs, worker.drafter_us, self._journal)
 
     async def _run(self, scheduler: AnyScheduler) -> None:
         while True:
@@ -147,8 +149,9 @@ class Engine:
         metrics.WORKER_LOSSES.inc()
         self.delivery.flush()
         # Until it is back nothing is in flight, and commands are carried out as ever.
-        scheduler, costs = self.scheduler, self.description.costs if self.description else ()
-        self.delivery.end(scheduler.restart(scheduler.config, costs))
+        scheduler, worker = self.scheduler, self.description
+        times = (worker.costs, worker.drafter_us) if worker else ((), ())
+        self.delivery.end(scheduler.restart(scheduler.config, *times))
         self.commands.answer_pauses()
         await self.connect()
 

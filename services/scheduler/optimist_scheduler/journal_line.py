@@ -22,13 +22,13 @@ from optimist_scheduler.core.output import Ended, Finished, StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.stats import SchedulerStats
 from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.core.window import Window
+from optimist_scheduler.core.window import Alternative, Window
 
 Json = dict[str, Any]
 Found = tuple[str, object, object]
 """Path, what was expected, what was got."""
 
-FORMAT = 1
+FORMAT = 2
 """Version of the lines; a log of another one is not replayed."""
 
 _REQUEST_COLUMNS = ("prompt_token_ids", "predicted_token_ids", "stop_token_ids")
@@ -41,6 +41,7 @@ _RESULT_COLUMNS = (
     "token_ids",
     "num_drafted_tokens",
     "num_accepted_tokens",
+    "draft_sources",
 )
 
 
@@ -54,15 +55,17 @@ def read_column(text: str) -> Int32Array:
     return from_bytes(base64.b64decode(text, validate=True))
 
 
-def write_worker(config: EngineConfig, costs: Sequence[tuple[int, int]]) -> Json:
+def write_worker(
+    config: EngineConfig, costs: Sequence[tuple[int, int]], drafter_us: Sequence[int]
+) -> Json:
     """Writes what a scheduler knows of its worker."""
-    return {"config": config.model_dump(), "costs": list(costs)}
+    return {"config": config.model_dump(), "costs": list(costs), "drafter_us": list(drafter_us)}
 
 
-def read_worker(values: Json) -> tuple[EngineConfig, list[tuple[int, int]]]:
+def read_worker(values: Json) -> tuple[EngineConfig, list[tuple[int, int]], list[int]]:
     """Reads what `write_worker` wrote."""
     costs = [(int(tokens), int(time)) for tokens, time in values["costs"]]
-    return EngineConfig(**values["config"]), costs
+    return EngineConfig(**values["config"]), costs, [int(time) for time in values["drafter_us"]]
 
 
 def write_request(new: NewRequest) -> Json:
@@ -90,12 +93,25 @@ def write_window(window: Window) -> Json:
         "base": window.base,
         "prediction_offset": window.prediction_offset,
         "token_ids": column(window.token_ids),
+        "alternatives": [
+            {
+                "offset": other.offset,
+                "prediction_offset": other.prediction_offset,
+                "token_ids": column(other.token_ids),
+            }
+            for other in window.alternatives
+        ],
     }
 
 
 def read_window(values: Json) -> Window:
     """Reads what `write_window` wrote."""
-    return Window(**(values | {"token_ids": read_column(values["token_ids"])}))
+    alternatives = tuple(
+        Alternative(**(other | {"token_ids": read_column(other["token_ids"])}))
+        for other in values["alternatives"]
+    )
+    columns = {"token_ids": read_column(values["token_ids"]), "alternatives": alternatives}
+    return Window(**(values | columns))
 
 
 def write_result(result: StepResult) -> Json:
@@ -194,11 +210,16 @@ def _write_plan(plan: Plan) -> Json:
             for admission in plan.admissions
         ],
         "windows": [
-            {"slot": slot, "base": window.base, "digest": _digest([to_bytes(window.token_ids)])}
+            {"slot": slot, "base": window.base, "digest": _digest(_window_parts(window))}
             for slot, window in plan.windows
         ],
         **columns,
     }
+
+
+def _window_parts(window: Window) -> list[bytes]:
+    others = [to_bytes([other.offset, *other.token_ids]) for other in window.alternatives]
+    return [to_bytes(window.token_ids), *others]
 
 
 def _write_outputs(outputs: StepOutputs) -> Json:
@@ -208,6 +229,7 @@ def _write_outputs(outputs: StepOutputs) -> Json:
         outputs.num_tokens,
         outputs.token_ids,
         outputs.num_accepted_tokens,
+        outputs.draft_sources,
         outputs.observed_rows,
     )
     ids = write_line({"observed": outputs.observed_request_ids}).encode()

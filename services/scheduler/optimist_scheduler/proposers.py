@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_scheduler import metrics
-from optimist_scheduler.core.window import Window
+from optimist_scheduler.core.window import MAX_ALTERNATIVES, Alternative, Window
 from optimist_scheduler.proposer_link import ProposerLink
 
 MAX_BATCH_REQUESTS = 1024
@@ -234,5 +234,9 @@ class Proposers:
 
 
 def _window(message: proposer_pb2.Window) -> Window:
+    alternatives = tuple(
+        Alternative(other.offset, other.prediction_offset, from_bytes(other.token_ids))
+        for other in message.alternatives[:MAX_ALTERNATIVES]
+    )
     token_ids = from_bytes(message.token_ids)
-    return Window(message.epoch, message.base, message.prediction_offset, token_ids)
+    return Window(message.epoch, message.base, message.prediction_offset, token_ids, alternatives)

@@ -32,18 +32,23 @@ class RecordedScheduler:
     """
 
     def __init__(
-        self, config: EngineConfig, costs: Sequence[tuple[int, int]], journal: Journal
+        self,
+        config: EngineConfig,
+        costs: Sequence[tuple[int, int]],
+        drafter_us: Sequence[int],
+        journal: Journal,
     ) -> None:
         """Sets up a scheduler and begins its log.
 
         Args:
             config: As for `Scheduler`.
             costs: As for `Scheduler`.
+            drafter_us: As for `Scheduler`.
             journal: Where to log.
         """
-        self._core = Scheduler(config, costs)
+        self._core = Scheduler(config, costs, drafter_us)
         self._journal = journal
-        journal.write({"format": FORMAT, **write_worker(config, costs)})
+        journal.write({"format": FORMAT, **write_worker(config, costs, drafter_us)})
 
     @property
     def config(self) -> EngineConfig:
@@ -146,12 +151,17 @@ class RecordedScheduler:
             "settle", lambda: self._core.settle(result), lambda: {"result": write_result(result)}
         )
 
-    def restart(self, config: EngineConfig, costs: Sequence[tuple[int, int]] = ()) -> list[Ended]:
+    def restart(
+        self,
+        config: EngineConfig,
+        costs: Sequence[tuple[int, int]] = (),
+        drafter_us: Sequence[int] = (),
+    ) -> list[Ended]:
         """As of `Scheduler`."""
         return self._record(
             "restart",
-            lambda: self._core.restart(config, costs),
-            lambda: write_worker(config, costs),
+            lambda: self._core.restart(config, costs, drafter_us),
+            lambda: write_worker(config, costs, drafter_us),
         )
 
     def close(self) -> None:

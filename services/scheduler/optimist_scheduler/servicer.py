@@ -36,6 +36,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             eos_token_ids=to_bytes(description.eos_token_ids),
             num_running=self._engine.scheduler.num_running,
             num_waiting=self._engine.scheduler.num_waiting,
+            is_synthetic=description.is_synthetic,
         )
 
     async def Connect(  # noqa: N802

@@ -9,6 +9,7 @@ from optimist_common.sampling_message import read_sampling, write_sampling
 from optimist_scheduler.core.output import Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.core.window import Window
 from optimist_scheduler.recorded_scheduler import AnyScheduler
 
 _REASONS = {
@@ -52,6 +53,7 @@ def finished_message(handle: int, finished: Finished) -> scheduler_pb2.Finished:
         accepted_prediction_tokens=finished.accepted_prediction_tokens,
         rejected_prediction_tokens=finished.rejected_prediction_tokens,
         num_passes=finished.num_passes,
+        num_tokens_by_source=to_bytes(finished.num_tokens_by_source),
     )
 
 
@@ -62,6 +64,7 @@ def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
         num_tokens=to_bytes(outputs.num_tokens),
         token_ids=to_bytes(outputs.token_ids),
         num_accepted_tokens=to_bytes(outputs.num_accepted_tokens),
+        draft_sources=to_bytes(outputs.draft_sources),
         finished=[finished_message(ended.handle, ended.finished) for ended in outputs.ended],
     )
 
@@ -96,10 +99,7 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
         sequence=plan.sequence,
         released_slots=to_bytes(plan.released_slots),
         admissions=[_admission(admission) for admission in plan.admissions],
-        windows=[
-            worker_pb2.Window(slot=slot, base=window.base, token_ids=to_bytes(window.token_ids))
-            for slot, window in plan.windows
-        ],
+        windows=[_window(slot, window) for slot, window in plan.windows],
         slots=to_bytes(plan.slots),
         num_known_tokens=to_bytes(plan.num_known_tokens),
         num_draft_tokens=to_bytes(plan.num_draft_tokens),
@@ -119,11 +119,25 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
         token_ids=from_bytes(message.token_ids),
         num_drafted_tokens=from_bytes(message.num_drafted_tokens),
         num_accepted_tokens=from_bytes(message.num_accepted_tokens),
+        draft_sources=from_bytes(message.draft_sources),
         errors={error.slot: error.message for error in message.errors},
         repeat=message.repeat,
         num_tokens=message.num_tokens,
         step_ns=message.step_ns,
         idle_ns=message.idle_ns,
+        draft_ns=message.draft_ns,
+    )
+
+
+def _window(slot: int, window: Window) -> worker_pb2.Window:
+    return worker_pb2.Window(
+        slot=slot,
+        base=window.base,
+        token_ids=to_bytes(window.token_ids),
+        alternatives=[
+            worker_pb2.Alternative(offset=other.offset, token_ids=to_bytes(other.token_ids))
+            for other in window.alternatives
+        ],
     )
 
 

@@ -4,9 +4,12 @@ from dataclasses import dataclass
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
+from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.config import EngineConfig, SchedulingOptions
+from optimist_scheduler.core.drafter import Drafter
 from optimist_scheduler.settings import SchedulerSettings
 
+_SOURCES = frozenset(map(int, DraftSource))
 _SIZES = (
     "vocab_size",
     "max_model_len",
@@ -26,6 +29,10 @@ class WorkerDescription:
     eos_token_ids: tuple[int, ...]
     costs: tuple[tuple[int, int], ...]
     """Tokens and duration in microseconds of passes that were timed, by tokens."""
+    drafter_us: tuple[int, ...]
+    """Time of the drafter for one row in microseconds, by the depth of its drafts from 1 on."""
+    is_synthetic: bool
+    """Whether drafts are accepted by chance: the text is meaningless."""
 
 
 def describe_worker(
@@ -44,10 +51,40 @@ def describe_worker(
     options = settings.model_dump(include=set(SchedulingOptions.model_fields))
     return WorkerDescription(
         message.model,
-        EngineConfig(**options, **sizes),
+        EngineConfig(**options, **sizes, drafter=_drafter(message)),
         tuple(from_bytes(message.eos_token_ids).tolist()),
         _costs(message),
+        _drafter_us(message),
+        message.is_synthetic,
     )
+
+
+def _drafter(message: worker_pb2.DescribeResponse) -> Drafter | None:
+    if message.drafter not in _SOURCES:
+        raise ValueError(f"it says drafter is {message.drafter}, which is none that is known")
+    source = DraftSource(message.drafter)
+    if source is DraftSource.TARGET:
+        return None
+    if source is DraftSource.PREDICTION:
+        raise ValueError("it says drafter is PREDICTION, which needs none")
+    num_tokens, depth = message.max_drafter_tokens, message.max_drafter_depth
+    if not 1 <= depth <= num_tokens:
+        raise ValueError(
+            f"it says max_drafter_depth is {depth} with max_drafter_tokens {num_tokens}"
+        )
+    return Drafter(source, num_tokens, depth)
+
+
+def _drafter_us(message: worker_pb2.DescribeResponse) -> tuple[int, ...]:
+    times = from_bytes(message.drafter_us).tolist()
+    if times and len(times) != message.max_drafter_depth:
+        raise ValueError(
+            f"it says {len(times)} values of drafter_us for max_drafter_depth "
+            f"{message.max_drafter_depth}"
+        )
+    if min(times, default=1) < 1:
+        raise ValueError("it says drafter_us that are below 1")
+    return tuple(times)
 
 
 def _costs(message: worker_pb2.DescribeResponse) -> tuple[tuple[int, int], ...]:

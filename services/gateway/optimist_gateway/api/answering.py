@@ -17,6 +17,9 @@ from optimist_gateway.core.answer import Piece
 from optimist_gateway.core.usage import Usage
 from optimist_gateway.generation import EncodePrompt, Generation, Service
 
+SYNTHETIC_FINGERPRINT = "synthetic-acceptance"
+"""Says that drafts were accepted by chance, so that the text is meaningless."""
+
 # nginx's status for a client that went away; only logs and metrics see it.
 CLIENT_CLOSED_REQUEST = 499
 
@@ -128,6 +131,7 @@ class Answering:
         try:
             async with aclosing(generation.pieces()) as pieces:
                 async for piece in pieces:
+                    header |= _fingerprint(generation)
                     if continuous:
                         header["usage"] = self._usage(generation, generation.usage())
                     if not started and (first := self._dialect.first()) is not None:
@@ -170,6 +174,7 @@ class Answering:
             "object": kind,
             "created": int(time.time()),
             "model": self._service.model_name,
+            **_fingerprint(generation),
         }
 
     def _usage(self, generation: Generation, usage: Usage) -> dict[str, Any]:
@@ -177,6 +182,11 @@ class Answering:
 
     def _count(self, outcome: str) -> None:
         self._service.metrics.requests.labels(self._dialect.endpoint, outcome).inc()
+
+
+def _fingerprint(generation: Generation) -> dict[str, str]:
+    """Returns what marks an answer as one of a benchmark."""
+    return {"system_fingerprint": SYNTHETIC_FINGERPRINT} if generation.is_synthetic else {}
 
 
 def _choice(content: dict[str, Any], piece: Piece | None) -> dict[str, Any]:

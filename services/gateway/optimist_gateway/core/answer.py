@@ -1,8 +1,10 @@
 """One answer in the making: steps of tokens in, pieces of text out."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.detokenize import Detokenizer
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.output import Finished, StepOutput
@@ -42,7 +44,7 @@ class Answer:
         self._stop = StopStrings(stop)
         self._min_tokens = min_tokens
         self._num_tokens = 0
-        self._num_accepted = 0
+        self._num_by_source: Counter[DraftSource] = Counter()
         self._num_passes = 0
         self._finished: Finished | None = None
         self._num_rejected: int | None = None
@@ -61,7 +63,9 @@ class Answer:
         shown = output.token_ids
         if reason is FinishReason.STOP:
             shown = shown[:-1]
-        predicted, rest, num_tokens = self._text(shown, output.num_accepted_tokens)
+        is_predicted = output.draft_source is DraftSource.PREDICTION
+        num_predicted = output.num_accepted_tokens if is_predicted else 0
+        predicted, rest, num_tokens = self._text(shown, num_predicted)
         token_ids = output.token_ids
         if self._stop.found:
             reason = FinishReason.STOP_STRING
@@ -72,8 +76,10 @@ class Answer:
             rest += self._stop.push(self._detokenizer.flush()) + self._stop.flush()
         num_accepted = min(output.num_accepted_tokens, len(token_ids))
         self._num_tokens += len(token_ids)
-        self._num_accepted += num_accepted
-        return Piece(predicted + rest, token_ids, num_accepted, len(predicted), reason)
+        self._num_by_source[output.draft_source] += num_accepted
+        self._num_by_source[DraftSource.TARGET] += len(token_ids) - num_accepted
+        num_predicted = min(num_predicted, len(token_ids))
+        return Piece(predicted + rest, token_ids, num_predicted, len(predicted), reason)
 
     def settle(self, finished: Finished | None) -> None:
         """Takes what only the scheduler knows of the account, however the answer ended."""
@@ -83,28 +89,34 @@ class Answer:
     def usage(self) -> Usage:
         """Returns the account so far; rejected tokens are known when the request has ended."""
         finished = self._finished
+        by_source = finished.num_tokens_by_source if finished else self._num_by_source
         return Usage(
             prompt_tokens=self._num_prompt_tokens,
             completion_tokens=self._num_tokens,
             accepted_prediction_tokens=(
-                finished.accepted_prediction_tokens if finished else self._num_accepted
+                finished.accepted_prediction_tokens
+                if finished
+                else self._num_by_source[DraftSource.PREDICTION]
             ),
             rejected_prediction_tokens=self._num_rejected,
             num_passes=finished.num_passes if finished else self._num_passes,
+            num_tokens_by_source={
+                source: by_source[source] for source in sorted(by_source) if by_source[source]
+            },
         )
 
-    def _text(self, token_ids: list[int], num_accepted: int) -> tuple[str, str, int]:
-        """Returns the text of accepted tokens, that of the rest, and the number of tokens read."""
+    def _text(self, token_ids: list[int], num_predicted: int) -> tuple[str, str, int]:
+        """Returns the text of predicted tokens, that of the rest, and the number of tokens read."""
         if not self._stop:
-            predicted = self._detokenizer.push(token_ids[:num_accepted])
-            rest = self._detokenizer.push(token_ids[num_accepted:])
+            predicted = self._detokenizer.push(token_ids[:num_predicted])
+            rest = self._detokenizer.push(token_ids[num_predicted:])
             return predicted, rest, len(token_ids)
         predicted = rest = ""
         for index, token in enumerate(token_ids):
             text = self._detokenizer.push([token])
             if self._num_tokens + index >= self._min_tokens:
                 text = self._stop.push(text)
-            if index < num_accepted:
+            if index < num_predicted:
                 predicted += text
             else:
                 rest += text

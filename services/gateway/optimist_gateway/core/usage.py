@@ -1,7 +1,10 @@
 """The account of one request, in the shape of the API."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+from optimist_common.draft_source import DraftSource
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,8 @@ class Usage:
     """None if unknown: the scheduler gives no account of a request that the gateway ends."""
     num_passes: int
     """Forward passes that emitted tokens."""
+    num_tokens_by_source: Mapping[DraftSource, int] = field(default_factory=dict)
+    """Tokens of the answer by where they came from, without zeros."""
 
     def to_api(self, *, with_num_passes: bool) -> dict[str, Any]:
         """Returns the `usage` object; `num_passes` is an extension for `return_token_ids`."""
@@ -28,6 +33,9 @@ class Usage:
                 "rejected_prediction_tokens": self.rejected_prediction_tokens,
                 "reasoning_tokens": 0,
                 "audio_tokens": 0,
+                "tokens_by_source": {
+                    source.label: count for source, count in self.num_tokens_by_source.items()
+                },
             },
         }
         if with_num_passes:

@@ -8,6 +8,18 @@ from optimist_proposer.core.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """A continuation that departs from a window."""
+
+    offset: int
+    """Index in the window's tokens of the token in whose place this begins."""
+    prediction_offset: int
+    """Position in the prediction of the first token."""
+    token_ids: "array[int]"
+    """The tokens, the first one different from the window's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """The expected continuation of one request."""
 
@@ -19,6 +31,8 @@ class Window:
     """Position in the prediction of the first token; LOST if the cursor is lost."""
     token_ids: "array[int]"
     """Expected tokens, [num_tokens]; empty when the cursor is lost or the prediction used up."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Other continuations, most likely first."""
 
 
 def next_window(prediction: Prediction, cursor: Cursor, max_tokens: int) -> Window | None:

@@ -98,12 +98,20 @@ def _gives_way(request: Request, other: Request) -> bool:
 
 
 def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: int) -> int:
-    if request.window is None:
-        return 0
     num_tokens = len(request.token_ids)
-    ahead = request.window.find_end(request.token_ids, request.num_prompt_tokens) - num_tokens
+    ahead = _count_expected(request) - num_tokens
+    if ahead > 0:
+        width = min(view.widths.first(request.max_draft_tokens), ahead)
+    else:
+        width = view.widths.first_of_drafter(request.max_draft_tokens)
     block_size = view.config.block_size
     room = (view.config.num_blocks_for(num_tokens) + num_spare) * block_size - num_tokens
-    width = view.widths.first(request.max_draft_tokens)
-    most = min(width, request.max_length - num_tokens - 1)
-    return max(0, min(most, budget, room, ahead))
+    return max(0, min(width, request.max_length - num_tokens - 1, budget, room))
+
+
+def _count_expected(request: Request) -> int:
+    """Returns the length of the sequence at the end of what its window expects."""
+    if request.window is None:
+        return 0
+    window = request.window.follow(request.token_ids, request.num_prompt_tokens)
+    return window.find_end(request.token_ids, request.num_prompt_tokens) if window else 0

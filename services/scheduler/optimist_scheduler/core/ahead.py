@@ -17,7 +17,7 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
     is aligned again: then that pass brings one token, and what follows it comes later. So it is
     for a row that is to be aligned by what is in flight. If this is likely for every row, the
     result is worth a wait. Otherwise the pass is run for others anyway, and the row had better be
-    in it.
+    in it. A row that the worker's drafter may draft for always has something to draft from.
     """
     slots = decision.rows.slots
     if not state.in_flight or decision.admitted or len(slots) == 0:
@@ -35,4 +35,7 @@ def _chances(state: SchedulerState, slots: Int32Array) -> FloatArray:
     is_predicted = state.table.num_predicted_tokens[slots] > 0
     will_draft = rows.window_end > rows.num_tokens + rows.num_output_placeholders
     waits = is_predicted & (rows.draft_width > 0) & ~will_draft & (rows.num_plans_in_flight > 0)
-    return np.where(waits, 0.0, chances)
+    chances = np.where(waits, 0.0, chances)
+    if state.config.drafter is not None:
+        return np.where(rows.drafter_width > 0, 1.0, chances)
+    return chances

@@ -5,7 +5,7 @@ import numpy as np
 from optimist_scheduler.core.arrays import Int32Array
 from optimist_scheduler.core.plan import Admission, Plan
 from optimist_scheduler.core.schedule import ScheduleDecision
-from optimist_scheduler.core.state import SchedulerState, StepInFlight
+from optimist_scheduler.core.state import NO_BRANCHES, SchedulerState, StepInFlight
 from optimist_scheduler.core.window import Window
 
 
@@ -93,6 +93,7 @@ def _advance(
         drafts,
         emits,
         table.window_shift[slots],
+        dict(table.branches) if table.branches else NO_BRANCHES,
         num_repeats,
     )
 

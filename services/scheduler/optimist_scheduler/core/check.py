@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.arrays import BoolArray
 from optimist_scheduler.core.config import EngineConfig
+from optimist_scheduler.core.drafter import Drafter
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.requests import Rows
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
@@ -55,6 +57,7 @@ def check_result(
         and (accepted | (drafted - accepted) | (step.num_draft_tokens - drafted)).min() < 0
     ):
         raise ResultError("num_drafted_tokens: more accepted than drafted, or than planned")
+    _check_sources(config.drafter, result)
     emits = np.ones_like(step.emits) if result.repeat else step.emits
     works = alive
     if result.errors:
@@ -73,6 +76,22 @@ def check_result(
         raise ResultError(f"token_ids: not from 0 to {config.vocab_size - 1}")
 
 
+def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
+    """Raises ResultError unless drafts come from windows or the drafter, as much as it makes."""
+    sources, drafted = result.draft_sources, result.num_drafted_tokens
+    if ((sources == DraftSource.TARGET) != (drafted == 0)).any():
+        raise ResultError("draft_sources: one without drafts, or drafts without a source")
+    others = (sources < DraftSource.TARGET) | (sources > DraftSource.PREDICTION)
+    if not others.any():
+        return
+    if drafter is None or (sources[others] != drafter.source).any():
+        raise ResultError("draft_sources: neither the prediction nor the worker's drafter")
+    if (drafted[others] > drafter.max_tokens).any():
+        raise ResultError(f"num_drafted_tokens: the drafter makes at most {drafter.max_tokens}")
+    if (result.num_accepted_tokens[others] > drafter.max_depth).any():
+        raise ResultError(f"num_accepted_tokens: drafts are at most {drafter.max_depth} deep")
+
+
 def _check_shape(step: StepInFlight, result: StepResult) -> None:
     if not np.array_equal(result.slots, step.slots):
         raise ResultError("slots: not those of the plan")
@@ -81,9 +100,10 @@ def _check_shape(step: StepInFlight, result: StepResult) -> None:
         result.num_emitted_tokens,
         result.num_drafted_tokens,
         result.num_accepted_tokens,
+        result.draft_sources,
     )
     if any(len(column) != len(step.slots) for column in columns):
-        raise ResultError("lengths, num_*_tokens: not one element per row")
+        raise ResultError("lengths, num_*_tokens, draft_sources: not one element per row")
     num_tokens = int(result.num_emitted_tokens.sum())
     if len(result.token_ids) != num_tokens:
         raise ResultError(f"token_ids: {len(result.token_ids)} instead of {num_tokens}")

@@ -4,6 +4,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from optimist_scheduler.core.drafter import Drafter
+
 
 def require_token_per_request(max_num_seqs: int, max_num_batched_tokens: int) -> None:
     """Raises ValueError if more requests may run than a pass has tokens."""
@@ -76,6 +78,8 @@ class EngineConfig(SchedulingOptions):
     """Requests that run at once; slots are 0 to max_num_seqs - 1."""
     max_num_batched_tokens: int = Field(2048, ge=1)
     """Tokens of one forward pass, drafts included."""
+    drafter: Drafter | None = None
+    """What drafts for rows whose window has nothing to draft from; None if nothing does."""
 
     @model_validator(mode="after")
     def _every_row_gets_a_token(self) -> Self:

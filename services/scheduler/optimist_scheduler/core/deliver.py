@@ -1,15 +1,18 @@
 """Keeps the new tokens of a step, up to where requests end, and hands them out as columns."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.account import num_rejected_tokens
 from optimist_scheduler.core.arrays import BoolArray, Int32Array, Int64Array
 from optimist_scheduler.core.output import Ended, Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.requests import NO_SLOT, Request, Rows
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
+from optimist_scheduler.core.window import Window
 
 
 @dataclass(slots=True)
@@ -26,6 +29,7 @@ class NewTokens:
     """New tokens per row [num_rows]."""
     num_drafted_tokens: Int32Array
     num_accepted_tokens: Int32Array
+    draft_sources: Int32Array
     window_shifts: Int32Array
     """See StepInFlight [num_rows]."""
     token_ids: Int32Array
@@ -52,11 +56,12 @@ def find_new_tokens(
     """
     slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
+    sources = result.draft_sources
     shifts, gets = step.window_shifts, alive & (counts > 0)
     if not gets.all():
         token_ids = token_ids[np.repeat(gets, counts)]
         slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
-        accepted, shifts = accepted[gets], shifts[gets]
+        accepted, sources, shifts = accepted[gets], sources[gets], shifts[gets]
         rows = Rows(*(column[gets] for column in rows))
     starts = rows.num_tokens
     of_row = np.repeat(np.arange(len(slots)), counts)
@@ -69,6 +74,7 @@ def find_new_tokens(
         counts,
         drafted,
         accepted,
+        sources,
         shifts,
         token_ids,
         of_row,
@@ -114,8 +120,14 @@ def find_stop(request: Request, length: int, token_ids: list[int]) -> int | None
     return None
 
 
-def keep(state: SchedulerState, new: NewTokens) -> None:
-    """Appends the tokens to their sequences and to the accounts of their predictions."""
+def keep(state: SchedulerState, new: NewTokens, branches: Mapping[int, Window]) -> None:
+    """Appends the tokens to their sequences, and drafts to their accounts.
+
+    Args:
+        state: The state.
+        new: The tokens.
+        branches: The windows with alternatives that the step drafted from, by slot.
+    """
     table = state.table
     table.token_ids.reshape(-1)[new.cells] = new.token_ids
     table.num_tokens[new.slots] = new.starts + new.num_tokens
@@ -123,7 +135,41 @@ def keep(state: SchedulerState, new: NewTokens) -> None:
     if new.num_drafted_tokens.any():
         offsets = new.starts + new.window_shifts
         drafted, accepted = new.num_drafted_tokens, new.num_accepted_tokens
-        state.accounts.record(new.slots, offsets, drafted, accepted)
+        if branches:
+            drafted = drafted.copy()
+            _find_branches(state, new, branches, offsets, drafted)
+        state.accounts.record(new.slots, new.draft_sources, offsets, drafted, accepted)
+
+
+def _find_branches(
+    state: SchedulerState,
+    new: NewTokens,
+    branches: Mapping[int, Window],
+    offsets: Int32Array,
+    drafted: Int32Array,
+) -> None:
+    """Finds which continuation each row with alternatives followed, in place.
+
+    Of the others nothing is counted: how many drafts each of them had is the worker's affair. Of
+    the one that was followed, what was accepted and the draft behind it were verified.
+    """
+    table = state.table
+    for row in np.flatnonzero(new.draft_sources == DraftSource.PREDICTION).tolist():
+        window = branches.get(int(new.slots[row]))
+        if window is None:
+            continue
+        slot, start, num_accepted = (
+            int(column[row]) for column in (new.slots, new.starts, new.num_accepted_tokens)
+        )
+        num_prompt_tokens = int(table.num_prompt_tokens[slot])
+        followed = window.follow(table.token_ids[slot, : start + num_accepted], num_prompt_tokens)
+        if followed is None:
+            drafted[row] = 0
+            continue
+        first = start - num_prompt_tokens - followed.base
+        offsets[row] = followed.prediction_offset + first
+        most = min(num_accepted + 1, len(followed.token_ids) - first)
+        drafted[row] = min(drafted[row], max(most, num_accepted))
 
 
 def follow_windows(state: SchedulerState, new: NewTokens) -> None:
@@ -143,14 +189,29 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
         rows = new.rows[wrong]
         num_agreed = inside - np.bincount(rows, minlength=len(new.slots))
         table.window_end[new.slots[rows]] = 0
+        if table.branches:
+            for slot in table.branches.keys() & set(new.slots[rows].tolist()):
+                table.place_window(slot)
     # Where nothing was drafted, what was emitted tells as much.
     is_drafted = new.num_drafted_tokens > 0
     drafted = np.where(is_drafted, new.num_drafted_tokens, inside)
     accepted = np.where(is_drafted, new.num_accepted_tokens, num_agreed)
     slots = new.slots
+    if state.config.drafter is not None:
+        has_window &= new.draft_sources <= DraftSource.PREDICTION
     if not has_window.all():
         slots, drafted, accepted = slots[has_window], drafted[has_window], accepted[has_window]
     state.widths.observe(slots, drafted, accepted)
+
+
+def learn_drafter(state: SchedulerState, new: NewTokens) -> None:
+    """Learns how well the worker's drafter does."""
+    if state.config.drafter is None:
+        return
+    rows = new.draft_sources == state.config.drafter.source
+    if rows.any():
+        drafted, accepted = new.num_drafted_tokens[rows], new.num_accepted_tokens[rows]
+        state.widths.observe_drafter(new.slots[rows], drafted, accepted)
 
 
 def build_outputs(state: SchedulerState, new: NewTokens, errors: dict[int, str]) -> StepOutputs:
@@ -180,6 +241,7 @@ def build_outputs(state: SchedulerState, new: NewTokens, errors: dict[int, str])
         new.num_tokens,
         new.token_ids,
         new.num_accepted_tokens,
+        new.draft_sources,
         observed,
         observed_ids,
         ended,
@@ -193,17 +255,23 @@ def finish(
     if request.slot != NO_SLOT:
         state.accounts.close(request.slot, request)
         request.num_passes = int(state.table.num_passes[request.slot])
+        num_tokens = int(state.table.num_tokens[request.slot])
+    else:
+        num_tokens = len(request.token_ids)
     state.end(request)
-    return tell_end(request, reason, message)
+    return tell_end(request, num_tokens, reason, message)
 
 
-def tell_end(request: Request, reason: FinishReason, message: str) -> Ended:
-    """Returns the account of a request that is over."""
+def tell_end(request: Request, num_tokens: int, reason: FinishReason, message: str) -> Ended:
+    """Returns the account of a request that is over, `num_tokens` long."""
+    by_source = list(request.num_accepted_by_source)
+    by_source[DraftSource.TARGET] = num_tokens - request.num_prompt_tokens - sum(by_source)
     finished = Finished(
         reason,
         message,
-        request.num_accepted_tokens,
+        by_source[DraftSource.PREDICTION],
         num_rejected_tokens(request),
         request.num_passes,
+        tuple(by_source),
     )
     return Ended(request.owner, request.handle, request.request_id, finished)

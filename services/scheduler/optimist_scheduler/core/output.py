@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.arrays import Int32Array, Int64Array
+
+NUM_SOURCES = len(DraftSource)
 
 
 class FinishReason(Enum):
@@ -29,6 +32,8 @@ class Finished:
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
     num_passes: int = 0
+    num_tokens_by_source: tuple[int, ...] = (0,) * NUM_SOURCES
+    """Tokens that were delivered, by where they came from, indexed by DraftSource."""
 
 
 class Ended(NamedTuple):
@@ -54,6 +59,8 @@ class StepOutputs:
     """The new tokens, row after row [sum(num_tokens)]."""
     num_accepted_tokens: Int32Array
     """How many of a row's tokens, from the front, were drafts."""
+    draft_sources: Int32Array
+    """Where each row's drafts came from, a DraftSource."""
     observed_rows: Int64Array
     """Rows of requests that have a prediction and go on."""
     observed_request_ids: list[str]
@@ -76,7 +83,7 @@ class StepOutputs:
 
 
 _NONE: Int32Array = np.empty(0, np.int32)
-NO_OUTPUTS = StepOutputs(_NONE, _NONE, _NONE, _NONE, _NONE, np.empty(0, np.int64), [], [])
+NO_OUTPUTS = StepOutputs(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, np.empty(0, np.int64), [], [])
 
 
 class RejectionError(Exception):

@@ -56,6 +56,8 @@ class StepResult:
     """The new tokens, row after row [sum(num_emitted_tokens)]."""
     num_drafted_tokens: Int32Array
     num_accepted_tokens: Int32Array
+    draft_sources: Int32Array
+    """Where each row's drafts came from, a DraftSource; TARGET where there was none."""
     errors: dict[int, str] = field(default_factory=dict)
     """What went wrong, by slot."""
     repeat: int = 0
@@ -65,3 +67,5 @@ class StepResult:
     step_ns: int = 0
     idle_ns: int = 0
     """Time for which the worker had nothing to run before."""
+    draft_ns: int = 0
+    """How much of step_ns the drafter took."""

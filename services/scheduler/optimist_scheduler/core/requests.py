@@ -8,6 +8,7 @@ import numpy as np
 
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.arrays import Int32Array, Int64Array
+from optimist_scheduler.core.output import NUM_SOURCES
 from optimist_scheduler.core.window import Window
 
 NO_SLOT = -1
@@ -61,8 +62,8 @@ class Request:
     slot: int = NO_SLOT
     num_passes: int = 0
     """Forward passes that emitted tokens, before the present slot."""
-    num_accepted_tokens: int = 0
-    """Predicted tokens that were kept, before the present slot."""
+    num_accepted_by_source: tuple[int, ...] = (0,) * NUM_SOURCES
+    """Drafts that were kept, indexed by DraftSource, before the present slot."""
     prediction_marks: bytes = b""
     """What was drafted and kept of the prediction, before the present slot."""
     num_losses: int = 0
@@ -88,6 +89,7 @@ class Rows(NamedTuple):
     max_length: Int32Array
     window_end: Int32Array
     draft_width: Int32Array
+    drafter_width: Int32Array
     version: Int32Array
 
 
@@ -126,7 +128,9 @@ class RequestTable:
     window_end: Int32Array
     """Length of the sequence at the end of its window; 0 without a window that agrees."""
     draft_width: Int32Array
-    """Most drafts of the next pass."""
+    """Most drafts of the next pass if they come from the window."""
+    drafter_width: Int32Array
+    """Most drafts of the next pass if the worker's drafter makes them."""
     version: Int32Array
     """Moves whenever something changes what the slot may run, other than its own results."""
     window_shift: Int32Array
@@ -156,6 +160,8 @@ class RequestTable:
         self.expected = np.zeros((max_num_seqs, max_length), np.int32)
         """The window's tokens at their places in the sequence [max_num_seqs, max_length]."""
         self.requests: list[Request | None] = [None] * max_num_seqs
+        self.branches: dict[int, Window] = {}
+        """Windows that agree and have alternatives, by slot."""
         self.request_ids = [""] * max_num_seqs
         """Of the requests, for those who need nothing else of them."""
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
@@ -210,7 +216,7 @@ class RequestTable:
         self.token_ids[slot, :num_tokens] = request.token_ids
         self.generation[slot] += 1
         self.version[slot] += 1
-        self.window_end[slot] = self._place_window(slot, request.window)
+        self.place_window(slot)
         return slot
 
     def release(self, slot: int) -> Request:
@@ -220,35 +226,46 @@ class RequestTable:
         request.token_ids = self.tokens(slot).copy()
         request.num_passes = int(self.num_passes[slot])
         self.requests[slot] = None
+        self.branches.pop(slot, None)
         self.status[slot] = SlotStatus.FREE
         self.generation[slot] += 1
         self.version[slot] += 1
         self._free_slots.append(slot)
         return request
 
-    def set_window(self, slot: int, window: Window | None) -> None:
-        """Notes what a slot's output is expected to go on with, unless it says otherwise.
+    def replace_window(self, slot: int) -> None:
+        """Takes the new window of a slot's request.
 
         The version stays if the next pass may draft as much as it may at most, before and after.
         """
         before = int(self.window_end[slot])
-        self.window_end[slot] = self._place_window(slot, window)
+        self.place_window(slot)
         assumed = self.num_tokens[slot] + self.num_output_placeholders[slot]
         if min(before, self.window_end[slot]) - assumed < self.draft_width[slot]:
             self.version[slot] += 1
 
-    def _place_window(self, slot: int, window: Window | None) -> int:
-        """Writes a window to its place in the sequence; returns its end, 0 if it does not agree."""
+    def place_window(self, slot: int) -> None:
+        """Notes what a slot's output is expected to go on with, unless it says otherwise.
+
+        If it follows an alternative, that becomes the request's window.
+        """
+        request = self.request(slot)
+        self.window_end[slot] = 0
+        self.branches.pop(slot, None)
+        if request.window is None:
+            return
+        num_prompt_tokens = int(self.num_prompt_tokens[slot])
+        window = request.window.follow(self.tokens(slot), num_prompt_tokens)
         if window is None:
-            return 0
-        end = window.find_end(self.tokens(slot), int(self.num_prompt_tokens[slot]))
-        if end == 0:
-            return 0
-        start = end - len(window.token_ids)
-        end = min(end, self.expected.shape[1])
+            return
+        request.window = window
+        if window.alternatives:
+            self.branches[slot] = window
+        start = num_prompt_tokens + window.base
+        end = min(start + len(window.token_ids), self.expected.shape[1])
         self.expected[slot, start:end] = window.token_ids[: end - start]
+        self.window_end[slot] = end
         self.window_shift[slot] = window.prediction_offset - start
-        return end
 
     def check_integrity(self) -> None:
         """Raises AssertionError if columns, requests and free slots contradict each other."""

@@ -112,6 +112,11 @@ def _share_budget(
     # What is in flight may already reach the length limit.
     ahead = np.minimum(rows.window_end, rows.max_length - 1) - assumed
     drafts = np.clip(ahead, 0, rows.draft_width)
+    if view.config.drafter is not None:
+        # It drafts from where the row really is, whatever is in flight.
+        room = np.maximum(rows.max_length - 1 - assumed, 0)
+        from_drafter = np.minimum(room, rows.drafter_width)
+        drafts = np.where(rows.window_end > assumed, drafts, from_drafter)
     if not runs.all():
         left, drafts = left * runs, drafts * runs
     total, num_drafts = int(left.sum()), int(drafts.sum())

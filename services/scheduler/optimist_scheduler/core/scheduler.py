@@ -43,15 +43,22 @@ class PauseMode(Enum):
 class Scheduler:
     """Continuous batching of the requests of one worker, some plans ahead of its results."""
 
-    def __init__(self, config: EngineConfig, costs: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        costs: Sequence[tuple[int, int]] = (),
+        drafter_us: Sequence[int] = (),
+    ) -> None:
         """Begins without requests.
 
         Args:
             config: Bounds and policies.
             costs: What passes cost: tokens fed and microseconds, ascending, as far as known.
+            drafter_us: What the drafter costs for one row, in microseconds by the depth of its
+                drafts from 1 on, as far as known.
         """
         self.stats = SchedulerStats()
-        self._state = SchedulerState(config, self.stats, costs)
+        self._state = SchedulerState(config, self.stats, costs, drafter_us)
         self._requests: dict[str, Request] = {}
         self._num_added = 0
         self._prepared: ScheduleDecision | None = None
@@ -259,7 +266,12 @@ class Scheduler:
             del self._requests[ended.request_id]
         return outputs
 
-    def restart(self, config: EngineConfig, costs: Sequence[tuple[int, int]] = ()) -> list[Ended]:
+    def restart(
+        self,
+        config: EngineConfig,
+        costs: Sequence[tuple[int, int]] = (),
+        drafter_us: Sequence[int] = (),
+    ) -> list[Ended]:
         """Begins anew with a worker that knows nothing.
 
         What ran waits again, in the order in which it came, and is computed again from its
@@ -272,7 +284,7 @@ class Scheduler:
         requests = self._state.take_all()
         old, self._state = (
             self._state,
-            SchedulerState(config, self.stats, costs, self._state.num_plans),
+            SchedulerState(config, self.stats, costs, drafter_us, self._state.num_plans),
         )
         self._state.takes_requests = old.takes_requests
         ended: list[Ended] = []
@@ -283,7 +295,8 @@ class Scheduler:
                 self._state.wait(request)
             else:
                 del self._requests[request.request_id]
-                ended.append(tell_end(request, FinishReason.ERROR, fault))
+                num_tokens = len(request.token_ids)
+                ended.append(tell_end(request, num_tokens, FinishReason.ERROR, fault))
         return ended
 
     def check_integrity(self) -> None:

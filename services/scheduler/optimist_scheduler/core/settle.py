@@ -9,6 +9,7 @@ from optimist_scheduler.core.deliver import (
     find_new_tokens,
     follow_windows,
     keep,
+    learn_drafter,
 )
 from optimist_scheduler.core.output import StepOutputs
 from optimist_scheduler.core.plan import StepResult
@@ -49,8 +50,9 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     else:
         _take_back(state, step, rows, result)
     new = find_new_tokens(state, step, rows, alive, result)
-    keep(state, new)
+    keep(state, new, step.branches)
     follow_windows(state, new)
+    learn_drafter(state, new)
     outputs = build_outputs(state, new, _take_errors(state, step, alive, result))
     _learn_costs(state, step, result)
     if not result.repeat:
@@ -114,17 +116,27 @@ def _reduce_lease(state: SchedulerState, step: StepInFlight, num_repeats: int) -
 
 def _learn_costs(state: SchedulerState, step: StepInFlight, result: StepResult) -> None:
     """Learns what steps cost, and now and then chooses anew how much the step's rows draft."""
-    state.costs.observe(result.num_tokens, result.step_ns)
+    state.costs.observe(result.num_tokens, result.step_ns - result.draft_ns)
+    if state.config.drafter is not None:
+        is_drafters = result.draft_sources == state.config.drafter.source
+        drafted = result.num_drafted_tokens[is_drafters]
+        if len(drafted):
+            deepest = int(state.config.drafter.count_levels(drafted).max())
+            state.drafter_costs.observe(deepest, result.draft_ns)
     # Each stage of a pipeline has rows of its own.
     if state.stats.num_results % WIDTH_INTERVAL >= state.config.num_pipeline_stages:
         return
     table, slots = state.table, step.slots[step.emits > 0]
     slots = slots[table.status[slots] == SlotStatus.RUNNING]
     if len(slots):
-        table.draft_width[slots] = state.widths.choose(
+        drafting = table.window_end[slots] > table.num_tokens[slots]
+        widths = state.widths.choose(
             slots,
-            table.window_end[slots] > table.num_tokens[slots],
+            drafting,
             int(step.num_known_tokens.sum()),
             state.costs,
+            state.drafter_costs,
             state.stats.num_results // WIDTH_INTERVAL,
         )
+        table.draft_width[slots], table.drafter_width[slots] = widths
+        state.widths.remember(widths, drafting)

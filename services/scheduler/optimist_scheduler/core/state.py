@@ -2,12 +2,13 @@
 
 from bisect import bisect
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
-from optimist_scheduler.core.account import PredictionAccounts
+from optimist_scheduler.core.account import DraftAccounts
 from optimist_scheduler.core.arrays import Int32Array
 from optimist_scheduler.core.blocks import BlockPool
 from optimist_scheduler.core.config import EngineConfig
@@ -21,6 +22,8 @@ from optimist_scheduler.core.validate import MAX_PREDICTED_TOKENS
 from optimist_scheduler.core.view import NO_SLOTS, ScheduleView
 from optimist_scheduler.core.width import DraftWidths
 from optimist_scheduler.core.window import Window
+
+NO_BRANCHES: Mapping[int, Window] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -37,6 +40,8 @@ class StepInFlight:
     """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
     window_shifts: Int32Array
     """Position in the prediction less position in the sequence, in the window of each row."""
+    branches: Mapping[int, Window]
+    """Windows with alternatives, by slot."""
     num_repeats: int
     num_runs: int = 0
     """Results that were settled."""
@@ -50,6 +55,7 @@ class SchedulerState:
         config: EngineConfig,
         stats: SchedulerStats,
         costs: Sequence[tuple[int, int]] = (),
+        drafter_us: Sequence[int] = (),
         num_plans: int = 0,
     ) -> None:
         self.config, self.stats = config, stats
@@ -58,10 +64,12 @@ class SchedulerState:
         self.blocks = BlockPool(
             config.num_blocks, max_num_seqs, config.num_blocks_for(config.max_length)
         )
-        self.accounts = PredictionAccounts(max_num_seqs, MAX_PREDICTED_TOKENS)
+        self.accounts = DraftAccounts(max_num_seqs, MAX_PREDICTED_TOKENS)
         self.stops = StopTokens(config.vocab_size)
-        self.widths = DraftWidths(config.draft_width, max_num_seqs)
+        self.widths = DraftWidths(config.draft_width, max_num_seqs, config.drafter)
         self.costs = CostCurve([tokens for tokens, _ in costs], [us for _, us in costs])
+        self.drafter_costs = CostCurve(range(1, len(drafter_us) + 1), drafter_us)
+        """Time of the drafter by the largest level of a pass, however many rows it drafts for."""
         self.waiting = WaitingQueue()
         self.takes_requests = True
         """Whether waiting requests may be admitted."""
@@ -128,7 +136,8 @@ class SchedulerState:
         self.table.num_registered_blocks[slot] = len(cached_blocks)
         self.accounts.open(slot, request)
         self.stops.add(request.stop_token_ids)
-        self.table.draft_width[slot] = self.widths.admit(slot, request.max_draft_tokens)
+        widths = self.widths.admit(slot, request.max_draft_tokens)
+        self.table.draft_width[slot], self.table.drafter_width[slot] = widths
         place = bisect(self._running_order, request.order)
         self._running_order.insert(place, request.order)
         self.running = np.insert(self.running, place, slot)
@@ -174,7 +183,7 @@ class SchedulerState:
         if request.slot == NO_SLOT:
             self.waiting.touch()
             return
-        self.table.set_window(request.slot, window)
+        self.table.replace_window(request.slot)
         self.unsent_windows[request.slot] = None
 
     def promote_starved(self, now: float) -> None:
