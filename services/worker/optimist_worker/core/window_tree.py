@@ -87,7 +87,7 @@ def _compress(
     width: int,
 ) -> Drafts:
     """Moves the nodes that exist to the front, in their order."""
-    order = (~exists).int().argsort(1, stable=True)[:, :width]
+    order = (~exists).int().argsort(dim=1, stable=True)[:, :width]
     places = exists.cumsum(1) - 1
     moved = torch.where(parents < 0, -1, places.gather(1, parents.clamp(min=0)))
     return Drafts(

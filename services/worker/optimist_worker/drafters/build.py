@@ -51,7 +51,10 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
             "give the directory of its weights"
         )
     if settings.drafter == "medusa":
-        return load_medusa(directory, target)
+        output = target.module.get_output_embeddings().weight
+        return load_medusa(
+            directory, output.shape[1], target.vocab_size, target.dtype, target.device, output
+        )
     if settings.drafter == "eagle":
         return load_eagle(directory, target)
     from optimist_worker.tokenizer import check_same_tokenizer

@@ -90,7 +90,7 @@ class Growth:
         """
         scores, parents = self._pool(self._scores), self._pool(self._parents)
         width = min(self._shape.num_tokens, scores.shape[1])
-        order = scores.argsort(1, descending=True, stable=True)
+        order = scores.argsort(dim=1, descending=True, stable=True)
         places = torch.empty_like(order).scatter_(
             1, order, torch.arange(order.shape[1], device=self._device).expand_as(order)
         )
