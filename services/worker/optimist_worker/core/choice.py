@@ -69,7 +69,7 @@ def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
     if verify.needs.processes:
         depths = torch.nn.functional.pad(node_depths(parents), (1, 0))
         sampler = _Sampler(verify, rule, logits, _Tree(parents, depths))
-        if logits.device.type == "cpu":
+        if _may_read(logits):
             sampler.choose_reached(choices, is_finite)
         else:
             sampler.choose_all(choices)
@@ -86,7 +86,7 @@ class _Sampler:
         self.known: TokenCounts | None = None
         if verify.needs.penalizes:
             token_ids = verify.token_ids
-            if token_ids.device.type == "cpu":
+            if _may_read(token_ids):
                 token_ids = token_ids[:, : int(verify.num_tokens.max())]
             self.known = count_tokens(
                 token_ids[verify.slots],
@@ -139,3 +139,8 @@ class _Sampler:
         positions = verify.num_tokens[rows] + self.tree.depths[rows, elements]
         columns = verify.sampling.gather(slots)
         return self.rule(verify, Candidates(rows, elements, positions, columns), scores)
+
+
+def _may_read(tensor: Tensor) -> bool:
+    """Tells whether the host may look at data, because it need not wait for them."""
+    return tensor.device.type == "cpu"
