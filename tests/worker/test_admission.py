@@ -32,7 +32,8 @@ MANNERS = [
 
 def contents(runner: Runner, blocks: list[int]) -> torch.Tensor:
     places = [block * BLOCK_SIZE + i for block in blocks for i in range(BLOCK_SIZE)]
-    return torch.stack([pool[places] for pool in runner.pool.keys + runner.pool.values])
+    pool = runner.engine.state.pool
+    return torch.stack([memory[places] for memory in pool.keys + pool.values])
 
 
 def test_texts_on_shared_blocks_are_those_without_a_cache(llama: Runner) -> None:

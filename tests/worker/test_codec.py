@@ -11,7 +11,13 @@ from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, floats_to_bytes, from_bytes, to_bytes
 from optimist_worker.codec import Limits, decode_plan, encode_result
-from optimist_worker.core.plan import PlanError, PlannedRow, StepResult
+from optimist_worker.core.plan import (
+    MOST_ALTERNATIVES,
+    Alternative,
+    PlanError,
+    PlannedRow,
+    StepResult,
+)
 
 LIMITS = Limits(num_blocks=10, max_num_seqs=4, max_num_batched_tokens=20)
 
@@ -38,7 +44,17 @@ def request() -> worker_pb2.ExecuteRequest:
                 ),
             )
         ],
-        windows=[worker_pb2.Window(slot=1, base=4, token_ids=to_bytes([1, 2]))],
+        windows=[
+            worker_pb2.Window(
+                slot=1,
+                base=4,
+                token_ids=to_bytes([1, 2]),
+                alternatives=[
+                    worker_pb2.Alternative(offset=offset, token_ids=to_bytes([offset, 7]))
+                    for offset in range(5)
+                ],
+            )
+        ],
         slots=to_bytes([3, 1]),
         num_known_tokens=to_bytes([2, 1]),
         num_draft_tokens=to_bytes([0, 5]),
@@ -72,6 +88,8 @@ def test_plans_are_decoded() -> None:
     assert admission.stop_token_ids == [2, 11]
     (window,) = plan.windows
     assert (window.slot, window.base, window.token_ids) == (1, 4, [1, 2])
+    # More alternatives than there is room for are left out.
+    assert window.alternatives == [Alternative(i, [i, 7]) for i in range(MOST_ALTERNATIVES)]
     assert list(plan.rows()) == [PlannedRow(3, 2, 0, [9]), PlannedRow(1, 1, 5, [0, 4])]
     assert (plan.num_repeats, plan.repeat) == (63, 0)
 
@@ -101,19 +119,22 @@ def test_results_are_encoded() -> None:
         token_ids=column(7, 8),
         num_drafted_tokens=column(4, 0),
         num_accepted_tokens=column(1, 0),
+        draft_sources=column(3, 0),
         errors={1: "why"},
         num_tokens=6,
         num_live_rows=1,
+        draft_ns=78,
     )
     response = encode_result(result, 1234, 56)
     assert (response.sequence, response.repeat, response.num_tokens) == (8, 2, 6)
-    assert (response.step_ns, response.idle_ns) == (1234, 56)
+    assert (response.step_ns, response.idle_ns, response.draft_ns) == (1234, 56, 78)
     assert from_bytes(response.slots).tolist() == [3, 1]
     assert from_bytes(response.lengths).tolist() == [12, 5]
     assert from_bytes(response.num_emitted_tokens).tolist() == [2, 0]
     assert from_bytes(response.token_ids).tolist() == [7, 8]
     assert from_bytes(response.num_drafted_tokens).tolist() == [4, 0]
     assert from_bytes(response.num_accepted_tokens).tolist() == [1, 0]
+    assert from_bytes(response.draft_sources).tolist() == [3, 0]
     assert [(error.slot, error.message) for error in response.errors] == [(1, "why")]
 
 
@@ -170,6 +191,14 @@ def setting(field: str, value: object) -> Change:
         ("windows.slot", lambda m: setattr(m.windows[0], "slot", -1)),
         ("windows.base", lambda m: setattr(m.windows[0], "base", -1)),
         ("windows.token_ids", lambda m: setattr(m.windows[0], "token_ids", b"1")),
+        (
+            "windows.alternatives.offset",
+            lambda m: setattr(m.windows[0].alternatives[1], "offset", -1),
+        ),
+        (
+            "windows.alternatives.token_ids",
+            lambda m: setattr(m.windows[0].alternatives[0], "token_ids", b"1"),
+        ),
     ],
 )
 def test_malformed_plans_name_the_field(field: str, change: Change) -> None:

@@ -46,13 +46,14 @@ class Gate:
 
 @pytest.fixture
 def gate(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate, compute = Gate(), llama.compute
+    gate, module = Gate(), llama.engine.model.module
+    forward = module.forward
 
-    def wait_and_compute(rows: Any) -> Any:
+    def wait_and_compute(**inputs: Any) -> Any:
         gate.wait()
-        return compute(rows)
+        return forward(**inputs)
 
-    monkeypatch.setattr(llama, "compute", wait_and_compute)
+    monkeypatch.setattr(module, "forward", wait_and_compute)
     yield gate
     # Whatever a test left behind must not hold the model's thread.
     gate.allow(1000)

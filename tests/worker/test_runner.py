@@ -208,7 +208,7 @@ def test_a_failing_pass_ends_its_rows_and_not_the_worker(
 
     plan = plan_rows(1, admissions=[admit(0, PROMPT)], rows=[PlannedRow(0, 25, 0, blocks_of(0))])
     with monkeypatch.context() as patch:
-        patch.setattr(llama.model.module, "forward", fail)
+        patch.setattr(llama.engine.model.module, "forward", fail)
         (row,) = run(llama, plan)
     assert row.error is not None
     assert "not enough memory" in row.error

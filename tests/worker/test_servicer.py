@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
+from optimist.common.v1 import draft_source_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_worker.runner import Runner
@@ -21,7 +22,7 @@ async def stub(llama: Runner) -> AsyncIterator[Stub]:
 
 async def test_describe(stub: Stub, llama: Runner) -> None:
     description = await stub.Describe(worker_pb2.DescribeRequest())
-    assert description.model == llama.model.name
+    assert description.model == llama.engine.model.name
     assert description.vocab_size == VOCAB_SIZE
     assert description.max_model_len == MAX_MODEL_LEN
     assert (description.block_size, description.num_blocks) == (BLOCK_SIZE, NUM_BLOCKS)
@@ -29,6 +30,9 @@ async def test_describe(stub: Stub, llama: Runner) -> None:
     assert from_bytes(description.eos_token_ids).tolist() == [2]
     assert from_bytes(description.cost_num_tokens).tolist() == [1, 2, 4]
     assert from_bytes(description.cost_us).tolist() == [70, 70, 90]
+    assert description.drafter == draft_source_pb2.DRAFT_SOURCE_UNSPECIFIED
+    assert (description.max_drafter_tokens, description.max_drafter_depth) == (0, 0)
+    assert not description.is_synthetic
 
 
 async def test_plans_are_answered_in_order(stub: Stub, llama: Runner) -> None:
