@@ -68,7 +68,7 @@ class Runner:
             # The slot may have been given back since the window was made; then it has no use.
             if (holder := self._slots.get(window.slot)) is not None and holder.error is None:
                 self.engine.set_window(window)
-                holder.has_window = True
+                holder.has_window, holder.window_sequence = True, plan.sequence
         launched = LaunchedPlan(plan, {}, {}, {}, None)
         rows = self._find_rows(launched)
         if rows:
@@ -145,6 +145,7 @@ class Runner:
             num_known,
             num_drafts,
             [slot.num_blocks * engine.state.sizes.block_size for slot in held],
+            uses_windows=any(slot.has_window for slot in held),
             uses_drafter=any(
                 drafts > 0 and not slot.has_window
                 for drafts, slot in zip(num_drafts, held, strict=True)
@@ -158,7 +159,9 @@ class Runner:
         """Keeps what the host has to know of the rows, and says which of them have failed."""
         first = 0
         for index, (slot, held) in enumerate(launched.rows.items()):
-            held.has_window = bool(outputs.num_window_tokens[index] > 0)
+            # A later plan, launched by now, may have brought another window.
+            if held.window_sequence <= launched.plan.sequence:
+                held.has_window = bool(outputs.num_window_tokens[index] > 0)
             number = int(outputs.num_emitted_tokens[index])
             if outputs.is_broken[index]:
                 launched.errors[slot] = "the model's logits are not finite"

@@ -100,7 +100,8 @@ class Step:
                 allowed=masks.allowed(rows.slots, drafts, nodes),
             )
         )
-        num_emitted = settle_rows(self._table, self._windows, rows, verdict)
+        windows = self._windows if bounds.uses_windows else None
+        num_emitted = settle_rows(self._table, windows, rows, verdict)
         compact(self._table, self._pool, rows, verdict)
         if self._drafter is not None:
             watch.start()
@@ -115,7 +116,9 @@ class Step:
         width = min(bounds.max_num_drafts, self._read(rows.limits, bounds.max_num_drafts))
         if width == 0:
             return Proposal(no_drafts(len(rows.slots), rows.slots.device))
-        drafts = draft_windows(self._windows, rows.slots, rows.columns, rows.limits, width)
+        drafts = no_drafts(len(rows.slots), rows.slots.device)
+        if bounds.uses_windows:
+            drafts = draft_windows(self._windows, rows.slots, rows.columns, rows.limits, width)
         proposal = trim(Proposal(drafts), self._read(drafts.num_tokens, width))
         if self._drafter is None or not bounds.uses_drafter:
             return proposal

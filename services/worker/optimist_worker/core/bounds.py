@@ -20,6 +20,8 @@ class StepBounds:
     """Most keys of one row."""
     max_num_drafts: int
     """Most drafts of one row."""
+    uses_windows: bool
+    """Whether a row may have something to draft from its window."""
     uses_drafter: bool
     """Whether a row may have nothing to draft from but the drafter."""
     has_grammar: bool
@@ -57,6 +59,7 @@ def find_bounds(
     num_drafts: list[int],
     capacities: list[int],
     *,
+    uses_windows: bool,
     uses_drafter: bool,
     has_grammar: bool,
     needs: Needs,
@@ -67,7 +70,8 @@ def find_bounds(
         num_known: Known tokens per row as planned, `[num_rows]`.
         num_drafts: Most drafts per row as planned, `[num_rows]`.
         capacities: Tokens that each row's blocks hold, `[num_rows]`.
-        uses_drafter: Whether a row may have to be drafted for.
+        uses_windows: Whether a row may be drafted for from its window.
+        uses_drafter: Whether a row may have to be drafted for by the drafter.
         has_grammar: Whether a row has to follow a grammar.
         needs: What the rows' sampling needs.
     """
@@ -79,6 +83,7 @@ def find_bounds(
         max_num_queries=max(lengths),
         max_num_keys=max(capacities),
         max_num_drafts=max(num_drafts),
+        uses_windows=uses_windows,
         uses_drafter=uses_drafter,
         has_grammar=has_grammar,
         needs=needs,

@@ -10,9 +10,15 @@ from optimist_worker.core.window_table import WindowTable
 
 
 def settle_rows(
-    table: SlotTable, windows: WindowTable, rows: FittedRows, verdict: Verdict
+    table: SlotTable, windows: WindowTable | None, rows: FittedRows, verdict: Verdict
 ) -> torch.Tensor:
     """Moves the slots to where the pass has brought them; rejected drafts are left behind.
+
+    Args:
+        table: The state.
+        windows: The windows; None if none of the rows has one.
+        rows: The rows as they were before the pass.
+        verdict: What came of it.
 
     Returns:
         How many tokens each row emitted, `[num_rows]`: none in the middle of a prompt, and none
@@ -37,7 +43,8 @@ def settle_rows(
         # A row that has emitted nothing was not asked whether it has ended.
         has_ended=torch.where(number > 0, has_ended.long(), before.has_ended),
     )
-    windows.follow(rows.slots, before.num_tokens, verdict.token_ids, number)
+    if windows is not None:
+        windows.follow(rows.slots, before.num_tokens, verdict.token_ids, number)
     return number
 
 
