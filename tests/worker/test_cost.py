@@ -1,13 +1,20 @@
-from itertools import count
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count, repeat
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_worker.core.bounds import StepBounds
 from optimist_worker.core.cost import CostCurve, fit_curve, pass_sizes
-from optimist_worker.cost import measure_cost
+from optimist_worker.core.plan import Plan, StepResult
+from optimist_worker.cost import MeasuredCosts, measure_cost, measure_costs, measure_drafter
+from optimist_worker.engine import RunningStep
 from optimist_worker.runner import Runner
+from tests.worker.drafting import SHAPES, drafting_runner
 from tests.worker.step import MAX_MODEL_LEN, generate
 
 
@@ -36,62 +43,105 @@ def test_curves_never_decrease(times: dict[int, float]) -> None:
         assert cost <= round(times[size] * 1e6)
 
 
-def test_every_size_is_timed_that_fits(llama: Runner) -> None:
-    assert measure_cost(llama, 48, 60.0).num_tokens == [1, 2, 4, 8, 16, 32, 48]
-    curve = measure_cost(llama, 2048, 60.0)
-    assert curve.num_tokens[-1] == MAX_MODEL_LEN
+def limited(runner: Runner, monkeypatch: pytest.MonkeyPatch, most: int) -> Runner:
+    """A runner whose passes hold no more tokens than that."""
+    state = runner.engine.state
+    sizes = replace(state.sizes, max_num_batched_tokens=most)
+    monkeypatch.setattr(state, "sizes", sizes)
+    return runner
+
+
+class Device:
+    """A clock that each step moves on by what it costs, and steps that take no other time."""
+
+    def __init__(self, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.costs: Iterator[float] = repeat(1.0)
+        self._start = runner.engine.start
+        monkeypatch.setattr(runner.engine, "start", self.start)
+
+    def start(self, columns: list[list[int]], bounds: StepBounds) -> RunningStep:
+        self.now += next(self.costs)
+        return self._start(columns, bounds)
+
+    def read(self) -> float:
+        return self.now
+
+
+def test_every_size_is_timed_that_fits(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    curve = measure_cost(llama, 60.0)
+    # One more token has to fit behind the verified ones.
+    assert curve.num_tokens == [1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_MODEL_LEN - 1]
     assert curve.microseconds[0] > 0
+    assert measure_cost(limited(llama, monkeypatch, 48), 60.0).num_tokens[-2:] == [32, 48]
+
+
+def test_passes_are_fed_what_they_are_timed_for(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed, execute = [], llama.execute
+
+    def note(plan: Plan) -> StepResult:
+        result = execute(plan)
+        fed.append(result.num_tokens)
+        return result
+
+    monkeypatch.setattr(llama, "execute", note)
+    measure_cost(limited(llama, monkeypatch, 11), 60.0)
+    assert [number for number in fed if number] == [n for n in (1, 2, 4, 8, 11) for _ in range(4)]
 
 
 def test_the_best_of_three_counts(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass costs what the clock is moved by; the first one warms up."""
-    costs = iter([9.0, 0.3, 0.1, 0.2])
-    now = 0.0
-
-    def compute(rows: object) -> None:
-        nonlocal now
-        now += next(costs)
-
-    monkeypatch.setattr(llama, "compute", compute)
-    assert measure_cost(llama, 1, 60.0, lambda: now) == CostCurve([1], [100_000])
+    """The first pass warms up."""
+    device = Device(limited(llama, monkeypatch, 1), monkeypatch)
+    device.costs = iter([9.0, 0.3, 0.1, 0.2])
+    assert measure_cost(llama, 60.0, device.read) == CostCurve([1], [100_000])
 
 
 def test_sizes_that_would_take_too_long_are_left_out(
     llama: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 0.0
-
-    def compute(rows: list[object]) -> None:
-        nonlocal now
-        now += 1.0
-
-    monkeypatch.setattr(llama, "compute", compute)
+    device = Device(limited(llama, monkeypatch, 64), monkeypatch)
     # A size takes 4 s. The third would begin at 8 s and is expected to take 8 s.
-    assert measure_cost(llama, 64, 16.0, lambda: now).num_tokens == [1, 2]
-    assert measure_cost(llama, 64, 17.0, lambda: now).num_tokens == [1, 2, 4]
+    assert measure_cost(llama, 16.0, device.read).num_tokens == [1, 2]
+    device.now = 0.0
+    assert measure_cost(llama, 17.0, device.read).num_tokens == [1, 2, 4]
 
 
 def test_nothing_is_measured_in_no_time(llama: Runner) -> None:
     ticks = count()
-    assert measure_cost(llama, 64, 0.0, lambda: float(next(ticks))) == CostCurve([], [])
+    assert measure_cost(llama, 0.0, lambda: float(next(ticks))) == CostCurve([], [])
+    assert measure_costs(llama, 0.0) == MeasuredCosts(CostCurve([], []), [])
 
 
 def test_a_pass_that_does_not_fit_into_memory_ends_the_curve(
     llama: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward = llama.model.module.forward
+    module = llama.engine.model.module
+    forward = module.forward
 
     def fail_when_large(*, input_ids: torch.Tensor, **options: object) -> object:
         if input_ids.shape[1] > 4:
             raise RuntimeError("not enough memory")
         return forward(input_ids=input_ids, **options)
 
-    monkeypatch.setattr(llama.model.module, "forward", fail_when_large)
-    assert measure_cost(llama, 64, 60.0).num_tokens == [1, 2, 4]
+    monkeypatch.setattr(module, "forward", fail_when_large)
+    assert measure_cost(llama, 60.0).num_tokens == [1, 2, 4]
 
 
 def test_measuring_leaves_no_trace(llama: Runner) -> None:
     truth = generate(llama, [5, 6, 7], 20)
     llama.release_all()
-    measure_cost(llama, 64, 60.0)
+    costs = measure_costs(llama, 60.0)
+    # There is no drafter to be timed.
+    assert (costs.passes.num_tokens[-1], costs.drafter_us) == (MAX_MODEL_LEN - 1, [])
     assert generate(llama, [5, 6, 7], 20) == truth
+
+
+def test_every_depth_of_the_drafter_is_timed(llama_path: Path) -> None:
+    runner = drafting_runner(llama_path, "draft_model", SHAPES["fixed"])
+    costs = measure_costs(runner, 60.0)
+    assert len(costs.drafter_us) == SHAPES["fixed"].depth
+    assert costs.drafter_us == sorted(costs.drafter_us)
+    assert costs.drafter_us[0] > 0
+    assert measure_drafter(runner, 0.0) == []
