@@ -48,7 +48,9 @@ class WorkerSettings(ServiceSettings):
         "medusa or eagle",
     )
     drafter_model: str = Field(
-        "", description="directory or hub name of the draft model or heads; not for quantised"
+        "",
+        description="directory or hub name of the draft model or heads; empty for MODEL-draft, "
+        "MODEL-medusa or MODEL-eagle",
     )
     drafter_bits: Literal[4, 8] = Field(
         8, description="bits per weight of the quantised target: 8 or 4"

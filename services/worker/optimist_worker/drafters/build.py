@@ -1,6 +1,7 @@
 """Makes the drafter that the settings name."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from optimist_common.draft_source import DraftSource
 from optimist_common.errors import SetupError
@@ -44,12 +45,7 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
         from optimist_worker.quantise import quantise
 
         return quantise(target, settings.drafter_bits)
-    directory = settings.drafter_model
-    if not directory:
-        raise SetupError(
-            f"--drafter-model: --drafter {settings.drafter} needs one; "
-            "give the directory of its weights"
-        )
+    directory = find_weights(settings)
     if settings.drafter == "medusa":
         output = target.module.get_output_embeddings().weight
         return load_medusa(
@@ -61,6 +57,24 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
 
     check_same_tokenizer(settings.model, directory)
     return load_model(directory, settings.dtype, settings.device, flag="--drafter-model")
+
+
+def find_weights(settings: WorkerSettings) -> str:
+    """Returns where a drafter's weights are: as set, or beside the model, named after it.
+
+    Raises:
+        SetupError: Neither is there.
+    """
+    if settings.drafter_model:
+        return settings.drafter_model
+    kind = "draft" if settings.drafter == "draft_model" else settings.drafter
+    beside = f"{settings.model.rstrip('/')}-{kind}"
+    if not Path(beside).expanduser().is_dir():
+        raise SetupError(
+            f"--drafter-model: --drafter {settings.drafter} needs one, and there is no {beside}; "
+            "give the directory of its weights"
+        )
+    return beside
 
 
 def drafter_block_bytes(weights: DrafterWeights | None, target: Model, block_size: int) -> int:
