@@ -61,7 +61,7 @@ class SamplingTable:
         self.vocab_size, self.device = vocab_size, device
         num_rows = num_slots + 1
         reals, integers = _columns(SamplingParams(), vocab_size)
-        self._reals = torch.tensor(reals, device=device).double()[:, None].repeat(1, num_rows)
+        self._reals = torch.tensor(reals, dtype=torch.float64, device=device)[:, None].repeat(1, num_rows)
         self._integers = torch.tensor(integers, device=device)[:, None].repeat(1, num_rows)
         self._needs = np.zeros((num_rows, len(Needs._fields)), dtype=np.int64)
         self._bias: Tensor | None = None
@@ -70,7 +70,9 @@ class SamplingTable:
     def set(self, slot: int, params: SamplingParams) -> None:
         """Sets a slot's parameters, which have no fault."""
         reals, integers = _columns(params, self.vocab_size)
-        self._reals[:, slot] = torch.tensor(reals).double().to(self.device, non_blocking=True)
+        self._reals[:, slot] = torch.tensor(reals, dtype=torch.float64).to(
+            self.device, non_blocking=True
+        )
         self._integers[:, slot] = torch.tensor(integers).to(self.device, non_blocking=True)
         if self._needs[slot, Needs._fields.index("biases")] and self._bias is not None:
             self._bias[slot] = 0.0
