@@ -39,11 +39,12 @@ def drafting_runner(
     *,
     rule: AcceptanceRule = AcceptanceRule.COUPLED,
     sizes: Sizes = SIZES,
+    reads_sizes: bool = True,
 ) -> Runner:
     """Builds a runner whose drafter is one of WAYS; `itself` drafts with the target's weights."""
     torch.set_num_threads(1)
     target = load_model(str(path), "float64", "cpu")
-    state = DeviceState(target, sizes)
+    state = DeviceState(target, sizes, reads_sizes=reads_sizes)
     drafter, tap = _drafter(path, way, target, state, shape, rule)
     masks = Masks(str(path), target)
     return Runner(Engine(target, state, masks, drafter, tap, rule, 0.5))

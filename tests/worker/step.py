@@ -44,10 +44,13 @@ SIZES = Sizes(
 )
 
 
-def build_runner(path: Path, dtype: str = "float64", sizes: Sizes = SIZES) -> Runner:
+def build_runner(
+    path: Path, dtype: str = "float64", sizes: Sizes = SIZES, *, reads_sizes: bool = True
+) -> Runner:
     torch.set_num_threads(1)
     model = load_model(str(path), dtype, "cpu")
-    return Runner(Engine(model, DeviceState(model, sizes), Masks(str(path), model)))
+    state = DeviceState(model, sizes, reads_sizes=reads_sizes)
+    return Runner(Engine(model, state, Masks(str(path), model)))
 
 
 def admit(

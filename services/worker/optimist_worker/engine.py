@@ -109,19 +109,23 @@ class Engine:
         Raises:
             RuntimeError, ValueError, IndexError: PyTorch refuses it.
         """
-        if not self.runs_by_itself:
-            watch = HostStopwatch()
-            rows = torch.tensor(columns, dtype=torch.int64)
-            return RunningStep(self._step.run(rows, bounds, watch, self.masks), None, watch)
-        return self._start_cuda(columns, bounds)
+        table, number = self.state.table, bounds.num_rows
+        if not table.reads_sizes:
+            bounds = bounds.rounded(self.state.sizes.max_num_batched_tokens)
+            padding = bounds.num_rows - number
+            fillers = (table.num_slots, 0, 0)
+            columns = [
+                column + [filler] * padding for column, filler in zip(columns, fillers, strict=True)
+            ]
+        rows = send(torch.tensor(columns, dtype=torch.int64), self.state.device)
+        if self.runs_by_itself:
+            return self._start_cuda(rows, bounds, number)
+        watch = HostStopwatch()
+        packed = self._step.run(rows, bounds, watch, self.masks)
+        return RunningStep(packed[:number], None, watch)
 
-    def _start_cuda(self, columns: list[list[int]], bounds: StepBounds) -> RunningStep:
-        number, bounds = len(columns[0]), bounds.rounded(self.state.sizes.max_num_batched_tokens)
-        padding = bounds.num_rows - number
-        slots, known, drafts = columns
-        filled = [slots + [self.state.table.num_slots] * padding, known, drafts]
-        filled[1:] = [column + [0] * padding for column in filled[1:]]
-        rows = send(torch.tensor(filled, dtype=torch.int64), self.state.device)
+    def _start_cuda(self, rows: torch.Tensor, bounds: StepBounds, number: int) -> RunningStep:
+        """Starts a step whose first `number` rows are wanted; the others are padding."""
         graphs = None if bounds.has_grammar or bounds.num_tokens > MOST_TOKENS else self._graphs
         watch = CudaStopwatch(is_on=graphs is None)
 

@@ -23,8 +23,18 @@ class Sizes:
 class DeviceState:
     """Keys and values, and what is known of every slot."""
 
-    def __init__(self, model: Model, sizes: Sizes) -> None:
-        """Takes the memory; raises RuntimeError if there is too little."""
+    def __init__(self, model: Model, sizes: Sizes, *, reads_sizes: bool | None = None) -> None:
+        """Takes the memory.
+
+        Args:
+            model: The target.
+            sizes: How much to hold.
+            reads_sizes: Whether steps read sizes from the device and nothing is padded. That waits
+                for the device; None: on the CPU, where there is nothing to wait for.
+
+        Raises:
+            RuntimeError: There is too little memory.
+        """
         self.sizes, self.device = sizes, model.device
         self.pool = KVPool(
             model.layers, sizes.num_blocks, sizes.block_size, model.dtype, model.device
@@ -35,6 +45,7 @@ class DeviceState:
             sizes.block_size,
             self.pool.trash_block,
             model.device,
+            reads_sizes=model.device.type == "cpu" if reads_sizes is None else reads_sizes,
         )
         self.windows = WindowTable(self.table, model.vocab_size)
         self.sampling = SamplingTable(sizes.max_num_seqs, model.vocab_size, model.device)

@@ -10,10 +10,10 @@ from optimist_worker.core.coupled import verify_coupled
 from optimist_worker.core.drafts import Drafts, no_drafts
 from optimist_worker.core.fit import FittedRows, fit_rows
 from optimist_worker.core.flat_batch import PassSize, build_verify_batch
-from optimist_worker.core.outputs import pack
+from optimist_worker.core.outputs import Outputs, pack
 from optimist_worker.core.ragged import lay_out
 from optimist_worker.core.rejection import verify_rejection
-from optimist_worker.core.settle import compact, settle_rows
+from optimist_worker.core.settle import SettledRows, compact, keep_rows, settle_rows
 from optimist_worker.core.synthetic import verify_synthetic
 from optimist_worker.core.verdict import Verdict, nothing
 from optimist_worker.core.verify_pass import VerifyPass
@@ -39,8 +39,8 @@ class Stopwatch(Protocol):
 class Step:
     """The state on the device, and the function that moves it on by a step.
 
-    Nothing in here waits for a CUDA device; on the CPU, where everything is there at once, sizes
-    are read and nothing is padded.
+    Nothing in here waits for the device, unless the state says that sizes are read: on the CPU,
+    where everything is there at once. Then nothing is padded.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Step:
         self._windows, self._sampling = state.windows, state.sampling
         self._rule, self._synthetic_rate = rule, synthetic_rate
         self._drafter, self._tap = drafter, tap
-        self._reads = state.device.type == "cpu"
+        self._reads = state.table.reads_sizes
 
     @torch.inference_mode()
     def run(
@@ -79,10 +79,10 @@ class Step:
         proposal = self._draft(rows, bounds)
         watch.stop()
         drafts = proposal.drafts
-        number = torch.where(rows.emits, 1 + drafts.num_tokens, 0)
+        number = (1 + drafts.num_tokens) * rows.emits
         size = self._size(rows, drafts, number, bounds)
         if size.num_tokens == 0:
-            return self._report(rows, drafts, nothing(drafts), torch.zeros_like(number))
+            return self._report(rows, drafts, nothing(drafts), keep_rows(rows), bounds)
         nodes = lay_out(number, size.num_logits)
         batch, tokens = build_verify_batch(self._table, self._pool, rows, drafts, nodes, size)
         logits = self._model.forward(batch)
@@ -101,16 +101,16 @@ class Step:
             )
         )
         windows = self._windows if bounds.uses_windows else None
-        num_emitted = settle_rows(self._table, windows, rows, verdict)
+        settled = settle_rows(self._table, windows, rows, verdict)
         compact(self._table, self._pool, rows, verdict)
         if self._drafter is not None:
             watch.start()
             features = None if self._tap is None else self._tap.take()
             self._drafter.observe(
-                VerifiedStep(rows, tokens, size, proposal, verdict, num_emitted, features)
+                VerifiedStep(rows, tokens, size, proposal, verdict, settled.num_emitted, features)
             )
             watch.stop()
-        return self._report(rows, drafts, verdict, num_emitted)
+        return self._report(rows, drafts, verdict, settled, bounds)
 
     def _draft(self, rows: FittedRows, bounds: StepBounds) -> Proposal:
         width = min(bounds.max_num_drafts, self._read(rows.limits, bounds.max_num_drafts))
@@ -152,37 +152,43 @@ class Step:
         return verify_synthetic(verify, self._synthetic_rate)
 
     def _report(
-        self, rows: FittedRows, drafts: Drafts, verdict: Verdict, num_emitted: torch.Tensor
+        self,
+        rows: FittedRows,
+        drafts: Drafts,
+        verdict: Verdict,
+        settled: SettledRows,
+        bounds: StepBounds,
     ) -> torch.Tensor:
-        after = self._table.gather(rows.slots)
-        has_emitted = num_emitted > 0
-        columns = [
-            after.num_tokens,
-            num_emitted,
-            drafts.num_tokens * has_emitted,
-            verdict.num_accepted * has_emitted,
-            drafts.sources * has_emitted,
-            rows.is_short,
-            ~verdict.is_finite & rows.emits,
-            after.has_ended,
-            self._windows.count_left(rows.slots, after),
-            rows.num_known_tokens + drafts.num_tokens,
-        ]
-        return pack(columns, verdict.token_ids)
+        number = settled.num_emitted
+        has_emitted, nothing_left = number > 0, torch.zeros_like(number)
+        columns = Outputs(  # type: ignore[type-var]
+            lengths=settled.num_tokens,
+            num_emitted_tokens=number,
+            num_drafted_tokens=drafts.num_tokens * has_emitted,
+            num_accepted_tokens=verdict.num_accepted * has_emitted,
+            draft_sources=drafts.sources * has_emitted,
+            is_short=rows.is_short,
+            is_broken=rows.emits & ~verdict.is_finite,
+            has_ended=settled.has_ended,
+            num_window_tokens=self._windows.count_left(rows.slots, settled.num_tokens)
+            if bounds.uses_windows
+            else nothing_left,
+            num_fed_tokens=rows.num_known_tokens + drafts.num_tokens,
+            token_ids=verdict.token_ids,
+        )
+        return pack(columns)
 
     def _size(
         self, rows: FittedRows, drafts: Drafts, number: torch.Tensor, bounds: StepBounds
     ) -> PassSize:
-        """Returns the size of the pass: as it is on the CPU, elsewhere as large as it may be."""
+        """Returns the size of the pass: as it is if that may be read, else its bounds."""
         if not self._reads:
             return PassSize(
                 bounds.num_tokens, bounds.num_logits, bounds.max_num_queries, bounds.max_num_keys
             )
-        lengths = rows.num_known_tokens + drafts.num_tokens
-        return PassSize(
-            int(lengths.sum()), int(number.sum()), int(lengths.max()), bounds.max_num_keys
-        )
+        lengths = (rows.num_known_tokens + drafts.num_tokens).tolist()
+        return PassSize(sum(lengths), sum(number.tolist()), max(lengths), bounds.max_num_keys)
 
     def _read(self, values: torch.Tensor, bound: int) -> int:
-        """Returns the largest value, or on a device that would have to be waited for a bound."""
+        """Returns the largest value, or the bound if values may not be read."""
         return int(values.max()) if self._reads else bound

@@ -18,6 +18,8 @@ class SlotColumns(NamedTuple):
     """Prompt and verified output."""
     num_computed_tokens: torch.Tensor
     """Tokens whose keys and values are valid; a rollback lowers nothing but this."""
+    has_ended: torch.Tensor
+    """1 once a stop token or `max_length` was reached."""
     num_prompt_tokens: torch.Tensor
     max_length: torch.Tensor
     """Length at which the request ends, in tokens."""
@@ -25,8 +27,9 @@ class SlotColumns(NamedTuple):
     """Length below which no stop token ends the request, in tokens."""
     capacity: torch.Tensor
     """Tokens that the slot's blocks hold."""
-    has_ended: torch.Tensor
-    """1 once a stop token or `max_length` was reached."""
+
+
+_COLUMNS = {name: index for index, name in enumerate(SlotColumns._fields)}
 
 
 class SlotTable:
@@ -42,6 +45,8 @@ class SlotTable:
         block_size: int,
         trash_block: int,
         device: torch.device,
+        *,
+        reads_sizes: bool,
     ) -> None:
         """Makes a table of free slots.
 
@@ -51,15 +56,18 @@ class SlotTable:
             block_size: Tokens per block.
             trash_block: Block that nobody reads from.
             device: Where the tensors are.
+            reads_sizes: Whether sizes that depend on the state are read from the device; else the
+                bounds that the host knows take their place.
         """
         self.num_slots, self.block_size, self.device = num_slots, block_size, device
-        self.trash_block = trash_block
+        self.trash_block, self.reads_sizes = trash_block, reads_sizes
         num_rows = num_slots + 1
         self.columns = torch.zeros(
             (len(SlotColumns._fields), num_rows), dtype=torch.int64, device=device
         )
         self.token_ids = torch.zeros((num_rows, max_model_len), dtype=torch.int32, device=device)
-        num_blocks = -(-max_model_len // block_size)
+        # One column more than a request can fill.
+        num_blocks = -(-max_model_len // block_size) + 1
         self.block_tables = torch.full(
             (num_rows, num_blocks), trash_block, dtype=torch.int32, device=device
         )
@@ -74,11 +82,11 @@ class SlotTable:
         values = SlotColumns(  # type: ignore[type-var]
             num_tokens=num_tokens,
             num_computed_tokens=num_cached,
+            has_ended=0,
             num_prompt_tokens=admission.num_prompt_tokens,
             max_length=admission.max_length or self.token_ids.shape[1],
             min_length=admission.min_length,
             capacity=0,
-            has_ended=0,
         )
         stops = admission.stop_token_ids[:MOST_STOP_TOKENS]
         stops = stops + [-1] * (MOST_STOP_TOKENS - len(stops))
@@ -108,18 +116,22 @@ class SlotTable:
             self.block_tables.index_put_((index[0], index[1]), ids.int())
         ends = [first + len(new) for new, first in zip(blocks, num_held, strict=True)]
         update = self._tensor([slots, [end * self.block_size for end in ends]])
-        capacity = SlotColumns._fields.index("capacity")
-        self.columns[capacity].index_copy_(0, update[0], update[1])
+        self.store(update[0], capacity=update[1])
 
     def gather(self, slots: torch.Tensor) -> SlotColumns:
         """Returns the columns of some slots."""
         return SlotColumns(*self.columns.index_select(1, slots))
 
     def store(self, slots: torch.Tensor, **columns: torch.Tensor) -> None:
-        """Writes columns of some slots; padding may name the last row several times."""
-        for name, values in columns.items():
-            index = SlotColumns._fields.index(name)
-            self.columns[index].index_copy_(0, slots, values)
+        """Writes columns of some slots, in their order and without a gap.
+
+        Padding may name the last row several times.
+        """
+        names = [_COLUMNS[name] for name in columns]
+        first, last = names[0], names[-1] + 1
+        if names != list(range(first, last)):
+            raise ValueError(f"columns must be neighbours: {list(columns)}")
+        self.columns[first:last].index_copy_(1, slots, torch.stack(list(columns.values())))
 
     def read_tokens(self, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """Returns the tokens at some places; one that is out of range reads the nearest there is.
@@ -131,16 +143,15 @@ class SlotTable:
         return read(self.token_ids, slots, places)
 
     def kv_places(self, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Returns where tokens lie in the KV pool, int64; outside of the table in the trash.
+        """Returns where tokens lie in the KV pool, int64; behind the table in the trash.
 
         Args:
             slots: Of the shape of `places`.
             places: Positions in the sequences.
         """
         blocks = places // self.block_size
-        most = self.block_tables.shape[1]
-        ids = self.block_tables[slots, blocks.clamp(0, most - 1)].long()
-        ids = torch.where((blocks >= 0) & (blocks < most), ids, self.trash_block)
+        # The last column is trash.
+        ids = self.block_tables[slots, blocks.clamp(max=self.block_tables.shape[1] - 1)]
         return ids * self.block_size + places % self.block_size
 
     def _tensor(self, values: list[int] | list[list[int]]) -> torch.Tensor:

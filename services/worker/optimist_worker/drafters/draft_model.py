@@ -125,5 +125,5 @@ class DraftModelNetwork:
         return logits[:, : self._vocab_size]
 
     def _read(self, values: torch.Tensor, bound: int) -> int:
-        """Returns the largest value, or on a device that would have to be waited for a bound."""
-        return int(values.max()) if values.device.type == "cpu" else bound
+        """Returns the largest value, or the bound if values may not be read."""
+        return int(values.max()) if self._table.reads_sizes else bound

@@ -80,7 +80,7 @@ class EagleNetwork:
         is_right = step.verdict.is_finite
         lengths = torch.where(is_right, rows.num_known_tokens + accepted, 0)
         size = step.size
-        if lengths.device.type == "cpu":
+        if self._table.reads_sizes:
             size = PassSize(int(lengths.sum()), 0, size.max_num_queries, size.max_num_keys)
         if not size.num_tokens:
             return
