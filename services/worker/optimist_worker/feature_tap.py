@@ -21,6 +21,8 @@ class FeatureTap:
         """
         self._parts: list[torch.Tensor] = []
         base = module.base_model
+        # A pass that has failed leaves its features behind.
+        base.register_forward_pre_hook(self._forget)
         if layers is None:
             base.register_forward_hook(self._note)
             return
@@ -31,6 +33,9 @@ class FeatureTap:
         """Returns the features of the last pass and forgets them, `[num_tokens, dim]`."""
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    def _forget(self, module: Any, inputs: Any) -> None:
+        self._parts = []
 
     def _note(self, module: Any, inputs: Any, output: Any) -> None:
         hidden = output if isinstance(output, torch.Tensor) else output[0]
