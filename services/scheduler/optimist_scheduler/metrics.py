@@ -2,6 +2,7 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from optimist_scheduler import draft_metrics
 from optimist_scheduler.core.output import StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.recorded_scheduler import AnyScheduler
@@ -12,8 +13,6 @@ FREE_BLOCKS = Gauge("optimist_scheduler_free_blocks", "KV blocks that no request
 PLANS_IN_FLIGHT = Gauge("optimist_scheduler_plans_in_flight", "Plans at the worker")
 STEPS = Counter("optimist_scheduler_steps", "Runs of plans by the worker, repeats included")
 TOKENS = Counter("optimist_scheduler_tokens", "Tokens delivered")
-DRAFTED = Counter("optimist_scheduler_drafted_tokens", "Drafts that were verified")
-ACCEPTED = Counter("optimist_scheduler_accepted_tokens", "Drafts that were accepted")
 DRAFT_WIDTH = Histogram(
     "optimist_scheduler_draft_width",
     "Drafts per row, mean of a plan",
@@ -52,6 +51,9 @@ STARVED = Counter("optimist_scheduler_starved", "Requests that went first becaus
 PREFIX_QUERIES = Counter("optimist_scheduler_prefix_queries", "Tokens looked up in the cache")
 PREFIX_HITS = Counter("optimist_scheduler_prefix_hits", "Tokens that the cache held")
 
+OUTLOOK_INTERVAL = 32
+"""Results between two looks at what speculation is expected to bring."""
+
 _TOTALS = {
     "num_preschedule_hits": PRESCHEDULES.labels("hit"),
     "num_preschedule_repairs": PRESCHEDULES.labels("repaired"),
@@ -75,6 +77,7 @@ class StatsMetrics:
         self._discards: dict[str, int] = {}
         self._num_kept_rows = 0
         self._num_hits = 0
+        self._next_outlook = 0
         self.preparation_seconds = 0.0
         """How long it took to compute the last decision that was computed ahead."""
 
@@ -98,6 +101,10 @@ class StatsMetrics:
             if total != seen:
                 _TOTALS[name].inc(total - seen)
                 self._seen[name] = total
+        if stats.num_results >= self._next_outlook:
+            for outlook in scheduler.predict():
+                self._next_outlook = stats.num_results + OUTLOOK_INTERVAL
+                draft_metrics.show(outlook)
         num_kept = stats.num_prescheduled_rows - stats.num_dropped_rows - stats.num_recomputed_rows
         PRESCHEDULED_ROWS.labels("kept").inc(num_kept - self._num_kept_rows)
         self._num_kept_rows = num_kept
@@ -113,6 +120,5 @@ def observe_result(result: StepResult, outputs: StepOutputs) -> None:
     """Counts a run of a plan."""
     STEPS.inc()
     TOKENS.inc(len(outputs.token_ids))
-    DRAFTED.inc(int(result.num_drafted_tokens.sum()))
-    ACCEPTED.inc(int(result.num_accepted_tokens.sum()))
     WORKER_IDLE.inc(result.idle_ns / 1e9)
+    draft_metrics.observe_drafts(result)

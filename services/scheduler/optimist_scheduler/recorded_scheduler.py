@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from optimist_scheduler.core.config import EngineConfig
+from optimist_scheduler.core.outlook import Outlook
 from optimist_scheduler.core.output import Ended, Finished, StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
@@ -98,6 +99,10 @@ class RecordedScheduler:
     def find_unaligned(self) -> list[str]:
         """As of `Scheduler`."""
         return self._core.find_unaligned()
+
+    def predict(self) -> list[Outlook]:
+        """As of `Scheduler`."""
+        return self._core.predict()
 
     def add(self, new: NewRequest, now: float) -> None:
         """As of `Scheduler`."""

@@ -64,7 +64,8 @@ class DraftAccounts:
         columns = map(np.concatenate, zip(*self._uncounted, strict=True))
         slots, sources, offsets, drafted, kept = columns
         self._uncounted.clear()
-        np.add.at(self._num_accepted, (slots, sources), kept)
+        cells = slots * np.int32(NUM_SOURCES) + sources
+        np.add.at(self._num_accepted.reshape(-1), cells, kept)
         if (sources > DraftSource.PREDICTION).any():
             predicted = sources == DraftSource.PREDICTION
             slots, offsets = slots[predicted], offsets[predicted]

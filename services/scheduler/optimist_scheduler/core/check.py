@@ -79,6 +79,9 @@ def check_result(
 def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
     """Raises ResultError unless drafts come from windows or the drafter, as much as it makes."""
     sources, drafted = result.draft_sources, result.num_drafted_tokens
+    # So it is with predictions alone.
+    if not (sources != (drafted > 0)).any():
+        return
     if ((sources == DraftSource.TARGET) != (drafted == 0)).any():
         raise ResultError("draft_sources: one without drafts, or drafts without a source")
     others = (sources < DraftSource.TARGET) | (sources > DraftSource.PREDICTION)

@@ -1,45 +1,19 @@
 """Keeps the new tokens of a step, up to where requests end, and hands them out as columns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.account import num_rejected_tokens
-from optimist_scheduler.core.arrays import BoolArray, Int32Array, Int64Array
+from optimist_scheduler.core.arrays import BoolArray
+from optimist_scheduler.core.branches import record_branches
+from optimist_scheduler.core.new_tokens import NewTokens
 from optimist_scheduler.core.output import Ended, Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.requests import NO_SLOT, Request, Rows
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
 from optimist_scheduler.core.window import Window
-
-
-@dataclass(slots=True)
-class NewTokens:
-    """The rows of a step that got tokens."""
-
-    slots: Int32Array
-    """[num_rows]"""
-    starts: Int32Array
-    """Length of each sequence before the step [num_rows]."""
-    window_ends: Int32Array
-    """Length of each sequence at the end of its window [num_rows]."""
-    num_tokens: Int32Array
-    """New tokens per row [num_rows]."""
-    num_drafted_tokens: Int32Array
-    num_accepted_tokens: Int32Array
-    draft_sources: Int32Array
-    window_shifts: Int32Array
-    """See StepInFlight [num_rows]."""
-    token_ids: Int32Array
-    """The new tokens, row after row [num_new]."""
-    rows: Int64Array
-    """Row of each token [num_new]."""
-    cells: Int64Array
-    """Place of each token among those of all slots, see RequestTable.cells [num_new]."""
-    reasons: dict[int, FinishReason] = field(default_factory=dict)
-    """Why requests end with their last token, by row."""
 
 
 def find_new_tokens(
@@ -136,40 +110,9 @@ def keep(state: SchedulerState, new: NewTokens, branches: Mapping[int, Window]) 
         offsets = new.starts + new.window_shifts
         drafted, accepted = new.num_drafted_tokens, new.num_accepted_tokens
         if branches:
-            drafted = drafted.copy()
-            _find_branches(state, new, branches, offsets, drafted)
-        state.accounts.record(new.slots, new.draft_sources, offsets, drafted, accepted)
-
-
-def _find_branches(
-    state: SchedulerState,
-    new: NewTokens,
-    branches: Mapping[int, Window],
-    offsets: Int32Array,
-    drafted: Int32Array,
-) -> None:
-    """Finds which continuation each row with alternatives followed, in place.
-
-    Of the others nothing is counted: how many drafts each of them had is the worker's affair. Of
-    the one that was followed, what was accepted and the draft behind it were verified.
-    """
-    table = state.table
-    for row in np.flatnonzero(new.draft_sources == DraftSource.PREDICTION).tolist():
-        window = branches.get(int(new.slots[row]))
-        if window is None:
-            continue
-        slot, start, num_accepted = (
-            int(column[row]) for column in (new.slots, new.starts, new.num_accepted_tokens)
-        )
-        num_prompt_tokens = int(table.num_prompt_tokens[slot])
-        followed = window.follow(table.token_ids[slot, : start + num_accepted], num_prompt_tokens)
-        if followed is None:
-            drafted[row] = 0
-            continue
-        first = start - num_prompt_tokens - followed.base
-        offsets[row] = followed.prediction_offset + first
-        most = min(num_accepted + 1, len(followed.token_ids) - first)
-        drafted[row] = min(drafted[row], max(most, num_accepted))
+            record_branches(state, new, branches, offsets)
+        else:
+            state.accounts.record(new.slots, new.draft_sources, offsets, drafted, accepted)
 
 
 def follow_windows(state: SchedulerState, new: NewTokens) -> None:

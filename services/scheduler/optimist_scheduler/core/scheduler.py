@@ -7,6 +7,7 @@ from optimist_scheduler.core.ahead import is_worth_sending
 from optimist_scheduler.core.apply import apply_schedule
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.deliver import finish, tell_end
+from optimist_scheduler.core.outlook import Outlook, predict
 from optimist_scheduler.core.output import (
     NO_OUTPUTS,
     Ended,
@@ -189,6 +190,10 @@ class Scheduler:
             if request.num_predicted_tokens and request.window is None:
                 unaligned.append(request)
         return [request.request_id for request in unaligned]
+
+    def predict(self) -> list[Outlook]:
+        """Returns what speculation is expected to bring at present, by source; changes nothing."""
+        return list(predict(self._state))
 
     def compute_schedule(self) -> ScheduleDecision:
         """Decides what runs next; changes nothing."""
