@@ -16,14 +16,22 @@ logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
 
+SERVER_OPTIONS: list[tuple[str, int]] = [
+    *OPTIONS,
+    # SO_REUSEPORT would let two services share a port and each get half of the calls.
+    ("grpc.so_reuseport", 0),
+    # An idle stream is pinged by its client (`optimist_common.channel`). More often than every five
+    # minutes gRPC takes for an attack unless it is told, and closes the connection after a minute.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+]
+
 
 class GrpcServer:
     """A grpc.aio server with the health service; not serving until `set_serving(True)`."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
-        # SO_REUSEPORT would let two services share a port and each get half of the calls.
-        self.server = grpc.aio.server(options=[*OPTIONS, ("grpc.so_reuseport", 0)])
+        self.server = grpc.aio.server(options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
 
