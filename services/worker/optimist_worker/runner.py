@@ -81,13 +81,15 @@ class Runner:
 
     def collect(self, launched: LaunchedPlan) -> StepResult:
         """Waits for a plan and returns what came of it."""
-        outputs, draft_ns = no_outputs(), 0
+        outputs, draft_ns = None, 0
         if launched.step is not None:
             try:
                 outputs = unpack(launched.step.wait())
                 draft_ns = launched.step.watch.total_ns()
             except RuntimeError as error:
                 _fail(launched, error)
+        if outputs is None:
+            outputs = no_outputs()
         self._note(launched, outputs)
         return collect_result(
             launched.plan, list(launched.rows), outputs, launched.errors, launched.idle, draft_ns

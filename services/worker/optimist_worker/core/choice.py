@@ -74,7 +74,9 @@ def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
         else:
             sampler.choose_all(choices)
     by_row = verify.by_row(choices)
-    agrees = drafts.token_ids == by_row.gather(1, parents + 1)
+    # A chain's first node has the first choice before it, and so on.
+    before = by_row[:, :-1] if drafts.parents is None else by_row.gather(1, parents + 1)
+    agrees = drafts.token_ids == before
     return reach_verdict(drafts, agrees, by_row, is_finite)
 
 

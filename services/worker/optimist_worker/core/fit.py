@@ -16,6 +16,8 @@ class FittedRows:
     """As they are before the step."""
     num_known_tokens: torch.Tensor
     """Known tokens to feed; 0 for a row that does not run."""
+    ends: torch.Tensor
+    """Place behind the last known token fed; the first draft's."""
     emits: torch.Tensor
     """Whether the known tokens reach the row's last one, so that tokens come of it."""
     limits: torch.Tensor
@@ -27,11 +29,6 @@ class FittedRows:
     def starts(self) -> torch.Tensor:
         """Place of the first token fed."""
         return self.columns.num_computed_tokens
-
-    @property
-    def ends(self) -> torch.Tensor:
-        """Place behind the last known token fed; the first draft's."""
-        return self.columns.num_computed_tokens + self.num_known_tokens
 
 
 def fit_rows(
@@ -51,11 +48,11 @@ def fit_rows(
     """
     columns = table.gather(slots)
     left = columns.num_tokens - columns.num_computed_tokens
-    known = torch.minimum(num_known, left) * (columns.has_ended == 0)
-    is_short = columns.num_computed_tokens + known > columns.capacity
-    known = torch.where(is_short, 0, known)
+    wanted = torch.minimum(num_known, left) * (1 - columns.has_ended)
+    is_short = columns.num_computed_tokens + wanted > columns.capacity
+    known = wanted.masked_fill(is_short, 0)
     ends = columns.num_computed_tokens + known
-    emits = (known > 0) & (known == left)
-    room = torch.minimum(columns.capacity - ends, columns.max_length - ends - 1)
+    emits = (known == left) & (known > 0)
+    room = torch.minimum(columns.capacity, columns.max_length - 1) - ends
     limits = torch.minimum(num_drafts, room).clamp(min=0) * emits
-    return FittedRows(slots, columns, known, emits, limits, is_short & (left > 0))
+    return FittedRows(slots, columns, known, ends, emits, limits, is_short)

@@ -91,8 +91,9 @@ def build_verify_batch(
         max_num_queries=size.max_num_queries,
         max_num_keys=size.max_num_keys,
     )
-    last = tokens.starts[logits.rows] + known[logits.rows] - 1
-    indices = torch.where(logits.is_real, last + logits.offsets, 0)
+    last = (tokens.starts[:-1] + known - 1)[logits.rows]
+    # Padding of rows that have no tokens may lie before the first.
+    indices = (last + logits.offsets).clamp(min=0)
     return FlatBatch(input_ids, positions, indices, attention), tokens
 
 

@@ -33,20 +33,24 @@ class Outputs(NamedTuple):
 _NUM_COLUMNS = len(Outputs._fields) - 1
 
 
-def pack(columns: list[torch.Tensor], token_ids: torch.Tensor) -> torch.Tensor:
-    """Packs columns in the order of `Outputs`, and tokens behind them.
+def pack(outputs: "Outputs") -> torch.Tensor:
+    """Packs outputs whose columns are tensors, int64 or bool `[num_rows]`.
 
     Args:
-        columns: `[num_rows]` each.
-        token_ids: `[num_rows, width]`; as many of a row count as it has emitted.
+        outputs: With `token_ids` `[num_rows, width]`; as many of a row count as it has emitted.
+
+    Returns:
+        Int32 `[num_rows, columns and tokens]`.
     """
-    table = torch.stack([column.int() for column in columns], 1)
-    return torch.cat([table, token_ids.int()], 1)
+    *columns, token_ids = outputs
+    return torch.cat([torch.stack(columns, 1), token_ids], 1).int()
 
 
 def unpack(packed: Int32Column) -> Outputs:
     """Reads what `pack` has packed, int32 `[num_rows, columns and tokens]`."""
-    columns, token_ids = packed[:, :_NUM_COLUMNS].T, packed[:, _NUM_COLUMNS:]
+    columns, token_ids = packed.T[:_NUM_COLUMNS], packed[:, _NUM_COLUMNS:]
+    if token_ids.shape[1] == 1 and columns[1].all():
+        return Outputs(*columns, token_ids[:, 0])
     is_emitted = columns[1][:, None] > np.arange(token_ids.shape[1])
     return Outputs(*columns, token_ids[is_emitted])
 

@@ -1,6 +1,7 @@
 """The result of a step, rows in the plan's order."""
 
 import numpy as np
+import numpy.typing as npt
 
 from optimist_common.columns import Int32Column
 from optimist_worker.core.outputs import Outputs
@@ -25,31 +26,32 @@ def collect_result(
         lengths: Tokens of the slots whose rows did not run, where they hold a request.
         draft_ns: Time that the drafter took.
     """
-    runs = np.isin(plan.slots, slots)
-
-    def spread(column: Int32Column) -> Int32Column:
-        if len(column) == len(runs):
-            return np.ascontiguousarray(column)
-        whole: Int32Column = np.zeros(len(runs), np.int32)
-        whole[runs] = column
-        return whole
-
-    all_lengths = spread(outputs.lengths)
-    for row in np.flatnonzero(~runs).tolist():
-        all_lengths[row] = lengths.get(int(plan.slots[row]), 0)
+    columns = np.array(outputs[:-1])
+    if len(slots) < len(plan.slots):
+        columns = _spread(columns, np.isin(plan.slots, slots))
+        for row, slot in enumerate(plan.slots.tolist()):
+            columns[0, row] += lengths.get(slot, 0)
+    spread = Outputs(*columns, outputs.token_ids)
     has_failed = np.isin(slots, list(errors)) if errors else np.zeros(len(slots), np.bool_)
     return StepResult(
         sequence=plan.sequence,
         repeat=plan.repeat,
         slots=plan.slots,
-        lengths=all_lengths,
-        num_emitted_tokens=spread(outputs.num_emitted_tokens),
-        token_ids=outputs.token_ids,
-        num_drafted_tokens=spread(outputs.num_drafted_tokens),
-        num_accepted_tokens=spread(outputs.num_accepted_tokens),
-        draft_sources=spread(outputs.draft_sources),
+        lengths=spread.lengths,
+        num_emitted_tokens=spread.num_emitted_tokens,
+        token_ids=spread.token_ids,
+        num_drafted_tokens=spread.num_drafted_tokens,
+        num_accepted_tokens=spread.num_accepted_tokens,
+        draft_sources=spread.draft_sources,
         errors=errors,
         num_tokens=int(outputs.num_fed_tokens.sum()),
         num_live_rows=int(np.count_nonzero((outputs.has_ended == 0) & ~has_failed)),
         draft_ns=draft_ns,
     )
+
+
+def _spread(columns: Int32Column, chosen: npt.NDArray[np.bool_]) -> Int32Column:
+    """Puts columns where `chosen` is set, zeros elsewhere, `[num_columns, len(chosen)]`."""
+    whole: Int32Column = np.zeros((len(columns), len(chosen)), np.int32)
+    whole[:, chosen] = columns
+    return whole

@@ -1,5 +1,7 @@
 """What a pass made of its rows: the state moves on to what was verified."""
 
+from dataclasses import dataclass
+
 import torch
 
 from optimist_worker.core.fit import FittedRows
@@ -9,43 +11,70 @@ from optimist_worker.core.verdict import Verdict
 from optimist_worker.core.window_table import WindowTable
 
 
+@dataclass(slots=True)
+class SettledRows:
+    """The rows after a pass, int64 `[num_rows]` each."""
+
+    num_emitted: torch.Tensor
+    """New tokens: none in the middle of a prompt, and none where the logits are not finite."""
+    num_tokens: torch.Tensor
+    """Prompt and verified output."""
+    has_ended: torch.Tensor
+    """1 once a stop token or `max_length` was reached."""
+
+
 def settle_rows(
     table: SlotTable, windows: WindowTable | None, rows: FittedRows, verdict: Verdict
-) -> torch.Tensor:
+) -> SettledRows:
     """Moves the slots to where the pass has brought them; rejected drafts are left behind.
+
+    A row whose logits are not finite does not move.
 
     Args:
         table: The state.
         windows: The windows; None if none of the rows has one.
         rows: The rows as they were before the pass.
         verdict: What came of it.
-
-    Returns:
-        How many tokens each row emitted, `[num_rows]`: none in the middle of a prompt, and none
-        where the logits are not finite; such a row has not moved.
     """
     before = rows.columns
-    number = torch.where(rows.emits & verdict.is_finite, verdict.num_accepted + 1, 0)
-    moved = torch.where(verdict.is_finite, rows.num_known_tokens, 0) + (number - 1).clamp(min=0)
+    number = (verdict.num_accepted + 1) * (rows.emits & verdict.is_finite)
+    # Where tokens are emitted, all but the last one are computed with the known ones.
+    computed = before.num_computed_tokens + rows.num_known_tokens * verdict.is_finite
+    computed += (number - 1).clamp(min=0)
     length = before.num_tokens + number
     offsets = torch.arange(verdict.token_ids.shape[1], device=number.device)
     is_new = offsets < number[:, None]
     places = before.num_tokens[:, None] + offsets
     _write_tokens(table, rows.slots, places, verdict.token_ids, is_new)
-    stops = table.stop_token_ids[rows.slots]
-    is_stop = (verdict.token_ids[:, :, None] == stops[:, None, :]).any(2)
-    is_stop &= is_new & (places + 1 >= before.min_length[:, None])
-    has_ended = (length >= before.max_length) | is_stop.any(1) | (before.has_ended > 0)
-    table.store(
-        rows.slots,
-        num_tokens=length,
-        num_computed_tokens=before.num_computed_tokens + moved,
-        # A row that has emitted nothing was not asked whether it has ended.
-        has_ended=torch.where(number > 0, has_ended.long(), before.has_ended),
-    )
+    is_last = length >= before.max_length
+    is_last |= _finds_stop(table, rows, verdict.token_ids, places, is_new)
+    # A row that has emitted nothing was not asked whether it has ended.
+    ended = before.has_ended | (is_last & (number > 0))
+    table.store(rows.slots, num_tokens=length, num_computed_tokens=computed, has_ended=ended)
     if windows is not None:
         windows.follow(rows.slots, before.num_tokens, verdict.token_ids, number)
-    return number
+    return SettledRows(number, length, ended)
+
+
+def keep_rows(rows: FittedRows) -> SettledRows:
+    """Returns the rows after a pass that did not take place."""
+    before = rows.columns
+    zeros = torch.zeros_like(before.num_tokens)
+    return SettledRows(zeros, before.num_tokens, before.has_ended)
+
+
+def _finds_stop(
+    table: SlotTable,
+    rows: FittedRows,
+    token_ids: torch.Tensor,
+    places: torch.Tensor,
+    is_new: torch.Tensor,
+) -> torch.Tensor:
+    """Returns which rows have a stop token among the new ones, bool `[num_rows]`."""
+    stops = table.stop_token_ids[rows.slots]
+    is_stop = (token_ids[:, :, None] == stops[:, None, :]).any(2)
+    is_stop &= is_new & (places + 1 >= rows.columns.min_length[:, None])
+    return is_stop.any(1)
 
 
 def compact(table: SlotTable, pool: KVPool, rows: FittedRows, verdict: Verdict) -> None:
@@ -101,5 +130,5 @@ def _write_tokens(
 ) -> None:
     """Appends tokens to their sequences; what is not new is written to the row for padding."""
     targets = torch.where(is_new, slots[:, None], table.num_slots)
-    places = torch.where(is_new, places, 0)
+    places = places.clamp(max=table.token_ids.shape[1] - 1)
     table.token_ids.index_put_((targets, places), token_ids.int())

@@ -36,12 +36,14 @@ def reach_verdict(
             the first one for node -1.
         is_finite: Whether all of the row's logits are numbers, bool `[R]`.
     """
+    if not drafts.width:
+        return Verdict(choices, torch.zeros_like(drafts.num_tokens), None, is_finite)
     is_accepted = is_accepted & drafts.is_node & is_finite[:, None]
     accepted = holds_from_top(is_accepted, drafts.parents)
     num_accepted = accepted.sum(1)
     token_ids, path = drafts.token_ids, None
     last = num_accepted
-    if drafts.parents is not None and drafts.width:
+    if drafts.parents is not None:
         path = nodes_by_depth(accepted, node_depths(drafts.parents))
         token_ids = token_ids.gather(1, path)
         last_node = path.gather(1, (num_accepted - 1).clamp(min=0)[:, None])[:, 0]

@@ -40,7 +40,10 @@ class VerifyPass:
 
         What a row does not have is 0.
         """
-        elements = torch.arange(1 + self.drafts.width, device=values.device)
+        width = 1 + self.drafts.width
+        if self.nodes.is_exact and len(values) == self.drafts.num_rows * width:
+            return values.view(-1, width)
+        elements = torch.arange(width, device=values.device)
         places = self.nodes.starts[:-1, None] + elements
         is_real = places < self.nodes.starts[1:, None]
         # The value behind the last one stands for all that is missing.

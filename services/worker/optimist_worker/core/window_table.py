@@ -72,9 +72,9 @@ class WindowTable:
             sources=torch.where(number > 0, int(DraftSource.PREDICTION), 0),
         )
 
-    def count_left(self, slots: torch.Tensor, columns: SlotColumns) -> torch.Tensor:
+    def count_left(self, slots: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Returns how many tokens plane 0 has behind the verified ones, `[num_rows]`."""
-        return (self.ends[0, slots] - columns.num_tokens).clamp(min=0)
+        return (self.ends[0, slots] - lengths).clamp(min=0)
 
     def follow(
         self, slots: torch.Tensor, first: torch.Tensor, emitted: torch.Tensor, number: torch.Tensor
