@@ -119,7 +119,9 @@ class Engine:
             ]
         rows = send(torch.tensor(columns, dtype=torch.int64), self.state.device)
         if self.runs_by_itself:
-            return self._start_cuda(rows, bounds, number)
+            # Streams and events are those of the thread's current device.
+            with torch.cuda.device(self.state.device):
+                return self._start_cuda(rows, bounds, number)
         watch = HostStopwatch()
         packed = self._step.run(rows, bounds, watch, self.masks)
         return RunningStep(packed[:number], None, watch)
