@@ -79,11 +79,11 @@ class NothingFromHost(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Capture(TorchDispatchMode):
+class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses operations that wait for the device, or that a CUDA graph cannot hold."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.num_operations = 0
 
     def __torch_dispatch__(
