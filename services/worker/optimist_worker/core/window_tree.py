@@ -52,7 +52,9 @@ def draft_windows(
     for plane, (start, size) in enumerate(zip(starts, sizes, strict=True), 1):
         first = width + (plane - 1) * MOST_ALTERNATIVE_NODES
         tokens.append(read(windows.token_ids[plane], slots, (length + start)[:, None] + offsets))
-        parents.append(torch.where(offsets > 0, first + offsets - 1, (start - 1)[:, None]))
+        # Where a branch does not exist its parent has to be some node nevertheless.
+        behind = (start - 1).clamp(max=width - 1)
+        parents.append(torch.where(offsets > 0, first + offsets - 1, behind[:, None]))
         exists.append(offsets < size[:, None])
     return _compress(
         torch.cat(tokens, 1), torch.cat(parents, 1), torch.cat(exists, 1), main.sources, width
