@@ -23,8 +23,10 @@ from optimist_worker.core.tree import (
 from optimist_worker.core.verdict import Verdict, reach_verdict
 from optimist_worker.core.verify_pass import VerifyPass
 
-_DEPTHS_AT_ONCE = 8
-"""Levels of chains sampled at once on the CPU. Those behind a wrong draft would be in vain."""
+_FIRST_LEVELS = 2
+"""Levels of chains sampled at once on the CPU; twice as many each time they all agreed."""
+_CACHED_SCORES = 2**17
+"""Scores processed at once on the CPU at most, so that they stay in its cache."""
 _SCORES_AT_ONCE = 2**25
 """Scores processed at once on other devices, where all are; bounds the memory for it."""
 
@@ -114,19 +116,22 @@ class _Sampler:
         columns = verify.sampling.gather(verify.slots)
         pending = (~columns.takes_argmax & is_finite)[nodes.rows] & nodes.is_real
         flat_depths = depths[nodes.rows, nodes.offsets]
-        # At most one node of a level is reached in a tree, at most one of each level in a chain.
-        step = _DEPTHS_AT_ONCE if drafts.parents is None else 1
-        for first in range(0, 1 + drafts.width, step):
+        most = max(1, _CACHED_SCORES // self.logits.shape[-1] // drafts.num_rows)
+        first, levels = 0, _FIRST_LEVELS
+        while first <= drafts.width:
+            # Of a tree's level one node at most is reached, so there each one is waited for.
+            levels = min(levels, most) if drafts.parents is None else 1
             chosen = verify.by_row(choices).gather(1, parents + 1)
             # What is chosen behind a parent of this level or further down is not known yet.
             may_agree = (drafts.token_ids == chosen) | (depths[:, 1:] > first)
             reached = holds_from_top(may_agree, drafts.parents)
             reached = torch.nn.functional.pad(reached, (1, 0), value=True)
-            part = pending & (flat_depths >= first) & (flat_depths < first + step)
+            part = pending & (flat_depths >= first) & (flat_depths < first + levels)
             places = (part & reached[nodes.rows, nodes.offsets]).nonzero()[:, 0]
             if not len(places):
                 break
             choices[places] = self._choose(places)
+            first, levels = first + levels, 2 * levels
 
     def _choose(self, places: Tensor) -> Tensor:
         """Chooses behind the nodes at some places of the flat rows, int64 `[n]`."""
