@@ -37,11 +37,15 @@ class Recording:
             **values,
         )
         self.journal = Journal(str(path), max_mib)
-        self.scheduler = RecordedScheduler(self._config, [(1, 900), (16, 1200)], [], self.journal)
+        self.scheduler = RecordedScheduler(
+            self._config, [(1, 900), (16, 1200)], self._drafter_us(90), self.journal
+        )
         self._worker = fake_worker(self._config)
         self._now = 0.5
         self._news: dict[str, NewRequest] = {}
         self._num_epochs = 0
+        self._num_output: dict[str, int] = {}
+        """Tokens of the requests that go on."""
         self._plans: list[Any] = []
         self._settled: list[StepResult] = []
         self.num_plans = 0
@@ -89,11 +93,19 @@ class Recording:
 
     def set_window(self) -> None:
         request_id = self._draw()
+        if self._num_output and self._random.random() < 0.7:
+            request_id = self._random.choice(list(self._num_output))
         predicted = self._news[request_id].predicted_token_ids if request_id in self._news else []
-        base = self._random.randrange(12)
+        base = self._num_output.get(request_id, self._random.randrange(12))
         tokens = predicted[base : base + self._random.randrange(10)]
         self._num_epochs += 1
-        self.scheduler.set_window(request_id, make_window(self._num_epochs, base, base, tokens))
+        others = []
+        if len(tokens) > 2 and self._random.random() < 0.5:
+            # The window is wrong at its second token, the alternative right.
+            others = [(1, base + 1, tokens[1:])]
+            tokens = [tokens[0], (tokens[1] + 1) % VOCAB_SIZE, *tokens[2:]]
+        window = make_window(self._num_epochs, base, base, tokens, others)
+        self.scheduler.set_window(request_id, window)
 
     def abort(self) -> None:
         self.scheduler.abort(self._draw())
@@ -109,7 +121,11 @@ class Recording:
         self._plans.clear()
         self._settled.clear()
         self._worker.restart()
-        self.scheduler.restart(self._config, [(1, 800)])
+        self.scheduler.restart(self._config, [(1, 800)], self._drafter_us(80))
+
+    def _drafter_us(self, start: int) -> list[int]:
+        drafter = self._config.drafter
+        return [] if drafter is None else [start + 10 * n for n in range(drafter.max_depth)]
 
     def settle_again(self) -> None:
         if self._settled:
@@ -143,7 +159,14 @@ class Recording:
         response.step_ns = STEP_NS + self._random.randrange(STEP_NS)
         result = step_result(response)
         self._settled.append(result)
-        self.scheduler.settle(result)
+        outputs = self.scheduler.settle(result)
+        for handle, count in zip(
+            outputs.handles.tolist(), outputs.num_tokens.tolist(), strict=True
+        ):
+            request_id = f"r{handle}"
+            self._num_output[request_id] = self._num_output.get(request_id, 0) + count
+        for ended in outputs.ended:
+            self._num_output.pop(ended.request_id, None)
 
     def _draw(self) -> str:
         """Returns a request, which may be over or never have been."""

@@ -3,6 +3,7 @@
 from types import ModuleType
 
 from optimist_scheduler.core import admission, apply, deliver, repair, rows, settle, state
+from optimist_scheduler.core.account import DraftAccounts
 
 State = state.SchedulerState
 
@@ -235,5 +236,32 @@ PREFIXES: dict[str, Rule] = {
         "repair",
         "view.queue_version == decision.queue_version",
         "True",
+    ),
+}
+
+SOURCES: dict[str, Rule] = {
+    "all drafts are predictions in the account": (
+        DraftAccounts,
+        "_count",
+        "cells = slots * np.int32(NUM_SOURCES) + sources",
+        "cells = slots * np.int32(NUM_SOURCES) + 1",
+    ),
+    "accounts begin anew with each slot": (
+        DraftAccounts,
+        "open",
+        "self._num_accepted[slot] = request.num_accepted_by_source",
+        "self._num_accepted[slot] = 0",
+    ),
+    "accepted drafts are tokens of the target as well": (
+        deliver,
+        "tell_end",
+        "num_tokens - request.num_prompt_tokens - sum(by_source)",
+        "num_tokens - request.num_prompt_tokens",
+    ),
+    "an end counts the prompt": (
+        deliver,
+        "tell_end",
+        "num_tokens - request.num_prompt_tokens - sum(by_source)",
+        "num_tokens - sum(by_source)",
     ),
 }

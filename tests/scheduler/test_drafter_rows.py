@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core import ahead
 from optimist_scheduler.core.check import ResultError
 from optimist_scheduler.core.drafter import Drafter
 from optimist_scheduler.core.plan import StepResult
@@ -55,11 +56,19 @@ def test_drafts_end_at_the_length_limit() -> None:
     situation.add(0, [1, 2], 4)
     assert planned(situation) == [3]
     situation.finish()
+    # All are rejected at first.
+    situation.worker._guess = lambda *_: [[-1]]  # type: ignore[method-assign]
+    situation.add(1, [1, 2], 4)
+    situation.step()
+    assert [planned(situation), situation.answer()][0] == [2]
+    assert planned(situation) == [1]
+    situation.finish()
 
 
-def test_a_window_goes_before_the_drafter_and_the_drafter_goes_on_behind_it() -> None:
+def test_a_window_goes_before_the_drafter_and_both_draft() -> None:
     situation = drafting(TREE)
     situation.add_predicted(0, [1, 2], 30)
+    situation.step()
     assert planned(situation) == [8]
     situation.finish()
     sources = situation.finished(0).num_tokens_by_source
@@ -100,6 +109,42 @@ def test_rows_of_the_drafter_are_sent_ahead_however_unlikely_all_is_accepted(dep
     situation.add(0, [1, 2], 30, predicted_token_ids=[9, 9])
     situation.fill()
     assert [plan.num_draft_tokens.tolist() for plan in situation.sent] == [[3]] * depth
+    situation.finish()
+
+
+def test_a_row_of_the_drafter_does_not_wait_to_be_aligned() -> None:
+    situation = drafting(CHAIN, max_plans_in_flight=2)
+    situation.add(0, [1, 2], 30, predicted_token_ids=[9, 9])
+    state = situation.scheduler._state
+    situation.send()
+    assert ahead._chances(state, state.running).tolist() == [1.0]
+    situation.finish()
+
+
+def test_a_window_that_came_meanwhile_learns_nothing_of_the_drafter() -> None:
+    situation = drafting(CHAIN)
+    truth = situation.add(9, [1, 2], 40)
+    situation.drain()
+    situation.add(0, [1, 2], 40, predicted_token_ids=truth)
+    situation.step()
+    widths, slots = situation.scheduler._state.widths, np.zeros(1, np.int32)
+    for _ in range(4):
+        situation.send()
+        situation.propose(0, wrong_at=0)
+        before = widths.rate(slots)[0]
+        assert situation.answer().draft_sources.tolist() == [DraftSource.DRAFT_MODEL]
+        assert widths.rate(slots)[0] == before
+    situation.finish()
+
+
+def test_the_drafter_learns_nothing_of_windows() -> None:
+    situation = drafting(CHAIN)
+    situation.add_predicted(0, [1, 2], 40)
+    widths, slots = situation.scheduler._state.widths, np.zeros(1, np.int32)
+    situation.step()
+    before = widths.rate_of_drafter(slots)[0]
+    situation.step()
+    assert widths.rate_of_drafter(slots)[0] == before
     situation.finish()
 
 
@@ -179,8 +224,12 @@ def test_without_a_drafter_nothing_else_may_draft() -> None:
     situation = Situation()
     situation.add_predicted(0, [1, 2], 30)
     situation.send()
-    with pytest.raises(ResultError, match="neither the prediction nor"):
-        situation.scheduler.settle(spoiled(situation, draft_sources=[2]))
+    result, fault = spoiled(situation, draft_sources=[2]), ""
+    try:
+        situation.scheduler.settle(result)
+    except ResultError as error:
+        fault = str(error)
+    assert fault == "draft_sources: neither the prediction nor the worker's drafter"
 
 
 def test_the_time_of_the_drafter_is_learnt_apart_from_that_of_the_pass() -> None:

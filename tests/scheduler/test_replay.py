@@ -17,8 +17,10 @@ import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.draft_source import DraftSource
 from optimist_common.errors import SetupError
 from optimist_common.sampling import SamplingParams
+from optimist_scheduler.core.drafter import Drafter
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.validate import NewRequest
@@ -48,6 +50,8 @@ MODES: list[dict[str, Any]] = [
     {"max_plans_in_flight": 3},
     {"max_plans_in_flight": 2, "multi_step_count": 3},
     {"num_pipeline_stages": 2},
+    {"max_plans_in_flight": 2, "drafter": Drafter(DraftSource.EAGLE, 6, 3)},
+    {"max_plans_in_flight": 3, "drafter": Drafter(DraftSource.DRAFT_MODEL, 2, 2)},
 ]
 
 
@@ -117,6 +121,7 @@ def test_a_run_comes_out_again(runs: list[tuple[Path, Recording]], mode: int) ->
 
 def test_the_recorded_runs_are_worth_it(runs: list[tuple[Path, Recording]]) -> None:
     calls: set[tuple[str, str]] = set()
+    all_sources: set[int] = set()
     for (path, _), values in zip(runs, MODES, strict=True):
         lines = read_lines(path)[1:]
         calls |= {(line["call"], "raised" if "raised" in line else "out") for line in lines}
@@ -126,6 +131,15 @@ def test_the_recorded_runs_are_worth_it(runs: list[tuple[Path, Recording]]) -> N
         assert (stats["num_preschedule_hits"] > 0) == is_ahead
         assert (stats["num_preschedule_repairs"] > 0) == is_ahead
         assert (stats["num_repeats"] > 0) == ("multi_step_count" in values)
+        sources = {
+            source
+            for line in lines
+            if line["call"] == "settle"
+            for source in from_bytes(base64.b64decode(line["result"]["draft_sources"])).tolist()
+        }
+        assert "drafter" not in values or values["drafter"].source in sources
+        all_sources |= sources
+    assert all_sources == {0, 1, DraftSource.DRAFT_MODEL, DraftSource.EAGLE}
     names = "add abort set_priority set_window pause resume prepare schedule settle restart close"
     raised = {("add", "raised"), ("settle", "raised")}
     assert calls == {(name, "out") for name in names.split()} | raised

@@ -15,8 +15,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from optimist_scheduler.core import deliver, rows, settle
+from optimist_scheduler.core import ahead, branches, check, deliver, rows, settle
 from tests.scheduler import (
+    test_alternatives,
+    test_drafter_rows,
     test_known_bugs_of_ends,
     test_pipeline,
     test_prefix_caching,
@@ -24,9 +26,9 @@ from tests.scheduler import (
     test_scheduler,
     test_shares,
 )
-from tests.scheduler.rules import COMMANDS, LEASES, PREFIXES, Rule, State
+from tests.scheduler.rules import COMMANDS, LEASES, PREFIXES, SOURCES, Rule, State
 from tests.scheduler.test_random_commands import SchedulerMachine
-from tests.scheduler.traffic import run_leases, run_prefixes
+from tests.scheduler.traffic import run_leases, run_prefixes, run_sources
 
 SETTINGS = settings(
     max_examples=150,
@@ -73,6 +75,10 @@ def leases() -> None:
 
 def prefixes() -> None:
     run_prefixes(40)
+
+
+def sources() -> None:
+    run_sources(25)
 
 
 NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
@@ -133,10 +139,83 @@ NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
         ),
         lambda: test_pipeline.test_a_newer_result_ends_the_lease(2, 1),
     ),
+    "the drafter drafts where a window goes on": (
+        (
+            rows,
+            "_share_budget",
+            "np.where(rows.window_end > assumed, drafts, from_drafter)",
+            "from_drafter",
+        ),
+        lambda: test_drafter_rows.test_a_window_goes_before_the_drafter_and_both_draft(),
+    ),
+    "the drafter does not draft": (
+        (
+            rows,
+            "_share_budget",
+            "np.where(rows.window_end > assumed, drafts, from_drafter)",
+            "drafts",
+        ),
+        lambda: test_drafter_rows.test_a_row_without_a_window_drafts_with_the_drafter(
+            test_drafter_rows.TREE, 6
+        ),
+    ),
+    "drafts of the drafter reach beyond the length limit": (
+        (
+            rows,
+            "_share_budget",
+            "room = np.maximum(rows.max_length - 1 - assumed, 0)",
+            "room = rows.drafter_width",
+        ),
+        lambda: test_drafter_rows.test_drafts_end_at_the_length_limit(),
+    ),
+    "a row of the drafter waits for its result": (
+        (ahead, "_chances", "np.where(rows.drafter_width > 0, 1.0, chances)", "chances"),
+        lambda: test_drafter_rows.test_a_row_of_the_drafter_does_not_wait_to_be_aligned(),
+    ),
+    "the drafter's rows teach about windows": (
+        (
+            deliver,
+            "follow_windows",
+            "has_window &= new.draft_sources <= DraftSource.PREDICTION",
+            "pass",
+        ),
+        lambda: test_drafter_rows.test_a_window_that_came_meanwhile_learns_nothing_of_the_drafter(),
+    ),
+    "windows teach about the drafter": (
+        (
+            deliver,
+            "learn_drafter",
+            "rows = new.draft_sources == state.config.drafter.source",
+            "rows = new.draft_sources >= 0",
+        ),
+        lambda: test_drafter_rows.test_the_drafter_learns_nothing_of_windows(),
+    ),
+    "the drafter's time is part of the pass": (
+        (settle, "_learn_costs", "result.step_ns - result.draft_ns", "result.step_ns"),
+        lambda: (
+            test_drafter_rows.test_the_time_of_the_drafter_is_learnt_apart_from_that_of_the_pass()
+        ),
+    ),
+    "any source is taken": (
+        (check, "check_result", "_check_sources(config.drafter, result)", "pass"),
+        lambda: test_drafter_rows.test_without_a_drafter_nothing_else_may_draft(),
+    ),
+    "an alternative never becomes the window": (
+        (deliver, "follow_windows", "table.place_window(slot)", "pass"),
+        lambda: test_alternatives.test_an_alternative_that_agrees_becomes_the_window(3, 1),
+    ),
+    "what an alternative keeps is the window's": (
+        (deliver, "keep", "if branches:", "if False:"),
+        lambda: test_alternatives.test_kept_positions_are_those_of_the_alternative(),
+    ),
+    "all that leads to an alternative is the alternative's": (
+        (branches, "_find_pieces", "max(followed.base - place, 0)", "0"),
+        lambda: test_alternatives.test_kept_positions_are_those_of_the_alternative(),
+    ),
 }
 
 
-@pytest.mark.parametrize("check", [commands, leases, prefixes])
+@pytest.mark.parametrize("check", [commands, leases, prefixes, sources])
 def test_with_all_rules_nothing_is_found(check: Callable[[], None]) -> None:
     check()
 
@@ -154,6 +233,11 @@ def test_repeats_need_the_rule(rule: str, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("rule", PREFIXES)
 def test_shared_blocks_need_the_rule(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_noticed(monkeypatch, PREFIXES[rule], prefixes)
+
+
+@pytest.mark.parametrize("rule", SOURCES)
+def test_accounts_by_source_need_the_rule(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_noticed(monkeypatch, SOURCES[rule], sources)
 
 
 @pytest.mark.usefixtures("always_ahead")

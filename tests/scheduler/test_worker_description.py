@@ -4,6 +4,8 @@ import pytest
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import to_bytes
+from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core.drafter import Drafter
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.worker_description import describe_worker
 
@@ -53,6 +55,38 @@ def test_the_cost_of_passes_is_read() -> None:
     )
     description = describe_worker(message, SchedulerSettings())
     assert description.costs == ((1, 900), (64, 1500))
+
+
+def test_the_drafter_is_read() -> None:
+    shape = {"drafter": DraftSource.MEDUSA.value, "max_drafter_tokens": 8, "max_drafter_depth": 2}
+    message = worker_pb2.DescribeResponse(
+        drafter_us=to_bytes([90, 95]), is_synthetic=True, **shape, **SIZES
+    )
+    description = describe_worker(message, SchedulerSettings())
+    assert description.config.drafter == Drafter(DraftSource.MEDUSA, 8, 2)
+    assert description.drafter_us == (90, 95)
+    assert description.is_synthetic
+    plain = describe_worker(worker_pb2.DescribeResponse(**SIZES), SchedulerSettings())
+    assert (plain.config.drafter, plain.drafter_us, plain.is_synthetic) == (None, (), False)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"drafter": 1}, "drafter is PREDICTION"),
+        ({"drafter": 77}, "drafter is 77"),
+        ({"max_drafter_depth": 0}, "max_drafter_depth is 0"),
+        ({"max_drafter_depth": 9}, "max_drafter_depth is 9"),
+        ({"max_drafter_tokens": -1}, "max_drafter_depth"),
+        ({"drafter_us": to_bytes([5])}, "1 values of drafter_us"),
+        ({"drafter_us": to_bytes([5, 0])}, "drafter_us that are below 1"),
+    ],
+)
+def test_a_drafter_that_is_none_is_refused(values: dict[str, Any], told: str) -> None:
+    shape = {"drafter": 4, "max_drafter_tokens": 8, "max_drafter_depth": 2}
+    message = worker_pb2.DescribeResponse(**{**SIZES, **shape, **values})
+    with pytest.raises(ValueError, match=f"^it says {told}|^it says .*{told}"):
+        describe_worker(message, SchedulerSettings())
 
 
 @pytest.mark.parametrize(

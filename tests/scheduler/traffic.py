@@ -1,7 +1,13 @@
 """Random traffic that dwells on what random commands seldom reach: repeats and shared blocks."""
 
+from collections import Counter, defaultdict
+
 import numpy as np
 
+from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core.drafter import Drafter
+from tests.scheduler.drive import make_window
+from tests.scheduler.fake_worker import expected_output
 from tests.scheduler.situation import Situation
 
 
@@ -49,6 +55,68 @@ def run_prefixes(num_runs: int) -> None:
             for _ in range(rng.integers(0, 5)):
                 _turn(situation, rng)
         situation.finish()
+
+
+def run_sources(num_runs: int) -> None:
+    """Drafts of windows, of their alternatives and of a drafter; checks every account."""
+    for seed in range(num_runs):
+        rng = np.random.default_rng(seed)
+        depth = int(rng.integers(1, 4))
+        num_tokens = int(depth * rng.integers(1, 4))
+        situation = Situation(
+            drafter=Drafter(DraftSource(int(rng.integers(2, 6))), num_tokens, depth),
+            max_plans_in_flight=int(rng.integers(1, 4)),
+            num_blocks=int(rng.integers(16, 60)),
+            num_speculative_tokens=int(rng.integers(1, 9)),
+            max_num_batched_tokens=int(rng.integers(12, 60)),
+        )
+        counts: dict[int, Counter[int]] = defaultdict(Counter)
+        for handle in range(8):
+            while situation.scheduler.num_waiting >= situation.config.max_num_waiting:
+                _count(situation, counts)
+            _add_branching(situation, rng, handle)
+            for _ in range(rng.integers(1, 8)):
+                _count(situation, counts)
+        while situation.scheduler.num_running or situation.scheduler.num_waiting:
+            _count(situation, counts)
+        situation.finish()
+        for handle, sources in counts.items():
+            finished = situation.finished(handle)
+            sources[DraftSource.TARGET] = len(situation.text(handle)) - sources.total()
+            by_source = [sources[source] for source in DraftSource]
+            assert list(finished.num_tokens_by_source) == by_source
+            assert finished.accepted_prediction_tokens == sources[DraftSource.PREDICTION]
+            assert sources[DraftSource.TARGET] <= finished.num_passes
+
+
+def _add_branching(situation: Situation, rng: np.random.Generator, handle: int) -> None:
+    """Adds a request; mostly its window is wrong from some place on, and has alternatives.
+
+    What is expected of the window and of the right alternative stand apart in the prediction.
+    """
+    prompt = rng.integers(0, 50, 5).tolist()
+    output = expected_output(prompt, 50, len(prompt) + 24, set())
+    at = int(rng.integers(0, len(output)))
+    rest = output[at:]
+    window = [*output[:at], *((token + 1) % 50 for token in rest)]
+    others = [(at, 0, [(token + 2) % 50 for token in rest])]
+    if rng.random() < 0.7:
+        others.append((at, len(window) + at, rest))
+    situation.add(handle, prompt, 24, predicted_token_ids=[*window, *output])
+    if rng.random() < 0.7:
+        assert situation.scheduler.set_window(f"r{handle}", make_window(1, 0, 0, window, others))
+
+
+def _count(situation: Situation, counts: dict[int, Counter[int]]) -> None:
+    """One round of the loop; adds what was accepted to the sources of each request."""
+    situation.fill()
+    situation.scheduler.prepare()
+    if not situation.sent:
+        return
+    outputs = situation.answer()
+    columns = outputs.handles, outputs.draft_sources, outputs.num_accepted_tokens
+    for handle, source, accepted in zip(*(each.tolist() for each in columns), strict=True):
+        counts[handle][source] += accepted
 
 
 def _add(
