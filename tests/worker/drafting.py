@@ -13,6 +13,7 @@ from optimist_worker.drafters.draft_model import DraftKV, DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.eagle import EagleNetwork
 from optimist_worker.drafters.medusa import MedusaDrafter
+from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.engine import Engine
 from optimist_worker.feature_tap import FeatureTap
@@ -29,7 +30,7 @@ SHAPES = {
     "fixed": DraftShape(12, 3, 3),
     "dynamic": DraftShape(10, 4, 3, is_dynamic=True),
 }
-WAYS = ("draft_model", "itself", "discard", "medusa", "eagle")
+WAYS = ("ngram", "draft_model", "itself", "discard", "medusa", "eagle")
 
 
 def drafting_runner(
@@ -58,6 +59,8 @@ def _drafter(
     shape: DraftShape,
     rule: AcceptanceRule,
 ) -> tuple[Drafter, FeatureTap | None]:
+    if way == "ngram":
+        return NgramDrafter(state.table, shape.num_tokens), None
     tap = FeatureTap(target.module, None) if way in ("medusa", "eagle") else None
     if way == "medusa":
         heads = random_medusa(target)

@@ -13,6 +13,8 @@ class DraftSource(IntEnum):
     QUANTISED = 3
     MEDUSA = 4
     EAGLE = 5
+    NGRAM = 6
+    """The request's own text, where its last tokens occur before."""
 
     @property
     def label(self) -> str:

@@ -72,7 +72,7 @@ def _build_engine(
     settings: WorkerSettings, model: Model, weights: DrafterWeights | None, sizes: Sizes
 ) -> Engine:
     state = DeviceState(model, sizes)
-    built = None if weights is None else build_drafter(settings, weights, model, state)
+    built = build_drafter(settings, weights, model, state)
     return Engine(
         model,
         state,

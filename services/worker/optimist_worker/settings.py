@@ -42,10 +42,10 @@ class WorkerSettings(ServiceSettings):
         le=60.0,
         description="most seconds to measure at start what passes cost; 0 measures nothing",
     )
-    drafter: Literal["none", "draft_model", "quantised", "medusa", "eagle"] = Field(
+    drafter: Literal["none", "ngram", "draft_model", "quantised", "medusa", "eagle"] = Field(
         "none",
-        description="what drafts where nothing is predicted: none, draft_model, quantised, "
-        "medusa or eagle",
+        description="what drafts where nothing is predicted: none, ngram (the request's own "
+        "text), draft_model, quantised, medusa or eagle",
     )
     drafter_model: str = Field(
         "",

@@ -13,6 +13,7 @@ from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.eagle import EagleNetwork
 from optimist_worker.drafters.medusa import MedusaDrafter
 from optimist_worker.drafters.network import DraftNetwork
+from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.feature_tap import FeatureTap
 from optimist_worker.heads.eagle import EagleHead
@@ -39,7 +40,7 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
     Raises:
         SetupError: It cannot be loaded, or does not fit the target.
     """
-    if settings.drafter == "none":
+    if settings.drafter in ("none", "ngram"):
         return None
     if settings.drafter == "quantised":
         from optimist_worker.quantise import quantise
@@ -87,14 +88,18 @@ def drafter_block_bytes(weights: DrafterWeights | None, target: Model, block_siz
 
 
 def build_drafter(
-    settings: WorkerSettings, weights: DrafterWeights, target: Model, state: DeviceState
-) -> BuiltDrafter:
-    """Makes a drafter of what was loaded.
+    settings: WorkerSettings, weights: DrafterWeights | None, target: Model, state: DeviceState
+) -> BuiltDrafter | None:
+    """Makes the drafter that is set, of what was loaded; None if none is.
 
     Raises:
         SetupError: There can be no drafts of the shape that is asked for.
         RuntimeError: There is too little memory.
     """
+    if settings.drafter == "ngram":
+        return BuiltDrafter(NgramDrafter(state.table, settings.drafter_tokens), None)
+    if weights is None:
+        return None
     rule = AcceptanceRule(settings.acceptance)
     shape = read_shape(settings, target.vocab_size)
     if isinstance(weights, MedusaHeads):

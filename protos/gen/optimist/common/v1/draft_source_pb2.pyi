@@ -34,6 +34,8 @@ class _DraftSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DraftSour
     """Medusa heads."""
     DRAFT_SOURCE_EAGLE: _DraftSource.ValueType  # 5
     """An EAGLE head."""
+    DRAFT_SOURCE_NGRAM: _DraftSource.ValueType  # 6
+    """The request's own text, prompt and output, where its last tokens occur before."""
 
 class DraftSource(_DraftSource, metaclass=_DraftSourceEnumTypeWrapper):
     """Where a draft came from."""
@@ -50,4 +52,6 @@ DRAFT_SOURCE_MEDUSA: DraftSource.ValueType  # 4
 """Medusa heads."""
 DRAFT_SOURCE_EAGLE: DraftSource.ValueType  # 5
 """An EAGLE head."""
+DRAFT_SOURCE_NGRAM: DraftSource.ValueType  # 6
+"""The request's own text, prompt and output, where its last tokens occur before."""
 Global___DraftSource: _TypeAlias = DraftSource  # noqa: Y015

@@ -1,0 +1,55 @@
+"""Drafts from a request's own text."""
+
+import torch
+
+from optimist_common.draft_source import DraftSource
+from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.lookup import find_sources
+from optimist_worker.core.slot_table import SlotTable
+from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
+
+
+class NgramDrafter:
+    """Copies on from where the last tokens of prompt and output occur before; a chain per row."""
+
+    source = DraftSource.NGRAM
+
+    def __init__(self, table: SlotTable, max_tokens: int) -> None:
+        """Sets up a drafter of up to `max_tokens` drafts per row."""
+        self.max_tokens = self.max_depth = max_tokens
+        self._table = table
+        num_rows = table.num_slots + 1
+        self._cursors = torch.full((num_rows,), -1, dtype=torch.int64, device=table.device)
+
+    def admit(self, slot: int) -> None:
+        """Forgets where the slot's output was copied from."""
+        self._cursors[slot] = -1
+
+    def propose(self, rows: DraftRows) -> Proposal:
+        """Drafts what follows the best place; nothing where no place is like the row's end."""
+        length = rows.columns.num_tokens
+        width = min(rows.max_length, self._table.token_ids.shape[1])
+        if self._table.reads_sizes:
+            width = int(length.max())
+        token_ids = self._table.token_ids[rows.slots, :width].long()
+        found = find_sources(token_ids, length, self._cursors[rows.slots])
+        self._cursors.index_copy_(0, rows.slots, found)
+        number = torch.minimum((length - found).clamp(max=self.max_tokens), rows.limits)
+        number = torch.where(found >= 0, number, 0)
+        places = found[:, None] + torch.arange(rows.width, device=found.device)
+        drafts = Drafts(
+            token_ids=token_ids.gather(1, places.clamp(0, width - 1)),
+            num_tokens=number,
+            sources=torch.where(number > 0, int(self.source), 0),
+        )
+        return Proposal(drafts)
+
+    def observe(self, step: VerifiedStep) -> None:
+        """Moves along the source as far as the row has come.
+
+        A token that differed from its draft is taken to stand for one of the source's.
+        """
+        slots = step.rows.slots
+        cursors = self._cursors[slots]
+        moved = torch.where(cursors >= 0, cursors + step.num_emitted, -1)
+        self._cursors.index_copy_(0, slots, moved)
