@@ -11,12 +11,16 @@ COMMANDS = {
     "serve": ("optimist_cli.serve", "start all services on this machine with one model"),
     "complete": ("optimist_cli.complete", "send one request and stream the answer in colour"),
     "bench": ("optimist_bench.__main__", "measure through the running services"),
+    "train": ("optimist_training.drafters", "train draft networks: medusa, eagle or draft"),
     "replay": ("optimist_scheduler.replay", "check that a scheduler's log comes out again"),
     "gateway": ("optimist_gateway.__main__", "start the REST gateway alone"),
     "scheduler": ("optimist_scheduler.__main__", "start the scheduler alone"),
     "worker": ("optimist_worker.__main__", "start a worker alone"),
     "proposer": ("optimist_proposer.__main__", "start a proposer alone"),
 }
+
+# Where the extra that a command needs has another name.
+EXTRAS = {"train": "training"}
 
 
 def usage() -> str:
@@ -46,7 +50,8 @@ def _run(name: str, rest: list[str]) -> int:
         module = importlib.import_module(COMMANDS[name][0])
     except ModuleNotFoundError as error:
         raise SetupError(
-            f"{error.name} is not installed; install this part with: pip install 'optimist[{name}]'"
+            f"{error.name} is not installed; install this part with: "
+            f"pip install 'optimist[{EXTRAS.get(name, name)}]'"
         ) from None
     code: int = module.main(rest)
     return code

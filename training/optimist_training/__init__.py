@@ -1,1 +1,1 @@
-"""Builds the bundled demonstration model: its data, tokenizer, weights and evaluation."""
+"""Builds the bundled model: its data, tokenizer, weights and evaluation; trains drafters."""

@@ -1,4 +1,4 @@
-"""`python -m optimist_training`: makes the bundled model and measures it."""
+"""`python -m optimist_training`: makes the bundled model and its EAGLE head, and measures it."""
 
 import argparse
 import json
@@ -10,13 +10,17 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
+from optimist_common.errors import SetupError
+from optimist_training.eagle_circuit import circuit_head
 from optimist_training.edits import edits, unseen_edits
 from optimist_training.evaluate import answers, report
 from optimist_training.export import write_model
 from optimist_training.initial import initial_model
 from optimist_training.recipe import Recipe
+from optimist_training.target import Target
 from optimist_training.tokenizer import train_tokenizer, write_tokenizer
 from optimist_training.train import train
+from optimist_worker.heads.eagle_checkpoint import save_eagle
 
 
 def main(arguments: list[str]) -> int:
@@ -27,9 +31,12 @@ def main(arguments: list[str]) -> int:
             write_tokenizer(train_tokenizer(options.seed), options.out)
         elif options.command == "train":
             _train(options)
+        elif options.command == "eagle":
+            target = Target(str(options.model))
+            save_eagle(circuit_head(target), options.out, torch.float16)
         else:
             _evaluate(options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SetupError) as error:
         print(f"optimist_training {options.command}: {error}", file=sys.stderr)
         return 1
     return 0
@@ -46,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument("--steps", type=int, default=Recipe.num_steps, help="of the last stage")
     training.add_argument("--out", type=Path, required=True, help="directory to write")
     training.add_argument("--checkpoint", type=Path, help="file to save to and to resume from")
+    eagle = commands.add_parser("eagle", help="write the EAGLE head of the bundled model")
+    eagle.add_argument("--model", type=Path, default=Path("models/tiny-edit"))
+    eagle.add_argument("--out", type=Path, required=True, help="directory to write")
     evaluation = commands.add_parser("evaluate", help="print the exact-match rates as JSON")
     evaluation.add_argument("--model", type=Path, default=Path("models/tiny-edit"))
     evaluation.add_argument("--edits", type=int, default=350)

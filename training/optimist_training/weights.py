@@ -115,18 +115,22 @@ def _silu(value: float) -> float:
 
 
 def layer_weights(
-    heads: Sequence[Head], neurons: Neurons, generator: torch.Generator
+    heads: Sequence[Head],
+    neurons: Neurons,
+    generator: torch.Generator,
+    num_heads: int = NUM_HEADS,
+    intermediate_size: int = INTERMEDIATE_SIZE,
 ) -> dict[str, Tensor]:
     """Returns a layer's matrices under the names they have in a Llama layer."""
-    if len(heads) > NUM_HEADS or len(neurons.all) > INTERMEDIATE_SIZE:
+    if len(heads) > num_heads or len(neurons.all) > intermediate_size:
         raise ValueError(f"{len(heads)} heads and {len(neurons.all)} neurons do not fit")
 
     def unwritten(rows: int) -> Tensor:
         noise = torch.randn(rows, HIDDEN_SIZE, generator=generator, dtype=torch.float64)
         return _UNWRITTEN * noise
 
-    spare_heads = (NUM_HEADS - len(heads)) * HEAD_DIM
-    spare_neurons = INTERMEDIATE_SIZE - len(neurons.all)
+    spare_heads = (num_heads - len(heads)) * HEAD_DIM
+    spare_neurons = intermediate_size - len(neurons.all)
     query, key, value = (
         torch.cat([*(getattr(head, name) for head in heads), unwritten(spare_heads)])
         for name in ("query", "key", "value")

@@ -28,8 +28,9 @@ class FusedLayer(nn.Module):
     def __init__(self, config: LlamaConfig, *, bias: bool) -> None:
         super().__init__()
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bias)
-        self.layer: Any = LlamaDecoderLayer(config, 0)
-        self.layer.input_layernorm = nn.Identity()
+        layer: Any = LlamaDecoderLayer(config, 0)
+        layer.input_layernorm = nn.Identity()
+        self.layer = layer
 
     def forward(
         self, embeddings: torch.Tensor, features: torch.Tensor, **attention: Any
