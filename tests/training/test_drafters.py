@@ -1,0 +1,150 @@
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from optimist_common.errors import SetupError
+from optimist_training import loop
+from optimist_training.drafters import main
+from optimist_training.target import Target
+from optimist_worker.heads.eagle_checkpoint import load_eagle
+from optimist_worker.heads.medusa import load_medusa
+from optimist_worker.model import load_model
+from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
+
+FILES = {"medusa": "medusa_lm_head.safetensors", "eagle": "model.safetensors"}
+
+
+@pytest.fixture(scope="module")
+def target_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return tiny_checkpoint(tmp_path_factory.mktemp("target"), "llama")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    torch.manual_seed(3)
+    path = tmp_path / "data.jsonl"
+    with path.open("w") as file:
+        for _ in range(40):
+            token_ids = torch.randint(3, VOCAB_SIZE, (20,)).tolist()
+            file.write(json.dumps({"token_ids": token_ids, "num_prompt_tokens": 4}) + "\n")
+    return str(path)
+
+
+def arguments(kind: str, target: Path, data: str, out: Path, *more: str) -> list[str]:
+    options = {"--model": str(target), "--data": data, "--out": str(out), "--batch-tokens": "60"}
+    options |= {"--stored": "float32", "--eval-examples": "2"}
+    words = [word for pair in options.items() for word in pair]
+    return [kind, *words, *more]
+
+
+def weights(out: Path, kind: str) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = load_file(out / FILES.get(kind, "model.safetensors"))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "draft"])
+def test_what_is_trained_is_what_the_worker_loads(
+    kind: str, target_path: Path, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(arguments(kind, target_path, data, out, "--steps", "3")) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [one["depth"] for one in printed["unseen"]] == [4, 8]
+    target = load_model(str(target_path), "float64", "cpu")
+    if kind == "medusa":
+        heads = load_medusa(str(out), 64, VOCAB_SIZE, torch.float64, target.device)
+        assert heads.num_heads == 4
+    elif kind == "eagle":
+        assert len(load_eagle(str(out), target).layers) == 1
+    else:
+        assert load_model(str(out), "float64", "cpu").vocab_size == VOCAB_SIZE
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle", "draft"])
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+    kind: str, target_path: Path, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    steps = ("--steps", "6")
+    assert main(arguments(kind, target_path, data, whole, *steps)) == 0
+    ordinary, done = loop._step, 0
+
+    def stopping(*some: Any) -> tuple[float, float]:
+        nonlocal done
+        done += 1
+        if done == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return ordinary(*some)
+
+    monkeypatch.setattr(loop, "_step", stopping)
+    assert threading.current_thread() is threading.main_thread()
+    assert main(arguments(kind, target_path, data, halves, *steps)) == 130
+    assert json.loads((halves / "training" / "state.json").read_text())["step"] == 3
+    assert not (halves / FILES.get(kind, "model.safetensors")).exists()
+    assert main(arguments(kind, target_path, data, halves, *steps, "--resume")) == 0
+    assert done == 6
+    one, other = weights(whole, kind), weights(halves, kind)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_training_lowers_the_loss_of_what_it_repeats(target_path: Path, tmp_path: Path) -> None:
+    """On one sequence over and over, the draft model learns to say what the target says there."""
+    path = tmp_path / "data.jsonl"
+    torch.manual_seed(5)
+    line = json.dumps({"token_ids": torch.randint(3, VOCAB_SIZE, (24,)).tolist()})
+    path.write_text(f"{line}\n{line}\n")
+    out = tmp_path / "out"
+    words = arguments("draft", target_path, str(path), out, "--steps", "80")
+    assert main([*words, "--initial", "random", "--learning-rate", "0.01"]) == 0
+    token_ids = torch.tensor([json.loads(line)["token_ids"]])
+    taught, learned = Target(str(target_path)), Target(str(out))
+    with torch.no_grad():
+        said = [
+            one.model.module(input_ids=token_ids).logits.argmax(-1) for one in (taught, learned)
+        ]
+    assert (said[0] == said[1]).float().mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--resume"], "--resume: .* holds no run"),
+        (["--batch-tokens", "0"], "--batch-tokens"),
+        (["--steps", "-1"], "--steps"),
+        (["--learning-rate", "0"], "--learning-rate"),
+        (["--data", "nowhere.jsonl"], "--data"),
+        (["--model", "./nowhere"], "--model"),
+        (["--start", "./nowhere"], "--drafter-model"),
+    ],
+)
+def test_wrong_options_are_named(
+    more: list[str], message: str, target_path: Path, data: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SetupError, match=message):
+        main([*arguments("medusa", target_path, data, tmp_path / "out"), *more])
+
+
+def test_a_run_resumes_with_its_own_settings_only(
+    target_path: Path, data: str, tmp_path: Path
+) -> None:
+    words = arguments("medusa", target_path, data, tmp_path / "out")
+    assert main([*words, "--steps", "2"]) == 0
+    with pytest.raises(SetupError, match="--seed: the run to resume had 0, not 1"):
+        main([*words, "--steps", "2", "--resume", "--seed", "1"])
+
+
+@pytest.fixture(autouse=True)
+def _quiet_signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    assert signal.getsignal(signal.SIGINT) is before
