@@ -78,7 +78,7 @@ def test_the_drafter_is_read() -> None:
         ({"max_drafter_depth": 0}, "max_drafter_depth is 0"),
         ({"max_drafter_depth": 9}, "max_drafter_depth is 9"),
         ({"max_drafter_tokens": -1}, "max_drafter_depth"),
-        ({"drafter_us": to_bytes([5])}, "1 values of drafter_us"),
+        ({"drafter_us": to_bytes([5, 6, 7])}, "3 values of drafter_us"),
         ({"drafter_us": to_bytes([5, 0])}, "drafter_us that are below 1"),
     ],
 )
