@@ -1,5 +1,6 @@
 """The simulated worker keeps the contract of plans and results."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 from optimist.worker.v1 import worker_pb2
 from optimist_bench.simulated_worker import PlanError, SimulatedModel, SimulatedWorker
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core.drafter import Drafter
 
 MODEL = SimulatedModel(block_size=4, num_blocks=64, max_num_seqs=4)
 
@@ -227,3 +230,20 @@ def test_blocks_must_hold_the_drafts() -> None:
                 num_new_blocks=[2],
             )
         )
+
+
+@pytest.mark.parametrize(("num_drafts", "num_accepted"), [(6, 2), (3, 1), (9, 2), (0, 0)])
+def test_a_drafter_drafts_where_no_window_does(num_drafts: int, num_accepted: int) -> None:
+    model = replace(MODEL, drafter=Drafter(DraftSource.MEDUSA, 6, 2))
+    assert model.describe().max_drafter_depth == 2
+    worker = SimulatedWorker(model)
+    worker.execute(
+        plan(admissions=[admission()], slots=[0], num_known_tokens=[6], num_new_blocks=[5])
+    )
+    decode = {"slots": [0], "num_known_tokens": [1], "num_draft_tokens": [num_drafts]}
+    response = worker.execute(plan(2, **decode))
+    assert column(response, "num_drafted_tokens") == [min(num_drafts, 6)]
+    assert column(response, "num_accepted_tokens") == [num_accepted]
+    assert column(response, "draft_sources") == [DraftSource.MEDUSA if num_drafts else 0]
+    both = worker.execute(plan(3, windows=[window(num_accepted + 2, 2)], **decode))
+    assert column(both, "draft_sources") == [DraftSource.PREDICTION if num_drafts else 0]

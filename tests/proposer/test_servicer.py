@@ -11,8 +11,9 @@ from optimist.proposer.v1.proposer_pb2 import Observation, Open, ProposeRequest
 from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.server import GrpcServer
-from optimist_proposer.batch import BatchProposer
+from optimist_proposer.batch import Answer, BatchProposer
 from optimist_proposer.core.line import LineAlgorithm
+from optimist_proposer.core.window import Alternative, Window
 from optimist_proposer.memory import MemoryStore
 from optimist_proposer.servicer import ProposerServicer
 from tests.proposer.text import NEWLINES, as_text, tokens
@@ -161,3 +162,28 @@ async def test_prediction_too_long_is_ignored(
 
 def test_text_of_a_window_is_its_tokens() -> None:
     assert as_text(tokens("a§\n")) == "a§\n"
+
+
+class BranchingProposer(BatchProposer):
+    """Answers each opening with a window that has alternatives."""
+
+    async def apply(self, opens: object, observations: object, closes: object) -> Answer:
+        others = (Alternative(1, 4, tokens("four")), Alternative(2, 7, tokens("x")))
+        return Answer({"a": Window(3, 5, 2, tokens("one"), others)})
+
+
+async def test_alternatives_are_sent_with_their_window() -> None:
+    server = GrpcServer("127.0.0.1", 0)
+    proposer = BranchingProposer(LineAlgorithm(NEWLINES), MemoryStore(10, 1_000_000), 64, 100)
+    proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
+        ProposerServicer(proposer, MAX_BATCH_SIZE), server.server
+    )
+    async with open_channel(f"127.0.0.1:{await server.start()}") as channel:
+        connected = proposer_pb2_grpc.ProposerServiceStub(channel)
+        (response,) = await propose(connected, ProposeRequest(batch=1))
+    await server.stop()
+    (window,) = response.windows
+    assert (window.epoch, window.base, window.prediction_offset) == (3, 5, 2)
+    assert [
+        (other.offset, other.prediction_offset, other.token_ids) for other in window.alternatives
+    ] == [(1, 4, column("four")), (2, 7, column("x"))]

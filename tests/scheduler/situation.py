@@ -17,9 +17,15 @@ from tests.scheduler.fake_worker import expected_output
 class Situation:
     """Requests `r<handle>` of one worker, step by step."""
 
-    def __init__(self, costs: Sequence[tuple[int, int]] = (), **values: Any) -> None:
+    def __init__(
+        self,
+        costs: Sequence[tuple[int, int]] = (),
+        drafter_us: Sequence[int] = (),
+        **values: Any,
+    ) -> None:
         self.config = config(**values)
-        self.scheduler, self.worker = Scheduler(self.config, costs), fake_worker(self.config)
+        self.scheduler = Scheduler(self.config, costs, drafter_us)
+        self.worker = fake_worker(self.config)
         self.sent: list[Plan] = []
         """Plans that the worker has not run."""
         self.got = Collected()

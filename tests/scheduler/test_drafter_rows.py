@@ -189,7 +189,8 @@ def test_drafts_behind_a_stop_token_are_no_part_of_the_account() -> None:
 
 def spoiled(situation: Situation, **values: Any) -> StepResult:
     result = run_plan(situation)
-    return replace(result, **{name: np.array(each, np.int32) for name, each in values.items()})
+    columns: dict[str, Any] = {name: np.array(each, np.int32) for name, each in values.items()}
+    return replace(result, **columns)
 
 
 @pytest.mark.parametrize(
@@ -238,8 +239,9 @@ def test_the_time_of_the_drafter_is_learnt_apart_from_that_of_the_pass() -> None
     for _ in range(6):
         situation.send()
         result = run_plan(situation)
-        values = {"step_ns": 5_000_000, "draft_ns": 2_000_000 * bool(result.draft_sources[0])}
-        situation.got.take(situation.scheduler.settle(replace(result, **values)))
+        draft_ns = 2_000_000 * bool(result.draft_sources[0])
+        result = replace(result, step_ns=5_000_000, draft_ns=draft_ns)
+        situation.got.take(situation.scheduler.settle(result))
     state = situation.scheduler._state
     assert state.drafter_costs.cost(3) == pytest.approx(2_000_000, rel=0.01)
     assert state.costs.cost(4) < 3_500_000

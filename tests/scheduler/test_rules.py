@@ -31,7 +31,7 @@ from tests.scheduler.test_random_commands import SchedulerMachine
 from tests.scheduler.traffic import run_leases, run_prefixes, run_sources
 
 SETTINGS = settings(
-    max_examples=150,
+    max_examples=400,
     stateful_step_count=60,
     phases=(Phase.generate,),
     derandomize=True,

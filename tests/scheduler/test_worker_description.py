@@ -58,7 +58,11 @@ def test_the_cost_of_passes_is_read() -> None:
 
 
 def test_the_drafter_is_read() -> None:
-    shape = {"drafter": DraftSource.MEDUSA.value, "max_drafter_tokens": 8, "max_drafter_depth": 2}
+    shape: dict[str, Any] = {
+        "drafter": DraftSource.MEDUSA.value,
+        "max_drafter_tokens": 8,
+        "max_drafter_depth": 2,
+    }
     message = worker_pb2.DescribeResponse(
         drafter_us=to_bytes([90, 95]), is_synthetic=True, **shape, **SIZES
     )

@@ -70,6 +70,7 @@ class SchedulerState:
         self.costs = CostCurve([tokens for tokens, _ in costs], [us for _, us in costs])
         self.drafter_costs = CostCurve(range(1, len(drafter_us) + 1), drafter_us)
         """Time of the drafter by the largest level of a pass, however many rows it drafts for."""
+        self._begin_widths()
         self.waiting = WaitingQueue()
         self.takes_requests = True
         """Whether waiting requests may be admitted."""
@@ -93,6 +94,13 @@ class SchedulerState:
         self._running_order: list[tuple[bool, int, int]] = []
         # Slots with prompt blocks that the prefix cache does not know yet.
         self._unregistered: set[int] = set()
+
+    def _begin_widths(self) -> None:
+        """Lets the first requests begin with what the drafter is worth by what is known of it."""
+        slots, nobody = np.zeros(1, np.int32), np.zeros(1, np.bool_)
+        self.widths.admit(0, self.config.num_speculative_tokens)
+        widths = self.widths.choose(slots, nobody, 1, self.costs, self.drafter_costs, choice=1)
+        self.widths.remember(widths, nobody)
 
     @property
     def fenced(self) -> Int32Array:
