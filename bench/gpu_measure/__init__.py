@@ -1,0 +1,1 @@
+"""The sections of bench/gpu.py, and what they share."""

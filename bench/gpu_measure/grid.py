@@ -1,0 +1,115 @@
+"""The time of steps that verify right drafts, against the floor."""
+
+import time
+from dataclasses import dataclass
+
+from gpu_measure.bench import Bench
+from gpu_measure.models import load, write_text
+from gpu_measure.slots import (
+    ROOM,
+    WARM_UP_STEPS,
+    Loaded,
+    NotPossibleError,
+    admit,
+    next_plan,
+    run_steps,
+)
+from optimist_worker.core.plan import StepResult
+
+
+def grid_of(bench: Bench) -> list[tuple[int, int, int]]:
+    """Returns contexts, batches and drafts."""
+    if bench.is_tiny:
+        return [(64, batch, drafts) for batch in (1, 4) for drafts in (0, 3)]
+    widths = (0, 3, 7, 15, 31, 63, 127)
+    grid = [(1024, batch, drafts) for batch in (1, 8, 64) for drafts in widths]
+    return [
+        *grid,
+        *((4096, batch, drafts) for batch in (1, 8) for drafts in (0, 15)),
+        (4096, 32, 0),
+    ]
+
+
+def measure_grid(bench: Bench) -> None:
+    """Times steps that verify right drafts, with graphs; some of them without as well."""
+    for shape, share in zip(bench.shapes, (0.45, 1.0), strict=True):
+        end = time.monotonic() + bench.left * share
+        loaded = load(bench, shape)
+        write_text(loaded, is_firm=True)
+        for ctx, batch, drafts in grid_of(bench):
+            what = f"{shape.name} batch {batch} ctx {ctx} drafts {drafts}"
+            if time.monotonic() > end - 2:
+                bench.leave_out(what, "no time")
+                continue
+            try_step(bench, loaded, what, (ctx, batch, drafts), has_graphs=True)
+            if drafts in (0, 15) and batch in (1, 64):
+                try_step(bench, loaded, what, (ctx, batch, drafts), has_graphs=False)
+
+
+def try_step(
+    bench: Bench, loaded: Loaded, what: str, point: tuple[int, int, int], *, has_graphs: bool
+) -> None:
+    """Times a kind of step twice and adds its row, if it can run."""
+    try:
+        add_step(bench, loaded, what, point, has_graphs=has_graphs)
+    except NotPossibleError as error:
+        bench.leave_out(what, str(error))
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0][:300]
+        if "out of memory" in reason:
+            bench.leave_out(what, reason)
+        else:
+            bench.fail(what, reason)
+
+
+def add_step(
+    bench: Bench, loaded: Loaded, what: str, point: tuple[int, int, int], *, has_graphs: bool
+) -> None:
+    """Times a kind of step twice and adds its row."""
+    ctx, batch, drafts = point
+    runs = [time_steps(bench, loaded, point, has_graphs=has_graphs) for _ in range(2)]
+    mean = sum(run.seconds for run in runs) / 2
+    floor = loaded.shape.floor_seconds(
+        batch, 1 + drafts, runs[0].ctx, bench.ceilings, bench.dtype.itemsize
+    )
+    if has_graphs:
+        bench.steps[loaded.shape.name, batch, ctx, drafts] = mean
+    emitted = runs[0].num_emitted
+    bench.add(
+        what if has_graphs else f"{what}, graphs off",
+        mean * 1e3,
+        "ms/step",
+        floor=floor * 1e3,
+        noise=abs(runs[0].seconds - runs[1].seconds) / mean,
+        note=f"{emitted / batch:.1f} tokens a row and step, {emitted / mean:.0f} tokens/s",
+    )
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Some steps, on average."""
+
+    seconds: float
+    num_emitted: float
+    """Tokens of all rows."""
+    ctx: float
+    """Tokens before each row's."""
+
+
+def time_steps(
+    bench: Bench, loaded: Loaded, point: tuple[int, int, int], *, has_graphs: bool
+) -> Steps:
+    """Times steps of one kind, two launched at a time."""
+    ctx, batch, drafts = point
+    runner = loaded.runner if has_graphs else loaded.plain
+    admit(loaded, runner, batch, ctx, windows=drafts > 0)
+    plan = next_plan(loaded, batch, drafts)
+    run_steps(runner, plan, WARM_UP_STEPS, depth=1)
+    number = max(2, min(20, ROOM // (1 + drafts) - WARM_UP_STEPS - 1))
+    results: list[StepResult] = []
+    seconds = bench.seconds(lambda: results.extend(run_steps(runner, plan, number)))
+    return Steps(
+        seconds / number,
+        sum(len(result.token_ids) for result in results) / number,
+        ctx + (WARM_UP_STEPS + number / 2) * (1 + drafts),
+    )
