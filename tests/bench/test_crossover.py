@@ -1,0 +1,131 @@
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimist_bench.crossover import CrossoverSettings, main
+from optimist_bench.crossover_load import StepCosts
+from optimist_bench.crossover_report import Point, describe, expect, summarise
+from optimist_bench.virtual_time import Situation, Times, VirtualRun, throughput_ratio
+from optimist_common.errors import SetupError
+from optimist_common.settings import load_settings
+
+FLAT = Situation(
+    num_requests=2,
+    acceptance=0.9,
+    max_drafts=5,
+    pass_us=lambda _: 1000.0,
+    drafter_us=lambda drafts: 10.0 * drafts,
+)
+
+
+def _linear(start: float, slope: float, knee: int) -> Times:
+    """Returns times that are flat up to a number of tokens and grow from there on."""
+    return lambda tokens: start + slope * max(0, tokens - knee)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    num_requests=st.sampled_from([1, 2, 4, 8]),
+    acceptance=st.sampled_from([0.0, 0.3, 0.5, 0.7, 0.9, 1.0]),
+    start=st.sampled_from([0.0, 300.0, 3000.0]),
+    slope=st.sampled_from([1.0, 100.0, 400.0]),
+    knee=st.sampled_from([0, 8, 64]),
+    draft_us=st.sampled_from([1.0, 100.0, 2000.0]),
+    plans_in_flight=st.sampled_from([1, 2]),
+)
+def test_adaptive_widths_are_never_slower_than_no_speculation(
+    num_requests: int,
+    acceptance: float,
+    start: float,
+    slope: float,
+    knee: int,
+    draft_us: float,
+    plans_in_flight: int,
+) -> None:
+    situation = Situation(
+        num_requests=num_requests,
+        acceptance=acceptance,
+        max_drafts=5,
+        pass_us=_linear(start + 1, slope, knee),
+        drafter_us=lambda drafts: draft_us * drafts,
+        plans_in_flight=plans_in_flight,
+    )
+    # What is known after some hundred steps: before, drafts are tried out.
+    ratio = throughput_ratio(
+        situation, warm_up_tokens=160 * num_requests, num_tokens=320 * num_requests
+    )
+    assert ratio >= 0.98
+
+
+def test_speculation_is_used_where_it_pays() -> None:
+    assert throughput_ratio(FLAT, warm_up_tokens=200, num_tokens=600) > 3
+
+
+def test_fixed_widths_are_slower_where_speculation_does_not_pay() -> None:
+    # So the claim about adaptive ones says something.
+    useless = replace(FLAT, acceptance=0.0, pass_us=lambda tokens: 200.0 * tokens)
+    ratio = throughput_ratio(useless, warm_up_tokens=100, num_tokens=200, policy="fixed")
+    assert ratio < 0.5
+
+
+def test_without_speculation_virtual_time_is_that_of_plain_passes() -> None:
+    run = VirtualRun(replace(FLAT, output_tokens=100), speculates=False)
+    run.run_until(200)
+    assert run.num_tokens == 200
+    assert run.seconds == pytest.approx(100 * 1000e-6)
+
+
+COSTS = StepCosts(num_tokens=(1, 2, 4, 8), pass_us=(1000, 1000, 1000, 4000), drafter_us=(100, 200))
+
+
+def test_the_expected_speedup_is_that_of_the_best_number_of_drafts() -> None:
+    expected = expect(COSTS, acceptance=0.5, batch_size=1, max_drafts=2)
+    assert expected.num_drafts == 2
+    assert expected.speedup == pytest.approx((1 + 0.5 + 0.25) / 1.2)
+
+
+def test_a_drafter_that_was_not_timed_so_deep_takes_at_least_as_long() -> None:
+    expected = expect(COSTS, acceptance=1.0, batch_size=1, max_drafts=3)
+    assert expected.num_drafts == 3
+    assert expected.speedup == pytest.approx(4 / 1.2)
+
+
+def test_the_report_tells_the_worst_point_the_noise_and_where_speculation_begins_to_pay() -> None:
+    slow = Point(1, 0.0, (97.0, 98.0, 99.0), (100.0,) * 3, (1.01,), expect(COSTS, 0.0, 1, 2))
+    fast = Point(1, 0.9, (200.0,) * 3, (100.0,) * 3, (0.99,), expect(COSTS, 0.9, 1, 2))
+    report = summarise([slow, fast], {"pairs": 3})
+    assert report["synthetic"]
+    assert all(point["synthetic"] for point in report["points"])
+    assert (report["never_below"], report["holds"]) == (0.98, True)
+    assert report["noise"]["median"] == 1.0
+    assert report["crossover"] == {"batch_1": {"measured_from": 0.9, "expected_from": 0.9}}
+    assert [point["should_speculate"] for point in report["points"]] == [False, True]
+    assert json.loads(json.dumps(report)) == report
+    assert "never below 0.980" in describe(report)
+
+
+def test_less_than_asked_for_is_told() -> None:
+    point = Point(1, 0.0, (90.0,) * 2, (100.0,) * 2, (), expect(COSTS, 0.0, 1, 2))
+    report = summarise([point], {"pairs": 2})
+    assert (report["never_below"], report["holds"], report["noise"]) == (0.9, False, None)
+    assert "too few measurements" in describe(report)
+
+
+@pytest.mark.parametrize("flags", [["--rates", "2"], ["--rates", ""], ["--batch-sizes", "0"]])
+def test_values_that_are_none_are_refused(flags: list[str]) -> None:
+    with pytest.raises(SetupError, match=flags[0]):
+        load_settings(CrossoverSettings, flags)
+
+
+@pytest.mark.slow
+def test_the_real_worker_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--drafter", "quantised", "--rates", "0.9", "--batch-sizes", "2", "--pairs", "2"]
+    assert main([*flags, "--slice-ms", "10", "--num-threads", "1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["synthetic"]
+    (point,) = report["points"]
+    assert point["tokens_per_second"] > 0
+    assert point["tokens_per_second_off"] > 0

