@@ -1,0 +1,85 @@
+"""Tokenizers of the model and of what drafts for it."""
+
+import logging
+
+from tokenizers import Tokenizer
+from transformers.utils.hub import cached_file
+
+from optimist_common.errors import SetupError
+
+logger = logging.getLogger(__name__)
+
+_FLAG = "--drafter-model"
+
+
+def check_same_tokenizer(target: str, draft: str) -> None:
+    """Makes sure that token ids mean the same to both models.
+
+    The embeddings may have rows beyond the tokenizer's last id, and different numbers of them. Two
+    models without tokenizer.json, such as those with dummy weights, cannot be compared and pass.
+
+    Args:
+        target: Directory or hub name of the model that is served.
+        draft: Directory or hub name of the model that drafts for it.
+
+    Raises:
+        SetupError: They differ, one has no tokenizer.json, or one is damaged.
+    """
+    of_target, of_draft = _read(target), _read(draft)
+    if of_target is None and of_draft is None:
+        logger.warning("neither %s nor %s has a tokenizer.json to compare", target, draft)
+        return
+    if of_target is None or of_draft is None:
+        lacking, other = (target, draft) if of_target is None else (draft, target)
+        raise SetupError(
+            f"{_FLAG}: {lacking} has no tokenizer.json and {other} has one, so their tokens "
+            "cannot be compared; copy the one that belongs to it"
+        )
+    difference = _difference(of_target, of_draft)
+    if difference is not None:
+        raise SetupError(
+            f"{_FLAG}: {draft} has another tokenizer than {target}: {difference}; "
+            "choose a draft model of the same family"
+        )
+
+
+def _read(name: str) -> Tokenizer | None:
+    try:
+        path = cached_file(name, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
+    except (OSError, ValueError) as error:
+        raise SetupError(f"{_FLAG}: cannot find {name}: {_line(error)}") from None
+    if path is None:
+        return None
+    try:
+        return Tokenizer.from_file(path)
+    except Exception as error:
+        # tokenizers raises Exception itself for whatever is wrong with the file.
+        raise SetupError(f"{_FLAG}: {path} cannot be read: {_line(error)}") from None
+
+
+def _difference(target: Tokenizer, draft: Tokenizer) -> str | None:
+    """Returns the first difference in meaning of an id, or None."""
+    first = {token_id: token for token, token_id in target.get_vocab().items()}
+    second = {token_id: token for token, token_id in draft.get_vocab().items()}
+    for token_id in sorted(first.keys() | second.keys()):
+        one, other = first.get(token_id), second.get(token_id)
+        if one != other:
+            return f"token {token_id} is {_shown(other)} and not {_shown(one)}"
+    special, other_special = _special(target), _special(draft)
+    for token_id in sorted(special ^ other_special):
+        only = "target" if token_id in special else "draft model"
+        return f"token {token_id} ({first[token_id]!r}) is special only for the {only}"
+    return None
+
+
+def _special(tokenizer: Tokenizer) -> set[int]:
+    added = tokenizer.get_added_tokens_decoder()
+    return {token_id for token_id, token in added.items() if token.special}
+
+
+def _shown(token: str | None) -> str:
+    return "missing" if token is None else repr(token)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
