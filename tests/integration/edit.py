@@ -16,6 +16,8 @@ class Answer:
     token_ids: list[int]
     accepted: int
     rejected: int
+    by_source: dict[str, int]
+    """Tokens by where they came from."""
 
 
 def edits(count: int, seed: int = 7) -> list[Edit]:
@@ -57,4 +59,5 @@ def ask(
         token_ids,
         details.accepted_prediction_tokens or 0,
         details.rejected_prediction_tokens or 0,
+        (details.model_extra or {})["tokens_by_source"],
     )
