@@ -74,6 +74,9 @@ class AutoregressiveDrafter:
             fed_path = fed.gather(1, path)
             places = torch.arange(path.shape[1], device=path.device)
             is_kept = (fed_path >= 0) & (places < accepted[:, None]) & was_drafted[:, None]
+            # What the row's blocks have no room for was not written.
+            room = step.rows.columns.capacity - step.rows.columns.num_tokens
+            is_kept &= fed_path < room[:, None]
             num_kept = is_kept.cumprod(1).sum(1)
         self._network.observe(step, was_drafted, fed_path, num_kept)
 

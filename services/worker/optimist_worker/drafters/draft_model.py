@@ -54,8 +54,13 @@ class DraftModelNetwork:
 
     def begin(self, rows: DraftRows) -> Thought:
         """Computes what is missing of each row; its last token comes in the last pass."""
-        computed, length = self._num_computed[rows.slots], rows.columns.num_tokens
+        known, length = self._num_computed[rows.slots], rows.columns.num_tokens
         per_row = max(1, self._max_tokens // len(rows.slots))
+        is_wanted = rows.limits > 0
+        # What is drafted follows from the last token, so that is always computed. Rows without
+        # drafts may have too few blocks for their tokens.
+        computed = torch.minimum(known, length - 1)
+        computed = torch.where(is_wanted, computed, length)
         missing = length - computed
         most = self._read(missing, rows.max_length)
         thought = None
@@ -66,7 +71,7 @@ class DraftModelNetwork:
             thought = self._run(rows, starts, lengths, min(per_row, most))
         if thought is None:
             raise ValueError("rows without a token cannot be drafted for")
-        self._num_computed.index_copy_(0, rows.slots, length)
+        self._num_computed.index_copy_(0, rows.slots, torch.where(is_wanted, length, known))
         return thought
 
     def feed(

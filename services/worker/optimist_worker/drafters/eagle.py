@@ -55,7 +55,8 @@ class EagleNetwork:
             self._table,
             self.pool,
             rows.slots,
-            rows.columns.num_tokens - 1,
+            # The row for padding has no token.
+            (rows.columns.num_tokens - 1).clamp(min=0),
             token_ids,
             num_fed,
             depth,

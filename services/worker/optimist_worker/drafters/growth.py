@@ -31,7 +31,9 @@ class Growth:
     def add(self, level: Level) -> None:
         """Adds the children of the frontier, or at first those of the rows' last known tokens."""
         num_parents, width = level.token_ids.shape[1:]
-        scores = level.log_probabilities
+        # Rounding may make a certain token more than certain, and padding may be no number at all.
+        scores = level.log_probabilities.clamp(max=0.0)
+        scores = torch.where(scores.isnan(), -torch.inf, scores)
         if not self._shape.is_dynamic:
             ranks = torch.arange(width, dtype=scores.dtype, device=self._device)
             # A token that cannot be drawn at all stays out of fixed trees too.
@@ -97,6 +99,8 @@ class Growth:
         chosen = order[:, :width]
         moved = parents.gather(1, chosen)
         moved = torch.where(moved < 0, -1, places.gather(1, moved.clamp(min=0)))
+        # The parents of impossible nodes, which do not count, may have been left out.
+        moved = moved.clamp(max=width - 1)
         is_possible = ~scores.gather(1, chosen).isneginf()
         number = torch.minimum(is_possible.sum(1), limits)
         probabilities = None
