@@ -41,12 +41,23 @@ def drafting_runner(
     rule: AcceptanceRule = AcceptanceRule.COUPLED,
     sizes: Sizes = SIZES,
     reads_sizes: bool = True,
+    most_tokens: int = 24,
 ) -> Runner:
-    """Builds a runner whose drafter is one of WAYS; `itself` drafts with the target's weights."""
+    """Builds a runner whose drafter is one of WAYS; `itself` drafts with the target's weights.
+
+    Args:
+        path: The target.
+        way: One of WAYS.
+        shape: Of the drafts.
+        rule: By which they are judged.
+        sizes: Of the worker.
+        reads_sizes: As for DeviceState.
+        most_tokens: In a pass of a draft model; few, so that it catches up in several passes.
+    """
     torch.set_num_threads(1)
     target = load_model(str(path), "float64", "cpu")
     state = DeviceState(target, sizes, reads_sizes=reads_sizes)
-    drafter, tap = _drafter(path, way, target, state, shape, rule)
+    drafter, tap = _drafter(path, way, target, state, shape, rule, most_tokens)
     masks = Masks(str(path), target)
     return Runner(Engine(target, state, masks, drafter, tap, rule, 0.5))
 
@@ -58,6 +69,7 @@ def _drafter(
     state: DeviceState,
     shape: DraftShape,
     rule: AcceptanceRule,
+    most_tokens: int,
 ) -> tuple[Drafter, FeatureTap | None]:
     if way == "ngram":
         return NgramDrafter(state.table, shape.num_tokens), None
@@ -75,7 +87,7 @@ def _drafter(
     model = load_model(str(path), "float64", "cpu")
     if way != "itself":
         blur(model)
-    own = DraftModelNetwork(model, state.table, target.vocab_size, 24, kv)
+    own = DraftModelNetwork(model, state.table, target.vocab_size, most_tokens, kv)
     source = DraftSource.DRAFT_MODEL
     return AutoregressiveDrafter(source, own, shape, state.sampling, rule), None
 
