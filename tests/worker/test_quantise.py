@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from torch import nn
 
 from optimist_common.errors import SetupError
+from optimist_training.edits import unseen_edits
+from optimist_training.tokenizer import prompt_of
 from optimist_worker.core.kv import KVPool
 from optimist_worker.core.quantised_linear import (
     GROUP_SIZE,
@@ -21,6 +24,8 @@ from optimist_worker.core.quantised_linear import (
 from optimist_worker.model import Model, load_model
 from optimist_worker.quantise import KEPT_FILE, Bits, extra_bytes, quantise
 from tests.checkpoints import FAMILIES, VOCAB_SIZE, tiny_checkpoint
+
+TINY_EDIT = Path(__file__).parents[2] / "models" / "tiny-edit"
 
 LAYERS = [Int8Linear, PackedInt8Linear, Int4Linear]
 ERRORS = {Int8Linear: 0.015, PackedInt8Linear: 0.015, Int4Linear: 0.12}
@@ -190,3 +195,18 @@ def test_model_without_linear_layers_to_quantise_is_refused(tmp_path: Path) -> N
     (path / KEPT_FILE).write_text(json.dumps({"int8": names}))
     with pytest.raises(SetupError, match="no linear layer that can be quantised to 8 bits"):
         quantise(model, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [8, 4])
+def test_bundled_model_drafts_well_for_itself(bits: Bits) -> None:
+    model = load_model(str(TINY_EDIT), "float32", "cpu")
+    copied = quantise(model, bits)
+    tokenizer = Tokenizer.from_file(str(TINY_EDIT / "tokenizer.json"))
+    agreed = []
+    for edit in unseen_edits(7, 19):
+        prompt = tokenizer.encode(prompt_of(edit.messages())).ids
+        tokens = torch.tensor(prompt + tokenizer.encode(edit.after).ids)
+        same = logits_of(copied, tokens).argmax(1) == logits_of(model, tokens).argmax(1)
+        agreed.append(same[len(prompt) - 1 :])
+    assert torch.cat(agreed).double().mean() > 0.93
