@@ -200,7 +200,8 @@ class GrammarSet:
         if follower.matcher.is_error():
             follower.fault = _reason(follower.matcher)
             return self._end_only
-        return mask
+        # There may be a word more than the vocabulary fills.
+        return mask[: 4 * self._num_words]
 
 
 def load_grammar_set(model: str, vocab_size: int, eos_token_ids: Sequence[int]) -> GrammarSet:

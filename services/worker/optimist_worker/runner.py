@@ -172,7 +172,9 @@ class Runner:
                     f"too few blocks: {held.num_blocks} do not hold the known tokens"
                 )
             if held.has_grammar and number:
-                self.engine.masks.commit(slot, outputs.token_ids[first : first + number].tolist())
+                emitted = outputs.token_ids[first : first + number].tolist()
+                # A grammar that can be followed no further fails the next row.
+                held.error = self.engine.masks.commit(slot, emitted)
             first += number
 
 
