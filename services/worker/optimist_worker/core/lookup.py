@@ -26,7 +26,7 @@ def find_sources(
     Returns:
         Places, int64 `[num_rows]`; -1 where there is none.
     """
-    num_rows, width = token_ids.shape
+    width = token_ids.shape[1]
     places = torch.arange(width, device=token_ids.device)
     # Entry p: how many tokens before place p are the row's last ones.
     matched = torch.zeros_like(token_ids, dtype=torch.int64)
@@ -38,7 +38,7 @@ def find_sources(
         matched += is_equal
     # A longer match counts for more than any distance; of equal ones the nearest is taken.
     distance = torch.where(cursors[:, None] >= 0, (places - cursors[:, None]).abs(), places)
-    scores = torch.where(matched > 0, matched * width - distance, -1)
+    scores = torch.where(matched > 0, (matched << 32) - distance, -1)
     best, found = scores.max(1)
     fallback = torch.where(cursors < lengths, cursors, -1)
     return torch.where(best >= 0, found, fallback)
