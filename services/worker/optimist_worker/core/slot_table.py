@@ -102,17 +102,21 @@ class SlotTable:
 
         Args:
             slots: Each at most once.
-            blocks: New blocks per slot.
+            blocks: New blocks per slot; those behind the longest sequence are of no use.
             num_held: Blocks that each slot had.
         """
         rows: list[int] = []
         places: list[int] = []
+        block_ids: list[int] = []
         for slot, new, first in zip(slots, blocks, num_held, strict=True):
-            rows += [slot] * len(new)
-            places += range(first, first + len(new))
+            # The last column stays trash.
+            used = new[: max(0, self.block_tables.shape[1] - 1 - first)]
+            rows += [slot] * len(used)
+            places += range(first, first + len(used))
+            block_ids += used
         if rows:
             index = self._tensor([rows, places])
-            ids = self._tensor([block for new in blocks for block in new])
+            ids = self._tensor(block_ids)
             self.block_tables.index_put_((index[0], index[1]), ids.int())
         ends = [first + len(new) for new, first in zip(blocks, num_held, strict=True)]
         update = self._tensor([slots, [end * self.block_size for end in ends]])

@@ -50,6 +50,9 @@ class WindowTable:
         for plane, alternative in enumerate(update.alternatives[:MOST_ALTERNATIVES], 1):
             tokens = update.token_ids[: alternative.offset] + alternative.token_ids
             self._place(plane, slot, first, first + alternative.offset, tokens)
+        # The output may have left the window, and followed an alternative, since it was made.
+        index = self._index([slot])
+        self._promote(index, self._table.gather(index).num_tokens)
 
     def draft(
         self, slots: torch.Tensor, columns: SlotColumns, limits: torch.Tensor, width: int
@@ -107,7 +110,7 @@ class WindowTable:
     def _promote(self, slots: torch.Tensor, lengths: torch.Tensor) -> None:
         """Makes the first alternative that the output follows a slot's window, if that is over."""
         ends, starts = self.ends[:, slots], self.starts[:, slots]
-        is_followed = (ends > lengths) & (starts < lengths)
+        is_followed = (ends > lengths) & (starts <= lengths)
         is_followed[0] = False
         chosen = is_followed.int().argmax(0)
         chosen = torch.where(ends[0] > lengths, 0, chosen)
