@@ -27,9 +27,9 @@ _SHARP = 30.0
 _WINDOW = {2: 5.0, 3: 10.0, 4: 20.0}
 """Score amplitudes of the planes that bound the window."""
 _WINDOW_GAIN = 3.0
-_MATCH = (40.0, 20.0, 14.0, 10.0)
+_MATCH = (60.0, 30.0, 20.0, 15.0)
 """Score of the same token at each distance."""
-_WINDOW_MATCH = 40.0
+_WINDOW_MATCH = 20.0
 _NOT_ANSWER = 6.0
 _LOGIT_SCALE = 14.0
 _NOISE = 0.02
