@@ -39,6 +39,12 @@ class ServeSettings(ServiceSettings):
     store: str = Field("memory", description="where proposers keep cursors: memory or redis://...")
     device: str = Field("", description="device of the worker, such as cpu or cuda")
     dtype: str = Field("", description="number format of the worker, such as float32")
+    drafter: str = Field(
+        "",
+        description="what drafts where nothing is predicted: none, ngram, draft_model, quantised, "
+        "medusa or eagle",
+    )
+    drafter_model: str = Field("", description="draft model or heads; empty for those beside MODEL")
     log_level: str = Field("warning", description="debug, info, warning or error")
 
 
@@ -102,7 +108,12 @@ def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
     """Returns how to start each service, in starting order, on free ports of the loopback."""
     proposer, worker, scheduler = (f"127.0.0.1:{port}" for port in free_ports(3))
     common = ["--log-level", settings.log_level]
-    optional = [("--device", settings.device), ("--dtype", settings.dtype)]
+    optional = [
+        ("--device", settings.device),
+        ("--dtype", settings.dtype),
+        ("--drafter", settings.drafter),
+        ("--drafter-model", settings.drafter_model),
+    ]
     model_options = [word for flag, value in optional if value for word in (flag, value)]
     url = f"http://{settings.host}:{settings.port}/health"
     return [
