@@ -70,6 +70,8 @@ class StackSettings:
 
     model: str
     num_threads: int
+    draft_width: str
+    """How the scheduler chooses how much to draft."""
     worker_flags: tuple[str, ...] = ()
     with_proposer: bool = False
 
@@ -157,7 +159,10 @@ def running_stack(settings: StackSettings, max_tokens: int) -> Iterator[Stack]:
     serve = ServeSettings(model=settings.model, port=port)
     flags = {
         "worker": ["--num-threads", str(settings.num_threads), *settings.worker_flags],
-        "scheduler": ["--metrics-port", str(metrics_port)],
+        "scheduler": [
+            *("--metrics-port", str(metrics_port)),
+            *("--draft-width", settings.draft_width),
+        ],
     }
     if not settings.with_proposer:
         flags["scheduler"] += ["--proposers", ""]

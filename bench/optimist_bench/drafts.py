@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 from tokenizers import Tokenizer
@@ -21,15 +21,18 @@ from optimist_common.settings import CommaSeparated, ServiceSettings, load_setti
 from optimist_training.edits import unseen_edits
 from optimist_training.tokenizer import end_token, prompt_of
 
+_TREE = ("--drafter-tokens", "12", "--drafter-tree")
 SOURCES: dict[str, tuple[str, ...]] = {
-    "draft_model": ("--drafter", "draft_model", "--drafter-tree", "none"),
-    "draft_model_tree": ("--drafter", "draft_model", "--drafter-tree", "dynamic"),
-    "quantised": ("--drafter", "quantised", "--drafter-tree", "none"),
-    "quantised_tree": ("--drafter", "quantised", "--drafter-tree", "dynamic"),
-    "medusa": ("--drafter", "medusa", "--drafter-tree", "none"),
-    "medusa_tree": ("--drafter", "medusa", "--drafter-tree", "fixed"),
-    "eagle": ("--drafter", "eagle", "--drafter-tree", "none"),
-    "eagle_tree": ("--drafter", "eagle", "--drafter-tree", "dynamic"),
+    # Its drafts cost nothing, so there may be as many as prompt lookup has.
+    "ngram": ("--drafter", "ngram", "--drafter-tokens", "40"),
+    "draft_model": ("--drafter", "draft_model"),
+    "draft_model_tree": ("--drafter", "draft_model", *_TREE, "dynamic"),
+    "quantised": ("--drafter", "quantised"),
+    "quantised_tree": ("--drafter", "quantised", *_TREE, "dynamic"),
+    "medusa": ("--drafter", "medusa"),
+    "medusa_tree": ("--drafter", "medusa", *_TREE, "fixed"),
+    "eagle": ("--drafter", "eagle"),
+    "eagle_tree": ("--drafter", "eagle", *_TREE, "dynamic"),
 }
 """Flags of the worker by the name in the report."""
 PEERS = ("generate", "prompt_lookup", "assisted", "continuous_batching")
@@ -50,7 +53,12 @@ class DraftsSettings(ServiceSettings):
     section: ClassVar[str] = "bench_drafts"
 
     edits: int = Field(16, ge=1, le=10_000, description="number of edits")
-    drafts: int = Field(0, ge=0, le=64, description="drafts of a row and pass; 0: the worker's")
+    drafts: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="drafts of a row and pass; 0: 40 for ngram, 12 for trees, else 5",
+    )
     rounds: int = Field(2, ge=1, le=100, description="how often all are measured; the best counts")
     seed: int = Field(0, ge=0, description="seed of the choice of edits")
     max_tokens: int = Field(384, ge=1, le=512, description="most tokens of an answer")
@@ -60,6 +68,11 @@ class DraftsSettings(ServiceSettings):
     peers: CommaSeparated = Field(list(PEERS), description="peers to measure; may be empty")
     peer_python: CommaSeparated = Field(
         [], description="NAME=PATH, with commas: interpreters that have the packages of peers"
+    )
+    draft_width: Literal["goodput", "adaptive", "crossover", "fixed"] = Field(
+        "goodput",
+        description="how much sources draft: goodput (nothing where that is faster), adaptive, "
+        "crossover or fixed (all they may)",
     )
     num_threads: int = Field(
         0, ge=0, le=1024, description="threads of a forward pass, of each contender; 0: all cores"
@@ -143,6 +156,7 @@ def _facts(settings: DraftsSettings) -> dict[str, Any]:
         "max_tokens": settings.max_tokens,
         "threads": _num_threads(settings),
         "dtype": "float32",
+        "draft_width": settings.draft_width,
         "predictions": False,
     }
 
@@ -156,15 +170,18 @@ def _entrants(settings: DraftsSettings) -> Iterator[tuple[list[Entrant], dict[st
     """Starts everything; yields what runs, and why the rest does not."""
     missing: dict[str, str] = {}
     with ExitStack() as stack:
+        # They load while the services without speculation start, of which nothing is timed.
+        peers = _start_peers(settings, stack, missing)
         entrants = _start_ours(settings, stack, missing)
-        entrants += _start_peers(settings, stack, missing)
+        entrants += _loaded(peers, missing)
         yield entrants, missing
 
 
 def _start_ours(
     settings: DraftsSettings, stack: ExitStack, missing: dict[str, str]
 ) -> list[Entrant]:
-    plain = StackSettings(settings.model, _num_threads(settings), with_proposer=True)
+    threads, width = _num_threads(settings), settings.draft_width
+    plain = StackSettings(settings.model, threads, width, with_proposer=True)
     _say("starting the services without speculation")
     baseline = stack.enter_context(running_stack(plain, settings.max_tokens))
     entrants = [
@@ -176,7 +193,7 @@ def _start_ours(
         flags = (*SOURCES[name], *drafts)
         _say(f"starting the services with {name}")
         services = running_stack(
-            StackSettings(settings.model, _num_threads(settings), flags), settings.max_tokens
+            StackSettings(settings.model, threads, width, flags), settings.max_tokens
         )
         try:
             entrants.append(Entrant(name, "source", stack.enter_context(services)))
@@ -187,7 +204,7 @@ def _start_ours(
 
 def _start_peers(
     settings: DraftsSettings, stack: ExitStack, missing: dict[str, str]
-) -> list[Entrant]:
+) -> list[PeerProcess]:
     pythons: Mapping[str, str] = dict(value.split("=", 1) for value in settings.peer_python)
     setup = Setup(
         model=settings.model,
@@ -197,16 +214,28 @@ def _start_peers(
         max_concurrency=MAX_CONCURRENCY,
         num_threads=_num_threads(settings),
     )
-    entrants = []
+    peers = []
     for name in settings.peers:
-        _say(f"starting {name}")
         try:
             process = PeerProcess(name, setup, pythons.get(name, ""))
-            stack.callback(process.close)
-            process.wait_until_ready()
-            entrants.append(Entrant(name, "peer", Peer(process)))
         except PeerError as error:
             missing[name] = str(error)
+            continue
+        stack.callback(process.close)
+        peers.append(process)
+    return peers
+
+
+def _loaded(peers: Sequence[PeerProcess], missing: dict[str, str]) -> list[Entrant]:
+    """Waits for all peers; returns those that can answer."""
+    entrants = []
+    for process in peers:
+        _say(f"waiting for {process.name}")
+        try:
+            process.wait_until_ready()
+            entrants.append(Entrant(process.name, "peer", Peer(process)))
+        except PeerError as error:
+            missing[process.name] = str(error)
     return entrants
 
 

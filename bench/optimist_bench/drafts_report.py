@@ -99,12 +99,18 @@ def _ours(score: Score, baseline: Score, same: _Comparison) -> dict[str, Any]:
     }
 
 
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
 def _peer(score: Score, same: _Comparison) -> dict[str, Any]:
     runs = [run for some in score.runs.values() for run in some]
     return {
         "identical": all(same.is_same(run.answers) for run in runs),
         "seconds": {f"batch_{each}": round(score.seconds(each), 3) for each in score.runs},
-        "cpu_seconds": {f"batch_{each}": score.best_cpu_seconds(each) for each in score.runs},
+        "cpu_seconds": {
+            f"batch_{each}": _rounded(score.best_cpu_seconds(each)) for each in score.runs
+        },
     }
 
 
