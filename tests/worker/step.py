@@ -20,8 +20,8 @@ NUM_BLOCKS = 96
 MAX_MODEL_LEN = 400
 GREEDY = SamplingParams()
 
-Predict = Callable[[list[int]], list[int]]
-"""From the output so far to the tokens it is expected to go on with."""
+Predict = Callable[[list[int]], list[int] | WindowUpdate]
+"""From the output so far to the tokens it is expected to go on with, or slot 0's whole window."""
 
 
 class RowResult(NamedTuple):
@@ -126,5 +126,8 @@ def generate(
             return output[:num_tokens]
         windows = []
         if predict is not None:
-            windows = [WindowUpdate(0, len(output), predict(output))]
+            window = predict(output)
+            if not isinstance(window, WindowUpdate):
+                window = WindowUpdate(0, len(output), window)
+            windows = [window]
         plan = plan_rows(0, [PlannedRow(0, chunk, width, [])], windows=windows)

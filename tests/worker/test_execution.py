@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -11,8 +11,10 @@ from prometheus_client import REGISTRY
 
 from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
+from optimist_worker.core.bounds import StepBounds
+from optimist_worker.engine import Engine, RunningStep
 from optimist_worker.execution import run_plans
 from optimist_worker.runner import Runner
 from optimist_worker.stream import PlanStream
@@ -260,6 +262,152 @@ async def test_a_new_stream_ends_the_repeats_of_the_old_one(stub: Stub, gate: Ga
     gate.allow(1)
     assert number(await read(new)) == (1, 0)
     new.cancel()
+
+
+class Device:
+    """The engine of a device that runs by itself: steps end when the test lets them.
+
+    What a step does to the state is there at once, as it is for all that is started behind it.
+    """
+
+    runs_by_itself = True
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.num_started = 0
+        self.gate = Gate()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def start(self, columns: list[list[int]], bounds: StepBounds) -> Any:
+        self.num_started += 1
+        return SlowStep(self._engine.start(columns, bounds), self.gate)
+
+
+class SlowStep:
+    """A step that has not ended yet."""
+
+    def __init__(self, step: RunningStep, gate: Gate) -> None:
+        self._step, self._gate, self.watch = step, gate, step.watch
+
+    def wait(self) -> Int32Column:
+        self._gate.wait()
+        return self._step.wait()
+
+
+@pytest.fixture
+def device(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    device = Device(llama.engine)
+    monkeypatch.setattr(llama, "engine", device)
+    yield device
+    device.gate.allow(1000)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + 20
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.001)
+
+
+async def test_a_device_is_given_the_next_plan_before_the_first_has_ended(
+    stub: Stub, device: Device
+) -> None:
+    device.gate.allow(9)
+    truth = generate(Runner(device), PROMPT, 3, sampling=SAMPLED)  # type: ignore[arg-type]
+    device.num_started, device.gate = 0, Gate()
+    call = stub.Execute()
+    await call.write(start())
+    await call.write(plan(2, 0))
+    await call.write(plan(3, 0))
+    # The third one waits: the device has one to go on with.
+    await until(lambda: device.num_started == 2 and device.gate.num_passes == 1)
+    await asyncio.sleep(0.02)
+    assert device.num_started == 2
+    device.gate.allow()
+    assert tokens(await read(call)) == truth[:1]
+    await until(lambda: device.num_started == 3)
+    device.gate.allow(2)
+    responses = [await read(call) for _ in range(2)]
+    assert [number(response) for response in responses] == [(2, 0), (3, 0)]
+    assert [tokens(response) for response in responses] == [truth[1:2], truth[2:3]]
+    assert [response.idle_ns for response in responses] == [0, 0]
+    call.cancel()
+
+
+async def test_rows_with_a_grammar_hold_up_the_next_plan(
+    stub: Stub, device: Device, llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed: list[int] = []
+    monkeypatch.setattr(device.masks, "open", lambda admission: None)
+    monkeypatch.setattr(device.masks, "commit", lambda slot, token_ids: committed.extend(token_ids))
+    call = stub.Execute()
+    sampling = sampling_pb2.SamplingParams(temperature=0.8, seed=21, grammar="start: /a*/")
+    await call.write(plan(1, 0, admit=True, sampling=sampling))
+    await call.write(plan(2, 0))
+    await until(lambda: device.gate.num_passes == 1)
+    await asyncio.sleep(0.02)
+    assert (device.num_started, committed) == (1, [])
+    device.gate.allow()
+    first = tokens(await read(call))
+    await until(lambda: device.num_started == 2)
+    assert committed == first
+    device.gate.allow()
+    assert committed[:1] + tokens(await read(call)) == committed
+    call.cancel()
+
+
+async def test_what_a_device_was_given_before_a_malformed_plan_is_answered(
+    stub: Stub, device: Device
+) -> None:
+    call = stub.Execute()
+    await call.write(start())
+    await call.write(plan(2, 0, num_repeats=9))
+    await call.write(plan(3, 0, num_known_tokens=b"abc"))
+    await until(lambda: device.num_started == 2)
+    device.gate.allow(50)
+    # The second plan is not run again: a newer one has come, whatever it is worth.
+    assert [number(await read(call)) for _ in range(2)] == [(1, 0), (2, 0)]
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await read(call)
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "num_known_tokens" in str(error.value.details())
+    assert device.num_started == 2
+
+
+async def test_a_device_repeats_the_last_plan_when_nothing_else_runs(
+    stub: Stub, device: Device
+) -> None:
+    device.gate.allow(9)
+    truth = generate(Runner(device), PROMPT, 4, sampling=SAMPLED)  # type: ignore[arg-type]
+    call = stub.Execute()
+    await call.write(start(num_repeats=3))
+    await call.done_writing()
+    device.gate.allow(9)
+    responses = await read_all(call)
+    assert [number(response) for response in responses] == [(1, i) for i in range(4)]
+    assert [tokens(response) for response in responses] == [[token] for token in truth]
+
+
+async def test_a_step_that_fails_on_a_device_ends_its_rows(
+    stub: Stub, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(step: SlowStep) -> None:
+        raise RuntimeError("the device has failed")
+
+    device.gate.allow(9)
+    call = stub.Execute()
+    with monkeypatch.context() as patch:
+        patch.setattr(SlowStep, "wait", fail)
+        await call.write(start())
+        response = await read(call)
+    assert [error.slot for error in response.errors] == [0]
+    assert "the device has failed" in response.errors[0].message
+    assert tokens(response) == []
+    await call.write(start(1))
+    assert not (await read(call)).errors
+    call.cancel()
 
 
 @pytest.mark.parametrize("num_repeats", [0, 1, 3])

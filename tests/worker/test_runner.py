@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.plan import PlanError, PlannedRow, WindowUpdate
+from optimist_worker.core.plan import Alternative, PlanError, PlannedRow, WindowUpdate
 from optimist_worker.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import (
@@ -79,6 +79,53 @@ def test_text_is_the_same_for_any_window(
     truth = generate(llama, PROMPT, 30, sampling=sampling)
     predict = partly_right(truth, wrong_at)
     assert generate(llama, PROMPT, 30, sampling=sampling, predict=predict, width=width) == truth
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data(), width=st.integers(1, 14), manner=st.sampled_from(sorted(MANNERS)))
+def test_text_is_the_same_with_any_alternatives(
+    llama: Runner, data: st.DataObject, width: int, manner: str
+) -> None:
+    """Windows are wrong from some place on, and some of their alternatives come true there."""
+    sampling = MANNERS[manner]
+    truth = generate(llama, PROMPT, 30, sampling=sampling)
+
+    def predict(output: list[int]) -> WindowUpdate:
+        ahead = truth[len(output) :]
+        wrong = data.draw(st.integers(0, 6))
+        window = [*ahead[:wrong], 3, *ahead[wrong + 1 :][: data.draw(st.integers(0, 6))]]
+        offsets = data.draw(st.lists(st.sampled_from([wrong, *range(8)]), max_size=4))
+        alternatives = []
+        for offset in offsets:
+            text = ahead[offset : offset + data.draw(st.integers(0, 6))]
+            if data.draw(st.booleans()):
+                text = [*text, data.draw(st.integers(0, VOCAB_SIZE))]
+            alternatives.append(Alternative(offset, text))
+        return WindowUpdate(0, len(output), window, alternatives)
+
+    text = generate(llama, PROMPT, 30, sampling=sampling, predict=predict, width=width)
+    assert text == truth
+
+
+def test_alternatives_that_come_true_are_accepted(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 30)
+    llama.release_all()
+    window = WindowUpdate(0, 0, [*truth[:2], 3, 3, 3], [Alternative(2, truth[2:20])])
+    plan = plan_rows(
+        1,
+        admissions=[admit(0, PROMPT)],
+        windows=[window],
+        rows=[PlannedRow(0, 25, 8, blocks_of(0))],
+    )
+    (row,) = run(llama, plan)
+    # Half of the drafts are the alternative's, and all of these are right.
+    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (8, 6)
+    assert row.token_ids == truth[:7]
+    # It is the window from here on, and what was accepted of the tree is read again.
+    (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 8, [])]))
+    assert (row.num_accepted_tokens, row.token_ids) == (8, truth[7:16])
 
 
 def test_seeds_give_different_texts(llama: Runner) -> None:

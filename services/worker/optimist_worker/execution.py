@@ -52,7 +52,7 @@ class _Execution:
         try:
             while self._launch_next():
                 while self._running and not self._may_launch:
-                    self._finish_oldest()
+                    self._repeat(*self._finish_oldest())
         finally:
             while self._running:
                 self._finish_oldest()
@@ -81,8 +81,8 @@ class _Execution:
     def _launch(self, plan: Plan, start_ns: int, idle_ns: int) -> None:
         self._running.append(_Run(self._runner.launch(plan), start_ns, idle_ns))
 
-    def _finish_oldest(self) -> None:
-        """Waits for the oldest run and answers it; runs the plan again if nothing newer came."""
+    def _finish_oldest(self) -> tuple[Plan, StepResult]:
+        """Waits for the oldest run and answers it."""
         run = self._running.popleft()
         result = self._runner.collect(run.launched)
         now = time.perf_counter_ns()
@@ -91,10 +91,14 @@ class _Execution:
         self._stream.answer(encode_result(result, step_ns, run.idle_ns))
         observe_step(result, step_ns / 1e9, run.idle_ns / 1e9)
         _log_errors(result)
+        return run.launched.plan, result
+
+    def _repeat(self, plan: Plan, result: StepResult) -> None:
+        """Runs a plan again after its result, if it may be and nothing newer came."""
         if not self._running and self._stream.may_repeat:
-            again = plan_repeat(run.launched.plan, result)
+            again = plan_repeat(plan, result)
             if again is not None:
-                self._launch(again, now, 0)
+                self._launch(again, self._end_ns, 0)
 
 
 def _log_errors(result: StepResult) -> None:
