@@ -3,6 +3,7 @@
 from prometheus_client import Counter, Histogram
 
 from optimist_worker.core.plan import StepResult
+from optimist_worker.draft_metrics import observe_drafts
 
 STEP_SECONDS = Histogram(
     "optimist_worker_step_seconds",
@@ -19,8 +20,6 @@ IDLE_SECONDS = Counter("optimist_worker_idle_seconds", "Time between steps with 
 ROWS = Counter("optimist_worker_rows", "Rows of all runs")
 ROW_ERRORS = Counter("optimist_worker_row_errors", "Rows that failed")
 EMITTED_TOKENS = Counter("optimist_worker_emitted_tokens", "Tokens emitted")
-DRAFTED_TOKENS = Counter("optimist_worker_drafted_tokens", "Drafts verified")
-ACCEPTED_TOKENS = Counter("optimist_worker_accepted_tokens", "Drafts accepted")
 
 
 def observe_step(result: StepResult, step_seconds: float, idle_seconds: float) -> None:
@@ -33,5 +32,4 @@ def observe_step(result: StepResult, step_seconds: float, idle_seconds: float) -
     ROWS.inc(len(result.slots))
     ROW_ERRORS.inc(len(result.errors))
     EMITTED_TOKENS.inc(len(result.token_ids))
-    DRAFTED_TOKENS.inc(int(result.num_drafted_tokens.sum()))
-    ACCEPTED_TOKENS.inc(int(result.num_accepted_tokens.sum()))
+    observe_drafts(result, step_seconds)
