@@ -90,7 +90,8 @@ def test_places_follow_the_blocks_in_their_order(parts: list[list[int]]) -> None
         held += part
     assert columns(tables, 3)["capacity"] == len(held) * SIZE
     expected = [block * SIZE + offset for block in held for offset in range(SIZE)]
-    assert places(tables, 3, [*range(len(expected))]) == expected
+    number = min(len(expected), MAX_LEN)
+    assert places(tables, 3, [*range(number)]) == expected[:number]
 
 
 def test_places_outside_of_the_table_are_trash(tables: Tables) -> None:
