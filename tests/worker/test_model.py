@@ -8,13 +8,24 @@ import pytest
 import torch
 import transformers
 
-from optimist_worker.core.batch import build_batch
+from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.fit import fit_rows
+from optimist_worker.core.flat_batch import PassSize, build_verify_batch
 from optimist_worker.core.plan import PlannedRow
-from optimist_worker.core.row import Row
+from optimist_worker.core.ragged import lay_out
+from optimist_worker.core.tree import chain_parents
 from optimist_worker.model import load_model
 from optimist_worker.runner import Runner
 from tests.checkpoints import FAMILIES, SLIDING_WINDOW, VOCAB_SIZE, tiny_checkpoint
-from tests.worker.step import admit, blocks_of, build_runner, generate, plan_rows, run
+from tests.worker.step import (
+    MAX_MODEL_LEN,
+    admit,
+    blocks_of,
+    build_runner,
+    generate,
+    plan_rows,
+    run,
+)
 
 LENGTH = 72
 
@@ -24,15 +35,39 @@ def reference_model(path: Path, dtype: torch.dtype) -> Any:
     return auto_model.from_pretrained(path, dtype=dtype, attn_implementation="eager")
 
 
-def row_logits(runner: Runner, rows: list[tuple[int, int, list[int]]]) -> list[torch.Tensor]:
-    """Runs (slot, known tokens, drafts) in one pass; returns the logits of each row's end."""
-    batch_rows = [
-        Row(slot_id, runner._slots[slot_id], num_known, drafts)
-        for slot_id, num_known, drafts in rows
-    ]
-    batch = build_batch(batch_rows, runner.pool, runner.model.device)
-    logits = runner.model.forward(batch)
-    return list(torch.split(logits, [row.num_logits for row in batch_rows]))
+@torch.inference_mode()
+def row_logits(
+    runner: Runner,
+    rows: list[tuple[int, int, list[int]]],
+    parents: list[int] | None = None,
+) -> list[torch.Tensor]:
+    """Runs (slot, known tokens, drafts) in one pass; returns the logits of each row's end.
+
+    With `parents`, the drafts of the last row are a tree.
+    """
+    state, number = runner.engine.state, max(len(drafts) for _, _, drafts in rows)
+    fitted = fit_rows(
+        state.table, *torch.tensor([(slot, known, len(drafts)) for slot, known, drafts in rows]).T
+    )
+    token_ids = torch.zeros((len(rows), number), dtype=torch.int64)
+    for index, (_, _, drafts) in enumerate(rows):
+        token_ids[index, : len(drafts)] = torch.tensor(drafts, dtype=torch.int64)
+    lengths = torch.tensor([len(drafts) for _, _, drafts in rows])
+    tree = None
+    if parents is not None:
+        tree = chain_parents(len(rows), number, state.device).clone()
+        tree[-1, : len(parents)] = torch.tensor(parents)
+    drafted = Drafts(token_ids, lengths, torch.zeros_like(lengths), tree)
+    num_logits = torch.where(fitted.emits, 1 + lengths, 0)
+    nodes = lay_out(num_logits, int(num_logits.sum()))
+    size = PassSize(
+        num_tokens=int((fitted.num_known_tokens + lengths).sum()),
+        num_logits=nodes.size,
+        max_num_queries=int((fitted.num_known_tokens + lengths).max()),
+        max_num_keys=MAX_MODEL_LEN,
+    )
+    batch, _ = build_verify_batch(state.table, state.pool, fitted, drafted, nodes, size)
+    return list(runner.engine.model.forward(batch).split(num_logits.tolist()))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -69,6 +104,37 @@ def test_mixed_batch_has_the_logits_of_a_full_forward_pass(family: str, tmp_path
     torch.testing.assert_close(decode, expected[1][40:41], atol=1e-4, rtol=0)
     torch.testing.assert_close(verify, expected[2][49:], atol=1e-4, rtol=0)
     torch.testing.assert_close(last_chunk, expected[3][59:64], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_path_of_a_tree_has_the_logits_of_a_full_forward_pass(
+    family: str, tmp_path: Path
+) -> None:
+    path = tiny_checkpoint(tmp_path, family)
+    runner = build_runner(path, "float32")
+    rng = random.Random(family)
+    text = rng.choices(range(3, VOCAB_SIZE), k=LENGTH)
+    chain = rng.choices(range(3, VOCAB_SIZE), k=30)
+    parents = [-1, 0, 0, -1, 2, 4, 3, 5]
+    nodes = rng.sample(range(3, VOCAB_SIZE), k=len(parents))
+    admissions = [admit(0, chain), admit(1, text)]
+    rows = [PlannedRow(0, 29, 0, blocks_of(0)), PlannedRow(1, LENGTH - 2, 0, blocks_of(1))]
+    run(runner, plan_rows(0, rows, admissions=admissions))
+    # A decoding row in the same pass, and two known tokens before the tree.
+    decode, tree = row_logits(runner, [(0, 1, []), (1, 2, nodes)], parents)
+    reference = reference_model(path, torch.float32)
+    for node, parent in enumerate(parents):
+        branch = [nodes[node]]
+        while parent >= 0:
+            branch.insert(0, nodes[parent])
+            parent = parents[parent]
+        with torch.inference_mode():
+            expected = reference(torch.tensor([text + branch]), use_cache=False).logits[0]
+        torch.testing.assert_close(tree[1 + node], expected[-1], atol=1e-4, rtol=0)
+        torch.testing.assert_close(tree[0], expected[LENGTH - 1], atol=1e-4, rtol=0)
+    with torch.inference_mode():
+        expected = reference(torch.tensor([chain]), use_cache=False).logits[0]
+    torch.testing.assert_close(decode, expected[-1:], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
