@@ -67,7 +67,7 @@ def row_logits(
         max_num_keys=MAX_MODEL_LEN,
     )
     batch, _ = build_verify_batch(state.table, state.pool, fitted, drafted, nodes, size)
-    return list(runner.engine.model.forward(batch).split(num_logits.tolist()))
+    return list(torch.split(runner.engine.model.forward(batch), num_logits.tolist()))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -20,7 +20,7 @@ def test_what_is_packed_is_unpacked(emitted: list[int], width: int, num_padded: 
     columns["is_short"] = torch.arange(number) % 2 == 0
     columns = {name: pad(column, num_padded) for name, column in columns.items()}
     tokens = torch.arange((number + num_padded) * width).view(-1, width)
-    packed = pack(Outputs(**columns, token_ids=tokens))  # type: ignore[arg-type]
+    packed = pack(Outputs(**columns, token_ids=tokens))
     assert packed.dtype == torch.int32
     assert packed.shape == (number + num_padded, len(NAMES) + width)
     outputs = unpack(packed[:number].numpy())
@@ -41,7 +41,7 @@ def test_rows_may_emit_one_token_at_most(emitted: list[int]) -> None:
     columns = {name: torch.zeros(number, dtype=torch.int64) for name in NAMES}
     columns["num_emitted_tokens"] = torch.tensor(emitted)
     tokens = torch.arange(number)[:, None]
-    outputs = unpack(pack(Outputs(**columns, token_ids=tokens)).numpy())  # type: ignore[arg-type]
+    outputs = unpack(pack(Outputs(**columns, token_ids=tokens)).numpy())
     assert outputs.token_ids.tolist() == [row for row, count in enumerate(emitted) if count]
 
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from optimist_common.columns import Int32Column
 from optimist_worker.core.outputs import Outputs, no_outputs
 from optimist_worker.core.plan import Plan, PlannedRow, plan_repeat
 from optimist_worker.core.result import collect_result
@@ -9,7 +10,7 @@ from tests.worker.step import plan_rows
 ROWS = [PlannedRow(slot, 1, 3, []) for slot in (4, 1, 3, 0)]
 
 
-def outputs(**columns: list[int]) -> Outputs:
+def outputs(**columns: list[int]) -> Outputs[Int32Column]:
     number = len(columns["lengths"])
     tokens = columns.pop("token_ids")
     whole = {name: columns.get(name, [0] * number) for name in Outputs._fields[:-1]}

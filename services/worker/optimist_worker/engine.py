@@ -138,6 +138,6 @@ class Engine:
         packed = run(rows) if graphs is None else graphs.run(key, rows, run)
         on_host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
         on_host.copy_(packed, non_blocking=True)
-        done = torch.cuda.Event()
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
         return RunningStep(on_host[:number], done, watch)

@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 
+from optimist_common.columns import Int32Column
 from optimist_worker.core.admission import find_fault
 from optimist_worker.core.bounds import find_bounds
 from optimist_worker.core.held_slot import HeldSlot, hold
@@ -157,7 +158,7 @@ class Runner:
         )
         return engine.start([slots, num_known, num_drafts], bounds)
 
-    def _note(self, launched: LaunchedPlan, outputs: Outputs) -> None:
+    def _note(self, launched: LaunchedPlan, outputs: Outputs[Int32Column]) -> None:
         """Keeps what the host has to know of the rows, and says which of them have failed."""
         first = 0
         for index, (slot, held) in enumerate(launched.rows.items()):

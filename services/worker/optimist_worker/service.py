@@ -63,7 +63,7 @@ def build_runner(settings: WorkerSettings) -> Runner:
         settings.block_size,
         memory.max_model_len,
     )
-    if settings.acceptance == AcceptanceRule.SYNTHETIC:
+    if runner.engine.rule is AcceptanceRule.SYNTHETIC:
         logger.warning("drafts are accepted by chance: every text is meaningless")
     return runner
 

@@ -50,9 +50,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             eos_token_ids=to_bytes(engine.model.eos_token_ids),
             cost_num_tokens=to_bytes(costs.passes.num_tokens),
             cost_us=to_bytes(costs.passes.microseconds),
-            drafter=draft_source_pb2.DraftSource.Name(
-                0 if drafter is None else int(drafter.source)
-            ),
+            drafter=draft_source_pb2.DRAFT_SOURCE_UNSPECIFIED
+            if drafter is None
+            else draft_source_pb2.DraftSource.Value(f"DRAFT_SOURCE_{drafter.source.name}"),
             max_drafter_tokens=0 if drafter is None else drafter.max_tokens,
             max_drafter_depth=0 if drafter is None else drafter.max_depth,
             drafter_us=to_bytes(costs.drafter_us),

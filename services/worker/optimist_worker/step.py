@@ -161,7 +161,7 @@ class Step:
     ) -> torch.Tensor:
         number = settled.num_emitted
         has_emitted, nothing_left = number > 0, torch.zeros_like(number)
-        columns = Outputs(  # type: ignore[type-var]
+        columns = Outputs(
             lengths=settled.num_tokens,
             num_emitted_tokens=number,
             num_drafted_tokens=drafts.num_tokens * has_emitted,

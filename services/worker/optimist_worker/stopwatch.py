@@ -36,7 +36,7 @@ class CudaStopwatch:
         """A part begins."""
         if not self._is_on:
             return
-        events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        events = _timed_event(), _timed_event()
         self._parts.append(events)
         events[0].record()
 
@@ -48,3 +48,7 @@ class CudaStopwatch:
     def total_ns(self) -> int:
         """Returns the time of all parts, in nanoseconds."""
         return sum(int(first.elapsed_time(last) * 1e6) for first, last in self._parts)
+
+
+def _timed_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -54,5 +54,10 @@ def _lay_out_exactly(lengths: torch.Tensor) -> Ragged:
     rows = np.repeat(np.arange(len(counts)), counts)
     offsets = np.arange(len(rows)) - starts[rows]
     is_real = np.ones(len(rows), np.bool_)
-    parts = map(torch.from_numpy, (starts, rows, offsets, is_real))
-    return Ragged(*parts, is_exact=True)
+    return Ragged(
+        starts=torch.from_numpy(starts),
+        rows=torch.from_numpy(rows),
+        offsets=torch.from_numpy(offsets),
+        is_real=torch.from_numpy(is_real),
+        is_exact=True,
+    )

@@ -11,7 +11,7 @@ from optimist_worker.core.plan import Plan, StepResult
 def collect_result(
     plan: Plan,
     slots: list[int],
-    outputs: Outputs,
+    outputs: Outputs[Int32Column],
     errors: dict[int, str],
     lengths: dict[int, int],
     draft_ns: int,
@@ -31,7 +31,7 @@ def collect_result(
         columns = _spread(columns, np.isin(plan.slots, slots))
         for row, slot in enumerate(plan.slots.tolist()):
             columns[0, row] += lengths.get(slot, 0)
-    spread = Outputs(*columns, outputs.token_ids)
+    spread: Outputs[Int32Column] = Outputs._make([*columns, outputs.token_ids])
     has_failed = np.isin(slots, list(errors)) if errors else np.zeros(len(slots), np.bool_)
     return StepResult(
         sequence=plan.sequence,

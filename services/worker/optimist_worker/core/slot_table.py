@@ -79,18 +79,18 @@ class SlotTable:
         """Gives a slot to a request whose admission has no fault."""
         slot, num_tokens = admission.slot, len(admission.token_ids)
         num_cached = len(admission.cached_blocks) * self.block_size
-        values = SlotColumns(  # type: ignore[type-var]
-            num_tokens=num_tokens,
-            num_computed_tokens=num_cached,
-            has_ended=0,
-            num_prompt_tokens=admission.num_prompt_tokens,
-            max_length=admission.max_length or self.token_ids.shape[1],
-            min_length=admission.min_length,
-            capacity=0,
-        )
+        values = {
+            "num_tokens": num_tokens,
+            "num_computed_tokens": num_cached,
+            "has_ended": 0,
+            "num_prompt_tokens": admission.num_prompt_tokens,
+            "max_length": admission.max_length or self.token_ids.shape[1],
+            "min_length": admission.min_length,
+            "capacity": 0,
+        }
         stops = admission.stop_token_ids[:MOST_STOP_TOKENS]
         stops = stops + [-1] * (MOST_STOP_TOKENS - len(stops))
-        self.columns[:, slot] = self._tensor(list(values))
+        self.columns[:, slot] = self._tensor([values[name] for name in SlotColumns._fields])
         self.token_ids[slot, :num_tokens] = self._tensor(admission.token_ids).int()
         self.stop_token_ids[slot] = self._tensor(stops)
         # What the slot's last holder had may be another's by now.
