@@ -1,0 +1,89 @@
+"""The draft networks that lie beside the bundled model, on edits written here."""
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from optimist_training.acceptance import measure
+from optimist_training.draft_training import DraftTrainee
+from optimist_training.eagle_circuit import circuit_head
+from optimist_training.eagle_training import EagleTrainee, known_head
+from optimist_training.edits import Edit
+from optimist_training.examples import Example
+from optimist_training.medusa_training import MedusaTrainee, known_heads
+from optimist_training.target import Target
+from optimist_training.tokenizer import end_token, prompt_of
+from optimist_training.trainee import Trainee
+
+MODEL = Path("models/tiny-edit")
+CODE = """\
+def total_price(items, discount):
+    total = 0
+    for item in items:
+        if item.count > 0:
+            total += item.price * item.count
+    total -= discount
+    return round(total, 2)"""
+LINES = CODE.split("\n")
+EDITS = [
+    Edit("repeat", "Repeat the code unchanged.", CODE, CODE),
+    Edit("rename", "Rename `total` to `sum_of_all`.", CODE, CODE.replace("total ", "sum_of_all ")),
+    Edit("delete", "Delete line 6.", CODE, "\n".join([*LINES[:5], LINES[6]])),
+    Edit("constant", "Change `2` to `15`.", CODE, CODE.replace("2)", "15)")),
+    Edit(
+        "insert",
+        "Insert the line `print(total, discount)` before line 6.",
+        CODE,
+        "\n".join([*LINES[:5], "    print(total, discount)", *LINES[5:]]),
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return Target(str(MODEL))
+
+
+@pytest.fixture(scope="module")
+def answered(target: Target) -> list[Example]:
+    """The edits with the model's own answers."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    examples = []
+    for edit in EDITS:
+        prompt = tokenizer(prompt_of(edit.messages()))["input_ids"]
+        answer = tokenizer(edit.after)["input_ids"]
+        end = end_token(tokenizer.backend_tokenizer)
+        examples.append(Example([*prompt, *answer, end], len(prompt)))
+    return target.answer(examples, 200)
+
+
+def accepted(trainee: Trainee, target: Target, examples: list[Example]) -> float:
+    (result,) = measure(trainee, target, examples, (8,))
+    return result.num_accepted / result.num_passes
+
+
+def test_the_eagle_head_drafts_whole_edits(target: Target, answered: list[Example]) -> None:
+    head = known_head(target, f"{MODEL}-eagle")
+    trainee = EagleTrainee(head, 1, target.model.dtype)
+    assert accepted(trainee, target, answered) > 6.5
+
+
+def test_the_eagle_head_is_what_the_circuit_writes(target: Target, answered: list[Example]) -> None:
+    shipped, written = known_head(target, f"{MODEL}-eagle"), circuit_head(target)
+    stored = dict(shipped.named_parameters())
+    for name, value in written.named_parameters():
+        if value.dim() > 1 and name not in ("embed_tokens", "lm_head"):
+            assert (stored[name] == value.half().float()).all(), name
+
+
+def test_the_draft_model_goes_on_copying(target: Target, answered: list[Example]) -> None:
+    draft = Target(f"{MODEL}-draft").model.module
+    trainee = DraftTrainee(draft, str(MODEL), target.model.dtype)
+    assert accepted(trainee, target, answered) > 4.0
+
+
+def test_the_medusa_heads_say_some_tokens(target: Target, answered: list[Example]) -> None:
+    heads = known_heads(target, f"{MODEL}-medusa")
+    trainee = MedusaTrainee(target, heads, target.model.dtype)
+    assert accepted(trainee, target, answered) > 0.2
