@@ -1,5 +1,8 @@
 """Attention of a flat batch over keys and values in blocks, for any decoder of transformers."""
 
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -44,9 +47,9 @@ def paged_attention(
     """
     layer: int = module.layer_idx  # type: ignore[assignment]
     keys, values = paged.pool.keys[layer], paged.pool.values[layer]
-    keys.index_copy_(0, paged.slot_mapping, key[0].transpose(0, 1))
-    values.index_copy_(0, paged.slot_mapping, value[0].transpose(0, 1))
-    output = sdpa.attend(
+    write, attend = _implementation(query.device, query.dtype)
+    write(key, value, keys, values, paged.slot_mapping)
+    output = attend(
         query,
         keys,
         values,
@@ -57,3 +60,35 @@ def paged_attention(
         sinks=s_aux,
     )
     return output, None
+
+
+@cache
+def _implementation(
+    device: torch.device, dtype: torch.dtype
+) -> tuple[Callable[..., None], Callable[..., torch.Tensor]]:
+    """Returns what writes keys and values and what attends: Triton kernels where they can run.
+
+    They need tensor cores of Ampere or later, and have no float64.
+    """
+    if (
+        device.type == "cuda"
+        and dtype != torch.float64
+        and find_spec("triton") is not None
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    ):
+        # Triton is not installed with a worker for the CPU.
+        from optimist_worker.core import attention_launch, kv_write
+
+        return kv_write.write, attention_launch.attend
+    return _write, sdpa.attend
+
+
+def _write(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    keys.index_copy_(0, slot_mapping, key[0].transpose(0, 1))
+    values.index_copy_(0, slot_mapping, value[0].transpose(0, 1))

@@ -35,15 +35,24 @@ def attend(
     outputs = []
     num_tokens = 0
     for span in batch.spans(window, query.dtype):
-        row_query = query[:, :, span.query_start : span.query_end]
+        num_tokens = span.query_end
         row_keys = _read(keys, span.keys)
         row_values = _read(values, span.keys)
         if softcap is not None or sinks is not None:
+            row_query = query[:, :, span.query_start : num_tokens]
             output = _explicit(row_query, row_keys, row_values, span.bias, scale, softcap, sinks)
+        elif span.bias is None:
+            output = _one_token(query[0, :, span.query_start], row_keys, row_values, scale)
         else:
-            output = _plain(row_query, row_keys, row_values, span.bias, scale)
-        outputs.append(output.transpose(1, 2))
-        num_tokens = span.query_end
+            output = functional.scaled_dot_product_attention(
+                query[:, :, span.query_start : num_tokens],
+                row_keys,
+                row_values,
+                attn_mask=span.bias,
+                scale=scale,
+                enable_gqa=query.shape[1] != keys.shape[1],
+            ).transpose(1, 2)
+        outputs.append(output)
     num_padded = query.shape[2] - num_tokens
     if num_padded:
         outputs.append(query.new_zeros((1, num_padded, query.shape[1], values.shape[2])))
@@ -56,23 +65,22 @@ def _read(pool: torch.Tensor, places: torch.Tensor | slice) -> torch.Tensor:
     return rows.transpose(0, 1)[None]
 
 
-def _plain(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    bias: torch.Tensor | None,
-    scale: float,
+def _one_token(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """Attends with SDPA, `[1, num_heads, num_queries, value_dim]`."""
-    num_heads, num_kv_heads = query.shape[1], keys.shape[1]
-    if query.shape[2] == 1 and bias is None:
-        # The heads of a group as queries of one head: in bfloat16 several times as fast.
-        query = query.reshape(1, num_kv_heads, num_heads // num_kv_heads, query.shape[3])
-        output = functional.scaled_dot_product_attention(query, keys, values, scale=scale)
-        return output.reshape(1, num_heads, 1, values.shape[3])
-    return functional.scaled_dot_product_attention(
-        query, keys, values, attn_mask=bias, scale=scale, enable_gqa=num_heads != num_kv_heads
+    """Attends with one token, `[num_heads, key_dim]`, to all keys; `[1, 1, num_heads, value_dim]`.
+
+    The heads of a group are queries of one head: in bfloat16 that is several times as fast.
+    """
+    num_heads, key_dim = query.shape
+    num_kv_heads = keys.shape[1]
+    output = functional.scaled_dot_product_attention(
+        query.reshape(1, num_kv_heads, num_heads // num_kv_heads, key_dim),
+        keys,
+        values,
+        scale=scale,
     )
+    return output.reshape(1, 1, num_heads, values.shape[3])
 
 
 def _explicit(
@@ -84,7 +92,7 @@ def _explicit(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attends with softcap or sinks, which SDPA lacks; `[1, num_heads, num_queries, value_dim]`."""
+    """Attends with softcap or sinks, which SDPA lacks; `[1, num_queries, num_heads, value_dim]`."""
     groups = query.shape[1] // keys.shape[1]
     scores = query @ keys.repeat_interleave(groups, 1).transpose(2, 3) * scale
     if softcap is not None:
@@ -96,4 +104,5 @@ def _explicit(
         scores = torch.cat([scores, column.to(scores.dtype)], dim=-1)
     precise = torch.promote_types(scores.dtype, torch.float32)
     weights = scores.softmax(-1, dtype=precise).to(query.dtype)
-    return weights[..., : keys.shape[2]] @ values.repeat_interleave(groups, 1)
+    output = weights[..., : keys.shape[2]] @ values.repeat_interleave(groups, 1)
+    return output.transpose(1, 2)
