@@ -39,18 +39,52 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3TextConfig", {**_GEMMA, **_SLIDING}),
 }
 
+_MOE: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_DEEPSEEK: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+ATTENTION_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    **FAMILIES,
+    "phi3": ("Phi3Config", _COMMON),
+    "gpt_neox": ("GPTNeoXConfig", {k: v for k, v in _COMMON.items() if "key_value" not in k}),
+    "cohere2": ("Cohere2Config", {**_COMMON, "sliding_window": SLIDING_WINDOW}),
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            **_COMMON,
+            **_MOE,
+            "head_dim": 16,
+            "sliding_window": SLIDING_WINDOW,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+        },
+    ),
+    "deepseek_v3": ("DeepseekV3Config", {**_COMMON, **_DEEPSEEK}),
+}
+"""And others whose attention is special: sinks, fused or latent projections, parallel layers."""
+
 
 def tiny_checkpoint(directory: Path, family: str) -> Path:
-    """Saves a checkpoint of a family in FAMILIES with fixed random weights.
+    """Saves a checkpoint of a family with fixed random weights.
 
     Args:
         directory: Where to put it, in a folder of its own.
-        family: A key of FAMILIES.
+        family: A key of ATTENTION_FAMILIES.
 
     Returns:
         The folder with config.json and model.safetensors; it has no tokenizer.
     """
-    class_name, options = FAMILIES[family]
+    class_name, options = ATTENTION_FAMILIES[family]
     config = getattr(transformers, class_name)(**options)
     auto_model: Any = transformers.AutoModelForCausalLM
     model = auto_model.from_config(config, dtype=torch.float32)
