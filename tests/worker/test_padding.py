@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +22,6 @@ from optimist_worker.core.plan import (
 )
 from optimist_worker.engine import Engine
 from optimist_worker.runner import Runner
-from optimist_worker.state import DeviceState
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
 from tests.worker.drafting import SHAPES, WAYS, drafting_runner
 from tests.worker.step import BLOCK_SIZE, SIZES, RowResult, admit, build_runner, plan_rows, rows_of
@@ -55,13 +53,21 @@ class Scenario:
     It goes by what one runner answers; another one is given the same plans.
     """
 
-    def __init__(self, seed: int, truths: dict[int, list[int]]) -> None:
+    def __init__(
+        self, seed: int, truths: dict[int, list[int]], *, has_windows: bool = True
+    ) -> None:
         self._random = random.Random(seed)
+        self._window_chance = 0.6 if has_windows else 0.0
         self._truths = truths
         self._free = list(range(SIZES.num_blocks))
         self._random.shuffle(self._free)
         self._held: dict[int, list[int]] = {}
         self._requests: dict[int, Request] = {}
+
+    @property
+    def held_slots(self) -> list[int]:
+        """Slots that hold a request."""
+        return list(self._requests)
 
     def plans(self) -> Iterator[Plan]:
         """Makes a plan at a time; `note` has to be called in between."""
@@ -78,7 +84,11 @@ class Scenario:
             ]
             slots = [slot for slot in self._requests if self._random.random() < 0.8]
             self._random.shuffle(slots)
-            windows = [self._window(slot) for slot in self._requests if self._random.random() < 0.6]
+            windows = [
+                self._window(slot)
+                for slot in self._requests
+                if self._random.random() < self._window_chance
+            ]
             yield plan_rows(
                 sequence,
                 [self._row(slot) for slot in slots],
@@ -195,25 +205,18 @@ def check_scenario(reading: Runner, padding: Runner, scenario: Scenario) -> int:
         assert result.num_live_rows == expected.num_live_rows
         scenario.note(rows_of(expected))
         num_accepted += int(expected.num_accepted_tokens.sum())
-        assert_same_state(reading, padding)
+        for slot in scenario.held_slots:
+            assert state_of(padding, slot) == state_of(reading, slot)
     return num_accepted
 
 
-def window_ends(state: DeviceState) -> list[list[int]]:
-    """Where each slot's window and alternatives end; there may be no planes for these yet."""
-    ends: list[list[int]] = state.windows.ends[:, :-1].tolist()
-    return ends + [[0] * len(ends[0])] * (1 + MOST_ALTERNATIVES - len(ends))
-
-
-def assert_same_state(reading: Runner, padding: Runner) -> None:
-    """Compares what the slots hold; the row for padding and the trash block may hold anything."""
-    one, other = reading.engine.state, padding.engine.state
-    assert torch.equal(one.table.columns[:, :-1], other.table.columns[:, :-1])
-    assert window_ends(one) == window_ends(other)
-    lengths = one.table.gather(torch.arange(NUM_SLOTS)).num_tokens.tolist()
-    for slot, length in enumerate(lengths):
-        tokens = one.table.token_ids[slot, :length]
-        assert torch.equal(tokens, other.table.token_ids[slot, :length])
+def state_of(runner: Runner, slot: int) -> list[list[int]]:
+    """Columns, tokens and windows of a slot; there may be no alternatives yet."""
+    state = runner.engine.state
+    columns: list[int] = state.table.columns[:, slot].tolist()
+    tokens: list[int] = state.table.token_ids[slot, : columns[0]].tolist()
+    ends: list[int] = state.windows.ends[:, slot].tolist()
+    return [columns, tokens, ends + [0] * (1 + MOST_ALTERNATIVES - len(ends))]
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +265,12 @@ def build_pair(path: Path, way: str, shape: str, rule: AcceptanceRule) -> tuple[
 @pytest.mark.parametrize("way", WAYS)
 def test_drafters(llama_path: Path, truths: dict[int, list[int]], way: str, shape: str) -> None:
     reading, padding = build_pair(llama_path, way, shape, AcceptanceRule.COUPLED)
-    accepted = [check_scenario(reading, padding, Scenario(seed, truths)) for seed in range(2)]
+    # Where sizes are not read, a draft model comes a step later when a window has broken.
+    has_windows = way not in ("draft_model", "itself", "discard")
+    accepted = [
+        check_scenario(reading, padding, Scenario(seed, truths, has_windows=has_windows))
+        for seed in range(2)
+    ]
     assert sum(accepted) > 0
 
 
@@ -273,4 +281,4 @@ def test_other_rules(
 ) -> None:
     reading, padding = build_pair(llama_path, "draft_model", shape, rule)
     for seed in range(2):
-        check_scenario(reading, padding, Scenario(seed, truths))
+        check_scenario(reading, padding, Scenario(seed, truths, has_windows=False))
