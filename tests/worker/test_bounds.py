@@ -24,6 +24,8 @@ SIZES = (
     "max_num_queries",
     "max_num_keys",
     "max_num_drafts",
+    "max_unseen",
+    "num_unseen",
 )
 
 
@@ -33,6 +35,7 @@ def bounds_of(rows: list[tuple[int, int, int]]) -> StepBounds:
         known,
         drafts,
         capacities,
+        [number + 4 for number in drafts],
         uses_windows=True,
         uses_drafter=False,
         has_grammar=False,
@@ -42,7 +45,7 @@ def bounds_of(rows: list[tuple[int, int, int]]) -> StepBounds:
 
 def test_bounds_are_those_of_the_plan() -> None:
     bounds = bounds_of([(1, 8, 32), (40, 0, 64), (3, 2, 16)])
-    assert [getattr(bounds, name) for name in SIZES] == [3, 54, 13, 40, 64, 8]
+    assert [getattr(bounds, name) for name in SIZES] == [3, 54, 13, 40, 64, 8, 12, 22]
 
 
 @pytest.mark.parametrize(

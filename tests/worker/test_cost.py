@@ -144,4 +144,7 @@ def test_every_depth_of_the_drafter_is_timed(llama_path: Path) -> None:
     assert len(costs.drafter_us) == SHAPES["fixed"].depth
     assert costs.drafter_us == sorted(costs.drafter_us)
     assert costs.drafter_us[0] > 0
-    assert measure_drafter(runner, 0.0) == []
+    assert measure_drafter(runner, costs.passes, 0.0) == []
+    assert runner.engine.expected_draft_ns(100) == 1000 * costs.drafter_us[-1]
+    assert runner.engine.expected_draft_ns(1) == 1000 * costs.drafter_us[0]
+    assert runner.engine.expected_draft_ns(0) == 0

@@ -185,6 +185,7 @@ def _bounds(state: DeviceState, manner: str) -> StepBounds:
         KNOWN,
         DRAFTS,
         [128] * len(KNOWN),
+        [5] * len(KNOWN),
         uses_drafter=True,
         uses_windows=True,
         has_grammar=False,

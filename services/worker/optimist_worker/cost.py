@@ -9,7 +9,7 @@ import numpy as np
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.cost import CostCurve, fit_curve, pass_sizes
-from optimist_worker.core.plan import Admission, Plan, StepResult, WindowUpdate
+from optimist_worker.core.plan import Admission, Plan, WindowUpdate
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.runner import Runner
 
@@ -36,9 +36,11 @@ _NUM_PASSES = 3
 def measure_costs(runner: Runner, seconds: float) -> MeasuredCosts:
     """Times passes and the drafter, each for about half of some seconds; then frees the slots."""
     share = seconds if runner.engine.drafter is None else seconds / 2
-    costs = MeasuredCosts(measure_cost(runner, share), measure_drafter(runner, share))
+    passes = measure_cost(runner, share)
+    drafter_us = measure_drafter(runner, passes, share)
     runner.release_all()
-    return costs
+    runner.engine.drafter_us = drafter_us
+    return MeasuredCosts(passes, drafter_us)
 
 
 def measure_cost(
@@ -85,12 +87,19 @@ def measure_cost(
 
 
 def measure_drafter(
-    runner: Runner, seconds: float, clock: Callable[[], float] = time.perf_counter
+    runner: Runner,
+    passes: CostCurve,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[int]:
     """Times the drafter on one row.
 
+    Inside a captured step nothing can be timed; there it is what the step takes longer than a pass
+    of as many tokens.
+
     Args:
         runner: The worker's, without requests.
+        passes: What passes take.
         seconds: Most time for all of it; deeper drafts than that allows are left out.
         clock: Returns seconds.
 
@@ -106,8 +115,9 @@ def measure_drafter(
     for depth in range(1, drafter.max_depth + 1):
         if clock() - begin >= seconds:
             break
-        results = [_time_drafts(runner, drafter, depth) for _ in range(1 + _NUM_PASSES)]
-        times[depth] = min(result.draft_ns for result in results) / 1e9
+        times[depth] = min(
+            _time_drafts(runner, drafter, depth, passes, clock) for _ in range(1 + _NUM_PASSES)
+        )
     if times:
         curve = fit_curve(times)
         logger.info("%d drafts take %d us", curve.num_tokens[-1], curve.microseconds[-1])
@@ -127,12 +137,24 @@ def _time_pass(runner: Runner, num_tokens: int, clock: Callable[[], float]) -> f
     return seconds
 
 
-def _time_drafts(runner: Runner, drafter: Drafter, depth: int) -> StepResult:
-    """Returns the result of a pass with drafts of some depth, behind one that has emitted."""
+def _time_drafts(
+    runner: Runner,
+    drafter: Drafter,
+    depth: int,
+    passes: CostCurve,
+    clock: Callable[[], float],
+) -> float:
+    """Returns what drafts of some depth take behind a pass that has emitted, in seconds."""
     num_drafts = -(-depth * drafter.max_tokens // drafter.max_depth)
     _admit(runner, [])
     runner.execute(_plan(0, _blocks(runner, 2 + drafter.max_tokens)))
-    return runner.execute(_plan(num_drafts, []))
+    start = clock()
+    result = runner.execute(_plan(num_drafts, []))
+    seconds = clock() - start
+    if result.draft_ns or not passes.num_tokens:
+        return result.draft_ns / 1e9
+    verify = np.interp(1 + num_drafts, passes.num_tokens, passes.microseconds) / 1e6
+    return max(0.0, seconds - float(verify))
 
 
 def _admit(runner: Runner, window: list[int]) -> None:

@@ -19,6 +19,10 @@ from optimist_worker.step import Step
 from optimist_worker.stopwatch import CudaStopwatch, HostStopwatch
 
 
+class DeviceLostError(Exception):
+    """The device computes nothing any more in this process, as after a fault in a kernel."""
+
+
 @dataclass(slots=True)
 class RunningStep:
     """A step that has been started."""
@@ -69,6 +73,8 @@ class Engine:
         """
         self.model, self.state, self.masks = model, state, masks
         self.drafter, self.rule = drafter, rule
+        self.drafter_us: list[int] = []
+        """What the drafter takes by the depth of its drafts, if it was timed."""
         self._step = Step(model, state, drafter, tap, rule, synthetic_rate)
         self._graphs = GraphCache() if state.device.type == "cuda" and uses_graphs else None
 
@@ -76,6 +82,22 @@ class Engine:
     def runs_by_itself(self) -> bool:
         """Whether a started step goes on while the host does something else."""
         return self.state.device.type == "cuda"
+
+    def check_device(self) -> None:
+        """Raises DeviceLostError if the device has failed for good."""
+        if self.runs_by_itself:
+            try:
+                torch.cuda.synchronize(self.state.device)
+            except RuntimeError as error:
+                raise DeviceLostError(" ".join(str(error).split())[:300]) from error
+
+    def expected_draft_ns(self, num_drafts: int) -> int:
+        """Returns what the drafter probably takes for so many drafts, 0 if it was not timed."""
+        if self.drafter is None or not self.drafter_us or not num_drafts:
+            return 0
+        number = min(num_drafts, self.drafter.max_tokens)
+        depth = -(-number * self.drafter.max_depth // self.drafter.max_tokens)
+        return 1000 * self.drafter_us[min(depth, len(self.drafter_us)) - 1]
 
     @torch.inference_mode()
     def admit(self, admission: Admission) -> None:

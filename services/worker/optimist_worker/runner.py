@@ -1,9 +1,10 @@
 """Runs plans: which requests hold slots, and what becomes of each row."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from optimist_common.columns import Int32Column
+from optimist_common.draft_source import DraftSource
 from optimist_worker.core.admission import find_fault
 from optimist_worker.core.bounds import find_bounds
 from optimist_worker.core.held_slot import HeldSlot, hold
@@ -28,6 +29,10 @@ class LaunchedPlan:
     """Why they do not, by slot."""
     step: RunningStep | None
     """None if no row runs."""
+    expected_draft_ns: int = 0
+    """What the drafter probably takes."""
+    num_unseen: list[int] = field(default_factory=list)
+    """What the drafter had not seen of each row before the step, `[num_rows]`."""
 
     @property
     def has_grammar(self) -> bool:
@@ -74,10 +79,10 @@ class Runner:
         rows = self._find_rows(launched)
         if rows:
             try:
-                launched.step = self._start(rows, list(launched.rows.values()))
-            except (RuntimeError, ValueError, IndexError) as error:
-                # Whatever PyTorch refuses, memory included, ends these requests, not the worker.
-                _fail(launched, error)
+                self._start(launched, rows)
+            except Exception as error:
+                # Whatever PyTorch or Triton refuses, memory included, ends these requests only.
+                self._fail(launched, error)
         return launched
 
     def collect(self, launched: LaunchedPlan) -> StepResult:
@@ -86,9 +91,10 @@ class Runner:
         if launched.step is not None:
             try:
                 outputs = unpack(launched.step.wait())
-                draft_ns = launched.step.watch.total_ns()
+                # Inside a captured step nothing is timed.
+                draft_ns = launched.step.watch.total_ns() or launched.expected_draft_ns
             except RuntimeError as error:
-                _fail(launched, error)
+                self._fail(launched, error)
         if outputs is None:
             outputs = no_outputs()
         self._note(launched, outputs)
@@ -135,8 +141,8 @@ class Runner:
                 launched.rows[planned.slot] = held
         return rows
 
-    def _start(self, rows: list[PlannedRow], held: list[HeldSlot]) -> RunningStep:
-        engine = self.engine
+    def _start(self, launched: LaunchedPlan, rows: list[PlannedRow]) -> None:
+        engine, held = self.engine, list(launched.rows.values())
         if any(row.new_blocks for row in rows):
             engine.append_blocks(rows, [slot.num_blocks for slot in held])
             for row, slot in zip(rows, held, strict=True):
@@ -144,19 +150,28 @@ class Runner:
         slots = [row.slot for row in rows]
         num_known = [row.num_known_tokens for row in rows]
         num_drafts = [row.num_draft_tokens for row in rows]
+        capacities = [slot.num_blocks * engine.state.sizes.block_size for slot in held]
+        num_unseen = [
+            min(slot.num_unseen, capacity) if drafts > 0 and not slot.has_window else 0
+            for drafts, slot, capacity in zip(num_drafts, held, capacities, strict=True)
+        ]
+        uses_drafter = any(num_unseen)
         bounds = find_bounds(
             num_known,
             num_drafts,
-            [slot.num_blocks * engine.state.sizes.block_size for slot in held],
+            capacities,
+            num_unseen,
             uses_windows=any(slot.has_window for slot in held),
-            uses_drafter=any(
-                drafts > 0 and not slot.has_window
-                for drafts, slot in zip(num_drafts, held, strict=True)
-            ),
+            uses_drafter=uses_drafter,
             has_grammar=any(slot.has_grammar for slot in held),
             needs=engine.state.sampling.needs(slots),
         )
-        return engine.start([slots, num_known, num_drafts], bounds)
+        launched.num_unseen = [slot.num_unseen for slot in held]
+        for slot, drafts in zip(held, num_drafts, strict=True):
+            slot.num_unseen += 1 + drafts
+        if uses_drafter:
+            launched.expected_draft_ns = engine.expected_draft_ns(max(num_drafts))
+        launched.step = engine.start([slots, num_known, num_drafts], bounds)
 
     def _note(self, launched: LaunchedPlan, outputs: Outputs[Int32Column]) -> None:
         """Keeps what the host has to know of the rows, and says which of them have failed."""
@@ -165,6 +180,9 @@ class Runner:
             # A later plan, launched by now, may have brought another window.
             if held.window_sequence <= launched.plan.sequence:
                 held.has_window = bool(outputs.num_window_tokens[index] > 0)
+            if outputs.draft_sources[index] > DraftSource.PREDICTION:
+                # The drafter has seen all but what this step and later ones bring.
+                held.num_unseen -= launched.num_unseen[index]
             number = int(outputs.num_emitted_tokens[index])
             if outputs.is_broken[index]:
                 launched.errors[slot] = "the model's logits are not finite"
@@ -178,13 +196,17 @@ class Runner:
                 held.error = self.engine.masks.commit(slot, emitted)
             first += number
 
+    def _fail(self, launched: LaunchedPlan, error: Exception) -> None:
+        """Notes that the step came to nothing.
 
-def _fail(launched: LaunchedPlan, error: Exception) -> None:
-    """Notes that the step came to nothing."""
-    logger.error("plan %d: the forward pass failed", launched.plan.sequence, exc_info=error)
-    reason = " ".join(str(error).split())[:300]
-    for slot, held in launched.rows.items():
-        launched.errors[slot] = f"the forward pass failed: {reason}"
-        launched.idle[slot] = held.num_tokens
-    launched.rows.clear()
-    launched.step = None
+        Raises:
+            DeviceLostError: Nor will any other.
+        """
+        logger.error("plan %d: the forward pass failed", launched.plan.sequence, exc_info=error)
+        self.engine.check_device()
+        reason = " ".join(str(error).split())[:300]
+        for slot, held in launched.rows.items():
+            launched.errors[slot] = f"the forward pass failed: {reason}"
+            launched.idle[slot] = held.num_tokens
+        launched.rows.clear()
+        launched.step = None

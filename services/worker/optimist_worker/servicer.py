@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +16,7 @@ from optimist_worker.codec import Limits
 from optimist_worker.core.acceptance_rule import AcceptanceRule
 from optimist_worker.core.plan import PlanError
 from optimist_worker.cost import MeasuredCosts
+from optimist_worker.engine import DeviceLostError
 from optimist_worker.execution import run_plans
 from optimist_worker.runner import Runner
 from optimist_worker.stream import PlanStream
@@ -86,6 +88,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         except PlanError as error:
             logger.warning("malformed plan: %s", error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except DeviceLostError as error:
+            # Only a new process gets the device back; its supervisor starts one.
+            logger.critical("the device is lost, the worker ends: %s", error)
+            signal.raise_signal(signal.SIGTERM)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the worker's device is lost")
         finally:
             stream.close()
 

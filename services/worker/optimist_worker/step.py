@@ -130,6 +130,8 @@ class Step:
             limits=limits.clamp(max=most),
             width=min(width, most),
             max_length=bounds.max_num_keys,
+            max_unseen=bounds.max_unseen,
+            num_unseen=bounds.num_unseen,
             needs=bounds.needs,
         )
         if self._reads:

@@ -24,6 +24,10 @@ class StepBounds:
     """Whether a row may have something to draft from its window."""
     uses_drafter: bool
     """Whether a row may have nothing to draft from but the drafter."""
+    max_unseen: int
+    """Most tokens of one row that the drafter may be shown before it drafts."""
+    num_unseen: int
+    """Most of them of all rows."""
     has_grammar: bool
     """Whether a row has to follow a grammar."""
     needs: Needs
@@ -43,6 +47,9 @@ class StepBounds:
             max_num_queries=round_up(self.max_num_queries),
             max_num_keys=1 << max(9, (self.max_num_keys - 1).bit_length()),
             max_num_drafts=round_up(self.max_num_drafts),
+            max_unseen=round_up(self.max_unseen),
+            num_unseen=round_up(self.num_unseen),
+            needs=self.needs._replace(cut_width=round_up(self.needs.cut_width)),
         )
 
 
@@ -58,6 +65,7 @@ def find_bounds(
     num_known: list[int],
     num_drafts: list[int],
     capacities: list[int],
+    num_unseen: list[int],
     *,
     uses_windows: bool,
     uses_drafter: bool,
@@ -70,6 +78,8 @@ def find_bounds(
         num_known: Known tokens per row as planned, `[num_rows]`.
         num_drafts: Most drafts per row as planned, `[num_rows]`.
         capacities: Tokens that each row's blocks hold, `[num_rows]`.
+        num_unseen: Tokens of each row that the drafter may have to be shown; 0 where it will not
+            draft, `[num_rows]`.
         uses_windows: Whether a row may be drafted for from its window.
         uses_drafter: Whether a row may have to be drafted for by the drafter.
         has_grammar: Whether a row has to follow a grammar.
@@ -85,6 +95,8 @@ def find_bounds(
         max_num_drafts=max(num_drafts),
         uses_windows=uses_windows,
         uses_drafter=uses_drafter,
+        max_unseen=max(num_unseen),
+        num_unseen=sum(num_unseen),
         has_grammar=has_grammar,
         needs=needs,
     )

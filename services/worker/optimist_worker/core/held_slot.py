@@ -20,6 +20,8 @@ class HeldSlot:
     """Whether its window may have something to draft, as far as is known."""
     window_sequence: int = 0
     """Number of the plan that brought the window."""
+    num_unseen: int = 0
+    """At least as many tokens as the drafter has not seen, as far as is known."""
     has_grammar: bool = False
 
 
@@ -30,5 +32,6 @@ def hold(admission: Admission, error: str | None) -> HeldSlot:
         num_tokens=len(admission.token_ids),
         num_blocks=len(admission.cached_blocks),
         error=error,
+        num_unseen=len(admission.token_ids),
         has_grammar=bool(admission.sampling.grammar),
     )

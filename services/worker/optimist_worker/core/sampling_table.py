@@ -61,7 +61,9 @@ class SamplingTable:
         self.vocab_size, self.device = vocab_size, device
         num_rows = num_slots + 1
         reals, integers = _columns(SamplingParams(), vocab_size)
-        self._reals = torch.tensor(reals, dtype=torch.float64, device=device)[:, None].repeat(1, num_rows)
+        self._reals = torch.tensor(reals, dtype=torch.float64, device=device)[:, None].repeat(
+            1, num_rows
+        )
         self._integers = torch.tensor(integers, device=device)[:, None].repeat(1, num_rows)
         self._needs = np.zeros((num_rows, len(Needs._fields)), dtype=np.int64)
         self._bias: Tensor | None = None

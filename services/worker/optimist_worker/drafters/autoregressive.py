@@ -41,7 +41,7 @@ class AutoregressiveDrafter:
 
     def propose(self, rows: DraftRows) -> Proposal:
         """Drafts for some rows."""
-        limits = torch.where(self._network.is_ready(rows.slots), rows.limits, 0)
+        limits = torch.where(self._network.is_ready(rows), rows.limits, 0)
         growth = Growth(self._shape, len(rows.slots), rows.slots.device)
         thought = self._network.begin(rows)
         growth.add(self._draft(rows, thought, 1))

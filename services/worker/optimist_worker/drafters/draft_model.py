@@ -48,27 +48,31 @@ class DraftModelNetwork:
         """Forgets whatever it knew of a slot."""
         self._num_computed[slot] = 0
 
-    def is_ready(self, slots: torch.Tensor) -> torch.Tensor:
-        """Returns that every slot can be drafted for, bool `[num_rows]`."""
-        return torch.ones_like(slots, dtype=torch.bool)
+    def is_ready(self, rows: DraftRows) -> torch.Tensor:
+        """Returns which rows can be drafted for, bool `[num_rows]`.
+
+        Where sizes are not read, a row whose window has just ended may have more to be computed
+        than the host expects; it waits for the next step.
+        """
+        missing = rows.columns.num_tokens - self._num_computed[rows.slots]
+        return (rows.limits > 0) & (missing <= self._most_missing(rows))
 
     def begin(self, rows: DraftRows) -> Thought:
         """Computes what is missing of each row; its last token comes in the last pass."""
         known, length = self._num_computed[rows.slots], rows.columns.num_tokens
-        per_row = max(1, self._max_tokens // len(rows.slots))
-        is_wanted = rows.limits > 0
+        is_wanted = self.is_ready(rows)
         # What is drafted follows from the last token, so that is always computed. Rows without
         # drafts may have too few blocks for their tokens.
-        computed = torch.minimum(known, length - 1)
-        computed = torch.where(is_wanted, computed, length)
+        computed = torch.where(is_wanted, torch.minimum(known, length - 1), length)
         missing = length - computed
-        most = self._read(missing, rows.max_length)
+        most, total = self._bounds(rows, missing)
+        per_row = most if total <= self._max_tokens else max(1, self._max_tokens // len(length))
         thought = None
         for behind in range((most - 1) // per_row * per_row, -1, -per_row):
             # Rows with less to compute join as late as they can.
             starts = torch.minimum(torch.maximum(computed, length - behind - per_row), length)
             lengths = (length - behind - starts).clamp(min=0)
-            thought = self._run(rows, starts, lengths, min(per_row, most))
+            thought = self._run(rows, starts, lengths, per_row, min(total, per_row * len(length)))
         if thought is None:
             raise ValueError("rows without a token cannot be drafted for")
         self._num_computed.index_copy_(0, rows.slots, torch.where(is_wanted, length, known))
@@ -114,10 +118,26 @@ class DraftModelNetwork:
         known = self._num_computed[slots]
         self._num_computed.index_copy_(0, slots, torch.where(was_drafted, before + num_kept, known))
 
+    def _most_missing(self, rows: DraftRows) -> int:
+        """Returns how many tokens of one row may be missing, as the host knows."""
+        if self._kv == "discard" or self._table.reads_sizes:
+            return rows.max_length
+        return max(rows.max_unseen, 1)
+
+    def _bounds(self, rows: DraftRows, missing: torch.Tensor) -> tuple[int, int]:
+        """Returns the most tokens of one row that are missing, and of all rows together."""
+        if self._table.reads_sizes:
+            return int(missing.max()), int(missing.sum())
+        most = self._most_missing(rows)
+        if self._kv == "discard":
+            return most, most * len(missing)
+        return most, rows.num_unseen
+
     def _run(
-        self, rows: DraftRows, starts: torch.Tensor, lengths: torch.Tensor, most: int
+        self, rows: DraftRows, starts: torch.Tensor, lengths: torch.Tensor, most: int, total: int
     ) -> Thought:
-        num_tokens = self._read(lengths.sum(), most * len(rows.slots))
+        """Runs a pass over some tokens, of each row at most `most` and of all `total`."""
+        num_tokens = int(lengths.sum()) if self._table.reads_sizes else total
         size = PassSize(num_tokens, len(rows.slots), most, rows.max_length)
         batch, _ = build_known_batch(self._table, self.pool, rows.slots, starts, lengths, size)
         return Thought(self._fit_vocabulary(self._model.forward(batch)), None)
@@ -128,7 +148,3 @@ class DraftModelNetwork:
         if lacking > 0:
             return torch.nn.functional.pad(logits, (0, lacking), value=float("-inf"))
         return logits[:, : self._vocab_size]
-
-    def _read(self, values: torch.Tensor, bound: int) -> int:
-        """Returns the largest value, or the bound if values may not be read."""
-        return int(values.max()) if self._table.reads_sizes else bound

@@ -29,6 +29,10 @@ class DraftRows:
     """Most drafts of any row, known to the host."""
     max_length: int
     """At least as long as any row is, known to the host, in tokens."""
+    max_unseen: int
+    """Most tokens of one row that the drafter is shown now, known to the host."""
+    num_unseen: int
+    """Most of them of all rows."""
     needs: Needs
     """What the rows' sampling needs at least."""
 

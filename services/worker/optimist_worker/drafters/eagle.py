@@ -30,9 +30,9 @@ class EagleNetwork:
         """Forgets whatever it knew of a slot."""
         self._is_ready[slot] = False
 
-    def is_ready(self, slots: torch.Tensor) -> torch.Tensor:
-        """Returns which slots have a feature to go on from, bool `[num_rows]`."""
-        return self._is_ready[slots]
+    def is_ready(self, rows: DraftRows) -> torch.Tensor:
+        """Returns which rows have a feature to go on from, bool `[num_rows]`."""
+        return self._is_ready[rows.slots]
 
     def begin(self, rows: DraftRows) -> Thought:
         """Returns what follows the last token, which `observe` has computed."""

@@ -24,8 +24,8 @@ class DraftNetwork(Protocol):
     def admit(self, slot: int) -> None:
         """Forgets whatever it knew of a slot."""
 
-    def is_ready(self, slots: torch.Tensor) -> torch.Tensor:
-        """Returns which slots it knows enough about to draft for, bool `[num_rows]`."""
+    def is_ready(self, rows: DraftRows) -> torch.Tensor:
+        """Returns which rows it knows enough about to draft for, bool `[num_rows]`."""
 
     def begin(self, rows: DraftRows) -> Thought:
         """Catches up with the verified tokens; returns what follows the last one of each row."""
