@@ -81,8 +81,8 @@ class DescribeResponse(_message.Message):
     max_drafter_depth: _builtins.int
     """Most of them that can be accepted: less than max_drafter_tokens if it drafts trees."""
     drafter_us: _builtins.bytes
-    """How long the drafter takes for one row, by the depth of its drafts from 1 to max_drafter_depth, in
-    microseconds; empty if it was not timed.
+    """How long the drafter takes for one row, by the depth of its drafts from 1 on, in microseconds; as deep
+    as it was timed, at most max_drafter_depth.
     """
     is_synthetic: _builtins.bool
     """Whether drafts are accepted by chance and not by the model: the text is meaningless, for benchmarks only."""
