@@ -52,8 +52,8 @@ class WorkerSettings(ServiceSettings):
         description="directory or hub name of the draft model or heads; empty for MODEL-draft, "
         "MODEL-medusa or MODEL-eagle",
     )
-    drafter_bits: Literal[4, 8] = Field(
-        8, description="bits per weight of the quantised target: 8 or 4"
+    drafter_bits: int = Field(
+        8, ge=4, le=8, multiple_of=4, description="bits per weight of the quantised target: 8 or 4"
     )
     drafter_tokens: int = Field(
         5, ge=1, le=64, description="most drafts of a request and pass, all branches together"

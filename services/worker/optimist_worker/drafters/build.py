@@ -20,8 +20,10 @@ from optimist_worker.heads.eagle import EagleHead
 from optimist_worker.heads.eagle_checkpoint import load_eagle
 from optimist_worker.heads.medusa import MedusaHeads, load_medusa
 from optimist_worker.model import Model, load_model
+from optimist_worker.quantise import quantise
 from optimist_worker.settings import WorkerSettings
 from optimist_worker.state import DeviceState
+from optimist_worker.tokenizer import check_same_tokenizer
 
 DrafterWeights = Model | EagleHead | MedusaHeads
 
@@ -43,9 +45,7 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
     if settings.drafter in ("none", "ngram"):
         return None
     if settings.drafter == "quantised":
-        from optimist_worker.quantise import quantise
-
-        return quantise(target, settings.drafter_bits)
+        return quantise(target, 4 if settings.drafter_bits == 4 else 8)
     directory = find_weights(settings)
     if settings.drafter == "medusa":
         output = target.module.get_output_embeddings().weight
@@ -54,8 +54,6 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
         )
     if settings.drafter == "eagle":
         return load_eagle(directory, target)
-    from optimist_worker.tokenizer import check_same_tokenizer
-
     check_same_tokenizer(settings.model, directory)
     return load_model(directory, settings.dtype, settings.device, flag="--drafter-model")
 
