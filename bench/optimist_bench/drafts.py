@@ -21,17 +21,22 @@ from optimist_common.settings import CommaSeparated, ServiceSettings, load_setti
 from optimist_training.edits import unseen_edits
 from optimist_training.tokenizer import end_token, prompt_of
 
-_TREE = ("--drafter-tokens", "12", "--drafter-tree")
+_CHAIN = ("--drafter-tokens", "8")
+# The bundled drafters are sure of what they say, so that depth is worth more than breadth.
+_SHAPE = ("--drafter-tokens", "16", "--drafter-depth", "8", "--drafter-width", "2")
+_TREE = (*_SHAPE, "--drafter-tree")
+# With 8 bits the bundled model drafts no faster than it answers.
+_QUANTISED = ("--drafter", "quantised", "--drafter-bits", "4")
 SOURCES: dict[str, tuple[str, ...]] = {
     # Its drafts cost nothing, so there may be as many as prompt lookup has.
     "ngram": ("--drafter", "ngram", "--drafter-tokens", "40"),
-    "draft_model": ("--drafter", "draft_model"),
+    "draft_model": ("--drafter", "draft_model", *_CHAIN),
     "draft_model_tree": ("--drafter", "draft_model", *_TREE, "dynamic"),
-    "quantised": ("--drafter", "quantised"),
-    "quantised_tree": ("--drafter", "quantised", *_TREE, "dynamic"),
-    "medusa": ("--drafter", "medusa"),
+    "quantised": (*_QUANTISED, *_CHAIN),
+    "quantised_tree": (*_QUANTISED, *_TREE, "dynamic"),
+    "medusa": ("--drafter", "medusa", "--drafter-tokens", "3"),
     "medusa_tree": ("--drafter", "medusa", *_TREE, "fixed"),
-    "eagle": ("--drafter", "eagle"),
+    "eagle": ("--drafter", "eagle", *_CHAIN),
     "eagle_tree": ("--drafter", "eagle", *_TREE, "dynamic"),
 }
 """Flags of the worker by the name in the report."""
@@ -57,7 +62,7 @@ class DraftsSettings(ServiceSettings):
         0,
         ge=0,
         le=64,
-        description="drafts of a row and pass; 0: 40 for ngram, 12 for trees, else 5",
+        description="drafts of a row and pass; 0: 40 for ngram, 16 for trees, 3 for medusa, else 8",
     )
     rounds: int = Field(2, ge=1, le=100, description="how often all are measured; the best counts")
     seed: int = Field(0, ge=0, description="seed of the choice of edits")
@@ -70,9 +75,9 @@ class DraftsSettings(ServiceSettings):
         [], description="NAME=PATH, with commas: interpreters that have the packages of peers"
     )
     draft_width: Literal["goodput", "adaptive", "crossover", "fixed"] = Field(
-        "goodput",
-        description="how much sources draft: goodput (nothing where that is faster), adaptive, "
-        "crossover or fixed (all they may)",
+        "fixed",
+        description="how much sources draft: fixed (all they may), goodput (nothing where that is "
+        "faster), adaptive or crossover",
     )
     num_threads: int = Field(
         0, ge=0, le=1024, description="threads of a forward pass, of each contender; 0: all cores"
