@@ -1,0 +1,84 @@
+"""What drafts were worth, by where they came from, under each service's own names."""
+
+import numpy as np
+from prometheus_client import Counter, Histogram
+
+from optimist_common.columns import Int32Column
+from optimist_common.draft_source import DraftSource
+
+NUM_POSITIONS = 16
+"""Positions of accepted drafts that are counted one by one."""
+
+_POSITIONS = [*(str(number) for number in range(1, NUM_POSITIONS + 1)), "more"]
+_RATES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
+_TOKENS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 12, 16, 32, 64)
+
+
+class DraftMetrics:
+    """Counters and histograms of one service, with a series for each source."""
+
+    def __init__(self, prefix: str, unit: str) -> None:
+        """Registers them.
+
+        Args:
+            prefix: Begins their names.
+            unit: What the service calls a pass in `tokens_per_UNIT`.
+        """
+        labels = ["source"]
+        self._drafted = Counter(f"{prefix}_drafted_tokens", "Drafts that were verified", labels)
+        self._accepted = Counter(f"{prefix}_accepted_tokens", "Drafts that were accepted", labels)
+        self._accepted_at = Counter(
+            f"{prefix}_accepted_at",
+            "Drafts that were accepted, by their position among those of their row and pass",
+            ["source", "position"],
+        )
+        self._rate = Histogram(
+            f"{prefix}_acceptance_rate",
+            "Accepted share of the drafts of a pass",
+            labels,
+            buckets=_RATES,
+        )
+        self._tokens = Histogram(
+            f"{prefix}_tokens_per_{unit}",
+            "New tokens per row that drafts, mean of a pass, by where its drafts came from",
+            labels,
+            buckets=_TOKENS,
+        )
+
+    def observe(
+        self,
+        sources: Int32Column,
+        drafted: Int32Column,
+        accepted: Int32Column,
+        emitted: Int32Column,
+    ) -> dict[DraftSource, int]:
+        """Counts the rows of a pass, `[num_rows]` each; returns how many rows each source drafted.
+
+        Args:
+            sources: A DraftSource per row.
+            drafted: Drafts that were verified.
+            accepted: How many of them were accepted.
+            emitted: New tokens.
+        """
+        counts = np.bincount(sources)
+        found = {DraftSource(n): int(counts[n]) for n in np.flatnonzero(counts).tolist() if n}
+        for source in found:
+            rows = sources == source
+            self._observe(source.label, drafted[rows], accepted[rows], emitted[rows])
+        return found
+
+    def _observe(
+        self, label: str, drafted: Int32Column, accepted: Int32Column, emitted: Int32Column
+    ) -> None:
+        num_drafted, num_accepted = int(drafted.sum()), int(accepted.sum())
+        self._drafted.labels(label).inc(num_drafted)
+        self._accepted.labels(label).inc(num_accepted)
+        self._rate.labels(label).observe(num_accepted / num_drafted)
+        self._tokens.labels(label).observe(float(emitted.mean()))
+        # A row that has accepted n drafts has accepted one at each position up to n.
+        ends = np.bincount(accepted, minlength=NUM_POSITIONS + 2)
+        reached = ends[::-1].cumsum()[::-1][1:].tolist()
+        by_position = [*reached[:NUM_POSITIONS], sum(reached[NUM_POSITIONS:])]
+        for position, count in zip(_POSITIONS, by_position, strict=True):
+            if count:
+                self._accepted_at.labels(label, position).inc(count)
