@@ -146,12 +146,10 @@ class WindowTable:
         self.starts[plane].index_copy_(0, index, start)
 
     def _add_planes(self) -> None:
-        num = 1 + MOST_ALTERNATIVES
-        self.token_ids = torch.cat(
-            [self.token_ids] + [torch.zeros_like(self.token_ids)] * (num - 1)
+        self.token_ids, self.starts, self.ends = (
+            torch.cat([plane, plane.new_zeros((MOST_ALTERNATIVES, *plane.shape[1:]))])
+            for plane in (self.token_ids, self.starts, self.ends)
         )
-        self.starts = torch.cat([self.starts] + [torch.zeros_like(self.starts)] * (num - 1))
-        self.ends = torch.cat([self.ends] + [torch.zeros_like(self.ends)] * (num - 1))
 
     def _index(self, slots: list[int]) -> torch.Tensor:
         return send(torch.tensor(slots, dtype=torch.int64), self._table.device)

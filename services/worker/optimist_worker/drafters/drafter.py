@@ -69,6 +69,24 @@ class VerifiedStep:
     features: torch.Tensor | None
     """What the target computed for each token, if the drafter has asked for it, `[size, dim]`."""
 
+    def find_tokens(self, row: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+        """Returns which tokens of the pass verified ones were.
+
+        Args:
+            row: Row of each, int64 `[n]`.
+            offset: Its place among the row's verified tokens: the known ones, then the accepted
+                drafts; int64 `[n]`.
+
+        Returns:
+            Int64 `[n]`; for padding some token.
+        """
+        known = self.rows.num_known_tokens[row]
+        node, path = offset - known, self.verdict.path
+        if path is not None and path.shape[1]:
+            node = torch.where(node < 0, node, path[row, node.clamp(0, path.shape[1] - 1)])
+        place = self.tokens.starts[row] + known + node
+        return place.clamp(0, self.tokens.size - 1)
+
 
 class Drafter(Protocol):
     """Proposes what the target may say next. Never right or wrong, only more or less useful."""

@@ -6,6 +6,7 @@ from optimist_worker.core.flat_batch import PassSize, build_known_batch, build_l
 from optimist_worker.core.kv import KVPool
 from optimist_worker.core.slot_table import SlotTable
 from optimist_worker.drafters.drafter import DraftRows, VerifiedStep
+from optimist_worker.drafters.last_features import LastFeatures
 from optimist_worker.drafters.network import Thought
 from optimist_worker.heads.eagle import EagleHead
 
@@ -21,22 +22,20 @@ class EagleNetwork:
         """Takes memory for keys, values and the last feature of every slot."""
         self._head, self._table = head, table
         self.pool = KVPool(head.layers, table.trash_block, table.block_size, dtype, table.device)
-        num_rows = table.num_slots + 1
         size = head.config.hidden_size
-        self._features = torch.zeros((num_rows, size), dtype=dtype, device=table.device)
-        self._is_ready = torch.zeros(num_rows, dtype=torch.bool, device=table.device)
+        self._last = LastFeatures(table.num_slots, size, dtype, table.device)
 
     def admit(self, slot: int) -> None:
         """Forgets whatever it knew of a slot."""
-        self._is_ready[slot] = False
+        self._last.forget(slot)
 
     def is_ready(self, rows: DraftRows) -> torch.Tensor:
         """Returns which rows have a feature to go on from, bool `[num_rows]`."""
-        return self._is_ready[rows.slots]
+        return self._last.is_known(rows.slots)
 
     def begin(self, rows: DraftRows) -> Thought:
         """Returns what follows the last token, which `observe` has computed."""
-        features = self._features[rows.slots]
+        features = self._last.read(rows.slots)
         return Thought(self._head.logits(features), features)
 
     def feed(
@@ -88,23 +87,6 @@ class EagleNetwork:
         batch, tokens = build_known_batch(
             self._table, self.pool, rows.slots, rows.starts, lengths, size, shift=1
         )
-        source = _source(step, tokens.rows, tokens.offsets)
-        hidden = self._head(
-            batch.input_ids, batch.positions, step.features[source], batch.attention
-        )
-        last = hidden[batch.logits_indices]
-        has_emitted = step.num_emitted > 0
-        kept = self._features[rows.slots]
-        self._features.index_copy_(0, rows.slots, torch.where(has_emitted[:, None], last, kept))
-        self._is_ready.index_copy_(0, rows.slots, self._is_ready[rows.slots] | has_emitted)
-
-
-def _source(step: VerifiedStep, row: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
-    """Returns which tokens of the target's pass the verified tokens were, `[num_tokens]`."""
-    known = step.rows.num_known_tokens[row]
-    node = offset - known
-    if step.verdict.path is not None and step.verdict.path.shape[1]:
-        path = step.verdict.path
-        node = torch.where(node < 0, node, path[row, node.clamp(0, path.shape[1] - 1)])
-    place = step.tokens.starts[row] + known + node
-    return place.clamp(0, step.tokens.size - 1)
+        features = step.features[step.find_tokens(tokens.rows, tokens.offsets)]
+        hidden = self._head(batch.input_ids, batch.positions, features, batch.attention)
+        self._last.keep(rows.slots, hidden[batch.logits_indices], step.num_emitted > 0)

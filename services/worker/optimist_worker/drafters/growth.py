@@ -64,10 +64,9 @@ class Growth:
         """
         scores = self._scores[-1]
         number = min(self._shape.width, scores.shape[1])
-        chosen = scores.topk(number, 1).indices if number < scores.shape[1] else None
-        if chosen is None:
-            chosen = torch.arange(number, device=self._device).expand(self._num_rows, number)
-        fed = self.num_fed + torch.arange(number, device=self._device).expand_as(chosen)
+        every = torch.arange(number, device=self._device).expand(self._num_rows, number)
+        chosen = scores.topk(number, 1).indices if number < scores.shape[1] else every
+        fed = self.num_fed + every
         parents = self._parents[-1].gather(1, chosen)
         parent_fed = torch.full_like(fed, -1)
         if len(self._fed) > 1:

@@ -8,6 +8,7 @@ from optimist_worker.core.sampling_table import SamplingTable
 from optimist_worker.core.slot_table import SlotTable
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 from optimist_worker.drafters.growth import Growth
+from optimist_worker.drafters.last_features import LastFeatures
 from optimist_worker.drafters.shape import DraftShape, draft_level
 from optimist_worker.heads.medusa import MedusaHeads
 
@@ -30,20 +31,17 @@ class MedusaDrafter:
         self.max_tokens, self.max_depth = shape.num_tokens, min(shape.depth, heads.num_heads)
         self._heads, self._shape, self._sampling = heads, shape, sampling
         self._rule = shape.rule(rule)
-        num_rows = table.num_slots + 1
-        self._hidden = torch.zeros(
-            (num_rows, heads.layer_weight.shape[-1]), dtype=dtype, device=table.device
-        )
-        self._is_ready = torch.zeros(num_rows, dtype=torch.bool, device=table.device)
+        size = heads.layer_weight.shape[-1]
+        self._last = LastFeatures(table.num_slots, size, dtype, table.device)
 
     def admit(self, slot: int) -> None:
         """Forgets the slot's hidden state."""
-        self._is_ready[slot] = False
+        self._last.forget(slot)
 
     def propose(self, rows: DraftRows) -> Proposal:
         """Drafts for the rows that have emitted something."""
-        limits = torch.where(self._is_ready[rows.slots], rows.limits, 0)
-        logits = self._heads(self._hidden[rows.slots])
+        limits = torch.where(self._last.is_known(rows.slots), rows.limits, 0)
+        logits = self._heads(self._last.read(rows.slots))
         growth = Growth(self._shape, len(rows.slots), rows.slots.device)
         for depth in range(1, min(self.max_depth, rows.width) + 1):
             level = draft_level(
@@ -59,15 +57,7 @@ class MedusaDrafter:
         """Keeps the hidden state that the last emitted token came from."""
         if step.features is None:
             raise ValueError("Medusa heads need the target's hidden states")
-        rows, verdict = step.rows, step.verdict
-        accepted = verdict.num_accepted
-        last = accepted
-        if verdict.path is not None and verdict.path.shape[1]:
-            deepest = verdict.path.gather(1, (accepted - 1).clamp(min=0)[:, None])[:, 0]
-            last = torch.where(accepted > 0, deepest + 1, 0)
-        place = step.tokens.starts[:-1] + rows.num_known_tokens - 1 + last
-        hidden = step.features[place.clamp(0, step.tokens.size - 1)]
-        has_emitted = step.num_emitted > 0
-        kept = self._hidden[rows.slots]
-        self._hidden.index_copy_(0, rows.slots, torch.where(has_emitted[:, None], hidden, kept))
-        self._is_ready.index_copy_(0, rows.slots, self._is_ready[rows.slots] | has_emitted)
+        rows = step.rows
+        row = torch.arange(len(rows.slots), device=rows.slots.device)
+        last = step.find_tokens(row, rows.num_known_tokens + step.verdict.num_accepted - 1)
+        self._last.keep(rows.slots, step.features[last], step.num_emitted > 0)

@@ -1,5 +1,7 @@
 """Drafts of several drafters as those of one step."""
 
+from dataclasses import replace
+
 import torch
 
 from optimist_worker.core.drafts import Drafts
@@ -21,17 +23,15 @@ def spread(proposal: Proposal, rows: torch.Tensor, num_rows: int) -> Proposal:
         shape = (num_rows, *values.shape[1:])
         return values.new_full(shape, empty).index_copy_(0, rows, values)
 
-    return Proposal(
-        Drafts(
-            token_ids=place(drafts.token_ids),
-            num_tokens=place(drafts.num_tokens),
-            sources=place(drafts.sources),
-            parents=None if drafts.parents is None else place(drafts.parents, -1),
-            max_siblings=drafts.max_siblings,
-            probabilities=None if drafts.probabilities is None else place(drafts.probabilities),
-        ),
-        None if proposal.fed is None else place(proposal.fed, -1),
+    placed = replace(
+        drafts,
+        token_ids=place(drafts.token_ids),
+        num_tokens=place(drafts.num_tokens),
+        sources=place(drafts.sources),
+        parents=None if drafts.parents is None else place(drafts.parents, -1),
+        probabilities=None if drafts.probabilities is None else place(drafts.probabilities),
     )
+    return Proposal(placed, None if proposal.fed is None else place(proposal.fed, -1))
 
 
 def merge(windows: Drafts, proposal: Proposal) -> Proposal:
@@ -73,18 +73,13 @@ def trim(proposal: Proposal, width: int) -> Proposal:
     drafts = proposal.drafts
     if drafts.width <= width:
         return proposal
-    return Proposal(
-        Drafts(
-            token_ids=drafts.token_ids[:, :width],
-            num_tokens=drafts.num_tokens,
-            sources=drafts.sources,
-            parents=None if drafts.parents is None else drafts.parents[:, :width],
-            max_siblings=drafts.max_siblings,
-            probabilities=None if drafts.probabilities is None else drafts.probabilities[:, :width],
-            is_certain=drafts.is_certain,
-        ),
-        None if proposal.fed is None else proposal.fed[:, :width],
+    trimmed = replace(
+        drafts,
+        token_ids=drafts.token_ids[:, :width],
+        parents=None if drafts.parents is None else drafts.parents[:, :width],
+        probabilities=None if drafts.probabilities is None else drafts.probabilities[:, :width],
     )
+    return Proposal(trimmed, None if proposal.fed is None else proposal.fed[:, :width])
 
 
 def _parents(drafts: Drafts) -> torch.Tensor:
