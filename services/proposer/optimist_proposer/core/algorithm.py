@@ -1,49 +1,50 @@
-"""What an algorithm decides: where the cursor stands after new tokens."""
+"""What an algorithm is: it reads the sources once, then follows outputs and says how they go on."""
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Set
-from dataclasses import dataclass
 
-from optimist_proposer.core.cursor import Cursor
-from optimist_proposer.core.prediction import Prediction
+from optimist_proposer.core.draft import Draft
+from optimist_proposer.core.sources import Sources
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What one observation brought about."""
+class Follower(ABC):
+    """Follows the output of one request.
 
-    num_lines: int
-    """Output lines it completed, as far as they were counted."""
-    num_alignments: int
-    """Times the place in the prediction was searched for."""
-    num_losses: int
-    """Times the place was lost."""
+    What it proposes depends on the sources and the output alone, not on how the output was divided
+    into observations or on what was proposed before: any replica that is told the same output
+    proposes the same.
+    """
+
+    @abstractmethod
+    def observe(self, token_ids: "array[int]") -> None:
+        """Takes the output tokens behind those already observed [num_tokens]."""
+
+    @abstractmethod
+    def propose(self, max_tokens: int, min_value: float) -> Draft:
+        """Returns how the output is expected to go on; changes nothing.
+
+        Args:
+            max_tokens: Most nodes, at least 1.
+            min_value: Least value of a node, 0 for all.
+        """
+
+
+class Reference(ABC):
+    """Sources in the form that an algorithm searches; requests with the same sources share it."""
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Memory it takes, in bytes, roughly."""
+
+    @abstractmethod
+    def follow(self) -> Follower:
+        """Begins to follow an output from its first token on."""
 
 
 class Algorithm(ABC):
-    """Moves cursors. Holds no state of any request, so that it serves all of them."""
-
-    def __init__(self, newline_token_ids: Set[int]) -> None:
-        self._newline_token_ids = newline_token_ids
-
-    def prepare(self, token_ids: "array[int]") -> Prediction:
-        """Returns the prediction in the form that `observe` takes."""
-        return Prediction(token_ids, self._newline_token_ids)
+    """Makes references. Holds no state of any request, so that it serves all of them."""
 
     @abstractmethod
-    def observe(self, prediction: Prediction, cursor: Cursor, token_ids: "array[int]") -> Progress:
-        """Moves the cursor past new output tokens.
-
-        A fold over the tokens: observing them at once or in parts leaves the same cursor.
-
-        Args:
-            prediction: What `prepare` returned for the request.
-            cursor: Changed in place: epoch, num_known, offset and what serves to find the place
-                again.
-            token_ids: The output tokens behind those already observed, [num_tokens].
-        """
-
-    def reach(self, prediction: Prediction, cursor: Cursor) -> int:
-        """Returns how many tokens ahead of the cursor are worth proposing, at least 1."""
-        return max(1, len(prediction.token_ids))
+    def prepare(self, sources: Sources) -> Reference:
+        """Returns the sources in the form that followers search."""

@@ -35,7 +35,9 @@ class _DraftSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DraftSour
     DRAFT_SOURCE_EAGLE: _DraftSource.ValueType  # 5
     """An EAGLE head."""
     DRAFT_SOURCE_NGRAM: _DraftSource.ValueType  # 6
-    """The request's own text, prompt and output, where its last tokens occur before."""
+    """The request's own text, prompt and output, where its last tokens occur before, or what a proposer has
+    learned from it.
+    """
 
 class DraftSource(_DraftSource, metaclass=_DraftSourceEnumTypeWrapper):
     """Where a draft came from."""
@@ -53,5 +55,7 @@ DRAFT_SOURCE_MEDUSA: DraftSource.ValueType  # 4
 DRAFT_SOURCE_EAGLE: DraftSource.ValueType  # 5
 """An EAGLE head."""
 DRAFT_SOURCE_NGRAM: DraftSource.ValueType  # 6
-"""The request's own text, prompt and output, where its last tokens occur before."""
+"""The request's own text, prompt and output, where its last tokens occur before, or what a proposer has
+learned from it.
+"""
 Global___DraftSource: _TypeAlias = DraftSource  # noqa: Y015

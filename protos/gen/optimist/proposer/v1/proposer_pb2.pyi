@@ -66,19 +66,31 @@ class Open(_message.Message):
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     PREDICTED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    NUM_PREDICTED_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifies the request."""
     predicted_token_ids: _builtins.bytes
-    """The predicted tokens, little-endian int32 [num_predicted_tokens]."""
+    """The predicted tokens, little-endian int32; of several predictions one after the other."""
+    num_predicted_tokens: _builtins.bytes
+    """Number of tokens of each prediction, little-endian int32; empty for one prediction."""
+    prompt_token_ids: _builtins.bytes
+    """The end of the prompt, as much of it as is worth a look; the answer may repeat it."""
+    tenant: _builtins.str
+    """Whose request it is: what is kept of predictions is kept apart for each tenant. At most 256 bytes."""
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         predicted_token_ids: _builtins.bytes = ...,
+        num_predicted_tokens: _builtins.bytes = ...,
+        prompt_token_ids: _builtins.bytes = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["predicted_token_ids", b"predicted_token_ids", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_predicted_tokens", b"num_predicted_tokens", "predicted_token_ids", b"predicted_token_ids", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -121,6 +133,7 @@ class ProposeResponse(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     WINDOWS_FIELD_NUMBER: _builtins.int
     GAPS_FIELD_NUMBER: _builtins.int
+    REFUSALS_FIELD_NUMBER: _builtins.int
     batch: _builtins.int
     """Number of the batch."""
     @_builtins.property
@@ -133,16 +146,21 @@ class ProposeResponse(_message.Message):
     def gaps(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gap]:
         """Observations that could not be applied, and what would mend it."""
 
+    @_builtins.property
+    def refusals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refusal]:
+        """Requests that are followed no longer, though they go on."""
+
     def __init__(
         self,
         *,
         batch: _builtins.int = ...,
         windows: _abc.Iterable[Global___Window] | None = ...,
         gaps: _abc.Iterable[Global___Gap] | None = ...,
+        refusals: _abc.Iterable[Global___Refusal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "gaps", b"gaps", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "gaps", b"gaps", "refusals", b"refusals", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -150,77 +168,53 @@ Global___ProposeResponse: _TypeAlias = ProposeResponse  # noqa: Y015
 
 @_typing.final
 class Window(_message.Message):
-    """The expected continuation of one request."""
+    """The expected continuations of one request: a tree of tokens, the likeliest nodes first. Any number of
+    nodes from the front is a tree too. A window with a larger base replaces one with a smaller.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    EPOCH_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
-    PREDICTION_OFFSET_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    ALTERNATIVES_FIELD_NUMBER: _builtins.int
+    PARENTS_FIELD_NUMBER: _builtins.int
+    PREDICTION_POSITIONS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifies the request."""
-    epoch: _builtins.int
-    """Counts re-alignments of this request; a larger epoch replaces a smaller one."""
     base: _builtins.int
-    """Output position of the first of token_ids."""
-    prediction_offset: _builtins.int
-    """Position in the prediction of the first of token_ids."""
+    """Output position of the tokens that have no parent: the number of output tokens known to the replica."""
     token_ids: _builtins.bytes
-    """Expected tokens, little-endian int32; empty when the cursor is lost or the prediction used up."""
-    @_builtins.property
-    def alternatives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alternative]:
-        """Other continuations, most likely first."""
-
+    """Expected tokens, little-endian int32 [num_nodes]; empty when nothing is expected."""
+    parents: _builtins.bytes
+    """Index of the node that each node comes behind, -1 for none; less than its own index [num_nodes]. Empty
+    for a chain.
+    """
+    prediction_positions: _builtins.bytes
+    """Position in the predictions, counted through all of them, that each node was read from; -1 for one
+    that was not read from a prediction as it stands [num_nodes].
+    """
+    values: _builtins.bytes
+    """Chance that the node and all before it are what the output goes on with, little-endian float32, never
+    rising [num_nodes].
+    """
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
-        epoch: _builtins.int = ...,
         base: _builtins.int = ...,
-        prediction_offset: _builtins.int = ...,
         token_ids: _builtins.bytes = ...,
-        alternatives: _abc.Iterable[Global___Alternative] | None = ...,
+        parents: _builtins.bytes = ...,
+        prediction_positions: _builtins.bytes = ...,
+        values: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "base", b"base", "epoch", b"epoch", "prediction_offset", b"prediction_offset", "request_id", b"request_id", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "parents", b"parents", "prediction_positions", b"prediction_positions", "request_id", b"request_id", "token_ids", b"token_ids", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Window: _TypeAlias = Window  # noqa: Y015
-
-@_typing.final
-class Alternative(_message.Message):
-    """A continuation that departs from a window."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OFFSET_FIELD_NUMBER: _builtins.int
-    PREDICTION_OFFSET_FIELD_NUMBER: _builtins.int
-    TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    offset: _builtins.int
-    """Index in the window's token_ids of the token in whose place token_ids begins."""
-    prediction_offset: _builtins.int
-    """Position in the prediction of the first of token_ids."""
-    token_ids: _builtins.bytes
-    """The tokens, the first one different from the window's."""
-    def __init__(
-        self,
-        *,
-        offset: _builtins.int = ...,
-        prediction_offset: _builtins.int = ...,
-        token_ids: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "prediction_offset", b"prediction_offset", "token_ids", b"token_ids"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Alternative: _TypeAlias = Alternative  # noqa: Y015
 
 @_typing.final
 class Gap(_message.Message):
@@ -247,3 +241,29 @@ class Gap(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Gap: _TypeAlias = Gap  # noqa: Y015
+
+@_typing.final
+class Refusal(_message.Message):
+    """The replica will not follow a request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Identifies the request."""
+    reason: _builtins.str
+    """Which limit it exceeds, one sentence that names the field."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Refusal: _TypeAlias = Refusal  # noqa: Y015

@@ -224,6 +224,7 @@ class Add(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_PREDICTED_TOKENS_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream; chosen by the gateway, not used twice."""
     request_id: _builtins.str
@@ -231,7 +232,7 @@ class Add(_message.Message):
     prompt_token_ids: _builtins.bytes
     """The prompt."""
     predicted_token_ids: _builtins.bytes
-    """The expected answer; empty without a prediction."""
+    """The expected answer, or several of them one after the other; empty without a prediction."""
     max_tokens: _builtins.int
     """Most tokens to generate, at least 1."""
     stop_token_ids: _builtins.bytes
@@ -241,9 +242,13 @@ class Add(_message.Message):
     priority: _builtins.int
     """How urgent the request is, if the scheduler's policy goes by priority: the smaller, the sooner."""
     cache_salt: _builtins.str
-    """Separates prefix caches: only requests of the same salt share blocks. At most 256 bytes."""
+    """Separates tenants: only requests of the same salt share blocks of the prefix cache, and what proposers
+    keep of predictions. At most 256 bytes.
+    """
     max_draft_tokens: _builtins.int
     """Most drafts per pass for this request; absent for the scheduler's own limit, 0 for no speculation."""
+    num_predicted_tokens: _builtins.bytes
+    """Number of tokens of each prediction; empty for one prediction."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """How logits become tokens."""
@@ -262,10 +267,11 @@ class Add(_message.Message):
         priority: _builtins.int = ...,
         cache_salt: _builtins.str = ...,
         max_draft_tokens: _builtins.int | None = ...,
+        num_predicted_tokens: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "max_draft_tokens", b"max_draft_tokens", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "handle", b"handle", "max_draft_tokens", b"max_draft_tokens", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "predicted_token_ids", b"predicted_token_ids", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "handle", b"handle", "max_draft_tokens", b"max_draft_tokens", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_predicted_tokens", b"num_predicted_tokens", "predicted_token_ids", b"predicted_token_ids", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015

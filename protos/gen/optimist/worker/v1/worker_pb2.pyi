@@ -239,8 +239,9 @@ Global___Admission: _TypeAlias = Admission  # noqa: Y015
 
 @_typing.final
 class Window(_message.Message):
-    """Tokens that the output is expected to go on with. The worker drafts from it at its own true position, as
-    long as what was emitted since `base` equals the window's tokens.
+    """What the output is expected to go on with: a tree of tokens, the likeliest nodes first. The worker drafts
+    from it at its own true position, as long as what was emitted since `base` is a path of the tree: the
+    first nodes of those that come behind that path, as many as the plan allows.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -248,58 +249,32 @@ class Window(_message.Message):
     SLOT_FIELD_NUMBER: _builtins.int
     BASE_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    ALTERNATIVES_FIELD_NUMBER: _builtins.int
+    PARENTS_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
     """Slot the window is for."""
     base: _builtins.int
-    """Output position (0 is the first generated token) of the window's first token."""
+    """Output position (0 is the first generated token) of the tokens that have no parent."""
     token_ids: _builtins.bytes
-    """The expected tokens."""
-    @_builtins.property
-    def alternatives(self) -> _containers.RepeatedCompositeFieldContainer[Global___Alternative]:
-        """Other continuations, most likely first; verified beside the window as branches of a tree."""
-
+    """The expected tokens [num_nodes]."""
+    parents: _builtins.bytes
+    """Index of the node that each node comes behind, -1 for none; less than its own index [num_nodes]. Empty
+    for a chain.
+    """
     def __init__(
         self,
         *,
         slot: _builtins.int = ...,
         base: _builtins.int = ...,
         token_ids: _builtins.bytes = ...,
-        alternatives: _abc.Iterable[Global___Alternative] | None = ...,
+        parents: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "base", b"base", "slot", b"slot", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "parents", b"parents", "slot", b"slot", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Window: _TypeAlias = Window  # noqa: Y015
-
-@_typing.final
-class Alternative(_message.Message):
-    """A continuation that departs from a window."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OFFSET_FIELD_NUMBER: _builtins.int
-    TOKEN_IDS_FIELD_NUMBER: _builtins.int
-    offset: _builtins.int
-    """Index in the window's token_ids of the token in whose place token_ids begins."""
-    token_ids: _builtins.bytes
-    """The tokens, the first one different from the window's."""
-    def __init__(
-        self,
-        *,
-        offset: _builtins.int = ...,
-        token_ids: _builtins.bytes = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "token_ids", b"token_ids"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Alternative: _TypeAlias = Alternative  # noqa: Y015
 
 @_typing.final
 class ExecuteResponse(_message.Message):
