@@ -1,24 +1,31 @@
 from array import array
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.algorithm import Progress
-from optimist_proposer.core.cursor import LOST, Cursor
-from optimist_proposer.core.line import LineAlgorithm
+from optimist_proposer.core.draft import Draft
+from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower
 from optimist_proposer.core.lines import INT32
-from tests.proposer.text import NEWLINES, num_passes, observed, texts, tokens
+from optimist_proposer.core.sources import Sources
+from tests.proposer.text import NEWLINES, as_text, followed, num_passes, texts, tokens
 
 LINE = LineAlgorithm(NEWLINES)
 POEM = "one\ntwo\nthree\nfour\nfive\n"
 
 
-def expected_next(predicted: str, output: str) -> str | None:
-    """Returns what is expected behind `output`; None when the cursor is lost."""
-    cursor = observed(LINE, predicted, output)
-    return None if cursor.offset == LOST else predicted[cursor.offset :]
+def observed(predicted: str | list[str], output: str) -> LineFollower:
+    follower = followed(LINE, predicted, output)
+    assert isinstance(follower, LineFollower)
+    return follower
+
+
+def expected_next(predicted: str | list[str], output: str) -> str | None:
+    """Returns what is expected behind `output`; None when the place is lost."""
+    follower = observed(predicted, output)
+    draft = follower.propose(1000, 0.0)
+    assert follower.place != LOST or draft == Draft()
+    return None if follower.place == LOST else as_text(draft.token_ids)
 
 
 def test_first_token_is_first_of_prediction() -> None:
@@ -28,12 +35,11 @@ def test_first_token_is_first_of_prediction() -> None:
 
 def test_nothing_matches() -> None:
     assert expected_next(POEM, "x\ny\nz\n") is None
-    assert observed(LINE, POEM, "x\ny\nz\n").epoch == 0
 
 
 def test_exact_to_the_end() -> None:
-    cursor = observed(LINE, POEM, POEM)
-    assert (cursor.offset, cursor.epoch) == (len(POEM), 0)
+    follower = observed(POEM, POEM)
+    assert (follower.place, follower.num_losses) == (len(POEM), 0)
 
 
 def test_output_longer_than_prediction_loses() -> None:
@@ -73,14 +79,11 @@ def test_line_written_twice() -> None:
 
 def test_offset_is_a_place_in_the_prediction_not_the_length_of_the_output() -> None:
     output = "one\na long line that is new\ntwo\n"
-    cursor = observed(LINE, POEM, output)
-    assert cursor.offset == len("one\ntwo\n")
-    assert cursor.num_known == len(output)
+    assert observed(POEM, output).place == len("one\ntwo\n")
 
 
 def test_partial_line_matches() -> None:
-    cursor = observed(LINE, POEM, "one\nTWO\nthree\nfou")
-    assert cursor.offset == POEM.index("r\nfive")
+    assert observed(POEM, "one\nTWO\nthree\nfou").place == POEM.index("r\nfive")
 
 
 def test_partial_line_differs() -> None:
@@ -89,7 +92,7 @@ def test_partial_line_differs() -> None:
 
 def test_divergence_and_later_lines_in_one_observation() -> None:
     assert expected_next(POEM, "one\nTWO\nthree\nFOUR\nfive\n") == ""
-    assert observed(LINE, POEM, "one\nTWO\nthree\nFOUR\nfive\n").epoch == 2
+    assert observed(POEM, "one\nTWO\nthree\nFOUR\nfive\n").num_losses == 2
 
 
 def test_rename_everywhere_stays_lost_where_it_occurs() -> None:
@@ -146,58 +149,41 @@ def test_newline_in_the_middle_of_a_token_ends_the_line() -> None:
 
 
 def test_alignment_is_tried_only_when_a_line_is_completed() -> None:
-    prediction, cursor = LINE.prepare(tokens(POEM)), Cursor()
-    assert LINE.observe(prediction, cursor, tokens("one\n")) == Progress(1, 0, 0)
-    assert LINE.observe(prediction, cursor, tokens("TW")) == Progress(0, 0, 1)
-    assert LINE.observe(prediction, cursor, tokens("O")) == Progress(0, 0, 0)
-    assert LINE.observe(prediction, cursor, tokens("\n")) == Progress(1, 1, 0)
-    assert LINE.observe(prediction, cursor, tokens("thre")) == Progress(0, 0, 0)
-    assert LINE.observe(prediction, cursor, tokens("e\nfour\n")) == Progress(2, 1, 0)
+    follower = LINE.prepare(Sources([tokens(POEM)])).follow()
+    steps = [("one\n", 0), ("TW", 0), ("O", 0), ("\n", 1), ("thre", 1), ("e\nfour\n", 2)]
+    for output, num_alignments in steps:
+        follower.observe(tokens(output))
+        assert follower.num_alignments == num_alignments
 
 
 def test_long_line_while_lost_takes_no_more_room_than_the_longest_predicted() -> None:
-    cursor = observed(LINE, POEM, "x" * 10_000)
-    assert len(cursor.tail) == len("three\n") + 1
-    assert observed(LINE, POEM, "x" * 10_000 + "\ntwo\n").offset == len("one\ntwo\n")
-
-
-@given(texts, texts, st.lists(st.integers(0, 40), max_size=5))
-def test_division_into_observations_does_not_matter(
-    predicted: str, output: str, cuts: list[int]
-) -> None:
-    prediction, cursor = LINE.prepare(tokens(predicted)), Cursor()
-    edges = sorted({0, len(output), *(cut for cut in cuts if cut < len(output))})
-    for start, end in pairwise(edges):
-        LINE.observe(prediction, cursor, tokens(output[start:end]))
-    assert cursor == observed(LINE, predicted, output)
+    assert len(observed(POEM, "x" * 10_000).tail) == len("three\n") + 1
+    assert observed(POEM, "x" * 10_000 + "\ntwo\n").place == len("one\ntwo\n")
 
 
 @given(texts, st.integers(0, 40))
 def test_exact_prediction_is_never_lost(text: str, length: int) -> None:
     output = text[:length]
-    cursor = observed(LINE, text, output)
-    assert (cursor.offset, cursor.epoch) == (len(output), 0)
+    follower = observed(text, output)
+    assert (follower.place, follower.num_losses) == (len(output), 0)
 
 
 @given(texts, texts)
-def test_alignments_and_epochs_are_at_most_the_completed_lines(predicted: str, output: str) -> None:
-    prediction, cursor = LINE.prepare(tokens(predicted)), Cursor()
-    progress = LINE.observe(prediction, cursor, tokens(output))
+def test_alignments_are_at_most_the_completed_lines(predicted: str, output: str) -> None:
+    follower = observed(predicted, output)
     num_lines = output.count("\n") + output.count("§")
-    assert progress.num_lines == num_lines
-    assert cursor.epoch <= progress.num_alignments <= num_lines
-    assert progress.num_losses <= cursor.epoch + 1
+    assert follower.num_losses - 1 <= follower.num_alignments <= num_lines
 
 
 @given(texts, texts)
 def test_aligned_means_the_current_line_equals_the_predicted_one(
     predicted: str, output: str
 ) -> None:
-    cursor = observed(LINE, predicted, output)
-    if cursor.offset == LOST:
+    follower = observed(predicted, output)
+    if follower.place == LOST:
         return
     current = output[max(output.rfind("\n"), output.rfind("§")) + 1 :]
-    assert predicted[: cursor.offset].endswith(current)
+    assert predicted[: follower.place].endswith(current)
 
 
 DISTINCT = [f"line {number}\n" for number in range(8)]
@@ -220,15 +206,38 @@ def test_one_edited_line_costs_no_more_than_the_next_common_line(
 def test_passes_on_an_example_edit() -> None:
     predicted = "def area(w, h):\n    return w * h\n\n\ndef main():\n    print(area(2, 3))\n"
     output = predicted.replace("w * h", "h * w")
-    assert num_passes(LINE, predicted, predicted, 64) == 2
-    passes = num_passes(LINE, predicted, output, 64)
+    assert num_passes(LINE, tokens(predicted), tokens(predicted), 64) == 2
+    passes = num_passes(LINE, tokens(predicted), tokens(output), 64)
     # One for the head, one per token from the change to the end of the next line, one for the tail.
     assert passes == 1 + len(" * w\n\n") + 1
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_prediction_of_many_equal_lines(size: int) -> None:
-    cursor, prediction = Cursor(), LINE.prepare(array(INT32, [ord("\n")] * 500))
+    follower = LINE.prepare(Sources([array(INT32, [ord("\n")] * 500)])).follow()
     for _ in range(500 // size):
-        LINE.observe(prediction, cursor, array(INT32, [ord("\n")] * size))
-    assert cursor.offset == 500 // size * size
+        follower.observe(array(INT32, [ord("\n")] * size))
+    assert follower.place == 500 // size * size
+
+
+def test_second_prediction_is_found_by_its_lines() -> None:
+    predictions = ["one\ntwo", "three\nfour\nfive\n", ""]
+    assert expected_next(predictions, "") == "one\ntwo"
+    assert expected_next(predictions, "three\n") == "four\nfive\n"
+    assert expected_next(predictions, "three\nfour\nfive\n") == ""
+    assert expected_next(predictions, "two\n") is None
+    assert expected_next([], "one\n") is None
+
+
+def test_prompt_is_no_prediction() -> None:
+    follower = LINE.prepare(Sources([tokens("one\n")], tokens("two\nthree\n"))).follow()
+    follower.observe(tokens("two\n"))
+    assert follower.place == LOST
+
+
+def test_evidence_is_what_matched_since_the_line_began() -> None:
+    follower = observed(POEM, "x\none\ntw")
+    values = follower.propose(2, 0.0).values
+    assert list(values) == pytest.approx([6 / 7, 6 / 8])
+    assert list(follower.propose(9, 0.0).positions) == list(range(6, 15))
+    assert len(follower.propose(64, 0.5)) == 6

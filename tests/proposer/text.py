@@ -4,10 +4,10 @@ from array import array
 
 from hypothesis import strategies as st
 
-from optimist_proposer.core.algorithm import Algorithm
-from optimist_proposer.core.cursor import Cursor
+from optimist_proposer.core.algorithm import Algorithm, Follower
+from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.window import Window, next_window
+from optimist_proposer.core.sources import Sources
 
 NEWLINE_INDENT = 1000
 """The token whose text is a newline and two spaces; written § in these tests."""
@@ -26,42 +26,44 @@ def as_text(token_ids: "array[int]") -> str:
     return "".join("§" if token == NEWLINE_INDENT else chr(token) for token in token_ids)
 
 
-def observed(algorithm: Algorithm, predicted: str, output: str) -> Cursor:
-    """Returns the cursor after all of `output` in one observation."""
-    cursor = Cursor()
-    algorithm.observe(algorithm.prepare(tokens(predicted)), cursor, tokens(output))
-    return cursor
+def followed(algorithm: Algorithm, predicted: str | list[str], output: str) -> Follower:
+    """Returns a follower that observed all of `output` at once."""
+    predictions = [predicted] if isinstance(predicted, str) else predicted
+    follower = algorithm.prepare(Sources([tokens(text) for text in predictions])).follow()
+    follower.observe(tokens(output))
+    return follower
 
 
-def num_passes(algorithm: Algorithm, predicted: str, output: str, num_drafts: int) -> int:
-    """Counts the passes of a target that emits `output` and verifies `num_drafts` a pass.
+def expected_text(
+    algorithm: Algorithm, predicted: str | list[str], output: str, max_tokens: int = 1000
+) -> str:
+    """Returns the text of the likeliest path behind `output`."""
+    draft = followed(algorithm, predicted, output).propose(max_tokens, 0.0)
+    return as_text(array(INT32, [draft.token_ids[node] for node in first_path(draft)]))
 
-    The target keeps the last window it was sent and drafts from it at its own position.
-    """
-    prediction = algorithm.prepare(tokens(predicted))
-    truth = tokens(output)
-    cursor = Cursor()
-    window = next_window(prediction, cursor, algorithm.reach(prediction, cursor))
-    assert window is not None
+
+def first_path(draft: Draft) -> list[int]:
+    """Returns the nodes from the first root on, always to the first child."""
+    path: list[int] = []
+    for node, parent in enumerate(draft.parents):
+        if parent == (path[-1] if path else NO_PARENT):
+            path.append(node)
+    return path
+
+
+def num_passes(
+    algorithm: Algorithm, predicted: "array[int]", truth: "array[int]", num_drafts: int
+) -> int:
+    """Counts the passes of a target that emits `truth` and verifies `num_drafts` nodes a pass."""
+    follower = algorithm.prepare(Sources([predicted])).follow()
     position = passes = 0
     while position < len(truth):
-        drafts = _drafts(window, position, num_drafts)
-        accepted = 0
-        while (
-            accepted < len(drafts)
-            and drafts[accepted : accepted + 1]
-            == truth[position + accepted : position + accepted + 1]
-        ):
-            accepted += 1
-        emitted = truth[position : position + accepted + 1]
-        algorithm.observe(prediction, cursor, emitted)
-        reach = algorithm.reach(prediction, cursor)
-        window = next_window(prediction, cursor, reach) or window
-        position += len(emitted)
+        draft = follower.propose(num_drafts, 0.0)
+        node, end = NO_PARENT, position
+        for index, parent in enumerate(draft.parents):
+            if parent == node and end < len(truth) and draft.token_ids[index] == truth[end]:
+                node, end = index, end + 1
+        follower.observe(truth[position : end + 1])
+        position = end + 1
         passes += 1
     return passes
-
-
-def _drafts(window: Window, position: int, num_drafts: int) -> "array[int]":
-    start = position - window.base
-    return window.token_ids[start : start + num_drafts]

@@ -1,24 +1,69 @@
-"""Follows the prediction until the first difference, and is silent from there on."""
+"""Follows a prediction until the first difference, and is silent from there on.
+
+Of several predictions the first counts that the output has not left yet.
+"""
 
 from array import array
 
-from optimist_proposer.core.algorithm import Algorithm, Progress
-from optimist_proposer.core.cursor import LOST, Cursor
-from optimist_proposer.core.follow import num_following
-from optimist_proposer.core.prediction import Prediction
+from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
+from optimist_proposer.core.chain import START_EVIDENCE, copied
+from optimist_proposer.core.draft import Draft
+from optimist_proposer.core.sources import SEPARATOR, Sources
 
 
 class ExactAlgorithm(Algorithm):
     """The baseline: what a prediction is worth without re-alignment."""
 
-    def observe(self, prediction: Prediction, cursor: Cursor, token_ids: "array[int]") -> Progress:
-        """See `Algorithm.observe`."""
-        cursor.num_known += len(token_ids)
-        if cursor.offset == LOST:
-            return Progress(0, 0, 0)
-        count = num_following(prediction, cursor.offset, token_ids, 0)
-        if count == len(token_ids):
-            cursor.offset += count
-            return Progress(0, 0, 0)
-        cursor.offset = LOST
-        return Progress(0, 0, 1)
+    def prepare(self, sources: Sources) -> "ExactReference":
+        """See `Algorithm.prepare`."""
+        return ExactReference(sources)
+
+
+class ExactReference(Reference):
+    """The sources and where each prediction begins."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        predicted = sources.token_ids[: sources.num_predicted]
+        ends = [place for place, token in enumerate(predicted) if token == SEPARATOR]
+        self.starts = tuple([0, *(end + 1 for end in ends[:-1])] if ends else ())
+
+    @property
+    def num_bytes(self) -> int:
+        """See `Reference.num_bytes`."""
+        return 512 + 8 * (len(self.sources.token_ids) + len(self.starts))
+
+    def follow(self) -> "ExactFollower":
+        """See `Reference.follow`."""
+        return ExactFollower(self)
+
+
+class ExactFollower(Follower):
+    """Knows how long the output is and which predictions it has not left."""
+
+    __slots__ = ("_num_known", "_sources", "_starts")
+
+    def __init__(self, reference: ExactReference) -> None:
+        self._sources = reference.sources
+        self._starts = reference.starts
+        self._num_known = 0
+
+    def observe(self, token_ids: "array[int]") -> None:
+        """See `Follower.observe`."""
+        places = [start + self._num_known for start in self._starts]
+        predicted = self._sources.token_ids
+        # What is left stays out: a separator equals no token, so no copy runs across one.
+        self._starts = tuple(
+            start
+            for start, place in zip(self._starts, places, strict=True)
+            if predicted[place : place + len(token_ids)] == token_ids
+        )
+        self._num_known += len(token_ids)
+
+    def propose(self, max_tokens: int, min_value: float) -> Draft:
+        """See `Follower.propose`."""
+        if not self._starts:
+            return Draft()
+        place = self._starts[0] + self._num_known
+        evidence = START_EVIDENCE + self._num_known
+        return copied(self._sources, place, evidence, max_tokens, min_value)

@@ -12,100 +12,171 @@ The algorithm of the project's founding document, exact in three points that it 
   the prediction up to that line is longest; among these, the first that is not before the line
   where the cursor was lost, since output rarely goes back; if all are before it, the last.
 - Without such a line the cursor stays lost until the next line is completed.
+
+Several predictions are searched as one; the cursor begins at the first.
 """
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from rapidfuzz.distance import LCSseq
 
-from optimist_proposer.core.algorithm import Algorithm, Progress
-from optimist_proposer.core.cursor import LOST, Cursor
-from optimist_proposer.core.follow import num_following
-from optimist_proposer.core.lines import end_of_line
-from optimist_proposer.core.prediction import Prediction
+from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
+from optimist_proposer.core.chain import START_EVIDENCE, copied
+from optimist_proposer.core.draft import Draft
+from optimist_proposer.core.line_index import LineIndex
+from optimist_proposer.core.lines import INT32, end_of_line
+from optimist_proposer.core.sources import Sources
+
+LOST = -1
+"""Place of a follower that does not know where the output stands."""
 
 
 class LineAlgorithm(Algorithm):
     """Re-anchors at completed lines."""
 
-    def observe(self, prediction: Prediction, cursor: Cursor, token_ids: "array[int]") -> Progress:
-        """See `Algorithm.observe`."""
-        cursor.num_known += len(token_ids)
-        num_lines = num_alignments = num_losses = position = 0
+    def __init__(self, newline_token_ids: Set[int]) -> None:
+        """Takes the tokens that end a line."""
+        self._newline_token_ids = newline_token_ids
+
+    def prepare(self, sources: Sources) -> "LineReference":
+        """See `Algorithm.prepare`."""
+        return LineReference(sources, self._newline_token_ids)
+
+
+class LineReference(Reference):
+    """The sources and the lines of the predictions."""
+
+    def __init__(self, sources: Sources, newline_token_ids: Set[int]) -> None:
+        self.sources = sources
+        self.newline_token_ids = newline_token_ids
+        self.lines = LineIndex(sources, newline_token_ids)
+
+    @property
+    def num_bytes(self) -> int:
+        """See `Reference.num_bytes`."""
+        return 512 + 8 * len(self.sources.token_ids) + self.lines.num_bytes
+
+    def follow(self) -> "LineFollower":
+        """See `Reference.follow`."""
+        return LineFollower(self)
+
+
+class LineFollower(Follower):
+    """The cursor of the founding document.
+
+    Attributes:
+        place: Place in the sources of the next output token; LOST if unknown.
+        num_alignments: How often it searched for its place.
+        num_losses: How often it lost it.
+        tail: While lost, the current output line as far as it may equal a predicted one.
+    """
+
+    __slots__ = (
+        "_completed",
+        "_index",
+        "_line",
+        "_newline_token_ids",
+        "_sources",
+        "_trusted_from",
+        "num_alignments",
+        "num_losses",
+        "place",
+        "tail",
+    )
+
+    def __init__(self, reference: LineReference) -> None:
+        self._sources = reference.sources
+        self._index = reference.lines
+        self._newline_token_ids = reference.newline_token_ids
+        self.num_alignments = self.num_losses = 0
+        self.place = 0 if reference.sources.num_predicted else LOST
+        # Predicted line where it stands, or stood when it was lost.
+        self._line = 0
+        # The completed output lines that are predicted ones, as `LineIndex.identities`.
+        self._completed = array(INT32)
+        self.tail = array(INT32)
+        self._trusted_from = -START_EVIDENCE
+
+    def observe(self, token_ids: "array[int]") -> None:
+        """See `Follower.observe`."""
+        position = 0
         while position < len(token_ids):
-            if cursor.offset != LOST:
-                count = num_following(prediction, cursor.offset, token_ids, position)
-                num_lines += _advance(prediction, cursor, count)
+            if self.place != LOST:
+                count = self._num_following(token_ids, position)
+                self._advance(count)
                 position += count
                 if position < len(token_ids):
-                    _lose(prediction, cursor)
-                    num_losses += 1
+                    self._lose()
                 continue
             end = end_of_line(token_ids, position, self._newline_token_ids)
             stop = end if end >= 0 else len(token_ids)
-            _extend_line(prediction, cursor, token_ids[position:stop])
+            # A line longer than every predicted one equals none; what is beyond need not be kept.
+            room = self._index.longest_line + 1 - len(self.tail)
+            self.tail.extend(token_ids[position:stop][: max(room, 0)])
             position = stop
             if end >= 0:
-                _complete_line(prediction, cursor)
-                num_lines += 1
-                num_alignments += 1
-        return Progress(num_lines, num_alignments, num_losses)
+                self._complete_line()
 
+    def propose(self, max_tokens: int, min_value: float) -> Draft:
+        """See `Follower.propose`."""
+        if self.place == LOST:
+            return Draft()
+        evidence = self.place - self._trusted_from
+        return copied(self._sources, self.place, evidence, max_tokens, min_value)
 
-def _advance(prediction: Prediction, cursor: Cursor, count: int) -> int:
-    """Moves an aligned cursor by `count` tokens; returns how many lines it completed."""
-    cursor.offset += count
-    starts, first = prediction.line_starts, cursor.line
-    last = prediction.num_complete_lines
-    while cursor.line < last and starts[cursor.line + 1] <= cursor.offset:
-        cursor.lines.append(prediction.identities[cursor.line])
-        cursor.line += 1
-    return cursor.line - first
+    def _num_following(self, token_ids: "array[int]", start: int) -> int:
+        """Returns how many of the tokens from `start` on are as predicted."""
+        wanted = token_ids[start:] if start else token_ids
+        predicted = self._sources.token_ids[self.place : self.place + len(wanted)]
+        if predicted == wanted:
+            return len(wanted)
+        count = 0
+        # Sources end with a separator, which equals no token.
+        while predicted[count] == wanted[count]:
+            count += 1
+        return count
 
+    def _advance(self, count: int) -> None:
+        self.place += count
+        starts = self._index.starts
+        while starts[self._line + 1] <= self.place:
+            self._completed.append(self._index.identities[self._line])
+            self._line += 1
 
-def _lose(prediction: Prediction, cursor: Cursor) -> None:
-    # An aligned output line equals the predicted one so far, so it need not be kept until now.
-    start = prediction.line_starts[cursor.line]
-    cursor.tail = prediction.token_ids[start : cursor.offset]
-    cursor.offset = LOST
+    def _lose(self) -> None:
+        # An aligned output line equals the predicted one so far, so it need not be kept until now.
+        self.tail = self._sources.token_ids[self._index.starts[self._line] : self.place]
+        self.place = LOST
+        self.num_losses += 1
 
+    def _complete_line(self) -> None:
+        """Ends the current line and searches for its place."""
+        same = self._index.find(self.tail)
+        num_tokens = len(self.tail)
+        self.tail = self.tail[:0]
+        self.num_alignments += 1
+        if not same:
+            return
+        self._line = self._choose(same) + 1
+        self._completed.append(same[0])
+        self.place = self._index.starts[self._line]
+        self._trusted_from = self.place - num_tokens
 
-def _extend_line(prediction: Prediction, cursor: Cursor, token_ids: "array[int]") -> None:
-    # A line longer than every predicted one equals none; what is beyond need not be kept.
-    room = prediction.longest_line + 1 - len(cursor.tail)
-    cursor.tail.extend(token_ids[: max(room, 0)])
+    def _choose(self, candidates: Sequence[int]) -> int:
+        """Returns the candidate with the longest common subsequence before it (see above).
 
+        Args:
+            candidates: Predicted lines equal to the line just completed, ascending.
+        """
+        if len(candidates) == 1:
+            return candidates[0]
 
-def _complete_line(prediction: Prediction, cursor: Cursor) -> None:
-    """Ends the current line and searches for its place."""
-    same = prediction.find(cursor.tail)
-    cursor.tail = cursor.tail[:0]
-    if not same:
-        return
-    cursor.line = _choose(prediction, cursor, same) + 1
-    cursor.lines.append(same[0])
-    cursor.offset = prediction.line_starts[cursor.line]
-    cursor.epoch += 1
+        def common(line: int) -> int:
+            return LCSseq.similarity(self._index.identities[:line], self._completed)
 
-
-def _choose(prediction: Prediction, cursor: Cursor, candidates: Sequence[int]) -> int:
-    """Returns the candidate with the longest common subsequence before it (see above).
-
-    Args:
-        prediction: The prediction.
-        cursor: With the output lines before the one just completed, and the predicted line where
-            it was lost.
-        candidates: Predicted lines equal to the line just completed, ascending.
-    """
-    if len(candidates) == 1:
-        return candidates[0]
-
-    def common(line: int) -> int:
-        return LCSseq.similarity(prediction.identities[:line], cursor.lines)
-
-    # The length never falls from one candidate to the next, so the best are the last ones.
-    best = bisect_left(candidates, common(candidates[-1]), key=common)
-    forward = bisect_left(candidates, cursor.line)
-    return candidates[min(max(best, forward), len(candidates) - 1)]
+        # The length never falls from one candidate to the next, so the best are the last ones.
+        best = bisect_left(candidates, common(candidates[-1]), key=common)
+        forward = bisect_left(candidates, self._line)
+        return candidates[min(max(best, forward), len(candidates) - 1)]

@@ -1,0 +1,182 @@
+"""What holds for every algorithm that settings can name."""
+
+from array import array
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_proposer.core.algorithm import Algorithm
+from optimist_proposer.core.algorithms import ALGORITHMS
+from optimist_proposer.core.draft import NO_PARENT, Draft
+from optimist_proposer.core.lines import INT32
+from optimist_proposer.core.sources import NOT_PREDICTED, Sources
+from optimist_proposer.core.vocabulary import Vocabulary
+
+# Words that are in each other, line ends, indentation, half a character: what real tokens are like.
+TOKEN_TEXTS = ["a", "b", "ab", " a", "\n", "\n  ", "  ", "é", "漢", "\ufffd", "_", "(", ")", "old"]
+VOCABULARY = Vocabulary(TOKEN_TEXTS)
+MADE = {name: make(VOCABULARY) for name, make in ALGORITHMS.items()}
+
+token_lists = st.lists(st.integers(0, len(TOKEN_TEXTS) - 1), max_size=60)
+repetitive_lists = st.lists(st.integers(0, 4), max_size=60)
+some_tokens = token_lists | repetitive_lists
+each_algorithm = pytest.mark.parametrize("algorithm", MADE.values(), ids=list(MADE))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[Sources, "array[int]"]:
+    """Predictions and prompt, and an output that often takes from the first prediction."""
+    predictions = [draw(some_tokens) for _ in range(draw(st.integers(0, 3)))]
+    output = draw(some_tokens)
+    num_own = draw(st.integers(0, 60))
+    if predictions and num_own < 30:
+        first = predictions[0]
+        start, end = draw(st.integers(0, len(first))), draw(st.integers(0, len(first)))
+        output = [*first[:start], *output[:num_own], *first[end:]]
+    sources = Sources(
+        [array(INT32, prediction) for prediction in predictions], array(INT32, draw(some_tokens))
+    )
+    return sources, array(INT32, output)
+
+
+def proposed(
+    algorithm: Algorithm,
+    sources: Sources,
+    output: "array[int]",
+    max_tokens: int = 64,
+    min_value: float = 0.0,
+) -> Draft:
+    follower = algorithm.prepare(sources).follow()
+    follower.observe(output)
+    return follower.propose(max_tokens, min_value)
+
+
+def assert_is_tree_by_value(draft: Draft, max_tokens: int, min_value: float) -> None:
+    num_nodes = len(draft)
+    assert num_nodes <= max_tokens
+    assert len(draft.parents) == len(draft.positions) == len(draft.values) == num_nodes
+    assert all(NO_PARENT <= parent < node for node, parent in enumerate(draft.parents))
+    assert all(later <= earlier for earlier, later in pairwise(draft.values))
+    assert all(min_value <= value <= 1 for value in draft.values)
+    siblings = list(zip(draft.parents, draft.token_ids, strict=True))
+    assert len(set(siblings)) == num_nodes
+    assert all(token_id >= 0 for token_id in draft.token_ids)
+
+
+def predicted_token_ids(sources: Sources) -> list[int]:
+    return [
+        token_id
+        for token_id, position in zip(sources.token_ids, sources.prediction_positions, strict=True)
+        if position != NOT_PREDICTED
+    ]
+
+
+@each_algorithm
+@given(
+    request_=requests(),
+    cuts=st.lists(st.integers(0, 60), max_size=6),
+    max_tokens=st.integers(1, 64),
+    min_value=st.floats(0, 1),
+)
+def test_division_into_observations_and_proposals_between_do_not_matter(
+    algorithm: Algorithm,
+    request_: tuple[Sources, "array[int]"],
+    cuts: list[int],
+    max_tokens: int,
+    min_value: float,
+) -> None:
+    sources, output = request_
+    reference = algorithm.prepare(sources)
+    follower = reference.follow()
+    edges = sorted({0, len(output), *(cut for cut in cuts if cut < len(output))})
+    for start, end in pairwise(edges):
+        follower.observe(output[start:end])
+        follower.propose(max_tokens, min_value)
+    other = reference.follow()
+    for token_id in output:
+        other.observe(array(INT32, [token_id]))
+    draft = proposed(algorithm, sources, output, max_tokens, min_value)
+    assert follower.propose(max_tokens, min_value) == draft
+    assert follower.propose(max_tokens, min_value) == draft
+    assert other.propose(max_tokens, min_value) == draft
+
+
+@each_algorithm
+@given(request_=requests(), max_tokens=st.integers(1, 80), min_value=st.floats(0, 1))
+def test_drafts_are_trees_with_the_likeliest_nodes_first(
+    algorithm: Algorithm,
+    request_: tuple[Sources, "array[int]"],
+    max_tokens: int,
+    min_value: float,
+) -> None:
+    sources, output = request_
+    draft = proposed(algorithm, sources, output, max_tokens, min_value)
+    assert_is_tree_by_value(draft, max_tokens, min_value)
+    predicted = predicted_token_ids(sources)
+    for token_id, position in zip(draft.token_ids, draft.positions, strict=True):
+        assert position == NOT_PREDICTED or predicted[position] == token_id
+
+
+@each_algorithm
+def test_changing_a_proposal_changes_nothing(algorithm: Algorithm) -> None:
+    follower = algorithm.prepare(Sources([array(INT32, range(10))])).follow()
+    draft = follower.propose(8, 0.0)
+    draft.token_ids[:] = array(INT32, [0])
+    draft.values[:] = array("f")
+    assert follower.propose(8, 0.0) == proposed(
+        algorithm, Sources([array(INT32, range(10))]), array(INT32), 8
+    )
+
+
+@each_algorithm
+def test_exact_prediction_is_proposed_from_the_start_to_the_end(algorithm: Algorithm) -> None:
+    predicted = array(INT32, [token % len(TOKEN_TEXTS) for token in range(200)])
+    follower = algorithm.prepare(Sources([predicted])).follow()
+    position = 0
+    while position < len(predicted):
+        draft = follower.propose(16, 0.0)
+        assert draft.token_ids[0] == predicted[position]
+        follower.observe(predicted[position : position + 17])
+        position += 17
+
+
+@each_algorithm
+def test_one_token_and_no_token(algorithm: Algorithm) -> None:
+    one = Sources([array(INT32, [3])])
+    assert list(proposed(algorithm, one, array(INT32)).token_ids) == [3]
+    for sources in (Sources([]), Sources([array(INT32)]), Sources([array(INT32)] * 3)):
+        assert len(proposed(algorithm, sources, array(INT32))) == 0
+        assert_is_tree_by_value(proposed(algorithm, sources, array(INT32, [3, 3, 3])), 64, 0.0)
+
+
+@each_algorithm
+def test_references_are_shared_and_say_their_size(algorithm: Algorithm) -> None:
+    small = algorithm.prepare(Sources([array(INT32, [1, 2, 3])]))
+    large = algorithm.prepare(Sources([array(INT32, [1, 2, 3] * 10_000)]))
+    assert 0 < small.num_bytes < large.num_bytes
+    first, second = small.follow(), small.follow()
+    first.observe(array(INT32, [9, 9]))
+    assert second.propose(3, 0.0) == small.follow().propose(3, 0.0)
+
+
+@each_algorithm
+def test_huge_texts(algorithm: Algorithm) -> None:
+    size = len(TOKEN_TEXTS)
+    predicted = array(INT32, [(token * token // 7) % size for token in range(100_000)])
+    follower = algorithm.prepare(Sources([predicted], predicted)).follow()
+    follower.observe(predicted[:50_000])
+    follower.observe(array(INT32, [5]))
+    follower.observe(predicted[50_100:90_000])
+    assert_is_tree_by_value(follower.propose(256, 0.01), 256, 0.01)
+    follower.observe(array(INT32, [4]) * 100_000)
+    assert_is_tree_by_value(follower.propose(256, 0.0), 256, 0.0)
+
+
+@each_algorithm
+def test_tokens_that_no_prediction_has(algorithm: Algorithm) -> None:
+    predicted = array(INT32, [1, 2, 3, 4])
+    assert_is_tree_by_value(
+        proposed(algorithm, Sources([predicted]), array(INT32, [2**31 - 1, 0])), 64, 0.0
+    )
