@@ -11,6 +11,7 @@ BENCHMARKS = {
     "drafts": "optimist_bench.drafts",
     "edits": "optimist_bench.edits",
     "overlap": "optimist_bench.overlap",
+    "predictions": "optimist_bench.predictions.command",
     "scheduler": "optimist_bench.scheduler",
 }
 

@@ -1,0 +1,109 @@
+"""Simulates a request without a model: the target emits the truth, whatever is proposed.
+
+In a pass it is given a draft tree, accepts the longest path that agrees with the truth, and emits
+one token of its own. A pass costs 1 and `marginal_cost` for each drafted token. A node is drafted
+while its value, the chance that it is accepted, is worth its cost: a token was gained so far at
+1/rate, with rate = (tokens + PRIOR_TOKENS) / (cost + PRIOR_COST) over the passes of this request.
+So the width is chosen by what is known at that time, and by the same rule for all algorithms.
+"""
+
+import time
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+
+from optimist_bench.predictions.pair import Pair
+from optimist_proposer.core.algorithm import Algorithm
+from optimist_proposer.core.draft import NO_PARENT, Draft
+from optimist_proposer.core.sources import Sources
+
+PRIOR_TOKENS = 16.0
+PRIOR_COST = 2.0
+"""A request is expected to gain 8 tokens for the cost of a pass, with the weight of 2 passes."""
+
+ENDS = ("exhausted", "diverged", "silent", "finished")
+"""What ended the accepted part of a pass: the draft was used up, no branch of it was right, there
+was none, the output was complete."""
+
+
+@dataclass
+class Run:
+    """What became of one request."""
+
+    emitted: "array[int]"
+    cost: float = 0.0
+    num_passes: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    start_seconds: float = 0.0
+    pass_seconds: list[float] = field(default_factory=list)
+    """Time of the proposer in each pass [num_passes]."""
+    ends: Counter[str] = field(default_factory=Counter)
+    """Number of passes by what ended them."""
+    lost_tokens: Counter[str] = field(default_factory=Counter)
+    """Tokens that the span oracle had accepted more in these passes."""
+
+
+def accepted_path(draft: Draft, truth: "array[int]", position: int) -> list[int]:
+    """Returns the nodes of the longest path that agrees with the truth from a position on."""
+    path: list[int] = []
+    node, num_tokens = NO_PARENT, len(truth)
+    for index, parent in enumerate(draft.parents):
+        if parent == node and position < num_tokens and draft.token_ids[index] == truth[position]:
+            node = index
+            path.append(index)
+            position += 1
+    return path
+
+
+def simulate(
+    algorithm: Algorithm,
+    pair: Pair,
+    window: int,
+    marginal_cost: float,
+    spans: "array[int]",
+) -> Run:
+    """Runs one request to its end.
+
+    Args:
+        algorithm: What proposes.
+        pair: Prediction and truth.
+        window: Most drafted tokens of a pass.
+        marginal_cost: Cost of a drafted token, as a share of a pass.
+        spans: Tokens that the span oracle would get accepted from each position on [num_tokens].
+    """
+    clock = time.perf_counter
+    truth, run = pair.truth, Run(array("i"))
+    started = clock()
+    follower = algorithm.prepare(Sources([pair.predicted])).follow()
+    run.start_seconds = clock() - started
+    while len(run.emitted) < len(truth):
+        position = len(run.emitted)
+        rate = (position + PRIOR_TOKENS) / (run.cost + PRIOR_COST)
+        started = clock()
+        draft = follower.propose(window, rate * marginal_cost)
+        seconds = clock() - started
+        path = accepted_path(draft, truth, position)
+        emitted = array("i", [draft.token_ids[node] for node in path])
+        emitted.extend(truth[position + len(path) : position + len(path) + 1])
+        started = clock()
+        follower.observe(emitted)
+        run.pass_seconds.append(seconds + clock() - started)
+        run.emitted.extend(emitted)
+        run.num_passes += 1
+        run.num_drafted += len(draft)
+        run.num_accepted += len(path)
+        run.cost += 1 + marginal_cost * len(draft)
+        end = _end(draft, path, finished=position + len(path) == len(truth))
+        run.ends[end] += 1
+        run.lost_tokens[end] += max(0, min(spans[position], window) - len(path))
+    return run
+
+
+def _end(draft: Draft, path: list[int], *, finished: bool) -> str:
+    if finished:
+        return "finished"
+    if not len(draft):
+        return "silent"
+    last = path[-1] if path else NO_PARENT
+    return "diverged" if last in draft.parents else "exhausted"
