@@ -1,0 +1,498 @@
+"""What is logged of a request, and that nothing of it can do harm."""
+
+import logging
+import os
+import stat
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_proposer.core.draft import Draft
+from optimist_proposer.core.record_lines import (
+    MAX_LINE_CHARACTERS,
+    OutputLines,
+    PredictedLines,
+    split_predictions,
+)
+from optimist_proposer.core.record_text import quote, token_text
+from optimist_proposer.core.request_record import position_runs, split_chains
+from optimist_proposer.core.sources import Sources
+from optimist_proposer.core.vocabulary import Vocabulary
+from optimist_proposer.request_log import (
+    FULL,
+    RequestLogs,
+    default_log_directory,
+    log_file_name,
+)
+
+CHARACTERS = "\n abcdefghijklmnopqrstuvwxyz=(),.:_1234567890\N{REPLACEMENT CHARACTER}"
+VOCABULARY = Vocabulary(CHARACTERS)
+MIB = 1024 * 1024
+
+
+def tokens(text: str) -> "array[int]":
+    return array("i", [CHARACTERS.index(character) for character in text])
+
+
+def draft(
+    token_ids: Sequence[int],
+    parents: Sequence[int],
+    positions: Sequence[int],
+    values: Sequence[float],
+) -> Draft:
+    return Draft(
+        array("i", token_ids), array("i", parents), array("i", positions), array("f", values)
+    )
+
+
+def chain(text: str, position: int) -> Draft:
+    count = len(text)
+    return draft(
+        tokens(text), range(-1, count - 1), range(position, position + count), [0.5] * count
+    )
+
+
+class NearestFollower:
+    """Goes on in the prediction behind the last three output tokens, where they stand in it."""
+
+    def __init__(self, prediction: str) -> None:
+        self._prediction, self._output = prediction, ""
+
+    def observe(self, text: str) -> None:
+        self._output += text
+
+    def propose(self, max_tokens: int) -> Draft:
+        place = self._prediction.find(self._output[-3:]) + 3 if self._output else 0
+        if place < 3 and self._output:
+            return Draft()
+        return chain(self._prediction[place : place + max_tokens], place)
+
+
+def count_open_files() -> int:
+    return sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+def write_steps(logs: RequestLogs, request_id: str, prediction: str, answer: str) -> int:
+    """Logs the passes that write an answer, as a worker would make them; returns their number."""
+    follower = NearestFollower(prediction)
+    logs.open(request_id, Sources([tokens(prediction)]))
+    proposal = follower.propose(8)
+    logs.step(request_id, tokens(""), 0, proposal, 1e-5)
+    num_known = num_steps = 0
+    while num_known < len(answer):
+        count = 0
+        for token_id in proposal.token_ids:
+            if num_known + count + 1 == len(answer):
+                break
+            if token_id != CHARACTERS.index(answer[num_known + count]):
+                break
+            count += 1
+        new = answer[num_known : num_known + count + 1]
+        num_known += len(new)
+        follower.observe(new)
+        proposal = follower.propose(8)
+        logs.step(request_id, tokens(new), num_known, proposal, 1e-5)
+        num_steps += 1
+    return num_steps
+
+
+def test_a_log_tells_the_whole_story(tmp_path: Path) -> None:
+    prediction = "def f(a):\n    return a\n\ndef g(b):\n    return b\n"
+    answer = "def f(a, c):\n    return a\n\ndef g(b):\n    return b\n"
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, "here:1")
+    num_steps = write_steps(logs, "chatcmpl-1", prediction, answer)
+    logs.close("chatcmpl-1")
+
+    header, *steps, end = read(tmp_path / "chatcmpl-1.yaml")
+    assert header["optimist_request_log"] == 1
+    assert (header["request_id"], header["replica"]) == ("chatcmpl-1", "here:1")
+    (predicted,) = header["predictions"]
+    assert predicted["num_tokens"] == len(prediction)
+    lines = predicted["lines"]
+    assert (
+        [line["number"] for line in lines]
+        == [1, 2, 3, 4, 5]
+        == [*range(1, predicted["num_lines"] + 1)]
+    )
+    assert "".join(line["text"] for line in lines) == prediction
+    assert [token for line in lines for token in line["token_ids"]] == list(tokens(prediction))
+    assert [line["position"] for line in lines] == [0, 10, 23, 24, 34]
+    assert header["num_prompt_tokens"] == 0
+
+    assert [step["step"] for step in steps] == list(range(num_steps + 1))
+    assert steps[0]["position"] == 0
+    assert steps[0]["output"]["token_ids"] == []
+    assert steps[0]["proposal"]["path"]["text"] == prediction[:8]
+    assert steps[0]["proposal"]["path"]["positions"] == [[0, 8]]
+    assert "".join(step["output"]["text"] for step in steps) == answer
+    position = 0
+    for step in steps:
+        assert step["position"] == position
+        position += len(step["output"]["token_ids"])
+        assert step["microseconds"] == 10.0
+        before = answer[:position]
+        assert step["line_prefix"] == before[before.rfind("\n") + 1 :]
+    completed = [line for step in steps for line in step["completed_lines"]]
+    assert [line["text"] for line in completed] == answer.splitlines(keepends=True)
+    assert [line["number"] for line in completed] == [1, 2, 3, 4, 5]
+    places = [step["proposal"]["place"] for step in steps]
+    assert places[0] == {"prediction": 1, "line": 1}
+    assert places[-2] == {"prediction": 1, "line": 5}
+    assert end == {"end": "the request was closed"}
+
+
+def test_a_window_that_holds_is_no_proposal(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB)
+    logs.open("a", Sources([tokens("ab")]))
+    logs.step("a", tokens("a"), 1, None, 0.0)
+    logs.step("a", tokens("b"), 2, Draft(), 0.0)
+    _, held, nothing = read(tmp_path / "a.yaml")
+    assert held["proposal"] is None
+    assert nothing["proposal"]["path"]["token_ids"] == []
+    assert nothing["proposal"]["place"] is None
+
+
+def test_a_tree_is_a_path_and_branches() -> None:
+    tree = draft(range(7), [-1, 0, 0, 1, -1, 2, 4], [5, 6, -1, 7, 9, -1, 10], [0.9] * 7)
+    assert split_chains(tree) == [(-1, [0, 1, 3]), (0, [2, 5]), (-1, [4, 6])]
+    assert split_chains(Draft()) == []
+
+
+def test_branches_tell_where_they_depart_and_what_they_are_worth(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB)
+    logs.open("a", Sources([tokens("a\nb"), tokens("xyz")], tokens("pq")))
+    tree = draft(tokens("xaby"), [-1, 0, 1, 0], [3, -1, -1, 4], [0.75, 0.5, 0.25, 0.125])
+    logs.step("a", tokens("k"), 1, tree, 0.0)
+    header, step = read(tmp_path / "a.yaml")
+    assert header["num_prompt_tokens"] == 2
+    assert [len(prediction["lines"]) for prediction in header["predictions"]] == [2, 1]
+    assert header["predictions"][1]["lines"][0]["position"] == 3
+    assert step["proposal"]["place"] == {"prediction": 2, "line": 1}
+    path, (branch,) = step["proposal"]["path"], step["proposal"]["branches"]
+    assert path["text"] == "xab"
+    assert path["positions"] == [[3, 1], [-1, 2]]
+    assert path["values"] == [0.75, 0.5, 0.25]
+    assert branch["behind"] == 0
+    assert branch["text"] == "y"
+    assert branch["values"] == [0.125]
+    assert branch["positions"] == [[4, 1]]
+
+
+@given(st.lists(st.integers(-1, 4)))
+def test_runs_are_the_positions(positions: list[int]) -> None:
+    read_back = [
+        -1 if first < 0 else first + index
+        for first, length in position_runs(positions)
+        for index in range(length)
+    ]
+    assert read_back == positions
+
+
+@given(st.text(st.characters(codec=None)))
+def test_every_text_can_be_read_by_yaml_on_one_line(text: str) -> None:
+    whole = "".join("\N{REPLACEMENT CHARACTER}" if 0xD800 <= ord(c) < 0xE000 else c for c in text)
+    quoted = quote(text)
+    assert len(quoted.splitlines()) == 1
+    assert yaml.safe_load(quoted) == whole
+    assert yaml.load(quoted, Loader=yaml.CSafeLoader) == whole
+
+
+def test_part_of_a_character_and_unknown_tokens_show_their_ids() -> None:
+    assert token_text(["a", "\N{REPLACEMENT CHARACTER}"], 0) == "a"
+    for token_id in (1, 2, -1, 2**31 - 1):
+        text = token_text(["a", "\N{REPLACEMENT CHARACTER}"], token_id)
+        assert str(token_id) in text
+        assert "\N{REPLACEMENT CHARACTER}" not in text
+
+
+@given(
+    texts=st.lists(st.text(st.characters(codec=None), max_size=3), min_size=1, max_size=20),
+    predictions=st.lists(st.lists(st.integers(0, 25), max_size=20), max_size=3),
+    prompt=st.lists(st.integers(0, 25), max_size=5),
+    outputs=st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=5),
+)
+def test_whatever_the_tokens_are_the_log_is_yaml_and_has_them(
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[str],
+    predictions: list[list[int]],
+    prompt: list[int],
+    outputs: list[list[int]],
+) -> None:
+    directory = tmp_path_factory.mktemp("log")
+    logs = RequestLogs(directory, Vocabulary(texts), 8, MIB)
+    logs.open("a", Sources([array("i", ids) for ids in predictions], array("i", prompt)))
+    num_known = 0
+    for ids in outputs:
+        num_known += len(ids)
+        tree = draft(ids, range(-1, len(ids) - 1), [-1] * len(ids), [1.0] * len(ids))
+        logs.step("a", array("i", ids), num_known, tree, 1.0)
+    logs.close("a")
+    header, *steps, _ = read(directory / "a.yaml")
+    assert header["num_prompt_tokens"] == len(prompt)
+    assert [
+        [token_id for line in prediction["lines"] for token_id in line["token_ids"]]
+        for prediction in header["predictions"]
+    ] == predictions
+    assert [step["output"]["token_ids"] for step in steps] == outputs
+    for step in steps:
+        output = step["output"]
+        assert sum(output["lengths"]) == len(output["text"])
+        assert step["proposal"]["path"]["token_ids"] == output["token_ids"]
+
+
+@given(st.lists(st.lists(st.integers(0, 5)), max_size=4))
+def test_every_position_has_its_line(texts: list[list[int]]) -> None:
+    sources = Sources([array("i", text) for text in texts])
+    predictions = list(split_predictions(sources))
+    assert [list(prediction) for prediction in predictions] == texts
+    lines = PredictedLines(predictions, VOCABULARY)
+    places = []
+    for number, text in enumerate(texts, 1):
+        line = 1
+        for token_id in text:
+            places.append((number, line))
+            line += token_id == 0
+    assert [lines.place(position) for position in range(len(places))] == places
+
+
+def test_output_lines_do_not_depend_on_how_the_output_was_divided() -> None:
+    text = "ab\n\nc" + "d" * 2 * MAX_LINE_CHARACTERS + "\ne"
+    at_once, one_by_one = OutputLines(VOCABULARY), OutputLines(VOCABULARY)
+    expected = at_once.take(tokens(text), 0)
+    completed = []
+    for position, character in enumerate(text):
+        completed += one_by_one.take(tokens(character), position)
+    assert completed == expected
+    assert expected[:2] == [(1, "ab\n"), (2, "\n")]
+    assert expected[2][0] == 3
+    assert len(expected[2][1]) == MAX_LINE_CHARACTERS + 1
+    assert at_once.prefix == one_by_one.prefix == "e"
+
+
+def test_lines_have_no_number_behind_a_gap() -> None:
+    lines = OutputLines(VOCABULARY)
+    assert lines.take(tokens("ab"), 7) == []
+    assert lines.take(tokens("\nc\n"), 9) == [(None, "ab\n"), (None, "c\n")]
+
+
+@pytest.mark.parametrize(
+    "request_id",
+    [
+        "",
+        ".",
+        "..",
+        "../../etc/passwd",
+        "/etc/passwd",
+        "a/b",
+        "a\\b",
+        "a\0b",
+        "-rf",
+        ".hidden",
+        "CON",
+        "a" * 5000,
+        "\N{GRINNING FACE}" * 300,
+        "\ud800",
+        "x\n---\nend: x\n...\n",
+        "a~b",
+        "~" + "0" * 64,
+    ],
+)
+def test_a_hostile_id_stays_in_the_directory(tmp_path: Path, request_id: str) -> None:
+    directory = tmp_path / "inner" / "log"
+    logs = RequestLogs(directory, VOCABULARY, 8, MIB)
+    logs.open(request_id, Sources([tokens("ab")]))
+    logs.step(request_id, tokens("a"), 1, None, 0.0)
+    assert len(logs) == 1
+    (file,) = directory.iterdir()
+    assert [path.name for path in tmp_path.rglob("*")] == ["inner", "log", file.name]
+    assert len(file.name) < 150
+    assert file.name.isascii()
+    assert not file.name.startswith((".", "-"))
+    header, step = read(file)
+    assert header["optimist_request_log"] == 1
+    assert step["step"] == 0
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_different_ids_have_different_files(first: str, second: str) -> None:
+    same = log_file_name(first).lower() == log_file_name(second).lower()
+    assert same == (first == second)
+
+
+def test_ids_that_would_be_alike_have_different_files() -> None:
+    ids = ["a/b", "a_b", "a\\b", "A_b", "a_B", "", "_", "a" * 100, "a" * 101, "a" * 102]
+    ids += [Path(log_file_name(request_id)).stem for request_id in ids]
+    assert len({log_file_name(request_id).lower() for request_id in set(ids)}) == len(set(ids))
+
+
+def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path / "log", VOCABULARY, 8, MIB)
+    logs.open("a", Sources([]))
+    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "log" / "a.yaml").stat().st_mode) == 0o600
+
+
+def test_a_link_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "precious").write_text("untouched")
+    (tmp_path / "a.yaml").symlink_to(tmp_path / "precious")
+    RequestLogs(tmp_path, VOCABULARY, 8, MIB).open("a", Sources([]))
+    assert (tmp_path / "precious").read_text() == "untouched"
+    assert "no request is logged any more" in caplog.text
+
+
+def test_a_replica_goes_on_with_the_log_of_another(tmp_path: Path) -> None:
+    sources = Sources([tokens("ab\ncd")])
+    first = RequestLogs(tmp_path, VOCABULARY, 8, MIB, "one")
+    second = RequestLogs(tmp_path, VOCABULARY, 8, MIB, "two")
+    first.open("a", sources)
+    first.step("a", tokens("a"), 1, None, 0.0)
+    second.open("a", Sources([tokens("ab\ncd")]))
+    second.step("a", tokens("b\n"), 3, None, 0.0)
+    first.step("a", tokens("c"), 4, None, 0.0)
+    header, step, again, other, last = read(tmp_path / "a.yaml")
+    assert "predictions" in header
+    assert "predictions" not in again
+    assert header["sources"] == again["sources"]
+    assert [part["replica"] for part in (header, again)] == ["one", "two"]
+    assert [part["step"] for part in (step, other, last)] == [0, 1, 1]
+    assert [part["replica"] for part in (step, other, last)] == ["one", "two", "one"]
+
+
+def test_other_sources_are_written_again(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB)
+    logs.open("a", Sources([tokens("ab")]))
+    logs.open("a", Sources([tokens("xy")]))
+    assert len(logs) == 1
+    first, second = read(tmp_path / "a.yaml")
+    assert first["sources"] != second["sources"]
+    assert second["predictions"][0]["lines"][0]["text"] == "xy"
+
+
+def test_a_line_that_was_cut_off_is_ended_first(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB)
+    logs.open("a", Sources([tokens("ab")]))
+    logs.step("a", tokens("a"), 1, None, 0.0)
+    path = tmp_path / "a.yaml"
+    content = path.read_bytes()
+    path.write_bytes(content + b"---\nstep: 1\nrepl")
+    RequestLogs(tmp_path, VOCABULARY, 8, MIB).open("a", Sources([tokens("ab")]))
+    assert path.read_bytes().startswith(content + b"---\nstep: 1\nrepl\n---\n")
+
+
+def test_without_room_nothing_fails_and_one_warning_is_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    logs = RequestLogs(tmp_path / "file" / "log", VOCABULARY, 8, MIB)
+    for request_id in "abc":
+        logs.open(request_id, Sources([tokens("ab")]))
+        logs.step(request_id, tokens("a"), 1, None, 0.0)
+        logs.close(request_id)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "Not a directory" in caplog.text
+
+
+@pytest.mark.parametrize("failure", ["error", "short"])
+def test_a_full_disk_ends_all_logs_with_one_warning(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: str,
+) -> None:
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB)
+    logs.open("a", Sources([tokens("ab")]))
+    logs.open("b", Sources([tokens("ab")]))
+    num_files = count_open_files()
+    write = os.write
+
+    def fail(file: int, content: bytes) -> int:
+        if failure == "error":
+            raise OSError(28, "No space left on device")
+        return write(file, content[:10])
+
+    monkeypatch.setattr(os, "write", fail)
+    logs.step("a", tokens("a"), 1, None, 0.0)
+    monkeypatch.undo()
+    assert len(logs) == 0
+    assert count_open_files() == num_files - 2
+    logs.step("b", tokens("a"), 1, None, 0.0)
+    logs.open("c", Sources([]))
+    logs.close("a")
+    assert caplog.text.count("No space left on device") == 1
+    assert not (tmp_path / "c.yaml").exists()
+
+
+def test_a_failure_at_the_end_of_a_log_harms_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = RequestLogs(tmp_path, VOCABULARY, 1, MIB)
+    logs.open("a", Sources([]))
+
+    def fail(file: int, content: bytes) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "write", fail)
+    logs.close("a")
+    logs.close("a")
+    assert caplog.text.count("Input/output error") == 1
+
+
+@pytest.mark.parametrize("max_bytes", [500, 3000, 20_000])
+def test_a_file_has_a_bound_and_says_so(tmp_path: Path, max_bytes: int) -> None:
+    path = tmp_path / "a.yaml"
+    sources = Sources([tokens("abc\n" * 500)])
+    for _ in range(3):
+        logs = RequestLogs(tmp_path, VOCABULARY, 8, max_bytes)
+        logs.open("a", sources)
+        for number in range(200):
+            logs.step("a", tokens("abcd\n"), 5 * number + 5, chain("abc\nabc", 4), 0.0)
+        logs.close("a")
+        logs.stop()
+        assert path.stat().st_size <= max_bytes
+    assert path.read_bytes().endswith(FULL)
+    assert path.read_bytes().count(FULL) == 1
+
+
+def test_a_long_prediction_leaves_room_for_the_steps(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, 4000)
+    logs.open("a", Sources([tokens("abc\n" * 5000), tokens("xyz\n")]))
+    logs.step("a", tokens("a"), 1, chain("bc", 5001), 0.0)
+    header, step = read(tmp_path / "a.yaml")
+    assert header["predictions"][0]["num_lines"] == 5000
+    assert 5 < len(header["predictions"][0]["lines"]) < 100
+    assert header["predictions"][1]["lines"] == []
+    assert step["proposal"]["place"] == {"prediction": 1, "line": 1251}
+
+
+def test_only_so_many_logs_are_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logs = RequestLogs(tmp_path, VOCABULARY, 2, MIB)
+    num_files = count_open_files()
+    for request_id in "ab":
+        logs.open(request_id, Sources([]))
+    logs.step("a", tokens("a"), 1, None, 0.0)
+    for request_id in "cd":
+        logs.open(request_id, Sources([]))
+    assert len(logs) == 2
+    assert count_open_files() == num_files + 2
+    logs.step("b", tokens("a"), 1, None, 0.0)
+    assert [len(read(tmp_path / f"{name}.yaml")) for name in "abcd"] == [3, 2, 1, 1]
+    assert read(tmp_path / "b.yaml")[-1] == {"end": "too many logs are open"}
+    assert len(caplog.records) == 1
+    logs.stop()
+    assert count_open_files() == num_files
+
+
+def test_the_directory_is_in_optimist_home(tmp_path: Path) -> None:
+    assert default_log_directory({"OPTIMIST_HOME": str(tmp_path)}) == tmp_path / "log"
+    for environment in ({}, {"OPTIMIST_HOME": ""}):
+        assert default_log_directory(environment) == Path.home() / ".optimist" / "log"
