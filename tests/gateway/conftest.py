@@ -84,20 +84,27 @@ def say(scheduler: FakeScheduler, backend: Backend) -> Callable[..., list[int]]:
     def set_script(
         text: str, width: int = 1, accepted: Sequence[int] = (), **options: object
     ) -> list[int]:
-        token_ids = [*backend.encode(text).ids, EOS]
-        starts = range(0, len(token_ids), width)
-        counts = [*accepted, *[0] * len(starts)]
-        scheduler.script = Script(
-            steps=[
-                Step(token_ids[start : start + width], count)
-                for start, count in zip(starts, counts, strict=False)
-            ],
-            accepted=sum(counts),
-            **options,  # type: ignore[arg-type]
-        )
-        return token_ids
+        scheduler.script = script_of(backend, text, width, accepted, **options)
+        return [token for step in scheduler.script.steps for token in step.token_ids]
 
     return set_script
+
+
+def script_of(
+    backend: Backend, text: str, width: int = 1, accepted: Sequence[int] = (), **options: object
+) -> Script:
+    """Writes a text and the end-of-answer token in steps of a width."""
+    token_ids = [*backend.encode(text).ids, EOS]
+    starts = range(0, len(token_ids), width)
+    counts = [*accepted, *[0] * len(starts)]
+    return Script(
+        steps=[
+            Step(token_ids[start : start + width], count)
+            for start, count in zip(starts, counts, strict=False)
+        ],
+        accepted=sum(counts),
+        **options,  # type: ignore[arg-type]
+    )
 
 
 @pytest.fixture
@@ -107,6 +114,7 @@ def settings(scheduler: FakeScheduler, model_directory: Path) -> GatewaySettings
         scheduler=f"127.0.0.1:{scheduler.port}",
         max_body_bytes=200_000,
         max_num_requests=4,
+        max_prediction_bytes=60_000,
     )
 
 

@@ -46,10 +46,11 @@ class Script:
 
 @dataclass
 class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
-    """Runs one script; records every command."""
+    """Runs the next of `scripts`, or `script` behind them; records every command."""
 
     vocab_size: int
     script: Script = field(default_factory=Script)
+    scripts: list[Script] = field(default_factory=list)
     adds: list[scheduler_pb2.Add] = field(default_factory=list)
     aborts: asyncio.Queue[int] = field(default_factory=asyncio.Queue)
     port: int = 0
@@ -70,19 +71,23 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     ) -> AsyncIterator[scheduler_pb2.ConnectResponse]:
         responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None] = asyncio.Queue()
         running: dict[int, asyncio.Task[None]] = {}
+        played: dict[int, Script] = {}
 
         async def read() -> None:
             async for command in request_iterator:
                 if command.HasField("add"):
                     self.adds.append(command.add)
-                    running[command.add.handle] = asyncio.create_task(
-                        self._play(command.add.handle, responses)
+                    handle = command.add.handle
+                    played[handle] = self.scripts.pop(0) if self.scripts else self.script
+                    running[handle] = asyncio.create_task(
+                        self._play(handle, played[handle], responses)
                     )
                 else:
-                    running[command.abort.handle].cancel()
-                    self.aborts.put_nowait(command.abort.handle)
+                    handle = command.abort.handle
+                    running[handle].cancel()
+                    self.aborts.put_nowait(handle)
                     if command.abort.wants_finished:
-                        responses.put_nowait(self._aborted(command.abort.handle))
+                        responses.put_nowait(_aborted(handle, played[handle]))
 
         reader = asyncio.create_task(read())
         try:
@@ -94,18 +99,12 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _aborted(self, handle: int) -> scheduler_pb2.ConnectResponse:
-        finished = scheduler_pb2.Finished(
-            handle=handle,
-            reason=scheduler_pb2.FINISH_REASON_ABORTED,
-            rejected_prediction_tokens=self.script.rejected,
-        )
-        return scheduler_pb2.ConnectResponse(finished=[finished])
-
     async def _play(
-        self, handle: int, responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None]
+        self,
+        handle: int,
+        script: Script,
+        responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None],
     ) -> None:
-        script = self.script
         if script.raw is not None:
             responses.put_nowait(script.raw)
             return
@@ -131,6 +130,15 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 break
         if script.break_stream:
             responses.put_nowait(None)
+
+
+def _aborted(handle: int, script: Script) -> scheduler_pb2.ConnectResponse:
+    finished = scheduler_pb2.Finished(
+        handle=handle,
+        reason=scheduler_pb2.FINISH_REASON_ABORTED,
+        rejected_prediction_tokens=script.rejected,
+    )
+    return scheduler_pb2.ConnectResponse(finished=[finished])
 
 
 def _by_source(steps: Sequence[Step]) -> list[int]:

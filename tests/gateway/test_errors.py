@@ -1,6 +1,7 @@
 """Whatever is wrong with a request is answered in OpenAI's shape and names the field."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -58,7 +59,6 @@ def error_of(response: httpx.Response, status: int) -> Any:
 
 
 UNSUPPORTED = {
-    "n": 2,
     "logprobs": True,
     "top_logprobs": 3,
     "tools": [{"type": "function", "function": {"name": "f"}}],
@@ -96,7 +96,6 @@ async def test_unsupported_parameters_are_refused(
 async def test_values_that_ask_for_nothing_are_accepted(http: httpx.AsyncClient, say: Say) -> None:
     say("x")
     harmless = {
-        "n": 1,
         "logprobs": False,
         "tools": [],
         "tool_choice": "none",
@@ -115,19 +114,20 @@ async def test_values_that_ask_for_nothing_are_accepted(http: httpx.AsyncClient,
     assert (await http.post(CHAT, json=body)).status_code == 200
 
 
+PREDICTION: dict[str, Any] = {"type": "content", "content": "a"}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": "Hello"}, "messages"),
-    ({"messages": [{"role": "user"}]}, "messages.0.content"),
-    ({"messages": [*USER, {"role": "user", "content": 5}]}, "messages.1.content"),
-    ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
-    ({"messages": [{"role": "tool", "content": "a"}]}, "messages.0.role"),
-    ({"messages": [{"role": "user", "content": "a\ud800"}]}, "messages.0.content"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [*USER, {"role": "user", "content": 5}]}, "messages[1].content"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+    ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": "a\ud800"}]}, "messages[0].content"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "a"}]}]},
-        "messages.0.content.0",
+        "messages[0].content[0]",
     ),
-    ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]}, "messages.0"),
+    ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]}, "messages[0]"),
     ({"messages": [{"role": "assistant", "content": "a"}]}, "messages"),
     ({"model": None}, "model"),
     ({"temperature": 2.1}, "temperature"),
@@ -156,9 +156,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"cache_salt": "ä" * 129}, "cache_salt"),
     ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
     ({"stop": ""}, "stop"),
-    ({"stop": ["a", 5]}, "stop.1"),
+    ({"stop": ["a", 5]}, "stop[1]"),
     ({"stop_token_ids": [-1]}, "stop_token_ids"),
-    ({"stop_token_ids": ["a"]}, "stop_token_ids.0"),
+    ({"stop_token_ids": ["a"]}, "stop_token_ids[0]"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"include": True}}, "stream_options.include"),
@@ -166,7 +166,38 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"prediction": {"content": "text"}}, "prediction.type"),
     ({"prediction": {"type": "content"}}, "prediction.content"),
     ({"prediction": {"type": "tokens", "content": "a"}}, "prediction.type"),
-    ({"prediction": {"type": "content", "content": [{"type": "text"}]}}, "prediction.content.0"),
+    ({"prediction": {"type": "content", "content": [{"type": "text"}]}}, "prediction.content[0]"),
+    ({"prediction": [{"type": "content", "content": "a"}, 5]}, "prediction[1]"),
+    ({"prediction": [{"type": "content"}]}, "prediction[0].content"),
+    (
+        {"prediction": [PREDICTION, PREDICTION, {"type": "content", "content": [5]}]},
+        "prediction[2].content[0]",
+    ),
+    ({"prediction": [PREDICTION | {"weight": 1}]}, "prediction[0].weight"),
+    ({"prediction": [PREDICTION] * 17}, "prediction"),
+    ({"prediction": [PREDICTION | {"content": "a\ud800"}]}, "prediction[0].content"),
+    ({"prediction": {"type": "content", "content": "ä" * 30_001}}, "prediction.content"),
+    (
+        {"prediction": [PREDICTION, *[{"type": "content", "content": "a" * 30_000}] * 2]},
+        "prediction[2].content",
+    ),
+    ({"predicted_token_ids": [[1], [2, "a"]]}, "predicted_token_ids[1][1]"),
+    ({"predicted_token_ids": [[1], 2]}, "predicted_token_ids[1]"),
+    ({"predicted_token_ids": [1, [2]]}, "predicted_token_ids[1]"),
+    ({"predicted_token_ids": [[1], [2], [100000]]}, "predicted_token_ids[2]"),
+    ({"predicted_token_ids": [[1]] * 17}, "predicted_token_ids"),
+    ({"predicted_token_ids": [[5] * MAX_MODEL_LEN] * 5}, "predicted_token_ids[4]"),
+    (
+        {"prediction": [PREDICTION], "predicted_token_ids": [[1]]},
+        "predicted_token_ids",
+    ),
+    ({"n": 0}, "n"),
+    ({"n": 5}, "n"),
+    ({"n": True}, "n"),
+    ({"n": 2.0}, "n"),
+    ({"n": 2, "best_of": 3}, "best_of"),
+    ({"n": 2, "best_of": 1}, "best_of"),
+    ({"n": 2, "best_of": 2.0}, "best_of"),
     ({"predicted_token_ids": [1, 100000]}, "predicted_token_ids"),
     ({"predicted_token_ids": [1, -1]}, "predicted_token_ids"),
     ({"predicted_token_ids": "a"}, "predicted_token_ids"),
@@ -185,7 +216,7 @@ async def test_wrong_values_are_named(
 ) -> None:
     error = await refused(http, CHAT, {"model": "tiny", "messages": USER} | change, 400)
     assert error["param"] is not None
-    assert error["param"] == param or error["param"].startswith(f"{param}.")
+    assert re.fullmatch(re.escape(param) + r"([.\[].*)?", error["param"])
     assert error["type"] == "invalid_request_error"
     assert scheduler.adds == []
 
@@ -271,6 +302,10 @@ async def test_a_body_that_is_too_large_is_refused(http: httpx.AsyncClient, chun
         {"model": "tiny", "messages": [{"role": "a" * 100_000, "content": "a"}]},
         {"model": "tiny", "messages": USER, "logit_bias": {"a" * 100_000: 1}},
         {"model": "tiny", "messages": [{"role": "user", "content": 1}] * 2000},
+        {"model": "tiny", "messages": USER, "predicted_token_ids": ["a"] * 30_000},
+        {"model": "tiny", "messages": USER, "predicted_token_ids": [["a"] * 9_000] * 3},
+        {"model": "tiny", "messages": USER, "prediction": [{"type": "a" * 5_000}] * 20},
+        {"model": "tiny", "messages": USER, "prediction": {"type": "content", "a" * 90_000: 1}},
     ],
 )
 async def test_errors_repeat_little_of_what_was_sent(
@@ -311,6 +346,7 @@ async def test_a_context_that_is_too_long_names_the_numbers(
         (scheduler_pb2.FINISH_REASON_REFUSED, 400, "refused"),
         (scheduler_pb2.FINISH_REASON_OVERLOADED, 429, "overloaded"),
         (scheduler_pb2.FINISH_REASON_ERROR, 500, "error"),
+        (scheduler_pb2.FINISH_REASON_ABORTED, 503, "aborted"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -328,14 +364,15 @@ async def test_failures_at_the_scheduler(
     error = error_of(response, status)
     assert error["code"] == code
     assert error["message"] == "It cannot run."
-    assert ("retry-after" in response.headers) == (status == 429)
+    assert ("retry-after" in response.headers) == (status in (429, 503))
 
 
 async def test_the_official_client_understands_errors(client: AsyncOpenAI) -> None:
     messages: Any = USER
     with pytest.raises(openai.BadRequestError) as caught:
-        await client.chat.completions.create(model="tiny", messages=messages, n=2)
+        await client.chat.completions.create(model="tiny", messages=messages, n=5)
     assert caught.value.param == "n"
-    assert caught.value.code == "unsupported_value"
+    assert caught.value.code == "invalid_value"
+    assert "4" in caught.value.message
     with pytest.raises(openai.NotFoundError):
         await client.models.retrieve("gpt-9")

@@ -1,36 +1,39 @@
 """How many requests may be in progress."""
 
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.metrics import GatewayMetrics
 
 
 class Admission:
-    """A place for each request in progress; to be entered as a context."""
+    """Places for what is in progress at the scheduler."""
 
     def __init__(self, max_num_requests: int, metrics: GatewayMetrics) -> None:
         self._max_num_requests = max_num_requests
         self._num_requests = 0
         self._metrics = metrics
 
-    def __enter__(self) -> None:
-        """Takes a place; raises ApiError (429) if there is none."""
-        if self._num_requests >= self._max_num_requests:
+    @contextmanager
+    def places(self, num_requests: int) -> Iterator[None]:
+        """Takes places, one for each choice of a request, for the time of the block.
+
+        Raises:
+            ApiError: There are not as many; status 429.
+        """
+        if self._num_requests + num_requests > self._max_num_requests:
             raise ApiError(
                 429,
                 f"{self._num_requests} requests are in progress; try again later",
                 code="overloaded",
             )
-        self._num_requests += 1
-        self._metrics.running.set(self._num_requests)
+        self._take(num_requests)
+        try:
+            yield
+        finally:
+            self._take(-num_requests)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Gives the place back."""
-        self._num_requests -= 1
+    def _take(self, num_requests: int) -> None:
+        self._num_requests += num_requests
         self._metrics.running.set(self._num_requests)

@@ -1,21 +1,22 @@
-"""The life of one request: admitted, tokenized, added, its steps turned into text, ended."""
+"""The life of one request: admitted, tokenized, its choices added, read and ended."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from optimist_gateway.admission import Admission
-from optimist_gateway.api.errors import ApiError, failure, scheduler_unavailable
+from optimist_gateway.api.errors import ApiError, scheduler_unavailable
 from optimist_gateway.api.requests import GenerationBody
+from optimist_gateway.choice import Choice
 from optimist_gateway.core.answer import Answer, Piece
-from optimist_gateway.core.finish import FinishReason
-from optimist_gateway.core.output import StepOutput
-from optimist_gateway.core.usage import Usage
+from optimist_gateway.core.usage import Usage, merge_usages
+from optimist_gateway.interleave import interleave
+from optimist_gateway.limits import Limits
 from optimist_gateway.metrics import GatewayMetrics
-from optimist_gateway.preparation import prepare
+from optimist_gateway.preparation import choice_requests, prepare
 from optimist_gateway.scheduler_client import (
     ModelDescription,
-    RequestStream,
     SchedulerClient,
     SchedulerUnavailableError,
     SlowReaderError,
@@ -34,6 +35,7 @@ class Service:
     client: SchedulerClient
     admission: Admission
     metrics: GatewayMetrics
+    limits: Limits
 
 
 class Generation:
@@ -44,47 +46,42 @@ class Generation:
     ) -> None:
         self.request_id = request_id
         self.body = body
+        self.num_choices = body.n or 1
         self.left = False
         """Whether the client went away."""
         self.is_synthetic = False
         """Whether drafts are accepted by chance; known with the first piece."""
         self._service = service
         self._encode_prompt = encode_prompt
-        self._stream: RequestStream | None = None
-        self._answer: Answer | None = None
+        self._choices: list[Choice] = []
         self._started = time.perf_counter()
-        self._last: float | None = None
 
     def leave(self) -> None:
         """Ends the request because its client went away; `pieces` ends."""
         self.left = True
-        if self._stream is not None:
-            self._stream.close()
+        self._close()
 
     def usage(self) -> Usage:
-        """Returns the account so far; raises RuntimeError before the first piece."""
-        if self._answer is None:
-            raise RuntimeError("usage before the first piece")
-        return self._answer.usage()
+        """Returns the account of all choices so far; ValueError before the first piece."""
+        return merge_usages([choice.usage() for choice in self._choices])
 
-    async def pieces(self) -> AsyncGenerator[Piece, None]:
-        """Yields what each step adds, up to the piece with a finish reason.
+    async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
+        """Yields what each step adds to a choice, with the choice's index.
+
+        Every choice goes up to its piece with a finish reason.
 
         Raises:
-            ApiError: The request is wrong, was not admitted, or failed.
+            ApiError: The request is wrong, was not admitted, or a choice failed.
         """
-        with self._service.admission:
+        with self._service.admission.places(self.num_choices):
             try:
-                stream, answer = await self._add()
+                await self._add()
                 if self.left:
                     return
-                async for output in stream:
-                    piece = self._push(answer, output)
-                    if piece.finish_reason is FinishReason.STOP_STRING:
-                        answer.settle(await stream.finish())
-                    yield piece
-                    if piece.finish_reason is not None:
-                        return
+                sources = [choice.pieces() for choice in self._choices]
+                async with aclosing(interleave(sources)) as arriving:
+                    async for index, piece in arriving:
+                        yield index, piece
             except SchedulerUnavailableError as error:
                 raise scheduler_unavailable(str(error)) from None
             except SlowReaderError as error:
@@ -92,40 +89,32 @@ class Generation:
             finally:
                 self._end()
 
-    async def _add(self) -> tuple[RequestStream, Answer]:
+    async def _add(self) -> None:
         service = self._service
         model = service.client.description
         self.is_synthetic = model.is_synthetic
         prompt_token_ids = await self._encode_prompt(service.tokenizer, model)
-        add = await prepare(self.body, prompt_token_ids, service.tokenizer, model, self.request_id)
-        answer = Answer(
-            num_prompt_tokens=len(prompt_token_ids),
-            detokenizer=service.tokenizer.detokenizer(),
-            stop=self.body.stop or [],
-            min_tokens=add.min_tokens,
+        add = await prepare(
+            self.body, prompt_token_ids, service.tokenizer, model, service.limits, self.request_id
         )
-        self._stream, self._answer = service.client.add(add), answer
-        return self._stream, answer
+        for index, request in enumerate(choice_requests(add, self.num_choices)):
+            answer = Answer(
+                num_prompt_tokens=len(prompt_token_ids),
+                detokenizer=service.tokenizer.detokenizer(),
+                stop=self.body.stop or [],
+                min_tokens=add.min_tokens,
+            )
+            name = f"choice {index}" if self.num_choices > 1 else ""
+            stream = service.client.add(request)
+            self._choices.append(Choice(stream, answer, service.metrics, self._started, name))
 
-    def _push(self, answer: Answer, output: StepOutput) -> Piece:
-        if output.finished is not None and output.finished.reason.is_failure:
-            raise failure(output.finished)
-        if output.token_ids:
-            self._observe(len(output.token_ids))
-        return answer.push(output)
-
-    def _observe(self, num_tokens: int) -> None:
-        now = time.perf_counter()
-        metrics = self._service.metrics
-        if self._last is None:
-            metrics.time_to_first_token.observe(now - self._started)
-        else:
-            metrics.inter_token_latency.observe((now - self._last) / num_tokens)
-        self._last = now
+    def _close(self) -> None:
+        for choice in self._choices:
+            choice.close()
 
     def _end(self) -> None:
-        if self._stream is None:
+        if not self._choices:
             return
-        self._stream.close()
+        self._close()
         self._service.metrics.count_usage(self.usage())
         self._service.metrics.end_to_end.observe(time.perf_counter() - self._started)

@@ -20,7 +20,7 @@ class GatewayMetrics:
         )
         self.running = Gauge(
             "optimist_gateway_requests_running",
-            "Requests that the scheduler works on or that wait there",
+            "Requests, each choice counted, that the scheduler works on or that wait there",
             registry=self.registry,
         )
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts")
@@ -32,11 +32,12 @@ class GatewayMetrics:
             "rejected_prediction_tokens", "Predicted tokens that were verified and never kept"
         )
         self.time_to_first_token = self._histogram(
-            "time_to_first_token_seconds", "From the parsed request to its first token"
+            "time_to_first_token_seconds",
+            "From the parsed request to the first token of a choice",
         )
         self.inter_token_latency = self._histogram(
             "inter_token_latency_seconds",
-            "Time between two steps of a request over the tokens of the later one",
+            "Time between two steps of a choice over the tokens of the later one",
         )
         self.end_to_end = self._histogram(
             "end_to_end_seconds", "From the parsed request to the end of its answer"

@@ -1,14 +1,17 @@
 """From the body of a request to the command for the scheduler."""
 
 import secrets
-from collections.abc import Sequence
+from itertools import chain
 
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.api.requests import ChatCompletionBody, CompletionBody, GenerationBody
-from optimist_gateway.core.prediction import first_unknown_token, normalise_line_endings
+from optimist_gateway.core.seed import choice_seed
+from optimist_gateway.known_token import require_known
+from optimist_gateway.limits import Limits
+from optimist_gateway.prediction import predicted_tokens
 from optimist_gateway.scheduler_client import ModelDescription
 from optimist_gateway.tokenizer import ChatTemplateError, Tokenizer
 
@@ -42,7 +45,7 @@ async def completion_prompt(
         token_ids = await tokenizer.encode_prompt(prompt)
     else:
         token_ids = [token for token in prompt if isinstance(token, int)]
-        _require_known(token_ids, "prompt", model)
+        require_known(token_ids, "prompt", model)
     if not token_ids:
         raise ApiError(400, "prompt: must not be empty", param="prompt", code="invalid_value")
     return token_ids
@@ -53,9 +56,10 @@ async def prepare(
     prompt_token_ids: list[int],
     tokenizer: Tokenizer,
     model: ModelDescription,
+    limits: Limits,
     request_id: str,
 ) -> scheduler_pb2.Add:
-    """Returns the command that adds the request.
+    """Returns the command that adds the request, or its first choice.
 
     Raises:
         ApiError: A parameter does not fit the model or another parameter.
@@ -70,13 +74,16 @@ async def prepare(
             code="invalid_value",
         )
     stop_token_ids = body.stop_token_ids or []
-    _require_known(stop_token_ids, "stop_token_ids", model)
+    require_known(stop_token_ids, "stop_token_ids", model)
     if not body.ignore_eos:
         stop_token_ids = [*stop_token_ids, *model.eos_token_ids]
+    predictions = await predicted_tokens(body, tokenizer, model, limits.max_prediction_bytes)
+    lengths = [len(prediction) for prediction in predictions]
     return scheduler_pb2.Add(
         request_id=request_id,
         prompt_token_ids=to_bytes(prompt_token_ids),
-        predicted_token_ids=to_bytes(await _predicted_tokens(body, tokenizer, model)),
+        predicted_token_ids=to_bytes(list(chain.from_iterable(predictions))),
+        num_predicted_tokens=to_bytes(lengths if len(lengths) > 1 else []),
         sampling=_sampling(body, model),
         max_tokens=max_tokens,
         stop_token_ids=to_bytes(list(dict.fromkeys(stop_token_ids))),
@@ -85,6 +92,20 @@ async def prepare(
         cache_salt=body.cache_salt or "",
         max_draft_tokens=body.num_speculative_tokens,
     )
+
+
+def choice_requests(add: scheduler_pb2.Add, num_choices: int) -> list[scheduler_pb2.Add]:
+    """Returns a command for each choice; they differ in name and seed."""
+    if num_choices == 1:
+        return [add]
+    requests = []
+    for index in range(num_choices):
+        request = scheduler_pb2.Add()
+        request.CopyFrom(add)
+        request.request_id = f"{add.request_id}-{index}"
+        request.sampling.seed = choice_seed(add.sampling.seed, index)
+        requests.append(request)
+    return requests
 
 
 def _max_tokens(body: GenerationBody, num_prompt_tokens: int, model: ModelDescription) -> int:
@@ -114,31 +135,9 @@ def _max_tokens(body: GenerationBody, num_prompt_tokens: int, model: ModelDescri
     return left if asked is None else asked
 
 
-async def _predicted_tokens(
-    body: GenerationBody, tokenizer: Tokenizer, model: ModelDescription
-) -> list[int]:
-    """Returns the tokens of the prediction, at most as many as the model's length."""
-    if body.predicted_token_ids is not None:
-        if body.prediction is not None:
-            raise ApiError(
-                400,
-                "prediction and predicted_token_ids must not both be set",
-                param="predicted_token_ids",
-                code="invalid_value",
-            )
-        _require_known(body.predicted_token_ids, "predicted_token_ids", model)
-        return body.predicted_token_ids[: model.max_model_len]
-    if body.prediction is None:
-        return []
-    text = normalise_line_endings(body.prediction.text())
-    # What is cut here lies behind the cut in tokens.
-    text = text[: model.max_model_len * tokenizer.longest_token]
-    return (await tokenizer.encode_prediction(text))[: model.max_model_len]
-
-
 def _sampling(body: GenerationBody, model: ModelDescription) -> sampling_pb2.SamplingParams:
     biases = body.logit_bias or {}
-    _require_known(list(biases), "logit_bias", model)
+    require_known(list(biases), "logit_bias", model)
     return sampling_pb2.SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_k=max(body.top_k or 0, 0),
@@ -151,17 +150,6 @@ def _sampling(body: GenerationBody, model: ModelDescription) -> sampling_pb2.Sam
         logit_bias_token_ids=to_bytes(list(biases)),
         logit_bias_values=floats_to_bytes(list(biases.values())),
     )
-
-
-def _require_known(token_ids: Sequence[int], param: str, model: ModelDescription) -> None:
-    unknown = first_unknown_token(token_ids, model.vocab_size)
-    if unknown is not None:
-        raise ApiError(
-            400,
-            f"{param}: {unknown} is not a token of this model (0 to {model.vocab_size - 1})",
-            param=param,
-            code="invalid_value",
-        )
 
 
 def _require_tokenizable(

@@ -21,7 +21,18 @@ class GatewaySettings(ServiceSettings):
     scheduler: str = Field("127.0.0.1:50051", description="host:port of the scheduler")
     max_body_bytes: int = Field(8 * 1024 * 1024, ge=1, description="longest request body, in bytes")
     max_num_requests: int = Field(
-        512, ge=1, le=65536, description="requests in progress; more are answered 429"
+        512,
+        ge=1,
+        le=65536,
+        description="requests in progress, each choice of n counted; more are answered 429",
+    )
+    max_n: int = Field(
+        16, ge=1, le=128, description="largest n, if --max-num-requests is not smaller"
+    )
+    max_prediction_bytes: int = Field(
+        2 * 1024 * 1024,
+        ge=1,
+        description="longest predictions of one request together, in bytes of text",
     )
     grace_seconds: int = Field(
         4, ge=0, description="how long running requests may take to finish at the end"

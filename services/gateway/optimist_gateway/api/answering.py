@@ -60,6 +60,15 @@ class Answering:
         Raises:
             ApiError: Nothing was sent yet and the request is wrong, not admitted, or failed.
         """
+        self._require_servable(body)
+        request_id = f"{self._dialect.id_prefix}-{uuid.uuid4().hex}"
+        generation = Generation(self._service, body, encode_prompt, request_id)
+        if body.stream:
+            return await self._stream(request, generation)
+        return await self._whole(request, generation)
+
+    def _require_servable(self, body: GenerationBody) -> None:
+        """Raises ApiError for what can be refused before anything is looked at."""
         if body.model != self._service.model_name:
             raise ApiError(
                 404,
@@ -75,32 +84,31 @@ class Answering:
                 param="stream_options",
                 code="invalid_value",
             )
-        request_id = f"{self._dialect.id_prefix}-{uuid.uuid4().hex}"
-        generation = Generation(self._service, body, encode_prompt, request_id)
-        if body.stream:
-            return await self._stream(request, generation)
-        return await self._whole(request, generation)
+        max_n = self._service.limits.max_n
+        if body.n is not None and body.n > max_n:
+            raise ApiError(
+                400,
+                f"n: must be at most {max_n} on this server",
+                param="n",
+                code="invalid_value",
+            )
 
     async def _whole(self, request: Request, generation: Generation) -> Response:
-        pieces: list[Piece] = []
+        pieces: list[list[Piece]] = [[] for _ in range(generation.num_choices)]
         async with (
             on_disconnect(request.receive, generation.leave),
             aclosing(generation.pieces()) as arriving,
         ):
-            async for piece in arriving:
-                pieces.append(piece)
+            async for index, piece in arriving:
+                pieces[index].append(piece)
         if generation.left:
             self._count("disconnected")
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        choice = self._dialect.whole("".join(piece.text for piece in pieces))
-        if generation.body.return_token_ids:
-            choice |= {
-                "token_ids": [token for piece in pieces for token in piece.token_ids],
-                "num_accepted_tokens": sum(piece.num_accepted_tokens for piece in pieces),
-                "predicted_text_length": sum(piece.predicted_text_length for piece in pieces),
-            }
         data = self._header(generation, self._dialect.whole_object) | {
-            "choices": [_choice(choice, pieces[-1])],
+            "choices": [
+                self._whole_choice(generation, index, all_of_it)
+                for index, all_of_it in enumerate(pieces)
+            ],
             "usage": self._usage(generation, generation.usage()),
         }
         self._count("200")
@@ -109,6 +117,18 @@ class Answering:
             headers={"x-request-id": generation.request_id},
             media_type="application/json",
         )
+
+    def _whole_choice(
+        self, generation: Generation, index: int, pieces: list[Piece]
+    ) -> dict[str, Any]:
+        choice = self._dialect.whole("".join(piece.text for piece in pieces))
+        if generation.body.return_token_ids:
+            choice |= {
+                "token_ids": [token for piece in pieces for token in piece.token_ids],
+                "num_accepted_tokens": sum(piece.num_accepted_tokens for piece in pieces),
+                "predicted_text_length": sum(piece.predicted_text_length for piece in pieces),
+            }
+        return _choice(index, choice, pieces[-1])
 
     async def _stream(self, request: Request, generation: Generation) -> Response:
         events = self._events(generation)
@@ -127,17 +147,14 @@ class Answering:
         header = self._header(generation, self._dialect.chunk_object)
         if with_usage:
             header["usage"] = None
-        started = False
+        started: set[int] = set()
         try:
             async with aclosing(generation.pieces()) as pieces:
-                async for piece in pieces:
+                async for index, piece in pieces:
                     header |= _fingerprint(generation)
                     if continuous:
                         header["usage"] = self._usage(generation, generation.usage())
-                    if not started and (first := self._dialect.first()) is not None:
-                        yield event(header | {"choices": [_choice(first, None)]})
-                    started = True
-                    if (choice := self._chunk(generation, piece)) is not None:
+                    for choice in self._chunks(generation, index, piece, started):
                         yield event(header | {"choices": [choice]})
         except ApiError as error:
             if not started:
@@ -154,8 +171,18 @@ class Answering:
         self._count("200")
         yield DONE
 
+    def _chunks(
+        self, generation: Generation, index: int, piece: Piece, started: set[int]
+    ) -> list[dict[str, Any]]:
+        """Returns the choices that tell of a piece; adds its own to those that have started."""
+        first = self._dialect.first() if index not in started else None
+        started.add(index)
+        chunk = self._chunk(generation, piece)
+        chunks = [] if first is None else [_choice(index, first, None)]
+        return chunks if chunk is None else [*chunks, _choice(index, chunk, piece)]
+
     def _chunk(self, generation: Generation, piece: Piece) -> dict[str, Any] | None:
-        """Returns the choice for a piece, or None if the client would learn nothing from it."""
+        """Returns what a piece adds, or None if the client would learn nothing from it."""
         with_tokens = generation.body.return_token_ids and piece.token_ids
         if not (piece.text or piece.finish_reason or with_tokens):
             return None
@@ -166,7 +193,7 @@ class Answering:
                 "num_accepted_tokens": piece.num_accepted_tokens,
                 "predicted_text_length": piece.predicted_text_length,
             }
-        return _choice(choice, piece)
+        return choice
 
     def _header(self, generation: Generation, kind: str) -> dict[str, Any]:
         return {
@@ -189,10 +216,10 @@ def _fingerprint(generation: Generation) -> dict[str, str]:
     return {"system_fingerprint": SYNTHETIC_FINGERPRINT} if generation.is_synthetic else {}
 
 
-def _choice(content: dict[str, Any], piece: Piece | None) -> dict[str, Any]:
+def _choice(index: int, content: dict[str, Any], piece: Piece | None) -> dict[str, Any]:
     reason = piece.finish_reason if piece is not None else None
     return {
-        "index": 0,
+        "index": index,
         **content,
         "logprobs": None,
         "finish_reason": reason.api_name if reason is not None else None,

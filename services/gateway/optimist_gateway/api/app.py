@@ -14,6 +14,7 @@ from optimist_gateway.api.errors import add_error_handlers
 from optimist_gateway.api.health import health_router
 from optimist_gateway.api.models import model_router
 from optimist_gateway.generation import Service
+from optimist_gateway.limits import Limits
 from optimist_gateway.metrics import GatewayMetrics
 from optimist_gateway.scheduler_client import SchedulerClient
 from optimist_gateway.settings import GatewaySettings
@@ -29,6 +30,11 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
         client=SchedulerClient(settings.scheduler, settings.max_num_requests),
         admission=Admission(settings.max_num_requests, metrics),
         metrics=metrics,
+        limits=Limits(
+            # More choices than there are places would never be admitted.
+            max_n=min(settings.max_n, settings.max_num_requests),
+            max_prediction_bytes=settings.max_prediction_bytes,
+        ),
     )
 
     @asynccontextmanager

@@ -24,7 +24,13 @@ _HTTP_MESSAGES = {
     405: ("{method} is not allowed here: {path}", "method_not_allowed"),
     413: ("the request body is too large", "request_too_large"),
 }
-_STATUS = {FinishReason.REFUSED: 400, FinishReason.OVERLOADED: 429, FinishReason.ERROR: 500}
+_STATUS = {
+    FinishReason.REFUSED: 400,
+    FinishReason.OVERLOADED: 429,
+    FinishReason.ERROR: 500,
+    # Whoever paused the scheduler let nothing finish.
+    FinishReason.ABORTED: 503,
+}
 
 
 class ApiError(Exception):
@@ -38,7 +44,7 @@ class ApiError(Exception):
         Args:
             status: The HTTP status, if nothing was sent yet.
             message: What is wrong; cut to a few hundred characters.
-            param: The field that is wrong, such as `messages.0.content`.
+            param: The field that is wrong, such as `messages[0].content`.
             code: A word for programs.
         """
         super().__init__(message)
@@ -73,11 +79,16 @@ def scheduler_unavailable(reason: str) -> ApiError:
     return ApiError(503, reason, code="scheduler_unavailable")
 
 
-def failure(finished: Finished) -> ApiError:
-    """Returns the error for a request that the scheduler ended without a complete answer."""
+def failure(finished: Finished, what: str = "") -> ApiError:
+    """Returns the error for what the scheduler ended without a complete answer.
+
+    Args:
+        finished: The scheduler's account.
+        what: Which of several choices failed; empty if the request has but one.
+    """
     status = _STATUS[finished.reason]
     message = finished.message or f"the scheduler ended the request: {finished.reason.value}"
-    return ApiError(status, message, code=finished.reason.value)
+    return ApiError(status, f"{what}: {message}" if what else message, code=finished.reason.value)
 
 
 def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
@@ -124,7 +135,7 @@ def validation_error(error: RequestValidationError) -> ApiError:
         key=lambda pair: len(pair[0]),
     )
     context: Mapping[str, Any] = first.get("ctx") or {}
-    param = str(context["param"]) if "param" in context else ".".join(map(str, location))
+    param = str(context["param"]) if "param" in context else _name(location)
     if first["type"] == "extra_forbidden":
         message = f"Unrecognized request argument supplied: {_printable(param, 100)}"
         return ApiError(400, message, param=param, code="unknown_parameter")
@@ -161,6 +172,12 @@ def _location(error: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:
             continue
         location.append(part)
     return tuple(location)
+
+
+def _name(location: tuple[str | int, ...]) -> str:
+    """Returns the name of a field, such as `messages[0].content`."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in location]
+    return "".join(parts).removeprefix(".")
 
 
 def _has(value: Any, part: str | int) -> bool:

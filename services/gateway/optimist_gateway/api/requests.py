@@ -7,8 +7,10 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     model_validator,
 )
 
@@ -16,6 +18,7 @@ from optimist_gateway.api.unsupported import drop_unsupported
 from optimist_gateway.core.messages import Message
 
 MAX_MESSAGES = 4096
+MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 4
 MAX_STOP_TOKENS = 128
 MAX_BIASES = 1024
@@ -37,6 +40,16 @@ def _encodable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_encodable)]
+
+
+def _form(value: object) -> str:
+    """Tells one prediction from several of them."""
+    return "several" if isinstance(value, list) else "one"
+
+
+def _form_of_tokens(value: object) -> str:
+    """Tells one prediction's tokens from those of several."""
+    return "several" if isinstance(value, list) and value and isinstance(value[0], list) else "one"
 
 
 def _is_short(text: str) -> str:
@@ -61,6 +74,7 @@ class TextPart(Body):
 # Keys of JSON objects are strings.
 _TokenKey = Annotated[int, Field(strict=False)]
 _Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
+TokenIds = Annotated[list[int], Field(fail_fast=True)]
 Content = Text | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES)]
 
 
@@ -96,6 +110,18 @@ class PredictionBody(Body):
         return _text(self.content)
 
 
+Predictions = Annotated[
+    Annotated[PredictionBody, Tag("one")]
+    | Annotated[list[PredictionBody], Field(max_length=MAX_PREDICTIONS), Tag("several")],
+    Discriminator(_form),
+]
+PredictedTokens = Annotated[
+    Annotated[TokenIds, Tag("one")]
+    | Annotated[list[TokenIds], Field(max_length=MAX_PREDICTIONS), Tag("several")],
+    Discriminator(_form_of_tokens),
+]
+
+
 class StreamOptions(Body):
     """Options of a streamed answer."""
 
@@ -111,6 +137,8 @@ class GenerationBody(Body):
     """What both endpoints take; `null` is the default everywhere, as in OpenAI's API."""
 
     model: str
+    n: int | None = Field(None, ge=1, le=_INT32_MAX)
+    """How many answers to give; the server sets a limit."""
     max_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     top_p: float | None = Field(None, ge=0.0, le=1.0)
@@ -140,9 +168,10 @@ class GenerationBody(Body):
     """Extension: tokens before which nothing stops the answer."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    prediction: PredictionBody | None = None
-    predicted_token_ids: list[int] | None = None
-    """Extension: the expected answer as tokens, instead of `prediction`."""
+    prediction: Predictions | None = None
+    """The expected answer; extension: a list of several, the most likely one first."""
+    predicted_token_ids: PredictedTokens | None = None
+    """Extension: the expected answer as tokens, or a list of several, instead of `prediction`."""
     num_speculative_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
     """Extension: most predicted tokens to verify in one pass; 0 verifies none. The answer is the
     same."""
@@ -175,4 +204,4 @@ class ChatCompletionBody(GenerationBody):
 class CompletionBody(GenerationBody):
     """The body of POST /v1/completions."""
 
-    prompt: Text | list[int] | Annotated[list[Text | list[int]], Field(min_length=1, max_length=1)]
+    prompt: Text | TokenIds | Annotated[list[Text | TokenIds], Field(min_length=1, max_length=1)]

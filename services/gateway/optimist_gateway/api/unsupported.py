@@ -8,14 +8,13 @@ from pydantic_core import PydanticCustomError
 # Parameters that are refused, but for values that ask for nothing beyond the default.
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "audio": (),
-    "best_of": (1,),
+    "best_of": (),
     "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
     "logprobs": (False,),
     "modalities": (["text"],),
     "moderation": (),
-    "n": (1,),
     "reasoning_effort": ("none",),
     "response_format": ({"type": "text"},),
     "suffix": ("",),
@@ -26,7 +25,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 # Parameters with other values that are supported; the rest is not supported whatever its value.
-_BY_VALUE = frozenset({"best_of", "modalities", "n", "response_format", "verbosity"})
+_BY_VALUE = frozenset({"best_of", "modalities", "response_format", "verbosity"})
 # Parameters that change nothing about the answer.
 _IGNORED = frozenset(
     {
@@ -56,13 +55,18 @@ def drop_unsupported(body: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if name not in _REFUSED:
             kept[name] = value
-        elif value is not None and not _is_harmless(value, _REFUSED[name]):
+        elif value is not None and not _is_harmless(value, _harmless(name, body)):
             code = "unsupported_value" if name in _BY_VALUE else "unsupported_parameter"
             what = "This value of" if name in _BY_VALUE else "The parameter"
             raise PydanticCustomError(
                 code, "{what} '{param}' is not supported.", {"what": what, "param": name}
             )
     return kept
+
+
+def _harmless(name: str, body: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Returns the values of a parameter that ask for nothing; all of `n` answers are best of n."""
+    return (body.get("n") or 1,) if name == "best_of" else _REFUSED[name]
 
 
 def _is_harmless(value: Any, harmless: tuple[Any, ...]) -> bool:

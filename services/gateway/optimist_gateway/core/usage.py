@@ -1,6 +1,7 @@
-"""The account of one request, in the shape of the API."""
+"""The account of a request or of one of its answers, in the shape of the API."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,7 @@ from optimist_common.draft_source import DraftSource
 
 @dataclass(frozen=True)
 class Usage:
-    """What a request consumed and what its prediction was worth."""
+    """What was consumed and what the predictions were worth."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -41,3 +42,26 @@ class Usage:
         if with_num_passes:
             usage["num_passes"] = self.num_passes
         return usage
+
+
+def merge_usages(usages: Sequence[Usage]) -> Usage:
+    """Returns the account of several answers to one prompt, which is counted once.
+
+    Raises:
+        ValueError: There is no answer, or the prompts are not the same.
+    """
+    if len({usage.prompt_tokens for usage in usages}) != 1:
+        raise ValueError("the account of answers to one prompt needs one prompt")
+    rejected = [usage.rejected_prediction_tokens for usage in usages]
+    known = [count for count in rejected if count is not None]
+    by_source: Counter[DraftSource] = Counter()
+    for usage in usages:
+        by_source.update(usage.num_tokens_by_source)
+    return Usage(
+        prompt_tokens=usages[0].prompt_tokens,
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        accepted_prediction_tokens=sum(usage.accepted_prediction_tokens for usage in usages),
+        rejected_prediction_tokens=sum(known) if len(known) == len(rejected) else None,
+        num_passes=sum(usage.num_passes for usage in usages),
+        num_tokens_by_source={source: by_source[source] for source in sorted(by_source)},
+    )

@@ -1,0 +1,104 @@
+"""Several predictions of one request, on their way to the scheduler."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+from tokenizers import Tokenizer as Backend
+
+from optimist.scheduler.v1 import scheduler_pb2
+from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens
+
+Say = Callable[..., list[int]]
+USER: Any = [{"role": "user", "content": "Hello"}]
+TEXTS = ["def main(argument):\r\n    return 1\r\n", "The quick brown fox", "東京 \N{ROCKET}"]
+
+
+def predictions(add: scheduler_pb2.Add) -> list[list[int]]:
+    """Reads the predictions of a command as the contract says."""
+    token_ids = tokens(add.predicted_token_ids)
+    lengths = tokens(add.num_predicted_tokens) or [len(token_ids)]
+    assert sum(lengths) == len(token_ids)
+    return [token_ids[start:end] for start, end in pairwise(accumulate(lengths, initial=0))]
+
+
+def content(text: Any) -> dict[str, Any]:
+    return {"type": "content", "content": text}
+
+
+async def sent(
+    client: AsyncOpenAI, scheduler: FakeScheduler, extra: dict[str, Any]
+) -> list[list[int]]:
+    """Returns the predictions that reach the scheduler through either endpoint."""
+    await client.chat.completions.create(model="tiny", messages=USER, extra_body=extra)
+    await client.completions.create(model="tiny", prompt="a", extra_body=extra)
+    chat, plain = (predictions(add) for add in scheduler.adds)
+    assert chat == plain
+    return chat
+
+
+async def test_several_texts(
+    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler, backend: Backend
+) -> None:
+    say("x")
+    parts = [{"type": "text", "text": part} for part in ("The quick", " brown fox")]
+    given = [content(TEXTS[0]), content(parts), content(TEXTS[2])]
+    expected = [backend.encode(text.replace("\r\n", "\n")).ids for text in TEXTS]
+    assert await sent(client, scheduler, {"prediction": given}) == expected
+
+
+async def test_several_lists_of_tokens(
+    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler
+) -> None:
+    say("x")
+    given = [[7, 8], [9], [7, 8, 9]]
+    assert await sent(client, scheduler, {"predicted_token_ids": given}) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"prediction": [content("fox")]}, ["fox"]),
+        ({"prediction": [content(""), content("fox"), content([])]}, ["fox"]),
+        ({"prediction": [content(""), content("")]}, [""]),
+        ({"prediction": []}, [""]),
+        ({"prediction": content("")}, [""]),
+        ({"predicted_token_ids": [[], [], []]}, [""]),
+        ({"predicted_token_ids": []}, [""]),
+        ({"predicted_token_ids": None, "prediction": None}, [""]),
+    ],
+)
+async def test_what_is_empty_is_left_out(
+    client: AsyncOpenAI,
+    say: Say,
+    scheduler: FakeScheduler,
+    backend: Backend,
+    given: dict[str, Any],
+    expected: Sequence[str],
+) -> None:
+    say("x")
+    encoded = [backend.encode(text).ids for text in expected]
+    assert await sent(client, scheduler, given) == encoded
+    # One prediction, or none, reads as it did before there could be several.
+    assert scheduler.adds[0].num_predicted_tokens == b""
+
+
+async def test_each_is_cut_at_the_model_s_length_and_four_may_be_as_long(
+    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler
+) -> None:
+    say("x")
+    given = [[number] * (MAX_MODEL_LEN + number) for number in range(5, 9)]
+    expected = [[number] * MAX_MODEL_LEN for number in range(5, 9)]
+    assert await sent(client, scheduler, {"predicted_token_ids": given}) == expected
+
+
+async def test_texts_up_to_the_limit_are_taken(
+    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler, backend: Backend
+) -> None:
+    say("x")
+    texts = ["ä" * 10_000, "a" * 40_000]
+    expected = [backend.encode(text).ids[:MAX_MODEL_LEN] for text in texts]
+    given = {"prediction": [content(text) for text in texts]}
+    assert await sent(client, scheduler, given) == expected
