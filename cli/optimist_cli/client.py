@@ -14,13 +14,15 @@ READ_TIMEOUT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One greedy chat request."""
+    """One chat request, greedy unless it says otherwise."""
 
     model: str
     messages: list[dict[str, str]]
-    prediction: str | None = None
+    prediction: str | list[str] | None = None
+    """The expected answer, or several of them, the most likely one first."""
     max_tokens: int | None = None
     temperature: float = 0.0
+    num_choices: int = 1
 
     def body(self) -> dict[str, Any]:
         """Returns the JSON body of a streaming request with token ids and usage."""
@@ -33,20 +35,30 @@ class ChatRequest:
             "return_token_ids": True,
         }
         if self.prediction is not None:
-            body["prediction"] = {"type": "content", "content": self.prediction}
+            body["prediction"] = _prediction(self.prediction)
         if self.max_tokens is not None:
             body["max_tokens"] = self.max_tokens
+        if self.num_choices > 1:
+            body["n"] = self.num_choices
         return body
+
+
+def _prediction(prediction: str | list[str]) -> dict[str, str] | list[dict[str, str]]:
+    if isinstance(prediction, str):
+        return {"type": "content", "content": prediction}
+    return [{"type": "content", "content": text} for text in prediction]
 
 
 @dataclass(frozen=True)
 class ChatChunk:
-    """One piece of a streamed answer."""
+    """One piece of one choice of a streamed answer."""
 
     text: str
     token_ids: list[int]
     predicted_text_length: int
     """How many characters of `text`, from the front, were predicted."""
+    index: int = 0
+    """Of the choice."""
 
 
 @dataclass
@@ -54,7 +66,8 @@ class ChatAnswer:
     """A streamed answer; iterate over `chunks` first, then the rest is known."""
 
     chunks: Iterator[ChatChunk] = field(repr=False)
-    finish_reason: str = ""
+    finish_reasons: dict[int, str] = field(default_factory=dict)
+    """Why each choice ended, by its index; known once its last chunk is there."""
     usage: dict[str, Any] = field(default_factory=dict)
     system_fingerprint: str = ""
     """What is special about the system that answered."""
@@ -101,7 +114,8 @@ class GatewayClient:
                         answer.usage = event["usage"]
                     answer.system_fingerprint = event.get("system_fingerprint") or ""
                     for choice in event.get("choices", []):
-                        answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+                        if choice.get("finish_reason"):
+                            answer.finish_reasons[choice["index"]] = choice["finish_reason"]
                         yield _chunk(choice)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
@@ -138,4 +152,5 @@ def _chunk(choice: dict[str, Any]) -> ChatChunk:
         text=choice.get("delta", {}).get("content") or "",
         token_ids=choice.get("token_ids") or [],
         predicted_text_length=choice.get("predicted_text_length") or 0,
+        index=choice["index"],
     )

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from optimist_cli.client import ChatAnswer, ChatRequest, GatewayClient
+from optimist_cli.client import ChatAnswer, ChatChunk, ChatRequest, GatewayClient
 from optimist_common.errors import SetupError
-from optimist_common.settings import ServiceSettings, load_settings
+from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
 
 GREEN, RESET = "\x1b[32m", "\x1b[0m"
 
@@ -18,18 +18,22 @@ class CompleteSettings(ServiceSettings):
     """Sends one request: optimist complete INSTRUCTION [--file FILE] [OPTIONS].
 
     With --file the file's text follows the instruction and is the prediction of the answer, as an
-    edit leaves most of it unchanged. What was predicted is shown in green.
+    edit leaves most of it unchanged. --prediction names other files, and may be given several
+    times. What was predicted is shown in green.
     """
 
     section: ClassVar[str] = "complete"
 
     instruction: str = Field(description="what to do; also the first argument")
     file: str = Field("", description="file to edit; its text is the prediction too")
-    prediction: str = Field("", description="file with the expected answer, if it is another one")
+    prediction: CommaSeparated = Field(
+        [], description="files with expected answers instead, the most likely one first"
+    )
     plain: bool = Field(False, description="true: attach no prediction")
     url: str = Field("http://127.0.0.1:8000", description="where the gateway listens")
     max_tokens: int = Field(0, ge=0, description="most tokens to generate; 0 is the model's limit")
     temperature: float = Field(0.0, ge=0.0, le=2.0, description="0 is the most likely answer")
+    n: int = Field(1, ge=1, description="how many answers to ask for")
     colour: str = Field(
         "auto", pattern="^(auto|always|never)$", description="auto, always or never"
     )
@@ -39,7 +43,7 @@ def main(arguments: list[str]) -> int:
     """Runs `optimist complete`; returns the exit code."""
     if arguments and not arguments[0].startswith("-"):
         arguments = ["--instruction", *arguments]
-    settings = load_settings(CompleteSettings, arguments)
+    settings = load_settings(CompleteSettings, joined(arguments, "--prediction"))
     client = GatewayClient(settings.url)
     try:
         started = time.perf_counter()
@@ -47,42 +51,88 @@ def main(arguments: list[str]) -> int:
         coloured = settings.colour == "always" or (
             settings.colour == "auto" and sys.stdout.isatty()
         )
-        num_tokens = write_answer(answer, coloured=coloured)
+        num_tokens = write_answer(answer, num_choices=settings.n, coloured=coloured)
         print(summary(answer, num_tokens, time.perf_counter() - started), file=sys.stderr)
     finally:
         client.close()
     return 0
 
 
+def joined(arguments: list[str], flag: str) -> list[str]:
+    """Returns the arguments with one flag, its values joined by commas, if it is there repeatedly.
+
+    A flag without a value stays as it is.
+    """
+    values: list[str] = []
+    others: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word.startswith(f"{flag}="):
+            values.append(word.removeprefix(f"{flag}="))
+        elif word == flag and (value := next(words, None)) is not None:
+            values.append(value)
+        else:
+            others.append(word)
+    return [*others, f"{flag}={','.join(values)}"] if values else others
+
+
 def chat_request(settings: CompleteSettings, model: str) -> ChatRequest:
     """Builds the request: the instruction, the file below it, and the prediction."""
-    content, prediction = settings.instruction, None
+    content = settings.instruction
+    prediction: str | list[str] | None = None
     if settings.file:
         prediction = _read(settings.file, "--file")
         content = f"{settings.instruction}\n\n{prediction}"
     if settings.prediction:
-        prediction = _read(settings.prediction, "--prediction")
+        texts = [_read(path, "--prediction") for path in settings.prediction]
+        prediction = texts if len(texts) > 1 else texts[0]
     return ChatRequest(
         model=model,
         messages=[{"role": "user", "content": content}],
         prediction=None if settings.plain else prediction,
         max_tokens=settings.max_tokens or None,
         temperature=settings.temperature,
+        num_choices=settings.n,
     )
 
 
-def write_answer(answer: ChatAnswer, *, coloured: bool) -> int:
-    """Writes the answer to standard output as it arrives; returns its number of tokens."""
+def write_answer(answer: ChatAnswer, *, coloured: bool, num_choices: int = 1) -> int:
+    """Writes the answer to standard output as it arrives; returns its number of tokens.
+
+    Several choices come one below the other: what arrives of later ones waits.
+    """
     num_tokens = 0
+    later: dict[int, list[ChatChunk]] = {}
+    current = 0
+    _write_title(current, num_choices)
     for chunk in answer.chunks:
         num_tokens += len(chunk.token_ids)
-        predicted = chunk.text[: chunk.predicted_text_length]
-        if coloured and predicted:
-            predicted = f"{GREEN}{predicted}{RESET}"
-        sys.stdout.write(predicted + chunk.text[chunk.predicted_text_length :])
-        sys.stdout.flush()
+        if chunk.index != current:
+            later.setdefault(chunk.index, []).append(chunk)
+            continue
+        _write_chunk(chunk, coloured=coloured)
+        while current in answer.finish_reasons and current + 1 < num_choices:
+            current += 1
+            sys.stdout.write("\n")
+            _write_title(current, num_choices)
+            for waiting in later.pop(current, []):
+                _write_chunk(waiting, coloured=coloured)
     sys.stdout.write("\n")
     return num_tokens
+
+
+def _write_title(index: int, num_choices: int) -> None:
+    if num_choices > 1:
+        sys.stdout.write(f"--- choice {index + 1} of {num_choices}\n")
+        sys.stdout.flush()
+
+
+def _write_chunk(chunk: ChatChunk, *, coloured: bool) -> None:
+    predicted = chunk.text[: chunk.predicted_text_length]
+    if coloured and predicted:
+        predicted = f"{GREEN}{predicted}{RESET}"
+    sys.stdout.write(predicted + chunk.text[chunk.predicted_text_length :])
+    sys.stdout.flush()
 
 
 def summary(answer: ChatAnswer, num_tokens: int, seconds: float) -> str:
@@ -99,7 +149,8 @@ def summary(answer: ChatAnswer, num_tokens: int, seconds: float) -> str:
     return (
         f"{num_tokens} tokens in {seconds:.2f} s, {accepted} of them predicted "
         f"({details.get('rejected_prediction_tokens', 0)} predicted ones refused){others}, "
-        f"finish: {answer.finish_reason}{synthetic}"
+        f"finish: {', '.join(reason for _, reason in sorted(answer.finish_reasons.items()))}"
+        f"{synthetic}"
     )
 
 

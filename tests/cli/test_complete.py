@@ -1,11 +1,24 @@
 """What `optimist complete` asks for, and what it shows of the answer."""
 
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from optimist_cli.client import ChatAnswer, ChatChunk
-from optimist_cli.complete import CompleteSettings, chat_request, summary, write_answer
+from optimist_cli.complete import (
+    CompleteSettings,
+    chat_request,
+    joined,
+    main,
+    summary,
+    write_answer,
+)
 from optimist_common.errors import SetupError
 
 
@@ -22,17 +35,48 @@ def test_another_prediction_and_none_at_all(tmp_path: Path) -> None:
     code, other = tmp_path / "code.py", tmp_path / "other.py"
     code.write_text("x = 1\n")
     other.write_text("x = 2\n")
-    both = CompleteSettings(instruction="Go.", file=str(code), prediction=str(other))
+    both = CompleteSettings(instruction="Go.", file=str(code), prediction=[str(other)])
     assert chat_request(both, "m").prediction == "x = 2\n"
     plain = CompleteSettings(instruction="Go.", file=str(code), plain=True)
     assert "prediction" not in chat_request(plain, "m").body()
     assert "prediction" not in chat_request(CompleteSettings(instruction="Go."), "m").body()
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    missing = str(tmp_path / "missing.py")
-    with pytest.raises(SetupError, match=r"missing\.py"):
-        chat_request(CompleteSettings(instruction="Go.", file=missing), "m")
+def test_several_predictions_and_several_answers(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.py", tmp_path / "second.py"
+    first.write_text("x = 1\n")
+    second.write_text("x = 2\n")
+    settings = CompleteSettings(instruction="Go.", prediction=[str(first), str(second)], n=3)
+    body = chat_request(settings, "m").body()
+    assert body["prediction"] == [
+        {"type": "content", "content": "x = 1\n"},
+        {"type": "content", "content": "x = 2\n"},
+    ]
+    assert body["n"] == 3
+    assert "n" not in chat_request(CompleteSettings(instruction="Go."), "m").body()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["-p", "a", "-p", "b"], ["-p=a,b"]),
+        (["-p=a", "--n", "2", "-p", "b", "-p=c"], ["--n", "2", "-p=a,b,c"]),
+        (["--n", "2"], ["--n", "2"]),
+        (["-p"], ["-p"]),
+        (["--instruction", "-p", "a"], ["--instruction", "-p=a"]),
+        ([], []),
+    ],
+)
+def test_a_repeated_flag_becomes_one(arguments: list[str], expected: list[str]) -> None:
+    assert joined(arguments, "-p") == expected
+
+
+@pytest.mark.parametrize("flag", ["--file", "--prediction"])
+def test_a_missing_file_is_named(tmp_path: Path, flag: str) -> None:
+    missing: Any = str(tmp_path / "missing.py")
+    settings = CompleteSettings(instruction="Go.", **{flag.removeprefix("--"): missing})
+    with pytest.raises(SetupError, match=rf"{flag}.*missing\.py"):
+        chat_request(settings, "m")
 
 
 def test_predicted_text_is_green(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,8 +87,84 @@ def test_predicted_text_is_green(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "abcde\n"
 
 
+def test_choices_come_one_below_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = ChatAnswer(iter(()))
+
+    def arriving() -> Iterator[ChatChunk]:
+        yield ChatChunk("a1", [1], 0, 0)
+        yield ChatChunk("b1", [2], 1, 1)
+        answer.finish_reasons[2] = "length"
+        yield ChatChunk("c1", [3, 4], 2, 2)
+        assert capsys.readouterr().out == "--- choice 1 of 3\na1"
+        answer.finish_reasons[0] = "stop"
+        yield ChatChunk("a2", [5], 0, 0)
+        assert capsys.readouterr().out == "a2\n--- choice 2 of 3\n\x1b[32mb\x1b[0m1"
+        answer.finish_reasons[1] = "stop"
+        yield ChatChunk("b2", [6], 0, 1)
+
+    answer.chunks = arriving()
+    assert write_answer(answer, coloured=True, num_choices=3) == 6
+    assert capsys.readouterr().out == "b2\n--- choice 3 of 3\n\x1b[32mc1\x1b[0m\n"
+    assert summary(answer, 6, 0.5).endswith("finish: stop, stop, length")
+
+
+@contextmanager
+def serving(events: list[dict[str, Any]], asked: list[Any]) -> Iterator[str]:
+    """Answers as a gateway does that serves the model `tiny`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.reply(json.dumps({"data": [{"id": "tiny"}]}))
+
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.reply("".join(f"data: {json.dumps(one)}\n\n" for one in events))
+
+        def reply(self, text: str) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            """Says nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_command_reads_choices_that_are_interleaved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [tmp_path / "one.py", tmp_path / "two.py"]
+    for path in paths:
+        path.write_text(path.stem)
+
+    def event(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
+        choice = {"index": index, "delta": {"content": text}, "finish_reason": reason}
+        return {"choices": [choice | {"token_ids": [7], "predicted_text_length": 0}]}
+
+    details = {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 1}
+    usage = {"choices": [], "usage": {"completion_tokens_details": details}}
+    events = [event(1, "right "), event(0, "left", "stop"), event(1, "side", "length"), usage]
+    asked: list[Any] = []
+    flags = [word for path in paths for word in ("--prediction", str(path))]
+    with serving(events, asked) as url:
+        assert main(["Go.", *flags, "--n", "2", "--url", url, "--colour", "never"]) == 0
+    (body,) = asked
+    assert [one["content"] for one in body["prediction"]] == ["one", "two"]
+    assert (body["n"], body["model"]) == (2, "tiny")
+    shown = capsys.readouterr()
+    assert shown.out == "--- choice 1 of 2\nleft\n--- choice 2 of 2\nright side\n"
+    assert "3 tokens in " in shown.err
+    assert "3 of them predicted (1 predicted ones refused), finish: stop, length" in shown.err
+
+
 def test_the_summary_tells_what_the_prediction_was_worth() -> None:
-    answer = ChatAnswer(iter(()), finish_reason="stop")
+    answer = ChatAnswer(iter(()), finish_reasons={0: "stop"})
     answer.usage = {
         "completion_tokens_details": {
             "accepted_prediction_tokens": 7,
@@ -57,7 +177,9 @@ def test_the_summary_tells_what_the_prediction_was_worth() -> None:
 
 
 def test_the_summary_tells_of_other_drafts_and_of_acceptance_by_chance() -> None:
-    answer = ChatAnswer(iter(()), finish_reason="stop", system_fingerprint="synthetic-acceptance")
+    answer = ChatAnswer(
+        iter(()), finish_reasons={0: "stop"}, system_fingerprint="synthetic-acceptance"
+    )
     sources = {"target": 4, "prediction": 1, "draft_model": 3, "eagle": 2}
     answer.usage = {"completion_tokens_details": {"tokens_by_source": sources}}
     assert summary(answer, 10, 0.5) == (
