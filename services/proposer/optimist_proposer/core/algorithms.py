@@ -5,10 +5,14 @@ from collections.abc import Callable
 from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.exact import ExactAlgorithm
 from optimist_proposer.core.line import LineAlgorithm
+from optimist_proposer.core.ngram import NgramAlgorithm
+from optimist_proposer.core.suffix import SuffixAlgorithm
 from optimist_proposer.core.vocabulary import Vocabulary
 
 ALGORITHMS: dict[str, Callable[[Vocabulary], Algorithm]] = {
     "exact": lambda _: ExactAlgorithm(),
     "line": lambda vocabulary: LineAlgorithm(vocabulary.newline_token_ids),
+    "ngram": lambda _: NgramAlgorithm(),
+    "suffix": lambda _: SuffixAlgorithm(),
 }
 """Makes an algorithm for the tokens of a model."""

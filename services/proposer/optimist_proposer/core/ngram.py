@@ -1,0 +1,115 @@
+"""Prompt lookup: goes on as the text did where the last tokens of the output stood first.
+
+The longest n-gram counts, of 3 tokens, else 2, else 1, that ends the output and occurred before in
+a prediction, in the prompt or in the output itself; of several such places the first, in that
+order. There is no cursor: every proposal looks again. An empty output is expected to begin as the
+first prediction does.
+
+Source: Saxena, Prompt Lookup Decoding, 2023, https://github.com/apoorvumang/prompt-lookup-decoding.
+"""
+
+from array import array
+from itertools import chain, compress
+
+from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
+from optimist_proposer.core.chain import START_EVIDENCE, copied
+from optimist_proposer.core.draft import Draft
+from optimist_proposer.core.lines import INT32
+from optimist_proposer.core.sources import SEPARATOR, Sources
+
+MAX_NGRAM = 3
+# Longer agreement adds nothing to a draft of any usual width.
+MAX_EVIDENCE = 64
+
+Index = dict[tuple[int, ...], int]
+
+
+class NgramAlgorithm(Algorithm):
+    """Looks up the last tokens in all that is known."""
+
+    def prepare(self, sources: Sources) -> "NgramReference":
+        """See `Algorithm.prepare`."""
+        return NgramReference(sources)
+
+
+class NgramReference(Reference):
+    """The sources and the place behind the first occurrence of each n-gram."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        token_ids = sources.token_ids[::-1]
+        self.index: Index = {}
+        for length in range(1, MAX_NGRAM + 1):
+            grams = zip(*(token_ids[skip:] for skip in reversed(range(length))), strict=False)
+            # From the end to the beginning: of equal n-grams the first one stays.
+            entries = zip(grams, range(len(token_ids), 0, -1), strict=False)
+            # What stands at the end of a text says nothing of what comes next.
+            is_continued = chain([False], map(SEPARATOR.__ne__, token_ids))
+            self.index.update(compress(entries, is_continued))
+
+    @property
+    def num_bytes(self) -> int:
+        """See `Reference.num_bytes`."""
+        return 512 + 8 * len(self.sources.token_ids) + 200 * len(self.index)
+
+    def follow(self) -> "NgramFollower":
+        """See `Reference.follow`."""
+        return NgramFollower(self)
+
+
+class NgramFollower(Follower):
+    """Knows the output and its n-grams."""
+
+    __slots__ = ("_index", "_output", "_own_index", "_sources")
+
+    def __init__(self, reference: NgramReference) -> None:
+        self._sources = reference.sources
+        self._index = reference.index
+        self._output = array(INT32)
+        # Of what is not in the sources.
+        self._own_index: Index = {}
+
+    def observe(self, token_ids: "array[int]") -> None:
+        """See `Follower.observe`."""
+        base = len(self._sources.token_ids)
+        start = len(self._output)
+        self._output.extend(token_ids)
+        # An n-gram is known from when something stands behind it.
+        for end in range(max(start, 1), len(self._output)):
+            for length in range(1, min(MAX_NGRAM, end) + 1):
+                gram = tuple(self._output[end - length : end])
+                if gram not in self._index:
+                    self._own_index.setdefault(gram, base + end)
+
+    def propose(self, max_tokens: int, min_value: float) -> Draft:
+        """See `Follower.propose`."""
+        place, evidence = self._find()
+        if evidence == 0:
+            return Draft()
+        return copied(self._sources, place, evidence, max_tokens, min_value, self._output)
+
+    def _find(self) -> tuple[int, int]:
+        """Returns the place to go on at and how many tokens match before it; 0 if there is none."""
+        if not self._output:
+            return 0, START_EVIDENCE if self._sources.num_predicted else 0
+        for length in range(min(MAX_NGRAM, len(self._output)), 0, -1):
+            gram = tuple(self._output[-length:])
+            place = self._index.get(gram, -1)
+            if place < 0:
+                place = self._own_index.get(gram, -1)
+            if place >= 0:
+                return place, self._num_matching(place, length)
+        return 0, 0
+
+    def _num_matching(self, place: int, known: int) -> int:
+        """Returns how many tokens before a place equal the end of the output; `known` do."""
+        base = len(self._sources.token_ids)
+        if place < base:
+            text, end = self._sources.token_ids, place
+        else:
+            text, end = self._output, place - base
+        limit = min(end, len(self._output), MAX_EVIDENCE)
+        count = known
+        while count < limit and text[end - 1 - count] == self._output[-1 - count]:
+            count += 1
+        return count
