@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -99,32 +100,31 @@ def chat_request(settings: CompleteSettings, model: str) -> ChatRequest:
 def write_answer(answer: ChatAnswer, *, coloured: bool, num_choices: int = 1) -> int:
     """Writes the answer to standard output as it arrives; returns its number of tokens.
 
-    Several choices come one below the other: what arrives of later ones waits.
+    Several choices come one below the other, each under a title.
     """
     num_tokens = 0
-    later: dict[int, list[ChatChunk]] = {}
-    current = 0
-    _write_title(current, num_choices)
-    for chunk in answer.chunks:
+    index: int | None = None
+    for chunk in _by_choice(answer):
         num_tokens += len(chunk.token_ids)
-        if chunk.index != current:
-            later.setdefault(chunk.index, []).append(chunk)
-            continue
+        if num_choices > 1 and chunk.index != index:
+            end = "" if index is None else "\n"
+            sys.stdout.write(f"{end}--- choice {chunk.index + 1} of {num_choices}\n")
+            index = chunk.index
         _write_chunk(chunk, coloured=coloured)
-        while current in answer.finish_reasons and current + 1 < num_choices:
-            current += 1
-            sys.stdout.write("\n")
-            _write_title(current, num_choices)
-            for waiting in later.pop(current, []):
-                _write_chunk(waiting, coloured=coloured)
     sys.stdout.write("\n")
     return num_tokens
 
 
-def _write_title(index: int, num_choices: int) -> None:
-    if num_choices > 1:
-        sys.stdout.write(f"--- choice {index + 1} of {num_choices}\n")
-        sys.stdout.flush()
+def _by_choice(answer: ChatAnswer) -> Iterator[ChatChunk]:
+    """Yields the chunks of one choice after those of another; later choices wait for earlier."""
+    waiting: dict[int, list[ChatChunk]] = {}
+    current = 0
+    for chunk in answer.chunks:
+        waiting.setdefault(chunk.index, []).append(chunk)
+        yield from waiting.pop(current, [])
+        while current in answer.finish_reasons:
+            current += 1
+            yield from waiting.pop(current, [])
 
 
 def _write_chunk(chunk: ChatChunk, *, coloured: bool) -> None:

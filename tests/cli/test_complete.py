@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from optimist_cli.client import ChatAnswer, ChatChunk
+from optimist_cli.client import ChatAnswer, ChatChunk, ChatRequest, GatewayClient
 from optimist_cli.complete import (
     CompleteSettings,
     chat_request,
@@ -106,6 +106,14 @@ def test_choices_come_one_below_the_other(capsys: pytest.CaptureFixture[str]) ->
     assert write_answer(answer, coloured=True, num_choices=3) == 6
     assert capsys.readouterr().out == "b2\n--- choice 3 of 3\n\x1b[32mc1\x1b[0m\n"
     assert summary(answer, 6, 0.5).endswith("finish: stop, stop, length")
+
+
+def test_nothing_is_written_before_there_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    client = GatewayClient("http://127.0.0.1:9")
+    with pytest.raises(SetupError, match="cannot reach"):
+        write_answer(client.chat(ChatRequest("m", [])), coloured=True, num_choices=17)
+    assert capsys.readouterr().out == ""
+    client.close()
 
 
 @contextmanager
