@@ -440,6 +440,10 @@ class Stats(_message.Message):
     NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
     NUM_PREFIX_QUERIES_FIELD_NUMBER: _builtins.int
     NUM_PREFIX_HITS_FIELD_NUMBER: _builtins.int
+    NUM_WINDOW_WAITS_FIELD_NUMBER: _builtins.int
+    NUM_IDLE_WINDOW_WAITS_FIELD_NUMBER: _builtins.int
+    NUM_LATE_WINDOW_WAITS_FIELD_NUMBER: _builtins.int
+    WINDOW_WAIT_US_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     """Requests with a slot."""
     num_waiting: _builtins.int
@@ -470,6 +474,14 @@ class Stats(_message.Message):
     """Prompt tokens that were looked up in the prefix cache, and how many of them it held."""
     num_prefix_hits: _builtins.int
     """See num_prefix_queries."""
+    num_window_waits: _builtins.int
+    """Plans before which the scheduler waited for a proposer's answer."""
+    num_idle_window_waits: _builtins.int
+    """How many of these waits ended with nothing left for the worker to run."""
+    num_late_window_waits: _builtins.int
+    """How many of these waits ended without the answer."""
+    window_wait_us: _builtins.int
+    """All these waits together, in microseconds."""
     def __init__(
         self,
         *,
@@ -488,10 +500,14 @@ class Stats(_message.Message):
         num_preemptions: _builtins.int = ...,
         num_prefix_queries: _builtins.int = ...,
         num_prefix_hits: _builtins.int = ...,
+        num_window_waits: _builtins.int = ...,
+        num_idle_window_waits: _builtins.int = ...,
+        num_late_window_waits: _builtins.int = ...,
+        window_wait_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_paused", b"is_paused", "num_blocks", b"num_blocks", "num_free_blocks", b"num_free_blocks", "num_plans", b"num_plans", "num_plans_in_flight", b"num_plans_in_flight", "num_preemptions", b"num_preemptions", "num_prefix_hits", b"num_prefix_hits", "num_prefix_queries", b"num_prefix_queries", "num_preschedule_discards", b"num_preschedule_discards", "num_preschedule_hits", b"num_preschedule_hits", "num_preschedule_repairs", b"num_preschedule_repairs", "num_prescheduled_rows", b"num_prescheduled_rows", "num_repaired_rows", b"num_repaired_rows", "num_running", b"num_running", "num_waiting", b"num_waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_paused", b"is_paused", "num_blocks", b"num_blocks", "num_free_blocks", b"num_free_blocks", "num_idle_window_waits", b"num_idle_window_waits", "num_late_window_waits", b"num_late_window_waits", "num_plans", b"num_plans", "num_plans_in_flight", b"num_plans_in_flight", "num_preemptions", b"num_preemptions", "num_prefix_hits", b"num_prefix_hits", "num_prefix_queries", b"num_prefix_queries", "num_preschedule_discards", b"num_preschedule_discards", "num_preschedule_hits", b"num_preschedule_hits", "num_preschedule_repairs", b"num_preschedule_repairs", "num_prescheduled_rows", b"num_prescheduled_rows", "num_repaired_rows", b"num_repaired_rows", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_window_waits", b"num_window_waits", "window_wait_us", b"window_wait_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
