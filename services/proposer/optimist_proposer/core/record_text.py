@@ -9,6 +9,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 # What YAML does not take as it stands, or takes for the end of a line.
 _SPECIAL = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 # Halves of pairs, which are no characters; no escape that every YAML reader takes stands for one.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -18,7 +19,9 @@ def quote(text: str) -> str:
 
     Every character comes back when it is read, but surrogates, which become U+FFFD.
     """
-    quoted = json.dumps(_SURROGATE.sub(REPLACEMENT, text), ensure_ascii=False)
+    if text.isascii() and "\x7f" not in text:
+        return _encode(text)
+    quoted = _encode(_SURROGATE.sub(REPLACEMENT, text))
     return _SPECIAL.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
 
 
@@ -40,11 +43,13 @@ def number_list(numbers: Sequence[int]) -> str:
     return str(list(numbers))
 
 
+def line_values(token_texts: Sequence[str], token_ids: Sequence[int]) -> str:
+    """Returns tokens as two values: ids and text."""
+    text = "".join([token_text(token_texts, token_id) for token_id in token_ids])
+    return f"token_ids: {number_list(token_ids)}, text: {quote(text)}"
+
+
 def token_values(token_texts: Sequence[str], token_ids: Sequence[int]) -> str:
     """Returns tokens as three values: ids, text, and how many characters of it are each token's."""
-    texts = [token_text(token_texts, token_id) for token_id in token_ids]
-    return (
-        f"token_ids: {number_list(token_ids)}, "
-        f"text: {quote(''.join(texts))}, "
-        f"lengths: {number_list([len(text) for text in texts])}"
-    )
+    lengths = [len(token_text(token_texts, token_id)) for token_id in token_ids]
+    return f"{line_values(token_texts, token_ids)}, lengths: {number_list(lengths)}"

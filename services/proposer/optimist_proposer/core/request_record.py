@@ -11,7 +11,7 @@ from itertools import groupby
 
 from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.record_lines import OutputLines, PredictedLines, split_predictions
-from optimist_proposer.core.record_text import quote, token_values
+from optimist_proposer.core.record_text import line_values, quote, token_values
 from optimist_proposer.core.sources import NOT_PREDICTED, Sources
 from optimist_proposer.core.vocabulary import Vocabulary
 
@@ -125,7 +125,7 @@ class RequestRecord:
     def _predicted_lines(self, index: int, prediction: "array[int]") -> Iterator[str]:
         first = self._lines.first_position(index)
         for number, (start, end) in enumerate(self._lines.lines(index), 1):
-            tokens = token_values(self._vocabulary.token_texts, prediction[start:end])
+            tokens = line_values(self._vocabulary.token_texts, prediction[start:end])
             yield f"  - {{number: {number}, position: {first + start}, {tokens}}}"
 
     def _proposal(self, draft: Draft | None) -> Iterator[str]:

@@ -1,0 +1,519 @@
+"""The story that `optimist explain` tells of a request's log."""
+
+import json
+import re
+import subprocess
+import sys
+from array import array
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_cli.__main__ import main
+from optimist_cli.explain import ExplainSettings, choose_style, page, summarise
+from optimist_cli.explain_log import Chain, Damage, Header, LogError, Proposal, Step, read_log
+from optimist_cli.explain_text import Style, fit, visible, width_of
+from optimist_cli.explain_window import Origin, Window
+from optimist_proposer.core.draft import Draft
+from optimist_proposer.core.sources import Sources
+from optimist_proposer.core.vocabulary import Vocabulary
+from optimist_proposer.request_log import RequestLogs
+
+TEXTS = [
+    "\n",
+    "def ",
+    "f",
+    "g",
+    "(",
+    "a",
+    "b",
+    "):",
+    "    ",
+    "return ",
+    "x",
+    "y",
+    " + ",
+    "new",
+    "1",
+]
+PLAIN = Style(is_coloured=False, width=90)
+MIB = 1024 * 1024
+
+
+def tokens(*texts: str) -> "array[int]":
+    return array("i", [TEXTS.index(text) for text in texts])
+
+
+PREDICTION = tokens(
+    *("def ", "f", "(", "a", "):", "\n"),
+    *("    ", "return ", "a", " + ", "1", "\n"),
+    *("def ", "g", "(", "b", "):", "\n"),
+    *("    ", "return ", "b", " + ", "1", "\n"),
+)
+
+
+def draft(
+    token_ids: Sequence[int],
+    parents: Sequence[int],
+    positions: Sequence[int],
+    values: Sequence[float],
+) -> Draft:
+    return Draft(
+        array("i", token_ids), array("i", parents), array("i", positions), array("f", values)
+    )
+
+
+def predicted(start: int, end: int, value: float = 0.5) -> Draft:
+    count = end - start
+    return draft(PREDICTION[start:end], range(-1, count - 1), range(start, end), [value] * count)
+
+
+def write_log(directory: Path) -> Path:
+    """Writes the log of an answer in which the prediction's names are changed."""
+    logs = RequestLogs(directory, Vocabulary(TEXTS), 8, MIB, "127.0.0.1:50053")
+    logs.open("chat-1", Sources([PREDICTION], tokens("x", "y")))
+    logs.step("chat-1", tokens(), 0, predicted(0, 6, 1.0), 31e-6)
+    logs.step("chat-1", tokens("def "), 1, None, 2e-6)
+    # A parameter is added: the place is found again in the line.
+    tree = draft(
+        [*tokens("):", "\n"), *tokens("a", " + ")],
+        [-1, 0, -1, 2],
+        [4, 5, -1, -1],
+        [0.5, 0.5, 0.25, 0.125],
+    )
+    logs.step("chat-1", tokens("f", "(", "a", " + "), 5, tree, 9e-6)
+    # The branch is right.
+    logs.step("chat-1", tokens("a", " + ", "new"), 8, predicted(4, 12), 8e-6)
+    logs.step("chat-1", tokens("):", "\n", "    ", "return ", "new"), 13, predicted(2, 4), 7e-6)
+    logs.step("chat-1", tokens("\n"), 14, Draft(), 6e-6)
+    logs.step("chat-1", tokens("def "), 15, predicted(13, 18), 5e-6)
+    logs.step("chat-1", tokens("g", "(", "b", "):", "\n"), 20, None, 4e-6)
+    logs.close("chat-1")
+    return directory / "chat-1.yaml"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return write_log(tmp_path)
+
+
+def explain(log: Path, style: Style = PLAIN, number: int | None = None) -> list[str]:
+    with log.open("rb") as file:
+        return list(page(file, style, number))
+
+
+STORY = """\
+request chat-1
+1 prediction: 4 lines, 24 tokens; 2 tokens of the prompt
+proposer 127.0.0.1:50053, opened TIME
+from the prediction  ‹from the request's own text›  «the model's own»
+
+step 0  no new tokens  31 µs
+  proposes 6 tokens from line 1 of 4, chance 1.00: "def f(a):↵"
+
+step 1  1 token: 1 model's own  2 µs
+    «def »
+  5 tokens of the window left
+
+step 2  4 tokens: 3 predicted, 1 model's own  9 µs
+    f(a« + »
+  lost in line 1, found again in it
+  proposes 4 tokens from line 1 of 4, chance 0.50: "):↵"
+    or behind the output, chance 0.25: "a + "
+
+step 3  3 tokens: 2 own text, 1 model's own  8 µs
+    ‹a + ›«new»
+  went on in a branch
+  proposes 8 tokens from line 1 of 4, chance 0.50: "):↵    return a + 1↵"
+
+step 4  5 tokens: 4 predicted, 1 model's own  7 µs
+    ):↵
+        return «new»
+  lost at line 2, found at line 1: back
+  proposes 2 tokens from line 1 of 4, chance 0.50: "(a"
+
+step 5  1 token: 1 model's own  6 µs
+    «↵»
+  lost at line 1
+  proposes nothing
+
+step 6  1 token: 1 model's own  5 µs
+    «def »
+  lost at line 1, found at line 3: forward
+  proposes 5 tokens from line 3 of 4, chance 0.50: "g(b):↵"
+
+step 7  5 tokens: 4 predicted, 1 model's own  4 µs
+    g(b):«↵»
+  nothing proposed
+
+summary
+  20 tokens in 7 steps: 2.86 a step
+  accepted 13 (65%): 11 from the prediction, 2 from the request's own text
+  6 windows; 10 tokens proposed in vain, 0.77 for each accepted
+  found its place again 3 times: 1 forward, 1 back, 1 within the line
+  proposer's time 6 µs (median), 31 µs (p99)
+"""  # noqa: RUF001
+
+DETAIL = """\
+step 2  4 tokens: 3 predicted, 1 model's own  9 µs
+    f(a« + »
+  lost in line 1, found again in it
+  proposes 4 tokens from line 1 of 4, chance 0.50: "):↵"
+    or behind the output, chance 0.25: "a + "
+
+  the output's last line: "def f(a + "
+  node behind  chance  token   text
+     0      -   0.500      7   "):"  line 1
+     1      0   0.500      0   "↵"  line 1
+
+     2      -   0.250      5   "a"  own text
+     3      2   0.125     12   " + "  own text
+"""
+
+
+def test_the_story_without_colour(log: Path) -> None:
+    lines = explain(log)
+    assert "opened 20" in lines[2]
+    lines[2] = re.sub(r"opened \S+", "opened TIME", lines[2])
+    assert lines == STORY.splitlines()
+
+
+def test_one_step_with_its_tree(log: Path) -> None:
+    assert explain(log, number=2)[5:] == DETAIL.splitlines()
+    with pytest.raises(LogError, match="no step 99"):
+        explain(log, number=99)
+
+
+def test_colours_tell_the_same(log: Path) -> None:
+    coloured = explain(log, Style(is_coloured=True, width=90))
+    text = "\n".join(coloured)
+    assert "\x1b[33mdef \x1b[0m" in text
+    assert "\x1b[32mf(a\x1b[0m\x1b[33m + \x1b[0m" in text
+    assert "\x1b[36ma + \x1b[0m\x1b[33mnew\x1b[0m" in text
+    bare = [re.sub("\x1b\\[[0-9]+m", "", line) for line in coloured]
+    assert bare == [re.sub("[«»‹›]", "", line) for line in explain(log)]  # noqa: RUF001
+
+
+def test_the_summary_adds_up(log: Path) -> None:
+    with log.open("rb") as file:
+        values = summarise(file).values()
+    assert values == {
+        "request_id": "chat-1",
+        "replicas": ["127.0.0.1:50053"],
+        "num_predictions": 1,
+        "num_predicted_lines": 4,
+        "num_predicted_tokens": 24,
+        "num_prompt_tokens": 2,
+        "steps": 7,
+        "output_tokens": 20,
+        "tokens_per_step": 2.857,
+        "accepted_from_prediction": 11,
+        "accepted_from_own_text": 2,
+        "accepted_share": 0.65,
+        "windows": 6,
+        # 2 where a parameter was added, the other branch, 4 behind `return`, and 2 wrong ones.
+        "contradicted_tokens": 10,
+        "wasted_per_accepted": 0.769,
+        "jumps": {"forward": 1, "back": 1, "same_line": 1},
+        "proposer_us": {"p50": 6.0, "p99": 31.0},
+        "missing_tokens": 0,
+        "damaged_documents": 0,
+        "end": "the request was closed",
+    }
+
+
+def test_the_command_prints_the_story_and_the_summary(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(log), "--width", "90"]) == 0
+    assert capsys.readouterr().out.splitlines()[3:] == STORY.splitlines()[3:]
+    assert main(["explain", str(log), "--step", "2", "--width", "90"]) == 0
+    assert capsys.readouterr().out.splitlines()[5:] == DETAIL.splitlines()
+    assert main(["explain", str(log), "--color", "always"]) == 0
+    assert "\x1b[32m" in capsys.readouterr().out
+    assert main(["explain", "--json", str(log)]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 7
+
+
+@pytest.mark.parametrize(
+    ("color", "environment", "is_terminal", "is_coloured"),
+    [
+        ("auto", {}, True, True),
+        ("auto", {}, False, False),
+        ("auto", {"NO_COLOR": "1"}, True, False),
+        ("auto", {"NO_COLOR": ""}, True, True),
+        ("always", {"NO_COLOR": "1"}, False, True),
+        ("never", {}, True, False),
+    ],
+)
+def test_when_there_are_colours(
+    color: str, environment: dict[str, str], is_terminal: bool, is_coloured: bool
+) -> None:
+    settings = ExplainSettings(log="x", color=color)
+    style = choose_style(settings, environment, is_terminal=is_terminal)
+    assert style.is_coloured == is_coloured
+
+
+def test_the_page_is_as_wide_as_the_terminal(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["explain", str(log)]) == 0
+    body = capsys.readouterr().out.splitlines()
+    assert max(width_of(line) for line in body if not line.startswith("from the")) == 40
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"hello", "it does not begin as one"),
+        (b"\xff\xfe\0", "it does not begin as one"),
+        (
+            b"---\noptimist_request_log: 2\nsources: s\nrequest_id: r\nreplica: p\nopened: t"
+            b"\n...\n",
+            "its format is 2, this version reads 1",
+        ),
+    ],
+)
+def test_another_file_is_named_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, reason: str
+) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_bytes(content)
+    for flags in ([], ["--json"]):
+        assert main(["explain", str(path), *flags]) == 2
+        error = capsys.readouterr().err
+        assert error == f"optimist explain: {path} is no request log: {reason}\n"
+
+
+def test_a_missing_file_and_a_directory_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", str(tmp_path / "missing")]) == 2
+    assert capsys.readouterr().err.endswith("missing: No such file or directory\n")
+    assert main(["explain", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith(": Is a directory\n")
+    assert main(["explain"]) == 2
+    assert "--log is required" in capsys.readouterr().err
+
+
+def test_a_log_is_told_up_to_where_it_is_cut(log: Path) -> None:
+    content = log.read_bytes()
+    whole = explain(log)
+    for size in range(30, len(content), 7):
+        log.write_bytes(content[:size])
+        lines = explain(log)
+        told = lines[: lines.index("summary") - 1]
+        assert told == whole[: len(told)]
+        is_cut = not content[:size].endswith(b"...\n")
+        assert any("cut off" in line for line in lines) == is_cut
+        assert "  the log does not say that the request was closed" in lines
+
+
+def test_what_follows_a_cut_is_told_too(log: Path) -> None:
+    content = log.read_bytes()
+    cut = content.index(b"step: 3")
+    log.write_bytes(content[: cut + 40])
+    logs = RequestLogs(log.parent, Vocabulary(TEXTS), 8, MIB, "127.0.0.1:50054")
+    logs.open("chat-1", Sources([PREDICTION], tokens("x", "y")))
+    logs.step("chat-1", tokens("f"), 9, predicted(3, 5), 1e-6)
+    logs.close("chat-1")
+    lines = explain(log)
+    assert "  3 tokens before these not in this log" in lines
+    with log.open("rb") as file:
+        summary = summarise(file)
+    assert summary.replicas == ["127.0.0.1:50053", "127.0.0.1:50054"]
+    assert (summary.damaged_documents, summary.missing_tokens) == (1, 3)
+    assert summary.num_predicted_tokens == 24
+
+
+def test_tokens_told_twice_count_once(tmp_path: Path) -> None:
+    sources = Sources([PREDICTION])
+    for replica in ("one", "two"):
+        logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, replica)
+        logs.open("a", sources)
+        logs.step("a", tokens("def ", "f"), 2, predicted(2, 6), 1e-6)
+    logs.step("a", tokens("f", "(", "a"), 4, None, 1e-6)
+    with (tmp_path / "a.yaml").open("rb") as file:
+        steps = summarise(file)
+    assert (steps.output_tokens, steps.accepted_from_prediction, steps.steps) == (4, 1, 2)
+    assert "  2 tokens told again" in explain(tmp_path / "a.yaml")
+
+
+def test_lines_of_several_predictions_are_told_apart(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB)
+    logs.open("a", Sources([PREDICTION, tokens("x", "\n", "y")]))
+    logs.step("a", tokens(), 0, predicted(0, 2), 0.0)
+    logs.step("a", tokens("x"), 1, draft(tokens("y"), [-1], [26], [0.5]), 0.0)
+    text = "\n".join(explain(tmp_path / "a.yaml"))
+    assert "lost at prediction 1, line 1, found at prediction 2, line 2: forward" in text
+    assert 'from prediction 2, line 2, chance 0.50: "y"' in text
+
+
+def test_a_learned_rename_is_no_jump(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB)
+    logs.open("a", Sources([PREDICTION]))
+    logs.step("a", tokens("def "), 1, predicted(1, 3), 0.0)
+    renamed = draft(tokens("new", "):"), [-1, 0], [-1, 4], [0.5, 0.5])
+    logs.step("a", tokens("f", "("), 3, renamed, 0.0)
+    with (tmp_path / "a.yaml").open("rb") as file:
+        assert sum(summarise(file).jumps.values()) == 0
+
+
+def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
+    texts = ["\x1b[2J", "\x9b31m", "\r", "\u202e", "\x07", "ok\n"]
+    logs = RequestLogs(tmp_path, Vocabulary(texts), 8, MIB, "\x1b]0;x\x07")
+    ids = array("i", range(6))
+    logs.open("\x1b[31m", Sources([ids]))
+    tree = draft(ids, range(-1, 5), range(6), [0.5] * 6)
+    logs.step("\x1b[31m", ids, 6, tree, 0.0)
+    (path,) = tmp_path.iterdir()
+    for number in (None, 0):
+        lines = explain(path, number=number)
+        assert all(line.isprintable() for line in lines)
+        assert "␛[2J" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("flag", ["", "--json"])
+def test_a_reader_who_has_seen_enough_is_no_error(log: Path, flag: str) -> None:
+    command = f"{sys.executable} -m optimist_cli explain {log} {flag} | true"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@given(st.binary(max_size=200), st.integers(0, 3))
+def test_no_bytes_make_it_fail_otherwise(content: bytes, where: int) -> None:
+    header = b"---\noptimist_request_log: 1\n"
+    data = [
+        content,
+        header + content,
+        header + b"...\n---\n" + content + b"\n...\n",
+        header + b"...\n---\nstep: 1\n" + content + b"\n...\n",
+    ][where]
+    try:
+        documents = list(read_log(BytesIO(data)))
+    except LogError:
+        return
+    assert documents
+    assert all(isinstance(item, Damage) for item in documents[:1])
+    list(page(BytesIO(data), PLAIN))
+
+
+WHOLE_HEADER = (
+    "---\noptimist_request_log: 1\nsources: s\nrequest_id: r\nreplica: p\nopened: t\n"
+    "num_prompt_tokens: 0\npredictions:\n- num_tokens: 9\n  num_lines: 2\n  lines:\n"
+    "  - {number: 1, position: 0}\n  - {number: 2, position: 5}\n...\n"
+)
+NUMBERS = st.integers(-3, 12) | st.integers()
+CHAINS = st.fixed_dictionaries(
+    {
+        "token_ids": st.lists(st.integers(0, 3), max_size=4),
+        "text": st.text("ab\n", max_size=6),
+        "lengths": st.lists(st.integers(0, 4), max_size=5),
+        "positions": st.lists(st.lists(NUMBERS, min_size=2, max_size=2), max_size=3),
+        "values": st.lists(st.floats(0, 1), max_size=5),
+        "behind": NUMBERS,
+    }
+)
+STEPS = st.fixed_dictionaries(
+    {
+        "step": NUMBERS,
+        "replica": st.just("p"),
+        "position": st.integers(0, 12),
+        "output": CHAINS,
+        "line_prefix": st.just(""),
+        "proposal": st.none()
+        | st.fixed_dictionaries(
+            {
+                "place": st.none() | st.just({"prediction": 1, "line": 7}),
+                "path": CHAINS,
+                "branches": st.lists(CHAINS, max_size=3),
+            }
+        ),
+        "microseconds": st.floats(0, 1e9),
+    }
+)
+
+
+@given(st.lists(STEPS, max_size=4))
+def test_no_values_in_a_log_make_it_fail(steps: list[object]) -> None:
+    data = WHOLE_HEADER + "".join(f"---\n{json.dumps(step)}\n...\n" for step in steps)
+    lines = list(page(BytesIO(data.encode()), PLAIN))
+    assert "summary" in lines
+    with BytesIO(data.encode()) as file:
+        assert summarise(file).steps <= len(steps)
+
+
+def chain(token_ids: Sequence[int], positions: list[list[int]], behind: int = -1) -> Chain:
+    return Chain(
+        token_ids=list(token_ids),
+        text="x" * len(token_ids),
+        lengths=[1] * len(token_ids),
+        positions=positions,
+        values=[0.5] * len(token_ids),
+        behind=behind,
+    )
+
+
+def test_a_window_follows_the_output() -> None:
+    window = Window(
+        Proposal(
+            place=None,
+            path=chain([1, 2, 3], [[10, 1], [-1, 1], [11, 1]]),
+            branches=[chain([4, 5], [[20, 2]], 0), chain([6], [[-1, 1]])],
+        )
+    )
+    assert (window.num_nodes, window.num_left, window.place) == (6, 6, 10)
+    assert window.take(1) is Origin.PREDICTION
+    assert (window.num_contradicted, window.expected_position, window.num_left) == (1, 11, 4)
+    assert window.take(4) is Origin.PREDICTION
+    assert (window.num_contradicted, window.expected_position, window.num_turns) == (3, 21, 1)
+    assert window.take(5) is Origin.PREDICTION
+    assert window.take(9) is Origin.MODEL
+    # The window is used up, but what was predicted was right.
+    assert (window.is_left, window.num_contradicted, window.expected_position) == (False, 3, 23)
+
+
+def test_a_window_is_left_at_the_first_other_token() -> None:
+    window = Window(Proposal(place=None, path=chain([1, 2, 3], [[-1, 1], [7, 2]]), branches=[]))
+    assert (window.place, window.num_before_place) == (7, 1)
+    assert window.take(1) is Origin.OWN_TEXT
+    assert window.take(3) is Origin.MODEL
+    assert (window.is_left, window.num_contradicted, window.num_left) == (True, 2, 0)
+    assert window.take(2) is Origin.MODEL
+
+
+@given(st.text(), st.integers(1, 50))
+def test_text_fits(text: str, width: int) -> None:
+    shown = visible(text)
+    assert shown.isprintable()
+    assert width_of(fit(shown, width)) <= width
+    if width_of(shown) <= width:
+        assert fit(shown, width) == shown
+
+
+@given(st.text("ab\n\N{CJK UNIFIED IDEOGRAPH-4E2D}\N{COMBINING ACUTE ACCENT}"), st.integers(20, 40))
+def test_wrapped_text_is_whole_and_fits(text: str, width: int) -> None:
+    lines = list(Style(False, width).lines_by_origin([(text, Origin.PREDICTION)], "    "))
+    assert "".join(line.removeprefix("    ") for line in lines) == visible(text)
+    assert all(width_of(line) <= width for line in lines)
+
+
+def test_documents_are_read_as_they_were_written(log: Path) -> None:
+    with log.open("rb") as file:
+        documents = list(read_log(file))
+    assert isinstance(documents[0], Header)
+    steps = [document for document in documents if isinstance(document, Step)]
+    assert [step.step for step in steps] == list(range(8))
+    assert steps[2].output.texts() == ["f", "(", "a", " + "]
+    proposal = steps[2].proposal
+    assert proposal is not None
+    assert [item.node_positions() for item in proposal.chains] == [[4, 5], [-1, -1]]
+    assert steps[1].proposal is None
