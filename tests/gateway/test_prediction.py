@@ -9,6 +9,11 @@ from openai import AsyncOpenAI
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_gateway.api.errors import ApiError
+from optimist_gateway.api.requests import CompletionBody
+from optimist_gateway.prediction import MAX_TOKENS, predicted_tokens
+from optimist_gateway.scheduler_client import ModelDescription
+from optimist_gateway.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens
 
 Say = Callable[..., list[int]]
@@ -92,6 +97,21 @@ async def test_each_is_cut_at_the_model_s_length_and_four_may_be_as_long(
     given = [[number] * (MAX_MODEL_LEN + number) for number in range(5, 9)]
     expected = [[number] * MAX_MODEL_LEN for number in range(5, 9)]
     assert await sent(client, scheduler, {"predicted_token_ids": given}) == expected
+
+
+async def test_a_long_model_has_no_more_than_the_scheduler_takes(tokenizer: Tokenizer) -> None:
+    model = ModelDescription(512, MAX_TOKENS + 5, (1,), is_synthetic=False)
+
+    async def lengths(*wanted: int) -> list[int]:
+        given = [[5] * length for length in wanted]
+        body = CompletionBody(model="tiny", prompt="a", predicted_token_ids=given)
+        return [len(one) for one in await predicted_tokens(body, tokenizer, model, 1)]
+
+    assert await lengths(MAX_TOKENS + 1) == [MAX_TOKENS]
+    assert await lengths(1, MAX_TOKENS - 1) == [1, MAX_TOKENS - 1]
+    with pytest.raises(ApiError) as caught:
+        await lengths(1, MAX_TOKENS)
+    assert caught.value.param == "predicted_token_ids[1]"
 
 
 async def test_texts_up_to_the_limit_are_taken(

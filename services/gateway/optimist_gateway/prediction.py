@@ -9,6 +9,8 @@ from optimist_gateway.tokenizer import Tokenizer
 
 # All predictions of a request together are at most this many times as long as the longest sequence.
 MAX_LENGTHS = 4
+# More the scheduler refuses, whatever the model.
+MAX_TOKENS = 262_144
 
 
 async def predicted_tokens(
@@ -34,20 +36,21 @@ async def predicted_tokens(
             param="predicted_token_ids",
             code="invalid_value",
         )
+    longest = min(model.max_model_len, MAX_TOKENS)
     encoded: dict[str, list[int]] = {}
     for param, token_ids in _given_tokens(body).items():
         require_known(token_ids, param, model)
-        encoded[param] = token_ids[: model.max_model_len]
+        encoded[param] = token_ids[:longest]
     texts = _given_texts(body)
     _require_at_most(
         {param: len(text.encode()) for param, text in texts.items()}, max_bytes, "bytes"
     )
     for param, text in texts.items():
         # What is cut here lies behind the cut in tokens.
-        shown = normalise_line_endings(text)[: model.max_model_len * tokenizer.longest_token]
-        encoded[param] = (await tokenizer.encode_prediction(shown))[: model.max_model_len]
+        shown = normalise_line_endings(text)[: longest * tokenizer.longest_token]
+        encoded[param] = (await tokenizer.encode_prediction(shown))[:longest]
     counts = {param: len(token_ids) for param, token_ids in encoded.items()}
-    _require_at_most(counts, MAX_LENGTHS * model.max_model_len, "tokens")
+    _require_at_most(counts, min(MAX_LENGTHS * model.max_model_len, MAX_TOKENS), "tokens")
     return [token_ids for token_ids in encoded.values() if token_ids]
 
 
