@@ -20,8 +20,9 @@ NUM_BLOCKS = 96
 MAX_MODEL_LEN = 400
 GREEDY = SamplingParams()
 
-Predict = Callable[[list[int]], list[int] | WindowUpdate]
-"""From the output so far to the tokens it is expected to go on with, or slot 0's whole window."""
+Predict = Callable[[list[int]], list[int] | WindowUpdate | None]
+"""From the output so far to the tokens it is expected to go on with, slot 0's whole window, or
+nothing if the window stays."""
 
 
 class RowResult(NamedTuple):
@@ -127,7 +128,7 @@ def generate(
         windows = []
         if predict is not None:
             window = predict(output)
-            if not isinstance(window, WindowUpdate):
+            if isinstance(window, list):
                 window = WindowUpdate(0, len(output), window)
-            windows = [window]
+            windows = [] if window is None else [window]
         plan = plan_rows(0, [PlannedRow(0, chunk, width, [])], windows=windows)

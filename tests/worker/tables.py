@@ -8,7 +8,8 @@ import torch
 from optimist_worker.core.fit import FittedRows, fit_rows
 from optimist_worker.core.kv import KVPool, LayerSpec
 from optimist_worker.core.slot_table import SlotTable
-from optimist_worker.core.window_table import WindowTable
+from optimist_worker.core.verdict import Verdict
+from optimist_worker.core.window_table import WindowDrafts, WindowTable
 from tests.worker.step import admit
 
 NUM_SLOTS = 4
@@ -39,14 +40,43 @@ class Tables:
         return [NUM_BLOCKS - 1 - slot - NUM_SLOTS * index for index in range(number)]
 
     def emit(self, slot: int, tokens: list[int]) -> None:
-        """Lets a slot say something, and its windows follow."""
-        index = torch.tensor([slot])
+        """Lets a slot say something without any drafts, and its window follow."""
+        for token in tokens:
+            self.settle([slot], [([], token)], None)
+
+    def settle(
+        self, slots: list[int], said: list[tuple[list[int], int]], drafted: WindowDrafts | None
+    ) -> None:
+        """Lets slots say what a pass makes of drafts, and their windows follow.
+
+        Args:
+            slots: Each at most once, but for the one for padding, which says nothing.
+            said: Accepted nodes of each slot, and the token behind them.
+            drafted: What was drafted for the slots.
+        """
+        index = torch.tensor(slots)
+        width = 0 if drafted is None else drafted.drafts.width
+        token_ids = torch.zeros((len(slots), 1 + width), dtype=torch.int64)
+        path = torch.zeros((len(slots), width), dtype=torch.int64)
         before = self.table.gather(index).num_tokens
-        first = int(before)
-        self.table.token_ids[slot, first : first + len(tokens)] = torch.tensor(tokens).int()
-        self.table.store(index, num_tokens=before + len(tokens))
-        number = torch.tensor([len(tokens)])
-        self.windows.follow(index, before, torch.tensor([tokens]), number)
+        number = torch.tensor([len(nodes) + 1 for nodes, _ in said]) * (index < NUM_SLOTS)
+        for row, (nodes, token) in enumerate(said):
+            tokens = [*(int(drafted.drafts.token_ids[row, n]) for n in nodes if drafted), token]
+            token_ids[row, : len(tokens)] = torch.tensor(tokens)
+            path[row, : len(nodes)] = torch.tensor(nodes)
+            if slots[row] < NUM_SLOTS:
+                first = int(before[row])
+                place = slice(first, first + len(tokens))
+                self.table.token_ids[slots[row], place] = torch.tensor(tokens).int()
+        self.table.store(index, num_tokens=before + number)
+        verdict = Verdict(
+            token_ids=token_ids,
+            num_accepted=torch.tensor([len(nodes) for nodes, _ in said]),
+            path=path if drafted is not None and drafted.drafts.parents is not None else None,
+            is_finite=torch.ones(len(slots), dtype=torch.bool),
+        )
+        places = None if drafted is None else drafted.places
+        self.windows.follow(index, places, verdict, number)
 
     def fit(self, *rows: tuple[int, int, int]) -> FittedRows:
         """Fits rows of slot, known tokens and most drafts."""

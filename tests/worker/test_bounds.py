@@ -37,6 +37,7 @@ def bounds_of(rows: list[tuple[int, int, int]]) -> StepBounds:
         capacities,
         [number + 4 for number in drafts],
         uses_windows=True,
+        has_trees=False,
         uses_drafter=False,
         has_grammar=False,
         needs=NEEDS,

@@ -12,8 +12,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, floats_to_bytes, from_bytes, to_bytes
 from optimist_worker.codec import Limits, decode_plan, encode_result
 from optimist_worker.core.plan import (
-    MOST_ALTERNATIVES,
-    Alternative,
+    MOST_WINDOW_NODES,
     PlanError,
     PlannedRow,
     StepResult,
@@ -48,11 +47,8 @@ def request() -> worker_pb2.ExecuteRequest:
             worker_pb2.Window(
                 slot=1,
                 base=4,
-                token_ids=to_bytes([1, 2]),
-                alternatives=[
-                    worker_pb2.Alternative(offset=offset, token_ids=to_bytes([offset, 7]))
-                    for offset in range(5)
-                ],
+                token_ids=to_bytes([1, 2, 3]),
+                parents=to_bytes([-1, 0, 0]),
             )
         ],
         slots=to_bytes([3, 1]),
@@ -87,11 +83,26 @@ def test_plans_are_decoded() -> None:
     assert (admission.max_length, admission.min_length) == (90, 4)
     assert admission.stop_token_ids == [2, 11]
     (window,) = plan.windows
-    assert (window.slot, window.base, window.token_ids) == (1, 4, [1, 2])
-    # More alternatives than there is room for are left out.
-    assert window.alternatives == [Alternative(i, [i, 7]) for i in range(MOST_ALTERNATIVES)]
+    assert (window.slot, window.base, window.token_ids) == (1, 4, [1, 2, 3])
+    assert window.parents == [-1, 0, 0]
     assert list(plan.rows()) == [PlannedRow(3, 2, 0, [9]), PlannedRow(1, 1, 5, [0, 4])]
     assert (plan.num_repeats, plan.repeat) == (63, 0)
+
+
+@pytest.mark.parametrize("parents", [[], [-1, 0, 1]])
+def test_a_window_may_be_a_chain(parents: list[int]) -> None:
+    message = request()
+    message.windows[0].parents = to_bytes(parents)
+    assert decode_plan(message, LIMITS).windows[0].parents == []
+
+
+def test_a_window_may_have_the_most_nodes_or_none() -> None:
+    message = request()
+    message.windows[0].token_ids = to_bytes([7] * MOST_WINDOW_NODES)
+    message.windows[0].parents = to_bytes([-1] * MOST_WINDOW_NODES)
+    assert len(decode_plan(message, LIMITS).windows[0].parents) == MOST_WINDOW_NODES
+    message.windows[0].token_ids = message.windows[0].parents = b""
+    assert decode_plan(message, LIMITS).windows[0].token_ids == []
 
 
 def test_plans_may_be_empty() -> None:
@@ -192,12 +203,25 @@ def setting(field: str, value: object) -> Change:
         ("windows.base", lambda m: setattr(m.windows[0], "base", -1)),
         ("windows.token_ids", lambda m: setattr(m.windows[0], "token_ids", b"1")),
         (
-            "windows.alternatives.offset",
-            lambda m: setattr(m.windows[0].alternatives[1], "offset", -1),
+            "windows.token_ids: 257 nodes",
+            lambda m: setattr(m.windows[0], "token_ids", to_bytes([7] * 257)),
+        ),
+        ("windows.parents: 5 bytes", lambda m: setattr(m.windows[0], "parents", b"12345")),
+        (
+            "windows.parents: has 2 nodes, but token_ids has 3",
+            lambda m: setattr(m.windows[0], "parents", to_bytes([-1, 0])),
         ),
         (
-            "windows.alternatives.token_ids",
-            lambda m: setattr(m.windows[0].alternatives[0], "token_ids", b"1"),
+            "windows.parents: 1 is not in -1 to 0",
+            lambda m: setattr(m.windows[0], "parents", to_bytes([-1, 1, 0])),
+        ),
+        (
+            "windows.parents: 0 is not in -1 to -1",
+            lambda m: setattr(m.windows[0], "parents", to_bytes([0, 0, 0])),
+        ),
+        (
+            "windows.parents: -2 is not in -1 to 1",
+            lambda m: setattr(m.windows[0], "parents", to_bytes([-1, 0, -2])),
         ),
     ],
 )

@@ -178,7 +178,7 @@ def _network(
     return DraftModelNetwork(shapeless, state.table, target.vocab_size, 2048, kv)
 
 
-def _bounds(state: DeviceState, manner: str) -> StepBounds:
+def _bounds(state: DeviceState, manner: str, *, has_trees: bool) -> StepBounds:
     for slot in range(len(KNOWN)):
         state.sampling.set(slot, MANNERS[manner])
     bounds = find_bounds(
@@ -188,15 +188,16 @@ def _bounds(state: DeviceState, manner: str) -> StepBounds:
         [5] * len(KNOWN),
         uses_drafter=True,
         uses_windows=True,
+        has_trees=has_trees,
         has_grammar=False,
         needs=state.sampling.needs(list(range(len(KNOWN)))),
     )
     return bounds.rounded(SIZES.max_num_batched_tokens)
 
 
-def _trace(parts: Parts, manner: str) -> None:
+def _trace(parts: Parts, manner: str, *, has_trees: bool = False) -> None:
     """Runs a step and looks at the shape of what comes of it."""
-    bounds = _bounds(parts.state, manner)
+    bounds = _bounds(parts.state, manner, has_trees=has_trees)
     columns = torch.empty((3, bounds.num_rows), dtype=torch.int64, device=META)
     places = parts.places
     assert len(places) > 10
@@ -218,9 +219,7 @@ def test_a_step_with_windows_waits_for_nothing(
     target: Model, shapeless: Model, kind: str, rule: AcceptanceRule, manner: str
 ) -> None:
     parts = _make(target, shapeless, "none", SHAPES["chain"], rule)
-    if kind == "trees":
-        parts.state.windows._add_planes()
-    _trace(parts, manner)
+    _trace(parts, manner, has_trees=kind == "trees")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -232,13 +231,12 @@ def test_a_step_with_a_drafter_waits_for_nothing(
     _trace(_make(target, shapeless, way, SHAPES[shape], AcceptanceRule.COUPLED), manner)
 
 
-def test_a_step_with_drawn_drafts_and_alternatives_waits_for_nothing(
-    target: Model, shapeless: Model
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_step_with_drawn_drafts_and_window_trees_waits_for_nothing(
+    target: Model, shapeless: Model, shape: str
 ) -> None:
-    shape = SHAPES["fixed"]
-    parts = _make(target, shapeless, "draft_model", shape, AcceptanceRule.REJECTION)
-    parts.state.windows._add_planes()
-    _trace(parts, "cut")
+    parts = _make(target, shapeless, "draft_model", SHAPES[shape], AcceptanceRule.REJECTION)
+    _trace(parts, "cut", has_trees=True)
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core import choice
 from optimist_worker.core.acceptance_rule import AcceptanceRule
-from optimist_worker.core.plan import (
-    MOST_ALTERNATIVES,
-    Admission,
-    Alternative,
-    Plan,
-    PlannedRow,
-    WindowUpdate,
-)
+from optimist_worker.core.plan import Admission, Plan, PlannedRow, WindowUpdate
 from optimist_worker.engine import Engine
 from optimist_worker.runner import Runner
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
@@ -127,12 +121,16 @@ class Scenario:
         truth = self._truths[MANNERS.index(request.sampling)]
         base = max(0, len(request.output) - self._random.randint(0, 2))
         tokens = self._spoil(truth[base : base + self._random.randint(0, 24)])
-        alternatives = []
-        for _ in range(self._random.choice([0, 0, 1, 3])):
+        parents = list(range(-1, len(tokens) - 1))
+        num_branches = self._random.choice([0, 0, 1, 3])
+        for _ in range(num_branches):
             offset = self._random.randint(0, len(tokens))
-            text = self._spoil(truth[base + offset :][: self._random.randint(1, 12)])
-            alternatives.append(Alternative(offset, text))
-        return WindowUpdate(slot, base, tokens, alternatives)
+            parent = self._random.choice([offset - 1, self._random.randrange(-1, len(tokens) + 1)])
+            for token in self._spoil(truth[base + offset :][: self._random.randint(1, 12)]):
+                parents.append(min(parent, len(tokens) - 1))
+                tokens.append(token)
+                parent = len(tokens) - 1
+        return WindowUpdate(slot, base, tokens, parents if num_branches else [])
 
     def _spoil(self, tokens: list[int]) -> list[int]:
         wrong = self._random.choice([0.0, 0.05, 0.3])
@@ -211,12 +209,11 @@ def check_scenario(reading: Runner, padding: Runner, scenario: Scenario) -> int:
 
 
 def state_of(runner: Runner, slot: int) -> list[list[int]]:
-    """Columns, tokens and windows of a slot; there may be no alternatives yet."""
+    """Columns, tokens and the rest of the window of a slot."""
     state = runner.engine.state
     columns: list[int] = state.table.columns[:, slot].tolist()
     tokens: list[int] = state.table.token_ids[slot, : columns[0]].tolist()
-    ends: list[int] = state.windows.ends[:, slot].tolist()
-    return [columns, tokens, ends + [0] * (1 + MOST_ALTERNATIVES - len(ends))]
+    return [columns, tokens, state.windows.count_left(torch.tensor([slot])).tolist()]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.plan import Alternative, PlanError, PlannedRow, WindowUpdate
+from optimist_worker.core.plan import PlanError, PlannedRow, WindowUpdate
 from optimist_worker.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import (
@@ -81,51 +81,114 @@ def test_text_is_the_same_for_any_window(
     assert generate(llama, PROMPT, 30, sampling=sampling, predict=predict, width=width) == truth
 
 
+@st.composite
+def window_trees(draw: st.DrawFn, truth: list[int], length: int) -> WindowUpdate:
+    """A chain near the true text, and branches behind any of its nodes; some come true."""
+    base = max(0, length - draw(st.integers(0, 3)))
+    tokens: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
+    for _ in range(draw(st.integers(1, 5))):
+        parent = draw(st.integers(-1, len(tokens) - 1))
+        depth = depths[parent] + 1 if parent >= 0 else 0
+        wrong_at = draw(st.sets(st.integers(0, 6), max_size=2))
+        for index, token in enumerate(truth[base + depth :][: draw(st.integers(0, 8))]):
+            is_wrong = index in wrong_at
+            tokens.append(draw(st.integers(0, VOCAB_SIZE)) if is_wrong else token)
+            parents.append(parent)
+            depths.append(depth + index)
+            parent = len(tokens) - 1
+    return WindowUpdate(0, base, tokens, parents)
+
+
 @settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data(), width=st.integers(1, 14), manner=st.sampled_from(sorted(MANNERS)))
-def test_text_is_the_same_with_any_alternatives(
+def test_text_is_the_same_with_any_trees(
     llama: Runner, data: st.DataObject, width: int, manner: str
 ) -> None:
-    """Windows are wrong from some place on, and some of their alternatives come true there."""
+    """Right and wrong branches, twins among siblings, late windows, and steps without a new one."""
     sampling = MANNERS[manner]
     truth = generate(llama, PROMPT, 30, sampling=sampling)
 
-    def predict(output: list[int]) -> WindowUpdate:
-        ahead = truth[len(output) :]
-        wrong = data.draw(st.integers(0, 6))
-        window = [*ahead[:wrong], 3, *ahead[wrong + 1 :][: data.draw(st.integers(0, 6))]]
-        offsets = data.draw(st.lists(st.sampled_from([wrong, *range(8)]), max_size=4))
-        alternatives = []
-        for offset in offsets:
-            text = ahead[offset : offset + data.draw(st.integers(0, 6))]
-            if data.draw(st.booleans()):
-                text = [*text, data.draw(st.integers(0, VOCAB_SIZE))]
-            alternatives.append(Alternative(offset, text))
-        return WindowUpdate(0, len(output), window, alternatives)
+    def predict(output: list[int]) -> WindowUpdate | None:
+        is_new = data.draw(st.integers(0, 2)) > 0
+        return data.draw(window_trees(truth, len(output))) if is_new else None
 
     text = generate(llama, PROMPT, 30, sampling=sampling, predict=predict, width=width)
     assert text == truth
 
 
-def test_alternatives_that_come_true_are_accepted(llama: Runner) -> None:
+def test_a_branch_that_comes_true_is_accepted_and_followed(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 30)
+    wrong = [(token + 1) % VOCAB_SIZE for token in truth[2:5]]
     llama.release_all()
-    window = WindowUpdate(0, 0, [*truth[:2], 3, 3, 3], [Alternative(2, truth[2:20])])
+    # The first branch is wrong; behind the second one there is another wrong one.
+    tokens = [*truth[:2], *wrong, *truth[2:6], 3, 3, *truth[6:20]]
+    parents = [-1, 0, 1, 2, 3, 1, 5, 6, 7, 7, 9, 8, *range(11, 24)]
     plan = plan_rows(
         1,
         admissions=[admit(0, PROMPT)],
-        windows=[window],
+        windows=[WindowUpdate(0, 0, tokens, parents)],
         rows=[PlannedRow(0, 25, 8, blocks_of(0))],
     )
     (row,) = run(llama, plan)
-    # Half of the drafts are the alternative's, and all of these are right.
-    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (8, 6)
-    assert row.token_ids == truth[:7]
-    # It is the window from here on, and what was accepted of the tree is read again.
+    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (8, 5)
+    assert row.token_ids == truth[:6]
+    # What was accepted of the tree is read again, and only what comes behind it is drafted.
     (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 8, [])]))
-    assert (row.num_accepted_tokens, row.token_ids) == (8, truth[7:16])
+    assert (row.num_accepted_tokens, row.token_ids) == (8, truth[6:15])
+    (row,) = run(llama, plan_rows(3, rows=[PlannedRow(0, 1, 8, [])]))
+    assert (row.num_drafted_tokens, row.token_ids) == (5, truth[15:21])
+
+
+def test_the_path_may_end_in_a_branch_that_was_not_drafted(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 10)
+    llama.release_all()
+    wrong = (truth[0] + 1) % VOCAB_SIZE
+    tokens, parents = [wrong, wrong, *truth[:8]], [-1, 0, -1, *range(2, 9)]
+    plan = plan_rows(
+        1,
+        admissions=[admit(0, PROMPT)],
+        windows=[WindowUpdate(0, 0, tokens, parents)],
+        rows=[PlannedRow(0, 25, 2, blocks_of(0))],
+    )
+    (row,) = run(llama, plan)
+    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (2, 0)
+    (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 9, [])]))
+    assert (row.num_drafted_tokens, row.token_ids) == (7, truth[1:9])
+
+
+def test_trees_have_at_most_64_nodes_and_chains_may_be_longer(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 80)
+    for parents, number in (([], 75), ([*range(-1, 78), 0], 64)):
+        llama.release_all()
+        plan = plan_rows(
+            1,
+            admissions=[admit(0, PROMPT)],
+            windows=[WindowUpdate(0, 0, truth, parents)],
+            rows=[PlannedRow(0, 25, 75, blocks_of(0))],
+        )
+        (row,) = run(llama, plan)
+        assert (row.num_drafted_tokens, row.num_accepted_tokens) == (number, number)
+        assert row.token_ids == truth[: number + 1]
+
+
+def test_a_node_may_have_as_many_children_as_are_drafted(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 6, sampling=SAMPLED)
+    llama.release_all()
+    others = [token for token in range(3, 66) if token != truth[0]]
+    tokens = [*others[:62], truth[0], truth[1]]
+    plan = plan_rows(
+        1,
+        admissions=[admit(0, PROMPT, SAMPLED)],
+        windows=[WindowUpdate(0, 0, tokens, [-1] * 63 + [62])],
+        rows=[PlannedRow(0, 25, 64, blocks_of(0))],
+    )
+    (row,) = run(llama, plan)
+    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (64, 2)
+    assert row.token_ids == truth[:3]
 
 
 def test_seeds_give_different_texts(llama: Runner) -> None:

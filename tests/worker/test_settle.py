@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from optimist_worker.core.fit import FittedRows
-from optimist_worker.core.plan import WindowUpdate
 from optimist_worker.core.settle import compact, keep_rows, move_path, settle_rows
 from optimist_worker.core.verdict import Verdict
 from tests.worker.tables import MAX_LEN, Tables, make_tables
@@ -42,7 +41,7 @@ def state(tables: Tables, slot: int) -> tuple[int, int, bool]:
 
 
 def settle(tables: Tables, rows: FittedRows, verdict: Verdict) -> list[int]:
-    settled = settle_rows(tables.table, tables.windows, rows, verdict)
+    settled = settle_rows(tables.table, rows, verdict)
     slots = rows.slots.tolist()
     assert settled.num_tokens.tolist() == [state(tables, slot)[0] for slot in slots]
     assert settled.has_ended.tolist() == [int(state(tables, slot)[2]) for slot in slots]
@@ -75,14 +74,11 @@ def test_a_chunk_of_a_prompt_emits_nothing(tables: Tables) -> None:
 
 
 def test_rows_that_are_not_finite_do_not_move(tables: Tables) -> None:
-    tables.windows.set(WindowUpdate(0, 0, [20, 21]))
     rows = tables.fit((0, 5, 2), (1, 5, 2))
     verdict = verdict_of(([30, 9, 9], 0), ([20, 21, 22], 2), broken=[0])
     assert settle(tables, rows, verdict) == [0, 3]
     assert state(tables, 0) == (5, 0, False)
     assert state(tables, 1) == (8, 7, False)
-    # Its window is as good as before.
-    assert int(tables.windows.count_left(torch.tensor([0]), torch.tensor([5]))) == 2
 
 
 @pytest.mark.parametrize(

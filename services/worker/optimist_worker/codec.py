@@ -10,10 +10,9 @@ from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
 from optimist_worker.core.plan import (
-    MOST_ALTERNATIVES,
     MOST_REPEATS,
+    MOST_WINDOW_NODES,
     Admission,
-    Alternative,
     Plan,
     PlanError,
     StepResult,
@@ -172,19 +171,30 @@ def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
 def _window(message: worker_pb2.Window, limits: Limits) -> WindowUpdate:
     if message.base < 0:
         raise PlanError(f"windows.base: must not be negative, not {message.base}")
+    token_ids = _column("windows.token_ids", message.token_ids)
+    number = len(token_ids)
+    if number > MOST_WINDOW_NODES:
+        raise PlanError(f"windows.token_ids: {number} nodes, more than {MOST_WINDOW_NODES}")
     return WindowUpdate(
         slot=_slot("windows.slot", message.slot, limits),
         base=message.base,
-        token_ids=_column("windows.token_ids", message.token_ids).tolist(),
-        alternatives=[_alternative(part) for part in message.alternatives[:MOST_ALTERNATIVES]],
+        token_ids=token_ids.tolist(),
+        parents=_parents(_column("windows.parents", message.parents), number),
     )
 
 
-def _alternative(message: worker_pb2.Alternative) -> Alternative:
-    if message.offset < 0:
-        raise PlanError(f"windows.alternatives.offset: must not be negative, not {message.offset}")
-    token_ids = _column("windows.alternatives.token_ids", message.token_ids).tolist()
-    return Alternative(message.offset, token_ids)
+def _parents(parents: Int32Column, number: int) -> list[int]:
+    """Returns the parents of a tree, and nothing for a chain."""
+    if not len(parents):
+        return []
+    if len(parents) != number:
+        raise PlanError(f"windows.parents: has {len(parents)} nodes, but token_ids has {number}")
+    before = np.arange(-1, number - 1, dtype=np.int32)
+    is_wrong = (parents < -1) | (parents > before)
+    if is_wrong.any():
+        node = int(is_wrong.argmax())
+        raise PlanError(f"windows.parents: {parents[node]} is not in -1 to {node - 1}")
+    return [] if np.array_equal(parents, before) else parents.tolist()
 
 
 def _slot(name: str, slot: int, limits: Limits) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.cost import CostCurve, fit_curve, pass_sizes
-from optimist_worker.core.plan import Admission, Plan, WindowUpdate
+from optimist_worker.core.plan import MOST_WINDOW_NODES, Admission, Plan, WindowUpdate
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.runner import Runner
 
@@ -47,6 +47,8 @@ def measure_cost(
     runner: Runner, seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> CostCurve:
     """Times passes of one row that verifies drafts, from 1 token to as many as fit.
+
+    A pass of more tokens than a window holds has a chunk of a prompt before its drafts.
 
     It writes to the first KV blocks, so no request may run yet.
 
@@ -127,8 +129,9 @@ def measure_drafter(
 
 def _time_pass(runner: Runner, num_tokens: int, clock: Callable[[], float]) -> float:
     """Returns the time of one pass, in seconds, the choice of tokens included."""
-    _admit(runner, [0] * (num_tokens - 1))
-    plan = _plan(num_tokens - 1, _blocks(runner, num_tokens))
+    num_drafts = min(num_tokens - 1, MOST_WINDOW_NODES)
+    _admit(runner, num_tokens - num_drafts, [0] * num_drafts)
+    plan = _plan(num_tokens - num_drafts, num_drafts, _blocks(runner, num_tokens))
     start = clock()
     result = runner.execute(plan)
     seconds = clock() - start
@@ -146,10 +149,10 @@ def _time_drafts(
 ) -> float:
     """Returns what drafts of some depth take behind a pass that has emitted, in seconds."""
     num_drafts = -(-depth * drafter.max_tokens // drafter.max_depth)
-    _admit(runner, [])
-    runner.execute(_plan(0, _blocks(runner, 2 + drafter.max_tokens)))
+    _admit(runner, 1, [])
+    runner.execute(_plan(1, 0, _blocks(runner, 2 + drafter.max_tokens)))
     start = clock()
-    result = runner.execute(_plan(num_drafts, []))
+    result = runner.execute(_plan(1, num_drafts, []))
     seconds = clock() - start
     if result.draft_ns or not passes.num_tokens:
         return result.draft_ns / 1e9
@@ -157,10 +160,10 @@ def _time_drafts(
     return max(0.0, seconds - float(verify))
 
 
-def _admit(runner: Runner, window: list[int]) -> None:
-    """Makes a new request of one token, the only one."""
+def _admit(runner: Runner, num_tokens: int, window: list[int]) -> None:
+    """Makes a new request of some tokens, the only one."""
     runner.release_all()
-    admission = Admission(0, "cost", [0], 1, SamplingParams())
+    admission = Admission(0, "cost", [0] * num_tokens, num_tokens, SamplingParams())
     windows = [WindowUpdate(0, 0, window)] if window else []
     runner.execute(Plan(sequence=0, admissions=[admission], windows=windows))
 
@@ -169,12 +172,12 @@ def _blocks(runner: Runner, num_tokens: int) -> list[int]:
     return list(range(-(-num_tokens // runner.engine.state.sizes.block_size)))
 
 
-def _plan(num_drafts: int, blocks: list[int]) -> Plan:
-    """Returns a plan for one known token of the request and some drafts."""
+def _plan(num_known: int, num_drafts: int, blocks: list[int]) -> Plan:
+    """Returns a plan for some known tokens of the request and some drafts."""
     return Plan(
         sequence=0,
         slots=np.zeros(1, np.int32),
-        num_known_tokens=np.ones(1, np.int32),
+        num_known_tokens=np.full(1, num_known, np.int32),
         num_draft_tokens=np.full(1, num_drafts, np.int32),
         num_new_blocks=np.full(1, len(blocks), np.int32),
         new_blocks=np.array(blocks, np.int32),

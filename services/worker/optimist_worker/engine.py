@@ -156,8 +156,7 @@ class Engine:
         def run(rows: torch.Tensor) -> torch.Tensor:
             return self._step.run(rows, bounds, watch, self.masks)
 
-        key = bounds, self.state.windows.has_alternatives
-        packed = run(rows) if graphs is None else graphs.run(key, rows, run)
+        packed = run(rows) if graphs is None else graphs.run(bounds, rows, run)
         on_host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
         on_host.copy_(packed, non_blocking=True)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]

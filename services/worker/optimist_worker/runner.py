@@ -74,7 +74,8 @@ class Runner:
             # The slot may have been given back since the window was made; then it has no use.
             if (holder := self._slots.get(window.slot)) is not None and holder.error is None:
                 self.engine.set_window(window)
-                holder.has_window, holder.window_sequence = True, plan.sequence
+                holder.has_window, holder.has_tree = True, bool(window.parents)
+                holder.window_sequence = plan.sequence
         launched = LaunchedPlan(plan, {}, {}, {}, None)
         rows = self._find_rows(launched)
         if rows:
@@ -162,6 +163,7 @@ class Runner:
             capacities,
             num_unseen,
             uses_windows=any(slot.has_window for slot in held),
+            has_trees=any(slot.has_window and slot.has_tree for slot in held),
             uses_drafter=uses_drafter,
             has_grammar=any(slot.has_grammar for slot in held),
             needs=engine.state.sampling.needs(slots),

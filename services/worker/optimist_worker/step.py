@@ -17,7 +17,7 @@ from optimist_worker.core.settle import SettledRows, compact, keep_rows, settle_
 from optimist_worker.core.synthetic import verify_synthetic
 from optimist_worker.core.verdict import Verdict, nothing
 from optimist_worker.core.verify_pass import VerifyPass
-from optimist_worker.core.window_tree import draft_windows
+from optimist_worker.core.window_table import WindowDrafts
 from optimist_worker.drafters.drafter import Drafter, DraftRows, Proposal, VerifiedStep
 from optimist_worker.drafters.merge import merge, spread, trim
 from optimist_worker.feature_tap import FeatureTap
@@ -76,7 +76,9 @@ class Step:
         """
         rows = fit_rows(self._table, *columns)
         watch.start()
-        proposal = self._draft(rows, bounds)
+        width = min(bounds.max_num_drafts, self._read(rows.limits, bounds.max_num_drafts))
+        from_windows = self._draft_windows(rows, width, bounds)
+        proposal = self._draft(rows, from_windows.drafts, width, bounds)
         watch.stop()
         drafts = proposal.drafts
         number = (1 + drafts.num_tokens) * rows.emits
@@ -100,8 +102,10 @@ class Step:
                 allowed=masks.allowed(rows.slots, drafts, nodes),
             )
         )
-        windows = self._windows if bounds.uses_windows else None
-        settled = settle_rows(self._table, windows, rows, verdict)
+        settled = settle_rows(self._table, rows, verdict)
+        if bounds.uses_windows:
+            number = settled.num_emitted
+            self._windows.follow(rows.slots, from_windows.places, verdict, number)
         compact(self._table, self._pool, rows, verdict)
         if self._drafter is not None:
             watch.start()
@@ -112,15 +116,22 @@ class Step:
             watch.stop()
         return self._report(rows, drafts, verdict, settled, bounds)
 
-    def _draft(self, rows: FittedRows, bounds: StepBounds) -> Proposal:
-        width = min(bounds.max_num_drafts, self._read(rows.limits, bounds.max_num_drafts))
-        if width == 0:
-            return Proposal(no_drafts(len(rows.slots), rows.slots.device))
-        drafts = no_drafts(len(rows.slots), rows.slots.device)
-        if bounds.uses_windows:
-            drafts = draft_windows(self._windows, rows.slots, rows.columns, rows.limits, width)
-        proposal = trim(Proposal(drafts), self._read(drafts.num_tokens, width))
-        if self._drafter is None or not bounds.uses_drafter:
+    def _draft_windows(self, rows: FittedRows, width: int, bounds: StepBounds) -> WindowDrafts:
+        if width == 0 or not bounds.uses_windows:
+            return WindowDrafts(no_drafts(len(rows.slots), rows.slots.device), None)
+        drafts, places = self._windows.draft(
+            rows.slots, rows.limits, width, has_trees=bounds.has_trees
+        )
+        drafts = drafts.trim(self._read(drafts.num_tokens, width))
+        if self._reads and drafts.parents is not None and not drafts.is_tree.any():
+            # What is left of a tree is often a chain, which is verified with less ado.
+            drafts.parents = None
+        return WindowDrafts(drafts, places)
+
+    def _draft(self, rows: FittedRows, drafts: Drafts, width: int, bounds: StepBounds) -> Proposal:
+        """Adds the drafter's drafts for the rows that have none from their windows."""
+        proposal = Proposal(drafts)
+        if self._drafter is None or not bounds.uses_drafter or width == 0:
             return proposal
         limits = torch.where(drafts.num_tokens > 0, 0, rows.limits)
         most = self._drafter.max_tokens
@@ -172,7 +183,7 @@ class Step:
             is_short=rows.is_short,
             is_broken=rows.emits & ~verdict.is_finite,
             has_ended=settled.has_ended,
-            num_window_tokens=self._windows.count_left(rows.slots, settled.num_tokens)
+            num_window_tokens=self._windows.count_left(rows.slots)
             if bounds.uses_windows
             else nothing_left,
             num_fed_tokens=rows.num_known_tokens + drafts.num_tokens,

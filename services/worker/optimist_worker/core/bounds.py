@@ -22,6 +22,8 @@ class StepBounds:
     """Most drafts of one row."""
     uses_windows: bool
     """Whether a row may have something to draft from its window."""
+    has_trees: bool
+    """Whether one of these windows is no chain."""
     uses_drafter: bool
     """Whether a row may have nothing to draft from but the drafter."""
     max_unseen: int
@@ -68,6 +70,7 @@ def find_bounds(
     num_unseen: list[int],
     *,
     uses_windows: bool,
+    has_trees: bool,
     uses_drafter: bool,
     has_grammar: bool,
     needs: Needs,
@@ -81,6 +84,7 @@ def find_bounds(
         num_unseen: Tokens of each row that the drafter may have to be shown; 0 where it will not
             draft, `[num_rows]`.
         uses_windows: Whether a row may be drafted for from its window.
+        has_trees: Whether one of these windows is no chain.
         uses_drafter: Whether a row may have to be drafted for by the drafter.
         has_grammar: Whether a row has to follow a grammar.
         needs: What the rows' sampling needs.
@@ -94,6 +98,7 @@ def find_bounds(
         max_num_keys=max(capacities),
         max_num_drafts=max(num_drafts),
         uses_windows=uses_windows,
+        has_trees=has_trees,
         uses_drafter=uses_drafter,
         max_unseen=max(num_unseen),
         num_unseen=sum(num_unseen),

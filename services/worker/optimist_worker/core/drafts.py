@@ -1,9 +1,11 @@
 """The drafts of all rows of a step, chains or trees, as padded tensors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from optimist_worker.core.tree import chain_parents
 
 
 @dataclass(slots=True)
@@ -26,7 +28,7 @@ class Drafts:
     Parents come before their children, and siblings have different tokens.
     """
     max_siblings: int = 1
-    """Most children that any node has, known to the host; 1 for chains."""
+    """Most children that were drawn of any node, known to the host; 1 for chains."""
     probabilities: Tensor | None = None
     """The distribution from which each node was drawn, float32 `[R, K, V]`, or None if none was.
 
@@ -54,6 +56,26 @@ class Drafts:
         """Which places hold a draft rather than padding, bool `[R, K]`."""
         nodes = torch.arange(self.width, device=self.token_ids.device)
         return nodes < self.num_tokens[:, None]
+
+    @property
+    def is_tree(self) -> Tensor:
+        """Which rows are no chains, bool `[R]`."""
+        if self.parents is None:
+            return torch.zeros_like(self.num_tokens, dtype=torch.bool)
+        chain = chain_parents(self.num_rows, self.width, self.parents.device)
+        return ((self.parents != chain) & self.is_node).any(1)
+
+    def trim(self, width: int) -> "Drafts":
+        """Leaves out what is behind the widest row, which has at most `width` nodes."""
+        if self.width <= width:
+            return self
+        parents, probabilities = self.parents, self.probabilities
+        return replace(
+            self,
+            token_ids=self.token_ids[:, :width],
+            parents=None if parents is None else parents[:, :width],
+            probabilities=None if probabilities is None else probabilities[:, :width],
+        )
 
 
 def no_drafts(num_rows: int, device: torch.device) -> Drafts:

@@ -10,7 +10,7 @@ from optimist_worker.core.fit import FittedRows
 from optimist_worker.core.kv import KVPool
 from optimist_worker.core.ragged import Ragged, lay_out
 from optimist_worker.core.slot_table import SlotTable
-from optimist_worker.core.tree import ancestor_bits, chain_parents, node_depths
+from optimist_worker.core.tree import ancestor_bits, node_depths
 
 MOST_TREE_NODES = 64
 """Nodes of a tree: the attention mask has a bit for each."""
@@ -187,12 +187,10 @@ def build_level_batch(
 
 def _ancestors(parents: torch.Tensor, drafts: Drafts) -> torch.Tensor:
     """Returns ancestors as bits for rows that are trees and 0 for chains, `[num_rows, width]`."""
-    chain = chain_parents(drafts.num_rows, drafts.width, parents.device)
-    is_tree = ((parents != chain) & drafts.is_node).any(1)
     # Only chains are longer than there are bits.
     bits = ancestor_bits(parents[:, :MOST_TREE_NODES])
     bits = torch.nn.functional.pad(bits, (0, drafts.width - bits.shape[1]))
-    return torch.where(is_tree[:, None], bits, 0)
+    return torch.where(drafts.is_tree[:, None], bits, 0)
 
 
 def _slot_mapping(

@@ -18,6 +18,8 @@ class HeldSlot:
     """Why this request can never run, or None."""
     has_window: bool = False
     """Whether its window may have something to draft, as far as is known."""
+    has_tree: bool = False
+    """Whether its window is no chain."""
     window_sequence: int = 0
     """Number of the plan that brought the window."""
     num_unseen: int = 0

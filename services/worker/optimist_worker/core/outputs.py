@@ -25,7 +25,7 @@ class Outputs(NamedTuple, Generic[Column]):
     """1 where the model's logits were not finite."""
     has_ended: Column
     num_window_tokens: Column
-    """Tokens that the window has left to draft."""
+    """Nodes that the window has left to draft."""
     num_fed_tokens: Column
     """Tokens that the pass was fed, drafts included."""
     token_ids: Column

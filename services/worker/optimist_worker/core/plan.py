@@ -12,9 +12,8 @@ from optimist_common.sampling import SamplingParams
 MOST_REPEATS = 63
 """How many times a plan may be run again at most."""
 
-
-MOST_ALTERNATIVES = 3
-"""Alternatives of one window."""
+MOST_WINDOW_NODES = 256
+"""Nodes of one window."""
 
 _NO_ROWS: Int32Column = np.frombuffer(b"", dtype=np.int32)
 
@@ -38,24 +37,17 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
-    """A continuation that departs from a window."""
-
-    offset: int
-    """Index in the window of the token in whose place it begins."""
-    token_ids: list[int]
-
-
-@dataclass(frozen=True, slots=True)
 class WindowUpdate:
-    """A draft window that replaces the one of its slot."""
+    """A tree of tokens to draft from, which replaces the window of its slot."""
 
     slot: int
     base: int
-    """Output position (0 is the first generated token) of the first token."""
+    """Output position (0 is the first generated token) of the nodes without a parent."""
     token_ids: list[int]
-    alternatives: list[Alternative] = field(default_factory=list)
-    """Likely ones first."""
+    """`[num_nodes]`, likely ones first."""
+    parents: list[int] = field(default_factory=list)
+    """The node that each node comes behind, before it in the list, or -1 for none, `[num_nodes]`;
+    empty for a chain."""
 
 
 class PlannedRow(NamedTuple):

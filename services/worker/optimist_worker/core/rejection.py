@@ -2,11 +2,13 @@
 
 Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding" (2023) for
 chains; for trees the recursion over siblings drawn without replacement of Jeon et al., "Recursive
-speculative decoding" (2024), and Li et al., "EAGLE" (2024). A draft that was not drawn by chance
-has q = 1.
+speculative decoding" (2024), and Li et al., "EAGLE" (2024).
 
 The rule says of every node by itself which token is emitted behind it: a child, if one is accepted,
-else one drawn from what is left, which no rejected child has any part in.
+else one drawn from what is left, which no rejected child has any part in. Children that were not
+drawn by chance have q = 1: each is accepted with the target's probability of it, and what is left
+is the target's distribution without them. So one token drawn from the target says all of that,
+however many children there are.
 """
 
 import torch
@@ -29,26 +31,44 @@ def _choose(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
     greedy = scores.argmax(-1)
     if not verify.needs.samples:
         return greedy
-    drafts, vocab_size = verify.drafts, scores.shape[-1]
-    children = _children(drafts, nodes)
-    seeds, positions = nodes.columns.seed, nodes.positions
-    chances = uniform(seeds, positions, children.clamp(min=0), Stream.ACCEPTANCE)
-    left = scores.softmax(-1)
-    chosen = torch.full_like(greedy, -1)
+    left, chosen = scores.softmax(-1), torch.full_like(greedy, -1)
+    if verify.drafts.probabilities is not None:
+        left, chosen = _choose_child(verify.drafts, verify.drafts.probabilities, nodes, left)
+    noise = gumbel(nodes.columns.seed, nodes.positions, scores.shape[-1], Stream.RESIDUAL)
+    chosen = torch.where(chosen < 0, (left.log() + noise).argmax(-1), chosen)
+    return torch.where(nodes.columns.samples, chosen, greedy)
+
+
+def _choose_child(
+    drafts: Drafts, probabilities: Tensor, nodes: Candidates, left: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Goes through the children that were drawn by chance.
+
+    Args:
+        drafts: The drafts.
+        probabilities: Theirs, `[R, K, V]`.
+        nodes: Behind which a token is chosen.
+        left: The target's distributions, float64 `[n, V]`.
+
+    Returns:
+        What is left of the distributions, and the accepted child's token or -1, int64 `[n]`.
+    """
+    children, vocab_size = _children(drafts, nodes), left.shape[-1]
+    if drafts.is_certain is not None:
+        children = torch.where(drafts.is_certain[nodes.rows][:, None], -1, children)
+    chances = uniform(nodes.columns.seed, nodes.positions, children.clamp(min=0), Stream.ACCEPTANCE)
+    chosen = torch.full_like(nodes.rows, -1)
     for rank in range(children.shape[1]):
         child = children[:, rank].clamp(min=0)
         token_ids = drafts.token_ids[nodes.rows, child]
         is_draft = (children[:, rank] >= 0) & (token_ids >= 0) & (token_ids < vocab_size)
         token_ids = token_ids.clamp(0, vocab_size - 1)[:, None]
-        drawn = _draft_distribution(drafts, nodes.rows, child, token_ids, vocab_size)
+        drawn = probabilities[nodes.rows, child].double()
         p, q = left.gather(1, token_ids)[:, 0], drawn.gather(1, token_ids)[:, 0]
         is_accepted = is_draft & (chosen < 0) & (chances[:, rank] * q < p)
         chosen = torch.where(is_accepted, token_ids[:, 0], chosen)
         left = torch.where(is_draft[:, None], _residual(left, drawn), left)
-    noise = gumbel(seeds, positions, vocab_size, Stream.RESIDUAL)
-    drawn_last = (left.log() + noise).argmax(-1)
-    chosen = torch.where(chosen < 0, drawn_last, chosen)
-    return torch.where(nodes.columns.samples, chosen, greedy)
+    return left, chosen
 
 
 def _children(drafts: Drafts, nodes: Candidates) -> Tensor:
@@ -67,20 +87,6 @@ def _children(drafts: Drafts, nodes: Candidates) -> Tensor:
     indices = torch.arange(drafts.width, device=places.device).expand_as(places)
     children = places.new_full((len(places), most + 1), -1)
     return children.scatter_(1, places, indices)[:, :most]
-
-
-def _draft_distribution(
-    drafts: Drafts, rows: Tensor, child: Tensor, token_ids: Tensor, vocab_size: int
-) -> Tensor:
-    """Returns the distributions that some drafts were drawn from, float64 `[n, vocab_size]`."""
-    certain = torch.zeros((len(rows), vocab_size), dtype=torch.float64, device=rows.device)
-    certain.scatter_(1, token_ids, 1.0)
-    if drafts.probabilities is None:
-        return certain
-    drawn = drafts.probabilities[rows, child].double()
-    if drafts.is_certain is None:
-        return drawn
-    return torch.where(drafts.is_certain[rows][:, None], certain, drawn)
 
 
 def _residual(left: Tensor, drawn: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from optimist_worker.core.fit import FittedRows
 from optimist_worker.core.kv import KVPool
 from optimist_worker.core.slot_table import SlotTable
 from optimist_worker.core.verdict import Verdict
-from optimist_worker.core.window_table import WindowTable
 
 
 @dataclass(slots=True)
@@ -23,16 +22,13 @@ class SettledRows:
     """1 once a stop token or `max_length` was reached."""
 
 
-def settle_rows(
-    table: SlotTable, windows: WindowTable | None, rows: FittedRows, verdict: Verdict
-) -> SettledRows:
+def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> SettledRows:
     """Moves the slots to where the pass has brought them; rejected drafts are left behind.
 
     A row whose logits are not finite does not move.
 
     Args:
         table: The state.
-        windows: The windows; None if none of the rows has one.
         rows: The rows as they were before the pass.
         verdict: What came of it.
     """
@@ -51,8 +47,6 @@ def settle_rows(
     # A row that has emitted nothing was not asked whether it has ended.
     ended = before.has_ended | (is_last & (number > 0))
     table.store(rows.slots, num_tokens=length, num_computed_tokens=computed, has_ended=ended)
-    if windows is not None:
-        windows.follow(rows.slots, before.num_tokens, verdict.token_ids, number)
     return SettledRows(number, length, ended)
 
 

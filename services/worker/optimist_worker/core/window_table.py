@@ -1,19 +1,28 @@
-"""What the output of each slot is expected to be: a window, and alternatives to it.
+"""What the output of each slot is expected to be: a tree of tokens, and where in it the output is.
 
-A window lies at its places in the sequence, on a plane of its own: `token_ids[plane, slot, place]`.
-Plane 0 is what is drafted from first; the others depart from it at their `starts`. A plane whose
-`ends` is not behind the verified tokens has nothing to offer.
+The output is at one place of its window, and what comes behind that place is left of it. How places
+are numbered is said in `window_layout`.
 """
+
+from typing import NamedTuple
 
 import torch
 
 from optimist_common.draft_source import DraftSource
 from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.plan import MOST_ALTERNATIVES, WindowUpdate
-from optimist_worker.core.slot_table import SlotColumns, SlotTable, read, send
+from optimist_worker.core.flat_batch import MOST_TREE_NODES
+from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
+from optimist_worker.core.slot_table import SlotTable, send
+from optimist_worker.core.verdict import Verdict
+from optimist_worker.core.window_layout import FIRST_NODE, NOWHERE, NUM_PLACES, lay_out_window
 
-MOST_ALTERNATIVE_NODES = 8
-"""Drafts taken of one alternative in one pass."""
+
+class WindowDrafts(NamedTuple):
+    """Drafts from windows."""
+
+    drafts: Drafts
+    places: torch.Tensor | None
+    """Where in its window each draft lies, int64 `[num_rows, width]`; None if all are chains."""
 
 
 class WindowTable:
@@ -22,134 +31,127 @@ class WindowTable:
     def __init__(self, table: SlotTable, vocab_size: int) -> None:
         """Makes a table of empty windows; tokens are 0 to `vocab_size - 1`."""
         self._table, self._vocab_size = table, vocab_size
-        num_rows, self._length = table.token_ids.shape
-        self.token_ids = torch.zeros_like(table.token_ids)[None]
-        self.starts = torch.zeros((1, num_rows), dtype=torch.int64, device=table.device)
-        self.ends = torch.zeros_like(self.starts)
-
-    @property
-    def has_alternatives(self) -> bool:
-        """Whether any window ever had one; until then only plane 0 exists."""
-        return len(self.ends) > 1
+        num_rows = len(table.token_ids)
+        # Key, number and last number of each place.
+        self._places = torch.zeros(
+            (3, num_rows, NUM_PLACES), dtype=torch.int64, device=table.device
+        )
+        # The place where the output is, its number and last number.
+        self._here = torch.zeros((3, num_rows), dtype=torch.int64, device=table.device)
+        self._most_drafts = torch.zeros(num_rows, dtype=torch.int64, device=table.device)
 
     def clear(self, slot: int) -> None:
         """Forgets a slot's window."""
-        self.ends[:, slot] = 0
+        self._here[:, slot] = 0
 
     def set(self, update: WindowUpdate) -> None:
-        """Replaces a slot's window; what the output already contradicts has nothing to offer."""
-        slot = update.slot
-        self.clear(slot)
-        num_prompt = self._table.gather(self._index([slot])).num_prompt_tokens
-        first = num_prompt + update.base
-        self._place(0, slot, first, first, update.token_ids)
-        if not update.alternatives:
-            return
-        if not self.has_alternatives:
-            self._add_planes()
-        for plane, alternative in enumerate(update.alternatives[:MOST_ALTERNATIVES], 1):
-            tokens = update.token_ids[: alternative.offset] + alternative.token_ids
-            self._place(plane, slot, first, first + alternative.offset, tokens)
-        # The output may have left the window, and followed an alternative, since it was made.
-        index = self._index([slot])
-        self._promote(index, self._table.gather(index).num_tokens)
+        """Replaces a slot's window; what the output already contradicts has nothing to offer.
+
+        Args:
+            update: With at most MOST_WINDOW_NODES nodes, parents before their children.
+        """
+        slot, device = update.slot, self._table.device
+        layout = send(torch.from_numpy(lay_out_window(update, self._vocab_size)), device)
+        self._places[:, slot] = layout[:3]
+        self._most_drafts[slot] = MOST_TREE_NODES if update.parents else MOST_WINDOW_NODES
+        index = torch.full((1,), slot, device=device)
+        used = layout[:, : FIRST_NODE + len(update.token_ids)]
+        self._move(index, self._find_output(index, update.base, used))
 
     def draft(
-        self, slots: torch.Tensor, columns: SlotColumns, limits: torch.Tensor, width: int
-    ) -> Drafts:
-        """Drafts from plane 0, a chain per row.
+        self, slots: torch.Tensor, limits: torch.Tensor, width: int, *, has_trees: bool
+    ) -> WindowDrafts:
+        """Drafts the first nodes of what is left of windows.
 
         Args:
             slots: `[num_rows]`.
-            columns: Of these slots.
-            limits: Most drafts, `[num_rows]`.
-            width: Most drafts of any row, known to the host.
+            limits: Most drafts, `[num_rows]`; of a tree MOST_TREE_NODES are drafted at most.
+            width: At least as many as any limit, known to the host.
+            has_trees: Whether any of the windows may be no chain.
         """
-        length = columns.num_tokens
-        number = torch.minimum(limits, (self.ends[0, slots] - length).clamp(min=0))
-        number = number.clamp(max=width)
-        places = length[:, None] + torch.arange(width, device=slots.device)
-        return Drafts(
-            token_ids=read(self.token_ids[0], slots, places),
-            num_tokens=number,
-            sources=torch.where(number > 0, int(DraftSource.PREDICTION), 0),
-        )
+        place, first, last = self._here.index_select(1, slots)
+        offsets = torch.arange(width, device=slots.device)
+        if not has_trees:
+            number = torch.minimum(limits, last - first)
+            places = (place[:, None] + 1 + offsets).clamp(max=NUM_PLACES - 1)
+            tokens = self._places[0][slots[:, None], places] % self._vocab_size
+            return WindowDrafts(Drafts(tokens, number, _sources(number)), None)
+        limits = torch.minimum(limits, self._most_drafts[slots])
+        keys, numbers = self._places[:2].index_select(1, slots)
+        is_left = (numbers > first[:, None]) & (numbers <= last[:, None])
+        counts = is_left.cumsum(1)
+        # What is not drafted goes to the last column, which is cut off.
+        columns = torch.where(is_left, counts - 1, width).clamp(max=width)
+        every = torch.arange(NUM_PLACES, device=slots.device).expand_as(columns)
+        places = columns.new_zeros((len(slots), width + 1)).scatter_(1, columns, every)[:, :width]
+        drafted = keys.gather(1, places)
+        # Nothing before what is left is left itself, so the place of the output counts as -1.
+        parents = counts.gather(1, drafted // self._vocab_size) - 1
+        number = torch.minimum(limits, last - first)
+        drafts = Drafts(drafted % self._vocab_size, number, _sources(number), parents)
+        return WindowDrafts(drafts, places)
 
-    def count_left(self, slots: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Returns how many tokens plane 0 has behind the verified ones, `[num_rows]`."""
-        return (self.ends[0, slots] - lengths).clamp(min=0)
+    def count_left(self, slots: torch.Tensor) -> torch.Tensor:
+        """Returns how many nodes come behind the output, `[num_rows]`."""
+        _, first, last = self._here.index_select(1, slots)
+        return last - first
 
     def follow(
-        self, slots: torch.Tensor, first: torch.Tensor, emitted: torch.Tensor, number: torch.Tensor
+        self,
+        slots: torch.Tensor,
+        places: torch.Tensor | None,
+        verdict: Verdict,
+        number: torch.Tensor,
     ) -> None:
-        """Compares emitted tokens with the windows; what they contradict is dropped.
-
-        Where plane 0 is contradicted and an alternative is not, that takes its place.
+        """Moves on by a pass: along the accepted drafts, and by the token behind them.
 
         Args:
             slots: `[num_rows]`; padding may name the last row several times.
-            first: Place of the first emitted token, `[num_rows]`.
-            emitted: `[num_rows, width]`.
-            number: How many there are, `[num_rows]`.
+            places: Of what was drafted, as `draft` has returned them.
+            verdict: On the drafts.
+            number: How many tokens each row has emitted, `[num_rows]`.
         """
-        offsets = torch.arange(emitted.shape[1], device=slots.device)
-        places = first[:, None] + offsets
-        ends = self.ends[:, slots]
-        is_new = offsets < number[:, None]
-        for plane in range(len(ends)):
-            wrong = read(self.token_ids[plane], slots, places) != emitted
-            wrong &= is_new & (places < ends[plane][:, None])
-            if plane:
-                # Before its start an alternative is what plane 0 is.
-                wrong |= is_new & (places >= ends[plane][:, None])
-            ends[plane] = torch.where(wrong.any(1), 0, ends[plane])
-        self.ends.index_copy_(1, slots, ends)
-        if self.has_alternatives:
-            self._promote(slots, first + number)
+        here, first, last = self._here.index_select(1, slots)
+        accepted = verdict.num_accepted
+        reached = here + accepted
+        if places is not None:
+            node = (accepted - 1).clamp(min=0)[:, None]
+            if verdict.path is not None:
+                node = verdict.path.gather(1, node)
+            drafted = places.gather(1, node.clamp(max=places.shape[1] - 1))[:, 0]
+            reached = torch.where(accepted > 0, drafted, here)
+        # Where nothing is left, what was accepted was not the window's.
+        reached = torch.where(last > first, reached, NOWHERE)
+        behind = verdict.token_ids.gather(1, accepted[:, None])
+        wanted = reached[:, None] * self._vocab_size + behind
+        # Place 0 has the least key there is, so it stands for a token that does not go on.
+        found = (self._places[0].index_select(0, slots) == wanted).view(torch.uint8).argmax(1)
+        self._move(slots, torch.where(number > 0, found, here))
 
-    def _promote(self, slots: torch.Tensor, lengths: torch.Tensor) -> None:
-        """Makes the first alternative that the output follows a slot's window, if that is over."""
-        ends, starts = self.ends[:, slots], self.starts[:, slots]
-        is_followed = (ends > lengths) & (starts <= lengths)
-        is_followed[0] = False
-        chosen = is_followed.int().argmax(0)
-        chosen = torch.where(ends[0] > lengths, 0, chosen)
-        self.token_ids[0].index_copy_(0, slots, self.token_ids[chosen, slots])
-        rows = torch.arange(len(slots), device=slots.device)
-        self.ends[0].index_copy_(0, slots, ends[chosen, rows])
-        # An alternative departs from what was plane 0.
-        others = torch.where((chosen > 0) | (starts[1:] < lengths), 0, ends[1:])
-        self.ends[1:].index_copy_(1, slots, others)
+    def _find_output(self, slots: torch.Tensor, base: int, layout: torch.Tensor) -> torch.Tensor:
+        """Returns the place of a window at which the output is, `[1]`.
 
-    def _place(
-        self, plane: int, slot: int, first: torch.Tensor, start: torch.Tensor, tokens: list[int]
-    ) -> None:
-        """Writes tokens from place `first` on, unless the output there says otherwise."""
-        if not tokens or min(tokens) < 0 or max(tokens) >= self._vocab_size:
-            # Nothing that the model could say.
-            return
-        index = self._index([slot])
-        new = send(torch.tensor(tokens, dtype=torch.int64), self._table.device)
-        places = first + torch.arange(len(tokens), device=new.device)
-        inside = places < self._length
-        # What lies behind the longest sequence is written over the last place, then mended.
-        clamped = places.clamp(max=self._length - 1)
-        last = (self._length - 1 - first).clamp(0, len(tokens) - 1)
-        values = torch.where(inside, new, new[last])
-        self.token_ids[plane].index_put_((index.expand(len(tokens)), clamped), values.int())
-        num_tokens = self._table.gather(index).num_tokens
-        known = (places < num_tokens) & inside
-        agrees = ~((self._table.read_tokens(index, places[None])[0] != new) & known).any()
-        end = (first + len(tokens)).clamp(max=self._length)
-        is_usable = agrees & (first <= num_tokens) & (end > num_tokens)
-        self.ends[plane].index_copy_(0, index, torch.where(is_usable, end, 0))
-        self.starts[plane].index_copy_(0, index, start)
+        Args:
+            slots: The window's slot, `[1]`.
+            base: Output position behind which the window begins.
+            layout: As `lay_out_window` makes it, but for places that are not in use.
+        """
+        keys, numbers, last, depths = layout
+        columns = self._table.gather(slots)
+        begin = columns.num_prompt_tokens + base
+        said = self._table.read_tokens(slots, (begin + depths - 1)[None])[0]
+        is_wrong = ((said != keys % self._vocab_size) & (depths > 0)).long()
+        # A fault counts for all numbers from the node's own to the last one behind it.
+        faults = is_wrong.new_zeros(len(keys) + 1)
+        faults.index_add_(0, numbers, is_wrong).index_add_(0, last + 1, is_wrong, alpha=-1)
+        is_said = faults.cumsum(0)[numbers] == 0
+        is_here = is_said & (depths == columns.num_tokens - begin)
+        return is_here.view(torch.uint8).argmax(0, keepdim=True)
 
-    def _add_planes(self) -> None:
-        self.token_ids, self.starts, self.ends = (
-            torch.cat([plane, plane.new_zeros((MOST_ALTERNATIVES, *plane.shape[1:]))])
-            for plane in (self.token_ids, self.starts, self.ends)
-        )
+    def _move(self, slots: torch.Tensor, places: torch.Tensor) -> None:
+        spans = self._places[1:, slots, places]
+        self._here.index_copy_(1, slots, torch.cat([places[None], spans]))
 
-    def _index(self, slots: list[int]) -> torch.Tensor:
-        return send(torch.tensor(slots, dtype=torch.int64), self._table.device)
+
+def _sources(number: torch.Tensor) -> torch.Tensor:
+    return torch.where(number > 0, int(DraftSource.PREDICTION), 0)

@@ -70,16 +70,8 @@ def merge(windows: Drafts, proposal: Proposal) -> Proposal:
 
 def trim(proposal: Proposal, width: int) -> Proposal:
     """Leaves out what is behind the widest row."""
-    drafts = proposal.drafts
-    if drafts.width <= width:
-        return proposal
-    trimmed = replace(
-        drafts,
-        token_ids=drafts.token_ids[:, :width],
-        parents=None if drafts.parents is None else drafts.parents[:, :width],
-        probabilities=None if drafts.probabilities is None else drafts.probabilities[:, :width],
-    )
-    return Proposal(trimmed, None if proposal.fed is None else proposal.fed[:, :width])
+    fed = proposal.fed
+    return Proposal(proposal.drafts.trim(width), None if fed is None else fed[:, :width])
 
 
 def _parents(drafts: Drafts) -> torch.Tensor:
