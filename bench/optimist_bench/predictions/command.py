@@ -6,33 +6,31 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from optimist_bench.predictions.oracle import (
-    greedy_course,
-    span_lengths,
-    span_lengths_with_own,
-)
-from optimist_bench.predictions.pair import Pair, load_pairs, load_tokenizer, load_vocabulary
-from optimist_bench.predictions.report import Outcome, describe, explain_passes, summarise
-from optimist_bench.predictions.simulator import simulate
+from optimist_bench.predictions.cases import compare, describe_cases, large_case, small_cases
+from optimist_bench.predictions.pair import load_pairs, load_tokenizer, load_vocabulary
+from optimist_bench.predictions.report import describe, explain_passes, summarise
+from optimist_bench.predictions.simulation import Simulation
+from optimist_common.errors import SetupError
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
-from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.algorithms import ALGORITHMS
 
 DEFAULT_METHOD = "auto" if "auto" in ALGORITHMS else "all"
-_SWITCHES = ("--json", "--explain-passes")
+_SWITCHES = ("--json", "--explain-passes", "--cases")
 
 
 class PredictionsSettings(ServiceSettings):
     """Simulates requests with a prediction, without a model; a pass costs 1 + C per drafted token.
 
     --json prints the report as one JSON object in the last line; --explain-passes adds what ended
-    the passes.
+    the passes; --cases simulates a generated edit of every kind, instead of pairs.
     """
 
     section: ClassVar[str] = "bench_predictions"
 
-    pairs: str = Field(description="JSON lines with `before` (the prediction) and `after`")
-    tokenizer: str = Field(description="tokenizer.json of Hugging Face's library")
+    pairs: str = Field("", description="JSON lines with `before` (the prediction) and `after`")
+    tokenizer: str = Field(
+        "models/tiny-edit/tokenizer.json", description="tokenizer file of Hugging Face's library"
+    )
     method: CommaSeparated = Field(
         [DEFAULT_METHOD], description=f"of {', '.join(ALGORITHMS)}, with commas; or all"
     )
@@ -65,6 +63,10 @@ def main(arguments: list[str]) -> int:
     switches = {name: name in arguments for name in _SWITCHES}
     rest = _joined([word for word in arguments if word not in switches], "--method", "--window")
     settings = load_settings(PredictionsSettings, rest)
+    if switches["--cases"]:
+        report = _cases(settings)
+        print(json.dumps(report) if switches["--json"] else describe_cases(report["cases"]))
+        return 0
     reports = list(_reports(settings, explain=switches["--explain-passes"]))
     if not switches["--json"]:
         print(describe(reports))
@@ -87,7 +89,24 @@ def _joined(arguments: Sequence[str], *flags: str) -> list[str]:
     return [*rest, *(f"{flag}={','.join(parts)}" for flag, parts in values.items())]
 
 
+def _cases(settings: PredictionsSettings) -> dict[str, Any]:
+    if len(settings.window) > 1:
+        raise SetupError("--window: one only with --cases")
+    tokenizer = load_tokenizer(settings.tokenizer)
+    vocabulary = load_vocabulary(tokenizer)
+    algorithms = {name: ALGORITHMS[name](vocabulary) for name in settings.method}
+    cases = [*small_cases(), large_case()]
+    window, cost = int(settings.window[0]), settings.marginal_cost
+    return {
+        "window": window,
+        "marginal_cost": cost,
+        "cases": compare(cases, algorithms, tokenizer, window, cost),
+    }
+
+
 def _reports(settings: PredictionsSettings, *, explain: bool) -> Iterator[dict[str, Any]]:
+    if not settings.pairs:
+        raise SetupError("--pairs is required, or --cases (see --help)")
     tokenizer = load_tokenizer(settings.tokenizer)
     vocabulary = load_vocabulary(tokenizer)
     pairs = load_pairs(settings.pairs, tokenizer, settings.limit)
@@ -100,38 +119,3 @@ def _reports(settings: PredictionsSettings, *, explain: bool) -> Iterator[dict[s
                 outcomes, method=method, window=window, marginal_cost=settings.marginal_cost
             )
             yield {**report, **(explain_passes(outcomes) if explain else {})}
-
-
-class Simulation:
-    """Pairs and what the oracles copy of them, for any number of methods and windows."""
-
-    def __init__(self, pairs: Sequence[Pair]) -> None:
-        self._pairs = [
-            (
-                pair,
-                span_lengths(pair.predicted, pair.truth),
-                span_lengths_with_own(pair.predicted, pair.truth),
-            )
-            for pair in pairs
-        ]
-
-    def run(self, algorithm: Algorithm, window: int, marginal_cost: float) -> list[Outcome]:
-        """Simulates every pair.
-
-        Raises:
-            AssertionError: A request did not end with its truth.
-        """
-        outcomes = []
-        for pair, spans, own_spans in self._pairs:
-            run = simulate(algorithm, pair, window, marginal_cost, spans)
-            if run.emitted != pair.truth:
-                raise AssertionError("the simulated output is not the truth")
-            outcomes.append(
-                Outcome(
-                    pair=pair,
-                    run=run,
-                    oracle=greedy_course(spans, window),
-                    oracle_own=greedy_course(own_spans, window),
-                )
-            )
-        return outcomes

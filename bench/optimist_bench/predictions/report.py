@@ -3,29 +3,18 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from optimist_bench.predictions.oracle import Course
-from optimist_bench.predictions.pair import Pair
-from optimist_bench.predictions.simulator import ENDS, Run
+from optimist_bench.predictions.simulation import Outcome
+from optimist_bench.predictions.simulator import ENDS
 from optimist_bench.table import format_table
 
 _EDGES = (0.01, 0.03, 0.10, 0.25, 0.60)
 BUCKETS = ("under 1 %", "1-3 %", "3-10 %", "10-25 %", "25-60 %", "60 % and more")
 """Names of the ranges of the edit ratio; each begins where the one before ends."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One request beside the oracles."""
-
-    pair: Pair
-    run: Run
-    oracle: Course
-    oracle_own: Course
 
 
 def bucket_of(edit_ratio: float) -> str:

@@ -17,9 +17,9 @@ from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.sources import Sources
 
-PRIOR_TOKENS = 16.0
-PRIOR_COST = 2.0
-"""A request is expected to gain 8 tokens for the cost of a pass, with the weight of 2 passes."""
+PRIOR_TOKENS = 64.0
+PRIOR_COST = 8.0
+"""A request is expected to gain 8 tokens for the cost of a pass, with the weight of 8 passes."""
 
 ENDS = ("exhausted", "diverged", "silent", "finished")
 """What ended the accepted part of a pass: the draft was used up, no branch of it was right, there
