@@ -12,8 +12,9 @@ from typing import BinaryIO, ClassVar
 from pydantic import Field
 
 from optimist_cli.explain_log import Header, LogError, read_log
-from optimist_cli.explain_page import closing, heading, step_block, step_detail
-from optimist_cli.explain_story import Story, Summary
+from optimist_cli.explain_page import closing, continuation, heading, step_block, step_detail
+from optimist_cli.explain_story import Story
+from optimist_cli.explain_summary import Summary
 from optimist_cli.explain_text import Style
 from optimist_common.errors import SetupError
 from optimist_common.settings import ServiceSettings, load_settings
@@ -101,9 +102,10 @@ def page(file: BinaryIO, style: Style, number: int | None = None) -> Iterator[st
     has_heading = has_step = False
     for document in read_log(file):
         step = story.tell(document)
-        if isinstance(document, Header) and not has_heading:
+        if isinstance(document, Header):
+            show = continuation if has_heading else heading
             has_heading = True
-            yield from heading(story.summary, document.opened, style)
+            yield from show(story.summary, document, style)
         if step is not None and number in (None, step.number):
             has_step = True
             yield from step_block(step, story, style)

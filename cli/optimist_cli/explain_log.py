@@ -54,7 +54,7 @@ class Chain(Tokens):
         positions: list[int] = []
         for first, length in self.positions:
             # No more than there are nodes, whatever a log says.
-            length = min(length, len(self.token_ids) - len(positions))
+            length = max(0, min(length, len(self.token_ids) - len(positions)))
             positions.extend([-1] * length if first < 0 else range(first, first + length))
         return positions + [-1] * (len(self.token_ids) - len(positions))
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
-from optimist_cli.explain_log import Chain, Proposal
-from optimist_cli.explain_story import Jump, LineIndex, StepStory, Story, Summary
+from optimist_cli.explain_log import Chain, Header, Proposal
+from optimist_cli.explain_places import LineIndex
+from optimist_cli.explain_story import Jump, StepStory, Story
+from optimist_cli.explain_summary import Summary
 from optimist_cli.explain_text import Style, fit, visible
 from optimist_cli.explain_window import Origin
 
@@ -26,9 +28,21 @@ def legend(style: Style) -> str:
     return "  ".join(style.by_origin(name, origin) for origin, name in names.items())
 
 
-def heading(summary: Summary, opened: str, style: Style) -> Iterator[str]:
+def heading(summary: Summary, header: Header, style: Style) -> Iterator[str]:
     """Iterates over the lines above the story."""
-    yield style.strong(fit(f"request {visible(summary.request_id)}", style.width))
+    yield style.strong(fit(f"request {visible(header.request_id)}", style.width))
+    yield from _opening(summary, header, style)
+    yield legend(style)
+
+
+def continuation(summary: Summary, header: Header, style: Style) -> Iterator[str]:
+    """Iterates over the lines where a replica goes on with a log."""
+    yield ""
+    yield style.strong("opened again")
+    yield from _opening(summary, header, style)
+
+
+def _opening(summary: Summary, header: Header, style: Style) -> Iterator[str]:
     sources = (
         f"{count(summary.num_predictions, 'prediction')}: "
         f"{count(summary.num_predicted_lines, 'line')}, "
@@ -36,9 +50,8 @@ def heading(summary: Summary, opened: str, style: Style) -> Iterator[str]:
         f"{count(summary.num_prompt_tokens, 'token')} of the prompt"
     )
     yield fit(sources, style.width)
-    replicas = ", ".join(visible(replica) for replica in summary.replicas)
-    yield style.faint(fit(f"proposer {replicas}, opened {visible(opened)}", style.width))
-    yield legend(style)
+    opened = f"proposer {visible(header.replica)}, opened {visible(header.opened)}"
+    yield style.faint(fit(opened, style.width))
 
 
 def step_block(step: StepStory, story: Story, style: Style) -> Iterator[str]:
@@ -94,7 +107,7 @@ def closing(summary: Summary, style: Style) -> Iterator[str]:
 
 def _remarks(summary: Summary) -> Iterator[str]:
     if summary.missing_tokens:
-        yield f"{count(summary.missing_tokens, 'output token')} not in this log"
+        yield f"{count(summary.missing_tokens, 'output token')} of steps that are not in this log"
     if summary.damaged_documents:
         yield f"cut off: {count(summary.damaged_documents, 'document')} not whole and left out"
     if summary.end is None:
@@ -116,11 +129,12 @@ def _events(step: StepStory, story: Story) -> Iterator[str]:
         yield f"{count(step.num_missing, 'token')} before these not in this log"
     if step.num_repeated:
         yield f"{count(step.num_repeated, 'token')} told again"
-    lines = story.lines
+    if step.num_replayed:
+        yield f"taken over with {count(step.num_replayed, 'token')} that another replica observed"
     if step.jump is not None:
         yield _jump(step.jump, story)
     elif step.lost is not None:
-        yield f"lost at {lines.name(step.lost)}"
+        yield f"lost at {story.lines.name(step.lost)}"
     elif step.has_turned:
         yield "went on in a branch"
 

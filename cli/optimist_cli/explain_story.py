@@ -1,10 +1,10 @@
-"""What a request's log tells, step by step, and what it comes to in the end."""
+"""What a request's log tells, step by step."""
 
-from bisect import bisect_right
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from optimist_cli.explain_log import Damage, Document, End, Header, Prediction, Proposal, Step
+from optimist_cli.explain_log import Damage, Document, End, Header, Proposal, Step
+from optimist_cli.explain_places import LineIndex
+from optimist_cli.explain_summary import Summary
 from optimist_cli.explain_window import Origin, Window
 
 
@@ -43,6 +43,8 @@ class StepStory:
     """Output tokens before these that the log does not have."""
     num_repeated: int = 0
     """Tokens that an earlier step of the log has too."""
+    num_replayed: int = 0
+    """Tokens that the replica did not observe but read where requests are kept, to take over."""
     lost: int | None = None
     """Position that was expected where the output has something else; None if it has not."""
     num_contradicted: int = 0
@@ -56,77 +58,6 @@ class StepStory:
     """Proposed tokens that the output can still come to."""
 
 
-@dataclass(slots=True)
-class Summary:
-    """What a log comes to."""
-
-    request_id: str = ""
-    replicas: list[str] = field(default_factory=list)
-    num_predictions: int = 0
-    num_predicted_lines: int = 0
-    num_predicted_tokens: int = 0
-    num_prompt_tokens: int = 0
-    steps: int = 0
-    """Steps with output tokens."""
-    output_tokens: int = 0
-    tokens_per_step: float = 0.0
-    accepted_from_prediction: int = 0
-    accepted_from_own_text: int = 0
-    accepted_share: float = 0.0
-    """Accepted drafts of all output tokens."""
-    windows: int = 0
-    contradicted_tokens: int = 0
-    """Proposed tokens that the output has something else in place of."""
-    wasted_per_accepted: float | None = None
-    """Contradicted tokens for each accepted one; None if none was accepted."""
-    jumps: dict[str, int] = field(default_factory=lambda: {"forward": 0, "back": 0, "same_line": 0})
-    proposer_us: dict[str, float] = field(default_factory=lambda: {"p50": 0.0, "p99": 0.0})
-    missing_tokens: int = 0
-    """Output tokens that the log does not have."""
-    damaged_documents: int = 0
-    end: str | None = None
-    """Why the log ends; None if the last document is another one."""
-
-    def values(self) -> dict[str, Any]:
-        """Returns everything by name."""
-        return asdict(self)
-
-
-class LineIndex:
-    """Names the lines of predictions."""
-
-    def __init__(self, predictions: list[Prediction]) -> None:
-        lines = [
-            (line.position, number, line.number)
-            for number, prediction in enumerate(predictions, 1)
-            for line in prediction.lines
-        ]
-        lines.sort()
-        self._lines = lines
-        self._starts = [line[0] for line in lines]
-        self._is_single = len(predictions) < 2
-        self._total = predictions[0].num_lines if len(predictions) == 1 else 0
-        self._num_tokens = sum(prediction.num_tokens for prediction in predictions)
-
-    def line(self, position: int) -> tuple[int, int]:
-        """Returns prediction and line of a position, both from 1 on; 0 if unknown."""
-        index = bisect_right(self._starts, position) - 1
-        return self._lines[index][1:] if index >= 0 else (0, 0)
-
-    def name(self, position: int) -> str:
-        """Returns what a position is called."""
-        if position >= self._num_tokens:
-            return "the end"
-        return self.line_name(*self.line(position))
-
-    def line_name(self, prediction: int, line: int, *, with_total: bool = False) -> str:
-        """Returns what a line is called."""
-        if not line:
-            return "an unknown line"
-        total = f" of {self._total}" if with_total and self._total else ""
-        return f"line {line}{total}" if self._is_single else f"prediction {prediction}, line {line}"
-
-
 class Story:
     """Takes the documents of a log one after the other."""
 
@@ -138,6 +69,7 @@ class Story:
         self._expected_position: int | None = None
         self._is_lost = False
         self._num_known = 0
+        self._newest_replica: str | None = None
         self._times: list[float] = []
 
     def tell(self, document: Document) -> StepStory | None:
@@ -153,24 +85,18 @@ class Story:
 
     def finish(self) -> Summary:
         """Returns what all steps come to."""
-        summary = self.summary
-        accepted = summary.accepted_from_prediction + summary.accepted_from_own_text
-        summary.tokens_per_step = round(summary.output_tokens / max(summary.steps, 1), 3)
-        summary.accepted_share = round(accepted / max(summary.output_tokens, 1), 4)
-        if accepted:
-            summary.wasted_per_accepted = round(summary.contradicted_tokens / accepted, 3)
-        self._times.sort()
-        summary.proposer_us = {
-            "p50": _percentile(self._times, 50),
-            "p99": _percentile(self._times, 99),
-        }
-        return summary
+        self.summary.conclude(self._times)
+        return self.summary
 
     def _begin(self, header: Header) -> None:
         summary = self.summary
         summary.request_id = header.request_id
         self._note_replica(header.replica)
+        self._newest_replica = header.replica
         if header.predictions is not None:
+            # Other sources are another request, with its output from the first token on.
+            self._window = self._expected_position = None
+            self._is_lost, self._num_known = False, 0
             self._line_indices[header.sources] = LineIndex(header.predictions)
             summary.num_predictions = len(header.predictions)
             summary.num_predicted_lines = sum(item.num_lines for item in header.predictions)
@@ -197,10 +123,16 @@ class Story:
             num_missing=max(step.position - self._num_known, 0),
             num_repeated=num_repeated,
         )
-        if story.num_missing:
+        if step.replica == self._newest_replica:
+            # Whoever opens a request proposes first; who takes one over reads its output first.
+            if step.proposal is None:
+                story.num_replayed = len(token_ids) - num_repeated
+            self._newest_replica = None
+        if story.num_missing or story.num_replayed:
             self._window = None
         self._num_known = max(self._num_known, step.position + len(token_ids))
-        self._take(story, token_ids[num_repeated:], texts[num_repeated:])
+        if not story.num_replayed:
+            self._take(story, token_ids[num_repeated:], texts[num_repeated:])
         # A proposal behind less than what is known was late, and never in force.
         if step.proposal is not None and step.position + len(token_ids) == self._num_known:
             self._propose(story, step.proposal)
@@ -248,14 +180,15 @@ class Story:
 
     def _count(self, story: StepStory) -> None:
         summary = self.summary
-        self._times.append(story.microseconds)
+        if not story.num_replayed:
+            self._times.append(story.microseconds)
         origins = [piece.origin for piece in story.pieces]
         summary.steps += bool(origins)
         summary.output_tokens += len(origins)
         summary.accepted_from_prediction += origins.count(Origin.PREDICTION)
         summary.accepted_from_own_text += origins.count(Origin.OWN_TEXT)
         summary.contradicted_tokens += story.num_contradicted
-        summary.missing_tokens += story.num_missing
+        summary.missing_tokens += story.num_missing + story.num_replayed
         if story.jump is not None:
             summary.jumps[self.direction(story.jump)] += 1
 
@@ -265,10 +198,3 @@ class Story:
         if start == end:
             return "same_line"
         return "forward" if end > start else "back"
-
-
-def _percentile(values: list[float], percent: int) -> float:
-    """Returns a percentile of sorted values, the nearest of them; 0 if there are none."""
-    if not values:
-        return 0.0
-    return values[min(-(-len(values) * percent // 100), len(values)) - 1]

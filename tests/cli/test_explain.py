@@ -324,6 +324,8 @@ def test_what_follows_a_cut_is_told_too(log: Path) -> None:
     logs.step("chat-1", tokens("f"), 9, predicted(3, 5), 1e-6)
     logs.close("chat-1")
     lines = explain(log)
+    assert "opened again" in lines
+    assert any("proposer 127.0.0.1:50054" in line for line in lines)
     assert "  3 tokens before these not in this log" in lines
     with log.open("rb") as file:
         summary = summarise(file)
@@ -343,6 +345,32 @@ def test_tokens_told_twice_count_once(tmp_path: Path) -> None:
         steps = summarise(file)
     assert (steps.output_tokens, steps.accepted_from_prediction, steps.steps) == (4, 1, 2)
     assert "  2 tokens told again" in explain(tmp_path / "a.yaml")
+
+
+def test_a_replica_that_takes_over_has_not_made_the_steps(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, "two")
+    logs.open("a", Sources([PREDICTION]))
+    logs.step("a", PREDICTION[:5], 5, None, 1.0)
+    logs.step("a", PREDICTION[5:6], 6, predicted(6, 9), 1e-6)
+    logs.step("a", PREDICTION[6:9], 9, None, 1e-6)
+    assert "  taken over with 5 tokens that another replica observed" in explain(
+        tmp_path / "a.yaml"
+    )
+    with (tmp_path / "a.yaml").open("rb") as file:
+        summary = summarise(file)
+    assert (summary.steps, summary.output_tokens, summary.missing_tokens) == (2, 4, 5)
+    assert (summary.accepted_from_prediction, summary.proposer_us["p99"]) == (2, 1.0)
+
+
+def test_other_sources_begin_anew(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, "one")
+    for prediction in (PREDICTION, tokens("x", "y")):
+        logs.open("a", Sources([prediction]))
+        logs.step("a", tokens(), 0, Draft(), 0.0)
+        logs.step("a", tokens("def "), 1, None, 0.0)
+    with (tmp_path / "a.yaml").open("rb") as file:
+        summary = summarise(file)
+    assert (summary.output_tokens, summary.num_predicted_tokens) == (2, 2)
 
 
 def test_lines_of_several_predictions_are_told_apart(tmp_path: Path) -> None:
