@@ -1,31 +1,40 @@
+from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from prometheus_client import REGISTRY
 
-from optimist_proposer.batch import UNKNOWN, Answer, BatchProposer, Observation, Open
-from optimist_proposer.core.line import LineAlgorithm
-from optimist_proposer.memory import MemoryStore
-from optimist_proposer.store import CursorStore, Opening, Snapshot, StoreError, Update
-from tests.proposer.text import NEWLINES, as_text, tokens
+from optimist_proposer.batch import BatchProposer
+from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
+from optimist_proposer.core.draft import Draft
+from optimist_proposer.core.sources import Sources
+from optimist_proposer.core.stored_request import StoredRequest
+from optimist_proposer.messages import UNKNOWN, Answer, Open
+from optimist_proposer.store import StoreError
+from tests.proposer.holding import (
+    LIMITS,
+    LINE,
+    MemoryStore,
+    Replica,
+    following,
+    observation,
+    opening,
+)
+from tests.proposer.text import as_text
 
-LINE = LineAlgorithm(NEWLINES)
 POEM = "one\ntwo\nthree\nfour\nfive\n"
-
-
-def proposer_on(store: CursorStore) -> BatchProposer:
-    return BatchProposer(LINE, store, window_tokens=64, max_tokens=100)
 
 
 @pytest.fixture
 async def proposer() -> BatchProposer:
-    proposer = proposer_on(MemoryStore(max_requests=10, max_bytes=1_000_000))
-    await proposer.apply([Open("a", tokens(POEM))], [], [])
+    proposer = BatchProposer(following())
+    await proposer.apply([opening("a", POEM)], [], [])
     return proposer
 
 
 async def observe(proposer: BatchProposer, position: int, text: str) -> Answer:
-    return await proposer.apply([], [Observation("a", position, tokens(text))], [])
+    return await proposer.apply([], [observation(position, text)], [])
 
 
 async def known(proposer: BatchProposer) -> int:
@@ -33,19 +42,22 @@ async def known(proposer: BatchProposer) -> int:
     return (await observe(proposer, 1_000_000, "x")).gaps["a"]
 
 
+def window_text(answer: Answer, request_id: str = "a") -> str:
+    return as_text(answer.windows[request_id].draft.token_ids)
+
+
 async def test_open_answers_with_the_first_window() -> None:
-    proposer = proposer_on(MemoryStore(10, 1_000_000))
-    answer = await proposer.apply([Open("a", tokens(POEM))], [], [])
-    assert as_text(answer.windows["a"].token_ids) == POEM
+    answer = await BatchProposer(following()).apply([opening("a", POEM)], [], [])
+    assert window_text(answer) == POEM
     assert not answer.gaps
+    assert not answer.refusals
 
 
 async def test_open_and_observe_in_one_batch_answers_with_the_later_window() -> None:
-    proposer = proposer_on(MemoryStore(10, 1_000_000))
-    answer = await proposer.apply(
-        [Open("a", tokens(POEM))], [Observation("a", 0, tokens("ONE\ntwo\n"))], []
+    answer = await BatchProposer(following()).apply(
+        [opening("a", POEM)], [observation(0, "ONE\ntwo\n")], []
     )
-    assert as_text(answer.windows["a"].token_ids) == "three\nfour\nfive\n"
+    assert window_text(answer) == "three\nfour\nfive\n"
 
 
 async def test_observation_as_predicted_needs_no_answer(proposer: BatchProposer) -> None:
@@ -58,15 +70,14 @@ async def test_stale_and_duplicate_observations_move_nothing(proposer: BatchProp
     for position, text in ((0, "one\nTWO\nthree\n"), (0, "one"), (4, "XXX"), (5, "")):
         assert await observe(proposer, position, text) == Answer()
     assert await known(proposer) == 14
-    assert as_text((await observe(proposer, 14, "four\nX")).windows["a"].token_ids) == ""
+    assert window_text(await observe(proposer, 14, "four\nX")) == ""
 
 
 async def test_overlap_applies_what_is_new(proposer: BatchProposer) -> None:
     await observe(proposer, 0, "ONE\ntw")
     answer = await observe(proposer, 4, "two\nth")
-    window = answer.windows["a"]
-    assert (window.base, window.prediction_offset) == (10, 10)
-    assert as_text(window.token_ids) == "ree\nfour\nfive\n"
+    assert answer.windows["a"].base == 10
+    assert window_text(answer) == "ree\nfour\nfive\n"
 
 
 async def test_gap_names_what_is_known_and_moves_nothing(proposer: BatchProposer) -> None:
@@ -76,134 +87,261 @@ async def test_gap_names_what_is_known_and_moves_nothing(proposer: BatchProposer
 
 
 async def test_gap_behind_an_applied_observation(proposer: BatchProposer) -> None:
-    observations = [
-        Observation("a", 0, tokens("one\n")),
-        Observation("a", 9, tokens("x")),
-        Observation("a", 4, tokens("two\n")),
-    ]
+    observations = [observation(0, "one\n"), observation(9, "x"), observation(4, "two\n")]
     assert (await proposer.apply([], observations, [])).gaps == {"a": 4}
 
 
 async def test_unknown_request_is_a_gap_and_harms_no_other(proposer: BatchProposer) -> None:
-    observations = [Observation("b", 0, tokens("x")), Observation("a", 0, tokens("x"))]
-    answer = await proposer.apply([], observations, [])
+    answer = await proposer.apply([], [observation(0, "x", "b"), observation(0, "x")], [])
     assert answer.gaps == {"b": UNKNOWN}
-    assert not answer.windows["a"].token_ids
+    assert window_text(answer) == ""
 
 
 async def test_closed_request_is_unknown(proposer: BatchProposer) -> None:
-    await proposer.apply([], [Observation("a", 0, tokens("one\n"))], ["a", "never opened"])
+    await proposer.apply([], [observation(0, "one\n")], ["a", "never opened"])
     assert (await observe(proposer, 4, "two\n")).gaps == {"a": UNKNOWN}
 
 
 async def test_opening_again_starts_anew(proposer: BatchProposer) -> None:
     await observe(proposer, 0, "one\nX")
-    answer = await proposer.apply([Open("a", tokens("six\nseven\n"))], [], [])
-    assert as_text(answer.windows["a"].token_ids) == "six\nseven\n"
+    answer = await proposer.apply([opening("a", "six\nseven\n")], [], [])
+    assert window_text(answer) == "six\nseven\n"
     assert await known(proposer) == 0
 
 
-async def test_prediction_too_long_is_not_followed(
-    proposer: BatchProposer, caplog: pytest.LogCaptureFixture
+async def test_opening_too_large_is_refused_and_others_are_not(proposer: BatchProposer) -> None:
+    opens = [opening("a", "x" * 101), opening("b", POEM)]
+    answer = await proposer.apply(opens, [observation(0, "x")], [])
+    assert "max_prediction_tokens (100)" in answer.refusals["a"]
+    assert set(answer.windows) == {"b"}
+    assert not answer.gaps
+    assert await known(proposer) == UNKNOWN
+
+
+async def test_unknown_token_ends_the_request(proposer: BatchProposer) -> None:
+    answer = await proposer.apply([], [observation(0, "\uffff")], [])
+    assert "token_ids: token 65535" in answer.refusals["a"]
+    assert await known(proposer) == UNKNOWN
+
+
+async def test_time_limit_ends_the_request() -> None:
+    held = following()
+    proposer = BatchProposer(held)
+    await proposer.apply([opening("a", POEM)], [], [])
+    live = held.get("a")
+    assert live is not None
+    live.spent_seconds = LIMITS.max_alignment_ms / 1000 + 1
+    answer = await observe(proposer, 0, "X")
+    assert "max_alignment_ms" in answer.refusals["a"]
+    assert not answer.windows
+    assert await known(proposer) == UNKNOWN
+
+
+async def test_time_limit_holds_for_the_opening_too() -> None:
+    proposer = BatchProposer(following(limits=replace(LIMITS, max_alignment_ms=0)))
+    answer = await proposer.apply([opening("a", POEM)], [], [])
+    assert "max_alignment_ms (0)" in answer.refusals["a"]
+    assert not answer.windows
+
+
+async def test_only_the_end_of_the_prompt_is_a_source() -> None:
+    held = following(prompt_tokens=8)
+    proposer = BatchProposer(held)
+    await proposer.apply([opening("a", "x\n", prompt="cut off\nthe end\n")], [], [])
+    live = held.get("a")
+    assert live is not None
+    places = live.prepared.sources.token_ids[live.prepared.sources.num_predicted :]
+    assert as_text(places[:-1]) == "the end\n"
+
+
+async def test_equal_sources_of_a_tenant_are_prepared_once() -> None:
+    held = following()
+    opens = [opening(name, POEM, tenant=name[0]) for name in ("a-0", "a-1", "b-0")]
+    await BatchProposer(held).apply(opens, [], [])
+    first, second, other = (held.get(request.request_id) for request in opens)
+    assert first is not None
+    assert second is not None
+    assert other is not None
+    assert first.prepared is second.prepared
+    assert first.prepared is not other.prepared
+
+
+class BrokenAlgorithm(Algorithm):
+    """Fails in one of its calls when the output or the prediction has an X."""
+
+    def __init__(self, call: str) -> None:
+        self.call = call
+
+    def prepare(self, sources: Sources) -> Reference:
+        return BrokenReference(self.call, LINE.prepare(sources))
+
+
+class BrokenReference(Reference):
+    def __init__(self, call: str, reference: Reference) -> None:
+        self.call, self.reference = call, reference
+
+    @property
+    def num_bytes(self) -> int:
+        return self.reference.num_bytes
+
+    def follow(self) -> Follower:
+        return BrokenFollower(self.call, self.reference.follow())
+
+
+class BrokenFollower(Follower):
+    def __init__(self, call: str, follower: Follower) -> None:
+        self.call, self.follower, self.is_broken = call, follower, False
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        self.is_broken = ord("X") in token_ids
+        if self.is_broken and self.call == "observe":
+            raise IndexError("broken")
+
+    def propose(self, max_tokens: int, min_value: float) -> Draft:
+        if self.is_broken:
+            raise IndexError("broken")
+        return self.follower.propose(max_tokens, min_value)
+
+
+@pytest.mark.parametrize("call", ["observe", "propose"])
+async def test_algorithm_that_fails_harms_one_request(
+    call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = await proposer.apply([Open("b", tokens("x" * 101))], [], [])
-    assert answer == Answer()
-    assert "max_prediction_tokens (100)" in caplog.text
-
-
-class MovingStore(MemoryStore):
-    """Another replica moves the request just before each of the first saves."""
-
-    def __init__(self, num_moves: int, text: str) -> None:
-        super().__init__(10, 1_000_000)
-        self.num_moves, self.text = num_moves, text
-
-    async def save(self, updates: Sequence[Update]) -> list[bool]:
-        if self.num_moves:
-            self.num_moves -= 1
-            (snapshot,) = await self.load(["a"])
-            assert snapshot is not None
-            LINE.observe(snapshot.prediction, snapshot.cursor, tokens(self.text))
-            await super().save([Update("a", snapshot.version, snapshot.cursor)])
-        return await super().save(updates)
-
-
-async def test_conflict_is_applied_to_what_is_there_now() -> None:
-    proposer = proposer_on(MovingStore(1, "ON"))
-    await proposer.apply([Open("a", tokens(POEM))], [], [])
-    answer = await observe(proposer, 0, "ONE\ntwo\n")
-    assert as_text(answer.windows["a"].token_ids) == "three\nfour\nfive\n"
-    assert await known(proposer) == 8
-
-
-async def test_conflict_with_a_replica_that_knows_more_moves_nothing() -> None:
-    proposer = proposer_on(MovingStore(1, "one\ntwo\n"))
-    await proposer.apply([Open("a", tokens(POEM))], [], [])
-    assert await observe(proposer, 0, "one\n") == Answer()
-    assert await known(proposer) == 8
-
-
-async def test_second_conflict_reports_nothing() -> None:
-    proposer = proposer_on(MovingStore(2, "X"))
-    await proposer.apply([Open("a", tokens(POEM))], [], [])
-    assert await observe(proposer, 0, "XXYZ\n") == Answer()
-    assert await known(proposer) == 2
-
-
-class FailingStore(MemoryStore):
-    def __init__(self, method: str) -> None:
-        super().__init__(10, 1_000_000)
-        self.method = method
-
-    def _fail(self, method: str) -> None:
-        if method == self.method:
-            raise StoreError("gone")
-
-    async def open(self, openings: Sequence[Opening]) -> None:
-        self._fail("open")
-        await super().open(openings)
-
-    async def load(self, request_ids: Sequence[str]) -> list[Snapshot | None]:
-        self._fail("load")
-        return await super().load(request_ids)
-
-    async def save(self, updates: Sequence[Update]) -> list[bool]:
-        self._fail("save")
-        return await super().save(updates)
-
-    async def close(self, request_ids: Sequence[str]) -> None:
-        self._fail("close")
-        await super().close(request_ids)
-
-
-@pytest.mark.parametrize("method", ["open", "load", "save"])
-async def test_store_out_of_reach_is_a_gap_and_is_logged_once(
-    method: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    proposer = proposer_on(FailingStore(method))
-    for _ in range(3):
-        answer = await proposer.apply(
-            [Open("a", tokens(POEM))], [Observation("a", 0, tokens("X"))], []
-        )
-        assert answer == Answer(gaps={"a": UNKNOWN})
-    assert caplog.text.count("no drafts for now: gone") == 1
-
-
-async def test_close_that_fails_takes_nothing_from_the_answer() -> None:
-    proposer = proposer_on(FailingStore("close"))
-    answer = await proposer.apply([Open("a", tokens(POEM))], [], ["b"])
-    assert as_text(answer.windows["a"].token_ids) == POEM
+    proposer = BatchProposer(following(BrokenAlgorithm(call)))
+    await proposer.apply([opening("a", POEM), opening("b", POEM)], [], [])
+    observations = [observation(0, "X"), observation(0, "Y", "b")]
+    answer = await proposer.apply([], observations, [])
+    assert "the algorithm failed" in answer.refusals["a"]
+    assert set(answer.windows) == {"b"}
+    assert "IndexError: broken" in caplog.text
 
 
 async def test_what_happens_is_counted(proposer: BatchProposer) -> None:
     def counts() -> list[float]:
-        names = ["observations", "windows", "gaps", "alignments", "losses"]
+        names = ["observations", "windows", "gaps", "refusals"]
         values = [REGISTRY.get_sample_value(f"optimist_proposer_{name}_total") for name in names]
-        values.append(REGISTRY.get_sample_value("optimist_proposer_alignment_seconds_count"))
+        values.append(REGISTRY.get_sample_value("optimist_proposer_observation_seconds_count"))
         return [value or 0 for value in values]
 
     before = counts()
     await observe(proposer, 0, "ONE\ntwo\nTHREE\n")
     await observe(proposer, 99, "x")
+    await proposer.apply([opening("b", "x" * 101)], [], [])
     grown = [after - start for after, start in zip(counts(), before, strict=True)]
-    assert grown == [2, 1, 1, 3, 2, 1]
+    assert grown == [2, 1, 1, 1, 1]
+    assert REGISTRY.get_sample_value("optimist_proposer_live_requests") == 1
+
+
+async def test_request_that_lives_here_is_not_read() -> None:
+    store = MemoryStore()
+    replica = Replica(store)
+    await replica.proposer.apply([opening("a", POEM)], [observation(0, "one\n")], [])
+    await replica.proposer.apply([], [observation(2, "e\nX"), observation(5, "Y")], [])
+    assert store.num_reads == 0
+
+
+async def test_replica_that_knows_less_reads_once_for_the_batch() -> None:
+    store = MemoryStore()
+    first, second = Replica(store), Replica(store)
+    opens = [opening("a", POEM), opening("b", POEM)]
+    await first.proposer.apply(opens, [observation(0, "ONE\n")], [])
+    await first.writer.stop()
+    both = [observation(4, "two\n"), observation(0, "one\n", "b")]
+    answer = await second.proposer.apply([], both, [])
+    assert window_text(answer) == "three\nfour\nfive\n"
+    assert window_text(answer, "b") == "two\nthree\nfour\nfive\n"
+    assert store.num_reads == 1
+
+
+async def test_log_that_lags_gives_a_gap_at_its_end() -> None:
+    store = MemoryStore()
+    first, second = Replica(store), Replica(store)
+    await first.proposer.apply([opening("a", POEM)], [observation(0, "one\n")], [])
+    await first.writer.stop()
+    await first.proposer.apply([], [observation(4, "two\n")], [])
+    assert (await observe(second.proposer, 8, "X")).gaps == {"a": 4}
+
+
+async def test_request_opened_again_elsewhere_is_read_anew() -> None:
+    store = MemoryStore()
+    first, second = Replica(store), Replica(store)
+    await first.proposer.apply([opening("a", POEM)], [], [])
+    await first.writer.stop()
+    await second.proposer.apply([opening("a", "six\nseven\n")], [observation(0, "six\n")], [])
+    await second.writer.stop()
+    answer = await observe(first.proposer, 4, "X\n")
+    assert answer.gaps == {}
+    assert await known(first.proposer) == 6
+    assert window_text(await observe(first.proposer, 6, "six\n")) == "seven\n"
+
+
+async def test_request_closed_elsewhere_is_unknown_and_stays_closed() -> None:
+    store = MemoryStore()
+    first, second = Replica(store), Replica(store)
+    await first.proposer.apply([opening("a", POEM)], [], [])
+    await first.writer.stop()
+    await second.proposer.apply([], [], ["a"])
+    await second.writer.stop()
+    await observe(first.proposer, 0, "one\n")
+    await first.writer.stop()
+    assert first.following.get("a") is None
+    assert (await observe(second.proposer, 4, "two\n")).gaps == {"a": UNKNOWN}
+
+
+async def test_sources_that_are_gone_make_a_request_unknown() -> None:
+    store = MemoryStore()
+    first, second = Replica(store), Replica(store)
+    await first.proposer.apply([opening("a", POEM)], [], [])
+    await first.writer.stop()
+    store.sources.clear()
+    assert (await observe(second.proposer, 0, "one\n")).gaps == {"a": UNKNOWN}
+
+
+@pytest.mark.parametrize("log", [b"\x05", b"\x05\x00"])
+async def test_log_that_is_none_makes_a_request_unknown(
+    log: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore()
+    first, second = Replica(store), Replica(store)
+    await first.proposer.apply([opening("a", POEM)], [observation(0, "one\n")], [])
+    await first.writer.stop()
+    stored = store.requests["a"]
+    assert stored is not None
+    store.requests["a"] = StoredRequest(stored.generation, 4, stored.source_name, log)
+    assert (await observe(second.proposer, 4, "two\n")).gaps == {"a": UNKNOWN}
+    assert "request a is taken as unknown" in caplog.text
+
+
+class FailingStore(MemoryStore):
+    async def read(self, request_ids: Sequence[str]) -> list[StoredRequest | None]:
+        raise StoreError("gone")
+
+
+async def test_store_out_of_reach_is_a_gap_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    proposer = Replica(FailingStore()).proposer
+    await proposer.apply([opening("a", POEM)], [], [])
+    for _ in range(3):
+        answer = await proposer.apply([], [observation(0, "X"), observation(0, "X", "b")], [])
+        assert answer.gaps == {"b": UNKNOWN}
+    assert caplog.text.count("unknown for now: gone") == 1
+
+
+async def test_refused_request_is_dropped_from_the_store() -> None:
+    store = MemoryStore()
+    replica = Replica(store)
+    await replica.proposer.apply([opening("a", POEM)], [], [])
+    await replica.writer.stop()
+    await replica.proposer.apply([], [observation(0, "\uffff")], [])
+    await replica.writer.stop()
+    assert store.requests == {"a": None}
+
+
+async def test_empty_prediction_is_followed() -> None:
+    answer = await BatchProposer(following()).apply([Open("a", [], tokens_none(), "")], [], [])
+    assert window_text(answer) == ""
+
+
+def tokens_none() -> "array[int]":
+    return array("i")

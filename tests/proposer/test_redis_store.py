@@ -1,20 +1,29 @@
-import asyncio
-import time
 from collections.abc import AsyncIterator
+from itertools import count
 
 import pytest
 from redis.asyncio import Redis
 
 from optimist_common.errors import SetupError
-from optimist_proposer.batch import UNKNOWN, Answer, BatchProposer, Observation, Open
-from optimist_proposer.core.cursor import VERSION_BYTES, Cursor
+from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.log_write import (
+    OTHER_OPENING,
+    UNKNOWN,
+    LogWrite,
+    next_write,
+    settle_write,
+)
+from optimist_proposer.core.output_log import decode_output
+from optimist_proposer.core.prepared import Prepared
+from optimist_proposer.core.source_value import unpack_sources
 from optimist_proposer.redis_store import RedisStore
-from optimist_proposer.store import GENERATION_BYTES, Opening, StoreError, Update
-from tests.proposer.stores import LINE, redis_store
+from optimist_proposer.store import StoreError
+from tests.proposer.holding import prepared, redis_store
 from tests.proposer.text import as_text, tokens
 from tests.redis_server import RedisServer
 
 POEM = "one\ntwo\nthree\n"
+_generations = count(1)
 
 
 @pytest.fixture
@@ -25,118 +34,188 @@ async def redis(redis_server: RedisServer) -> AsyncIterator["Redis"]:
 
 
 @pytest.fixture
-async def replicas(
-    redis: "Redis", redis_server: RedisServer
-) -> AsyncIterator[tuple[RedisStore, RedisStore]]:
-    first, second = redis_store(redis_server.url), redis_store(redis_server.url)
-    await first.start()
-    yield first, second
-    await first.stop()
-    await second.stop()
+async def store(redis: "Redis", redis_server: RedisServer) -> AsyncIterator[RedisStore]:
+    store = redis_store(redis_server.url)
+    await store.start()
+    yield store
+    await store.stop()
 
 
-def opening(request_id: str = "a", text: str = POEM) -> Opening:
-    return Opening(request_id, LINE.prepare(tokens(text)), Cursor())
+def live(request_id: str = "a", output: str = "", sources: Prepared | None = None) -> LiveRequest:
+    generation = next(_generations).to_bytes(8, "little")
+    request = LiveRequest(request_id, generation, sources or prepared(POEM))
+    request.fold(0, tokens(output))
+    return request
 
 
-async def test_another_replica_reads_what_one_opened(
-    replicas: tuple[RedisStore, RedisStore],
-) -> None:
-    await replicas[0].open([opening()])
-    (absent, snapshot) = await replicas[1].load(["b", "a"])
+def written(request: LiveRequest, *, is_lost: bool = False) -> LogWrite:
+    write = next_write(request, is_lost=is_lost)
+    assert write is not None
+    return write
+
+
+async def put(store: RedisStore, *requests: LiveRequest) -> list[int]:
+    writes = [written(request) for request in requests]
+    answers = await store.write(writes, [])
+    for write, answer in zip(writes, answers, strict=True):
+        settle_write(write, answer)
+    return answers
+
+
+async def text(store: RedisStore, request_id: str = "a") -> str | None:
+    (stored,) = await store.read([request_id])
+    if stored is None:
+        return None
+    (value,) = await store.read_sources([stored.source_name])
+    assert value is not None
+    output = decode_output(unpack_sources(value), stored.log)
+    assert len(output) == stored.num_known
+    return as_text(output)
+
+
+async def test_what_one_writes_another_reads(store: RedisStore, redis_server: RedisServer) -> None:
+    request = live(output="one\n")
+    assert await put(store, request) == [4]
+    request.fold(4, tokens("TWO\nthree\n"))
+    assert await put(store, request, live("b", "x")) == [14, 1]
+    other = redis_store(redis_server.url)
+    assert await text(other) == "one\nTWO\nthree\n"
+    assert await text(other, "b") == "x"
+    assert await text(other, "absent") is None
+    (absent,) = await other.read_sources([prepared("absent").name])
     assert absent is None
-    assert snapshot is not None
-    assert as_text(snapshot.prediction.token_ids) == POEM
-    assert snapshot.cursor == Cursor()
+    await other.stop()
 
 
-async def test_only_one_of_two_writers_moves_the_cursor(
-    replicas: tuple[RedisStore, RedisStore],
+async def test_append_is_done_only_where_the_log_ends(store: RedisStore) -> None:
+    one, other = live("a"), live("b")
+    await put(store, one, other)
+    one.fold(0, tokens("one\n"))
+    other.fold(0, tokens("X"))
+    late = written(one)
+    await put(store, one)
+    # The same write again, and in the same call one that is in order.
+    assert await store.write([late, written(other)], []) == [4, 1]
+    assert [await text(store, name) for name in "ab"] == ["one\n", "X"]
+
+
+async def test_write_of_another_opening_moves_nothing(store: RedisStore) -> None:
+    first, second = live(output="one\n"), live(output="six\n")
+    await put(store, first)
+    await put(store, second)
+    first.fold(4, tokens("two\n"))
+    assert await put(store, first) == [OTHER_OPENING]
+    assert await store.write([written(first, is_lost=True)], []) == [OTHER_OPENING]
+    assert await text(store) == "six\n"
+
+
+async def test_late_write_cannot_bring_a_closed_request_back(
+    store: RedisStore, redis: "Redis"
 ) -> None:
-    await replicas[0].open([opening("a"), opening("b")])
-    updates = []
-    for replica, text in zip(replicas, ("one", "ONE"), strict=True):
-        (snapshot,) = await replica.load(["a"])
-        assert snapshot is not None
-        LINE.observe(snapshot.prediction, snapshot.cursor, tokens(text))
-        updates.append(Update("a", snapshot.version, snapshot.cursor))
-    (other,) = await replicas[1].load(["b"])
-    assert other is not None
-    assert await replicas[0].save(updates[:1]) == [True]
-    unharmed = Update("b", other.version, other.cursor)
-    assert await replicas[1].save([updates[1], unharmed]) == [False, True]
-    (snapshot,) = await replicas[1].load(["a"])
-    assert snapshot is not None
-    assert snapshot.cursor == updates[0].cursor
+    request = live(output="one\n")
+    await put(store, request)
+    assert await store.write([], ["a"]) == []
+    assert await text(store) is None
+    request.fold(4, tokens("two\n"))
+    assert await put(store, request) == [OTHER_OPENING]
+    assert 0 < await redis.pttl("test:{0}:request:a") <= 30_000
+    await put(store, live(output="x"))
+    assert await text(store) == "x"
 
 
-async def test_writer_of_an_earlier_opening_moves_nothing(
-    replicas: tuple[RedisStore, RedisStore],
-) -> None:
-    await replicas[0].open([opening()])
-    (stale,) = await replicas[0].load(["a"])
-    assert stale is not None
-    await replicas[1].open([opening(text="six\n")])
-    assert await replicas[0].save([Update("a", stale.version, stale.cursor)]) == [False]
-    (snapshot,) = await replicas[0].load(["a"])
-    assert snapshot is not None
-    assert as_text(snapshot.prediction.token_ids) == "six\n"
+async def test_lost_request_is_created_once(store: RedisStore, redis: "Redis") -> None:
+    request = live(output="one\n")
+    await put(store, request)
+    await redis.flushall()
+    request.fold(4, tokens("two\n"))
+    assert await put(store, request) == [UNKNOWN]
+    whole = written(request, is_lost=True)
+    assert await store.write([whole], []) == [8]
+    assert await text(store) == "one\ntwo\n"
+    settle_write(whole, 8)
+    request.fold(8, tokens("X"))
+    await put(store, request)
+    assert await store.write([whole], []) == [9]
+    assert await text(store) == "one\ntwo\nX"
 
 
-async def test_writer_cannot_bring_a_closed_request_back(
-    replicas: tuple[RedisStore, RedisStore], redis: "Redis"
-) -> None:
-    await replicas[0].open([opening()])
-    (stale,) = await replicas[0].load(["a"])
-    assert stale is not None
-    await replicas[1].close(["a"])
-    assert await redis.keys("*") == []
-    assert await replicas[0].save([Update("a", stale.version, stale.cursor)]) == [False]
-    assert await replicas[0].load(["a"]) == [None]
+async def test_sources_are_stored_once_for_a_tenant(store: RedisStore, redis: "Redis") -> None:
+    shared = prepared(POEM, tenant="A")
+    await put(store, live("a", sources=shared), live("b", sources=shared))
+    await put(store, live("c", sources=prepared(POEM, tenant="B")))
+    keys = await redis.keys("test:sources:*")
+    assert len(keys) == 2
+    assert len({str(key).split(":")[2] for key in keys}) == 2
 
 
-async def test_every_key_expires_and_observing_puts_it_off(
-    replicas: tuple[RedisStore, RedisStore], redis: "Redis"
-) -> None:
-    await replicas[0].open([opening()])
-    keys = sorted(await redis.keys("*"))
-    assert keys == [b"test:cursor:a", b"test:prediction:a"]
+async def test_every_key_expires_and_writing_puts_it_off(store: RedisStore, redis: "Redis") -> None:
+    request = live()
+    await put(store, request)
+    keys = await redis.keys("*")
+    assert len(keys) == 2
     for key in keys:
         assert 0 < await redis.pttl(key) <= 60_000
         await redis.pexpire(key, 5_000)
-    (snapshot,) = await replicas[0].load(["a"])
-    assert snapshot is not None
-    assert await replicas[0].save([Update("a", snapshot.version, snapshot.cursor)]) == [True]
+    # As if a quarter of the time had passed.
+    request.prepared.refreshed_at -= 16
+    request.fold(0, tokens("one"))
+    await put(store, request)
     for key in keys:
         assert await redis.pttl(key) > 5_000
 
 
-async def test_state_of_another_format_is_unknown(
-    replicas: tuple[RedisStore, RedisStore], redis: "Redis"
+async def test_sources_that_were_lost_are_set_again(store: RedisStore, redis: "Redis") -> None:
+    request = live()
+    await put(store, request)
+    await redis.delete(*await redis.keys("test:sources:*"))
+    request.prepared.refreshed_at -= 16
+    request.fold(0, tokens("one"))
+    await put(store, request)
+    assert await text(store) == "one"
+
+
+async def test_step_takes_one_round_trip_and_a_few_bytes(store: RedisStore, redis: "Redis") -> None:
+    sources = prepared("".join(f"line {number}\n" for number in range(200)))
+    requests = [live(f"{number}", sources=sources) for number in range(64)]
+    await put(store, *requests)
+    sizes = []
+    for request in requests:
+        request.fold(0, sources.sources.token_ids[:20])
+    before = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+    await put(store, *requests)
+    after = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
+    assert after - before == 1
+    for request in requests:
+        sizes.append(await redis.strlen(f"test:{{0}}:request:{request.request_id}"))
+    assert max(sizes) <= 37 + 3
+
+
+async def test_script_that_redis_forgot_is_sent_again(store: RedisStore, redis: "Redis") -> None:
+    request = live()
+    await put(store, request)
+    await redis.script_flush()
+    request.fold(0, tokens("one"))
+    assert await put(store, request) == [3]
+
+
+async def test_value_of_another_format_is_unknown(
+    store: RedisStore, redis: "Redis", caplog: pytest.LogCaptureFixture
 ) -> None:
-    await replicas[0].open([opening()])
-    await redis.setrange("test:cursor:a", GENERATION_BYTES + VERSION_BYTES, b"\xff")
-    assert await replicas[0].load(["a"]) == [None]
+    request = live()
+    await put(store, request)
+    await redis.setrange("test:{0}:request:a", 0, b"\xff")
+    assert await store.read(["a"]) == [None]
+    assert "has format 255" in caplog.text
 
 
-async def test_lost_prediction_is_an_unknown_request(
-    replicas: tuple[RedisStore, RedisStore], redis: "Redis"
-) -> None:
-    await replicas[0].open([opening()])
-    await redis.delete("test:prediction:a")
-    assert await replicas[1].load(["a"]) == [None]
-    assert await replicas[0].load(["a"]) != [None]
-
-
-async def test_prediction_no_longer_kept_is_read_again(
-    redis: "Redis", redis_server: RedisServer
-) -> None:
-    store = redis_store(redis_server.url, cache_bytes=1)
-    await store.open([opening("a"), opening("b", "six\n")])
-    snapshots = await store.load(["a", "b", "a"])
-    texts = [as_text(item.prediction.token_ids) for item in snapshots if item is not None]
-    assert texts == [POEM, "six\n", POEM]
-    await store.stop()
+async def test_redis_that_refuses_to_write_is_a_failure(store: RedisStore, redis: "Redis") -> None:
+    await put(store, live())
+    await redis.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(StoreError, match=r"OOM|maxmemory"):
+            await put(store, live("b"))
+    finally:
+        await redis.config_set("maxmemory", "0")
 
 
 async def test_unreachable_redis_at_the_start_says_so_in_one_line() -> None:
@@ -145,35 +224,8 @@ async def test_unreachable_redis_at_the_start_says_so_in_one_line() -> None:
         await store.start()
     assert "\n" not in str(info.value)
     assert "secret" not in str(info.value)
-    await store.stop()
 
 
 def test_url_that_is_none_is_a_setup_error() -> None:
-    with pytest.raises(SetupError, match="--store"):
+    with pytest.raises(SetupError, match="--store: no Redis URL"):
         redis_store("http://127.0.0.1")
-
-
-async def test_killed_redis_gives_gaps_and_comes_back_empty(own_redis_server: RedisServer) -> None:
-    store = redis_store(own_redis_server.url)
-    proposer = BatchProposer(LINE, store, window_tokens=64, max_tokens=100)
-
-    async def observe() -> Answer:
-        return await proposer.apply([], [Observation("a", 0, tokens("X"))], [])
-
-    await proposer.apply([Open("a", tokens(POEM))], [], [])
-    own_redis_server.kill()
-    assert (await observe()).gaps == {"a": UNKNOWN}
-    with pytest.raises(StoreError, match="a moment ago"):
-        await store.load(["a"])
-    assert (await proposer.apply([Open("a", tokens(POEM))], [], ["a"])) == Answer()
-    own_redis_server.start()
-    deadline = time.monotonic() + 10
-    while not (await proposer.apply([Open("a", tokens(POEM))], [], [])).windows:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)
-    assert "a" in (await observe()).windows
-    own_redis_server.kill()
-    own_redis_server.start()
-    while (await observe()).gaps != {"a": UNKNOWN}:
-        assert time.monotonic() < deadline
-    await store.stop()

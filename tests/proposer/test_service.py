@@ -6,39 +6,64 @@ from pathlib import Path
 
 import grpc
 import pytest
+import yaml
 
 from optimist_common.errors import SetupError
 from optimist_proposer.__main__ import main
-from optimist_proposer.core.line import LineAlgorithm
-from optimist_proposer.memory import MemoryStore
-from optimist_proposer.redis_store import RedisStore
-from optimist_proposer.service import build_store, serve
+from optimist_proposer.messages import UNKNOWN
+from optimist_proposer.service import build_proposer, serve
 from optimist_proposer.settings import ProposerSettings
+from tests.proposer.holding import VOCABULARY, observation, opening
 from tests.proposer.test_tokenizer import write_tokenizer
-from tests.proposer.text import NEWLINES
+from tests.proposer.text import as_text
+from tests.redis_server import RedisServer
 from tests.stack import free_port
 
 
+def settings(**values: object) -> ProposerSettings:
+    return ProposerSettings.model_validate({"model": "x", "algorithm": "line", **values})
+
+
 async def test_unreachable_redis_keeps_it_from_starting() -> None:
-    settings = ProposerSettings(model="x", store="redis://127.0.0.1:1/0", port=0)
     with pytest.raises(SetupError, match="cannot reach Redis"):
-        await serve(settings, NEWLINES)
+        await serve(settings(store="redis://127.0.0.1:1/0", port=0), VOCABULARY)
 
 
 async def test_port_in_use_keeps_it_from_starting() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        settings = ProposerSettings(model="x", port=taken.getsockname()[1])
         with pytest.raises(SetupError, match="Address already in use"):
-            await serve(settings, NEWLINES)
+            await serve(settings(port=taken.getsockname()[1]), VOCABULARY)
 
 
-async def test_setting_chooses_the_store() -> None:
-    algorithm = LineAlgorithm(NEWLINES)
-    assert isinstance(build_store(ProposerSettings(model="x"), algorithm), MemoryStore)
-    settings = ProposerSettings(model="x", store="redis://127.0.0.1:1/0")
-    assert isinstance(build_store(settings, algorithm), RedisStore)
+async def test_replicas_built_from_settings_share_a_redis(redis_server: RedisServer) -> None:
+    shared = settings(store=redis_server.url, key_prefix="service", redis_timeout_ms=2000)
+    async with build_proposer(shared, VOCABULARY) as first:
+        await first.apply([opening("a", "one\ntwo\n")], [observation(0, "X\none\n")], [])
+    # What waited to be written was written at the end.
+    async with build_proposer(shared, VOCABULARY) as second:
+        answer = await second.apply([], [observation(6, "t")], [])
+        assert as_text(answer.windows["a"].draft.token_ids) == "wo\n"
+
+
+async def test_memory_shares_nothing() -> None:
+    async with build_proposer(settings(), VOCABULARY) as first:
+        await first.apply([opening("a", "one\n")], [], [])
+    async with build_proposer(settings(), VOCABULARY) as second:
+        assert (await second.apply([], [observation(0, "o")], [])).gaps == {"a": UNKNOWN}
+
+
+async def test_requests_are_logged_where_the_settings_say(tmp_path: Path) -> None:
+    async with build_proposer(settings(), VOCABULARY) as silent:
+        await silent.apply([opening("a", "one\n")], [], ["a"])
+    logged = settings(request_log=True, request_log_dir=str(tmp_path / "log"))
+    async with build_proposer(logged, VOCABULARY) as proposer:
+        await proposer.apply([opening("a", "one\ntwo\n")], [observation(0, "one\n")], [])
+        await proposer.apply([], [observation(4, "X")], ["a"])
+    (path,) = (tmp_path / "log").iterdir()
+    steps = [part for part in yaml.safe_load_all(path.read_text()) if part and "step" in part]
+    assert [step["position"] for step in steps] == [0, 0, 4]
 
 
 def test_wrong_model_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +76,7 @@ def test_wrong_model_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[s
 def test_serves_until_sigterm(tmp_path: Path) -> None:
     port = free_port()
     command = [sys.executable, "-m", "optimist_proposer", "--port", str(port)]
-    command += ["--model", write_tokenizer(tmp_path, ["a", "Ċ"])]
+    command += ["--model", write_tokenizer(tmp_path, ["a", "Ċ"]), "--algorithm", "line"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -1,4 +1,5 @@
 import asyncio
+from array import array
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -9,14 +10,16 @@ import pytest
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist.proposer.v1.proposer_pb2 import Observation, Open, ProposeRequest
 from optimist_common.channel import open_channel
-from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
 from optimist_common.server import GrpcServer
-from optimist_proposer.batch import Answer, BatchProposer
-from optimist_proposer.core.line import LineAlgorithm
-from optimist_proposer.core.window import Alternative, Window
-from optimist_proposer.memory import MemoryStore
+from optimist_proposer.batch import BatchProposer
+from optimist_proposer.core.draft import FLOAT32, Draft
+from optimist_proposer.core.lines import INT32
+from optimist_proposer.core.sent_window import SentWindow
+from optimist_proposer.messages import Answer
 from optimist_proposer.servicer import ProposerServicer
-from tests.proposer.text import NEWLINES, as_text, tokens
+from tests.proposer.holding import following
+from tests.proposer.text import tokens
 
 if TYPE_CHECKING:
     # Exists in the stub's types only.
@@ -29,9 +32,7 @@ MAX_BATCH_SIZE = 4
 @pytest.fixture
 async def stub() -> AsyncIterator["Stub"]:
     server = GrpcServer("127.0.0.1", 0)
-    proposer = BatchProposer(
-        LineAlgorithm(NEWLINES), MemoryStore(10, 1_000_000), window_tokens=64, max_tokens=100
-    )
+    proposer = BatchProposer(following())
     proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
         ProposerServicer(proposer, MAX_BATCH_SIZE), server.server
     )
@@ -78,12 +79,16 @@ async def test_life_of_a_request(stub: "Stub") -> None:
     assert [response.batch for response in responses] == [7, 8, 9, 10, 11, 12]
     first, followed, lost, anchored, closed, unknown = responses
     assert window_text(first.windows[0]) == POEM
-    assert (first.windows[0].base, first.windows[0].prediction_offset) == (0, 0)
+    assert first.windows[0].base == 0
+    assert first.windows[0].parents == b""
+    positions = from_bytes(first.windows[0].prediction_positions)
+    assert positions.tolist() == list(range(len(POEM)))
+    assert len(floats_from_bytes(first.windows[0].values)) == len(POEM)
     assert not followed.windows
     assert (lost.windows[0].request_id, lost.windows[0].token_ids) == ("a", b"")
     assert window_text(anchored.windows[0]) == "our\n"
-    assert anchored.windows[0].base == anchored.windows[0].prediction_offset == 15
-    assert anchored.windows[0].epoch == 1
+    assert anchored.windows[0].base == 15
+    assert from_bytes(anchored.windows[0].prediction_positions).tolist() == [15, 16, 17, 18]
     assert not closed.windows
     assert [(gap.request_id, gap.num_known_tokens) for gap in unknown.gaps] == [("a", -1)]
 
@@ -124,6 +129,20 @@ async def test_requests_at_once_do_not_mix(
     ("request_", "field"),
     [
         (ProposeRequest(opens=[Open(predicted_token_ids=b"")]), "opens.request_id"),
+        (ProposeRequest(opens=[Open(request_id="b", tenant="x" * 257)]), "opens.tenant"),
+        (ProposeRequest(opens=[Open(request_id="b", prompt_token_ids=b"1")]), "opens.prompt"),
+        (
+            ProposeRequest(opens=[Open(request_id="b", num_predicted_tokens=b"123")]),
+            "opens.num_predicted_tokens",
+        ),
+        (
+            ProposeRequest(opens=[Open(request_id="b", num_predicted_tokens=to_bytes([1]))]),
+            "opens.num_predicted_tokens",
+        ),
+        (
+            ProposeRequest(opens=[Open(request_id="b", num_predicted_tokens=to_bytes([1, -1]))]),
+            "opens.num_predicted_tokens",
+        ),
         (
             ProposeRequest(opens=[Open(request_id="b", predicted_token_ids=b"12345")]),
             "opens.predicted_token_ids",
@@ -152,38 +171,54 @@ async def test_malformed_batch_ends_its_stream_and_names_the_field(
     assert window_text(response.windows[0]) == POEM
 
 
-async def test_prediction_too_long_is_ignored(
-    stub: "Stub",
-) -> None:
+async def test_prediction_too_long_is_refused(stub: "Stub") -> None:
     request = ProposeRequest(opens=[opened("long", "x" * 101), opened("a", POEM)])
     (response,) = await propose(stub, request)
     assert [window.request_id for window in response.windows] == ["a"]
+    (refusal,) = response.refusals
+    assert refusal.request_id == "long"
+    assert refusal.reason.startswith("predicted_token_ids: 101 tokens")
 
 
-def test_text_of_a_window_is_its_tokens() -> None:
-    assert as_text(tokens("a§\n")) == "a§\n"
+async def test_several_predictions_and_the_prompt_are_sources(stub: "Stub") -> None:
+    several = Open(
+        request_id="a",
+        predicted_token_ids=column("one\ntwo\nsix\nseven\n"),
+        num_predicted_tokens=to_bytes([8, 0, 10]),
+        prompt_token_ids=column("prompt\n"),
+        tenant="somebody",
+    )
+    first, second = await propose(
+        stub,
+        ProposeRequest(opens=[several]),
+        ProposeRequest(observations=[observation("a", 0, "six\n")]),
+    )
+    assert window_text(first.windows[0]) == "one\ntwo\n"
+    (window,) = second.windows
+    assert window_text(window) == "seven\n"
+    assert from_bytes(window.prediction_positions).tolist() == list(range(12, 18))
 
 
 class BranchingProposer(BatchProposer):
-    """Answers each opening with a window that has alternatives."""
+    """Answers each batch with a tree."""
 
     async def apply(self, opens: object, observations: object, closes: object) -> Answer:
-        others = (Alternative(1, 4, tokens("four")), Alternative(2, 7, tokens("x")))
-        return Answer({"a": Window(3, 5, 2, tokens("one"), others)})
+        parents, positions = array(INT32, [-1, 0, 0]), array(INT32, [7, 8, -1])
+        values = array(FLOAT32, [0.5, 0.25, 0.125])
+        return Answer({"a": SentWindow(5, Draft(tokens("abc"), parents, positions, values))})
 
 
-async def test_alternatives_are_sent_with_their_window() -> None:
+async def test_tree_is_sent_node_by_node() -> None:
     server = GrpcServer("127.0.0.1", 0)
-    proposer = BranchingProposer(LineAlgorithm(NEWLINES), MemoryStore(10, 1_000_000), 64, 100)
     proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
-        ProposerServicer(proposer, MAX_BATCH_SIZE), server.server
+        ProposerServicer(BranchingProposer(following()), MAX_BATCH_SIZE), server.server
     )
     async with open_channel(f"127.0.0.1:{await server.start()}") as channel:
         connected = proposer_pb2_grpc.ProposerServiceStub(channel)
         (response,) = await propose(connected, ProposeRequest(batch=1))
     await server.stop()
     (window,) = response.windows
-    assert (window.epoch, window.base, window.prediction_offset) == (3, 5, 2)
-    assert [
-        (other.offset, other.prediction_offset, other.token_ids) for other in window.alternatives
-    ] == [(1, 4, column("four")), (2, 7, column("x"))]
+    assert (window.request_id, window.base, window_text(window)) == ("a", 5, "abc")
+    assert from_bytes(window.parents).tolist() == [-1, 0, 0]
+    assert from_bytes(window.prediction_positions).tolist() == [7, 8, -1]
+    assert floats_from_bytes(window.values).tolist() == [0.5, 0.25, 0.125]

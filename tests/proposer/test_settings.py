@@ -8,15 +8,18 @@ from optimist_proposer.settings import ProposerSettings
 def test_defaults() -> None:
     settings = load_settings(ProposerSettings, ["--model", "here"])
     assert (settings.host, settings.port, settings.store) == ("127.0.0.1", 50053, "memory")
-    assert (settings.algorithm, settings.window_tokens) == ("anchor", 256)
-    assert (settings.redis_timeout_ms, settings.state_ttl_seconds) == (50, 3600)
+    assert (settings.algorithm, settings.window_tokens) == ("auto", 256)
+    assert (settings.min_value, settings.request_log) == (0.02, False)
+    assert (settings.redis_timeout_ms, settings.state_ttl_seconds) == (50, 600)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "--model is required"),
-        (["--model", "x", "--store", "disk"], "--store: must be memory or a redis://"),
+        (["--model", "x", "--store", "disk"], "--store: must be memory or a URL"),
+        (["--model", "x", "--key-prefix", "a{b}"], "--key-prefix: must not contain braces"),
+        (["--model", "x", "--min-value", "1"], "--min-value"),
         (["--model", "x", "--algorithm", "magic"], "--algorithm"),
         (["--model", "x", "--window-tokens", "1"], "--window-tokens"),
     ],

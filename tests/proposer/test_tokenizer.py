@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_proposer.tokenizer import load_newline_token_ids
+from optimist_proposer.tokenizer import load_vocabulary
 
 
 def write_tokenizer(directory: Path, vocabulary: list[str]) -> str:
@@ -37,22 +37,24 @@ def write_tokenizer(directory: Path, vocabulary: list[str]) -> str:
     return str(directory)
 
 
-def test_newlines_of_a_vocabulary(tmp_path: Path) -> None:
+def test_texts_of_a_vocabulary(tmp_path: Path) -> None:
     model = write_tokenizer(tmp_path, ["a", "Ċ", "Ġ", "ĊĠĠ", ";Ċ", "č", "n"])
-    assert load_newline_token_ids(model) == {1, 3, 4}
+    vocabulary = load_vocabulary(model)
+    assert vocabulary.token_texts == ("a", "\n", " ", "\n  ", ";\n", "\r", "n")
+    assert vocabulary.newline_token_ids == {1, 3, 4}
 
 
 def test_missing_directory_is_a_setup_error(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="--model: no directory"):
-        load_newline_token_ids(str(tmp_path / "absent"))
+        load_vocabulary(str(tmp_path / "absent"))
 
 
 def test_directory_without_tokenizer_is_a_setup_error(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="--model: cannot load a tokenizer") as info:
-        load_newline_token_ids(str(tmp_path))
+        load_vocabulary(str(tmp_path))
     assert "\n" not in str(info.value)
 
 
 def test_vocabulary_without_newline_is_a_setup_error(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="ends a line"):
-        load_newline_token_ids(write_tokenizer(tmp_path, ["a", "b"]))
+        load_vocabulary(write_tokenizer(tmp_path, ["a", "b"]))

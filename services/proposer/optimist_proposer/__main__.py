@@ -8,7 +8,7 @@ from optimist_common.server import run_service
 from optimist_common.settings import load_settings
 from optimist_proposer.service import serve
 from optimist_proposer.settings import ProposerSettings
-from optimist_proposer.tokenizer import load_newline_token_ids
+from optimist_proposer.tokenizer import load_vocabulary
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,8 +17,8 @@ def main(arguments: list[str] | None = None) -> int:
     def start() -> None:
         settings = load_settings(ProposerSettings, sys.argv[1:] if arguments is None else arguments)
         configure_logging(settings.log_level)
-        newline_token_ids = load_newline_token_ids(settings.model)
-        run_service(lambda: serve(settings, newline_token_ids))
+        vocabulary = load_vocabulary(settings.model)
+        run_service(lambda: serve(settings, vocabulary))
 
     return run_or_explain("optimist proposer", start)
 

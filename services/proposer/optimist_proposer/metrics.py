@@ -1,16 +1,28 @@
 """What the proposer counts, for Prometheus."""
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 OBSERVATIONS = Counter("optimist_proposer_observations", "Observations received")
 WINDOWS = Counter("optimist_proposer_windows", "Windows sent")
 GAPS = Counter("optimist_proposer_gaps", "Requests whose observations could not be applied")
-ALIGNMENTS = Counter("optimist_proposer_alignments", "Searches for the place in a prediction")
-LOSSES = Counter("optimist_proposer_losses", "Times the place in a prediction was lost")
-CONFLICTS = Counter("optimist_proposer_conflicts", "Cursors that another replica had moved")
-STORE_ERRORS = Counter("optimist_proposer_store_errors", "Batches that the store failed")
-ALIGNMENT_SECONDS = Histogram(
-    "optimist_proposer_alignment_seconds",
-    "Time of an observation in which the place was searched for",
-    buckets=(1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 1e-2, 1e-1),
+REFUSALS = Counter("optimist_proposer_refusals", "Requests that exceed a limit")
+FORGOTTEN = Counter("optimist_proposer_forgotten", "Requests forgotten for lack of memory")
+REPLAYED_TOKENS = Counter(
+    "optimist_proposer_replayed_tokens", "Output tokens learned from the store"
+)
+OBSERVATION_SECONDS = Histogram(
+    "optimist_proposer_observation_seconds",
+    "CPU time to observe new tokens of a request and to propose",
+    buckets=(1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 1e-1),
+)
+LIVE_REQUESTS = Gauge("optimist_proposer_live_requests", "Requests in memory")
+REFERENCES = Gauge("optimist_proposer_references", "Sources in memory, shared by requests")
+MEMORY_BYTES = Gauge("optimist_proposer_memory_bytes", "Memory of requests and sources, roughly")
+WRITES_DROPPED = Counter(
+    "optimist_proposer_writes_dropped", "Requests whose writes to the store were given up"
+)
+STORE_ERRORS = Counter("optimist_proposer_store_errors", "Calls that the store failed")
+REDIS_ROUND_TRIPS = Counter("optimist_proposer_redis_round_trips", "Calls of Redis")
+BREAKER_OPEN = Gauge(
+    "optimist_proposer_breaker_open", "1 while Redis is left alone because it failed"
 )

@@ -2,218 +2,173 @@
 
 import logging
 import time
-from array import array
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+import zlib
+from collections.abc import Sequence
+from typing import Any
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError
 
-from optimist_common.errors import SetupError
-from optimist_proposer.core.breaker import CircuitBreaker
-from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.lru import Lru
-from optimist_proposer.core.prediction import Prediction
-from optimist_proposer.store import (
-    GENERATION_BYTES,
-    CursorStore,
-    Opening,
-    Snapshot,
-    StoreError,
-    Update,
-    new_generation,
-    pack_state,
-    unpack_cursor,
-    version_of,
+from optimist_proposer.core.log_write import LogWrite, WriteKind
+from optimist_proposer.core.prepared import Prepared
+from optimist_proposer.core.source_value import SourceName, pack_sources
+from optimist_proposer.core.stored_request import (
+    CLOSED,
+    StoredRequest,
+    pack_number,
+    pack_opening,
 )
+from optimist_proposer.redis_client import Command, RedisClient
+from optimist_proposer.redis_script import WRITE_SCRIPT, WRITE_SCRIPT_SHA
+from optimist_proposer.store import OutputStore
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-# KEYS: state and prediction of each request. ARGV: time to live in ms, then version and new state
-# of each. Answers 1 for each state that was set.
-_COMPARE_AND_SET = """
-local saved = {}
-for i = 1, #KEYS, 2 do
-  local version = ARGV[i + 1]
-  if redis.call('GETRANGE', KEYS[i], 0, #version - 1) == version then
-    redis.call('SET', KEYS[i], ARGV[i + 2], 'PX', ARGV[1])
-    redis.call('PEXPIRE', KEYS[i + 1], ARGV[1])
-    saved[#saved + 1] = 1
-  else
-    saved[#saved + 1] = 0
-  end
-end
-return saved
-"""
-
-_FIRST_PAUSE_SECONDS = 0.25
-_LONGEST_PAUSE_SECONDS = 5.0
+_CLOSED_MS = 30_000
+# Sources are written once and live as long as one of their requests is heard of in time.
+_REFRESHES_PER_LIFE = 4
 
 
-class RedisStore(CursorStore):
-    """Keeps each request as two values: its packed cursor, and its prediction, written once.
+class RedisStore(OutputStore):
+    """Keeps a value for each request, and one for sources that any number of them share.
 
-    A batch costs one MGET and one script call; a prediction is read from Redis only by a replica
-    that did not open the request, and then kept.
+    A batch of writes is one round trip with one script call (in a cluster, one for each hash tag);
+    a batch of reads is one, and another if there are sources that this process does not have.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        key_prefix: str,
-        ttl_seconds: int,
-        timeout_ms: int,
-        cache_bytes: int,
-        prepare: Callable[["array[int]"], Prediction],
-    ) -> None:
-        """Raises SetupError if `url` is none that Redis knows; connects when first used.
+    def __init__(self, url: str, *, key_prefix: str, ttl_seconds: int, timeout_ms: int) -> None:
+        """Raises SetupError if `url` is no Redis URL; connects when first used.
 
         Args:
-            url: `redis://`, `rediss://` or `unix://`.
+            url: See `open_redis`.
             key_prefix: What the names of all keys begin with.
             ttl_seconds: After this time without an observation Redis drops a request.
-            timeout_ms: Longest wait for a connection or an answer.
-            cache_bytes: Most memory for predictions kept in this process.
-            prepare: Turns predicted tokens into a prediction.
+            timeout_ms: Longest wait for an answer.
         """
-        seconds = timeout_ms / 1000
-        try:
-            self._redis = Redis.from_url(
-                url,
-                socket_timeout=seconds,
-                socket_connect_timeout=seconds,
-                retry=Retry(NoBackoff(), 0),
-            )
-        except ValueError as error:
-            raise SetupError(f"--store: {error}") from None
-        self._url, self._key_prefix = url, key_prefix
+        self._client = RedisClient(url, timeout_ms)
+        self._key_prefix = key_prefix
         self._ttl_ms = ttl_seconds * 1000
-        self._prepare = prepare
-        self._compare_and_set = self._redis.register_script(_COMPARE_AND_SET)
-        self._predictions: Lru[bytes, Prediction] = Lru(1 << 20, cache_bytes)
-        self._breaker = CircuitBreaker(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        self._refresh_seconds = ttl_seconds / _REFRESHES_PER_LIFE
 
     async def start(self) -> None:
-        """See `CursorStore.start`."""
-        try:
-            await self._redis.ping()
-        except (RedisError, OSError) as error:
-            raise SetupError(
-                f"cannot reach Redis at {_without_password(self._url)}: {_one_line(error)}; "
-                "start it, or choose another --store"
-            ) from None
+        """See `OutputStore.start`."""
+        await self._client.start()
 
-    async def open(self, openings: Sequence[Opening]) -> None:
-        """See `CursorStore.open`."""
-        pipeline = self._redis.pipeline(transaction=True)
-        for opening in openings:
-            generation = new_generation()
-            state = pack_state(generation, opening.cursor)
-            tokens = generation + opening.prediction.token_ids.tobytes()
-            pipeline.set(self._state_key(opening.request_id), state, px=self._ttl_ms)
-            pipeline.set(self._prediction_key(opening.request_id), tokens, px=self._ttl_ms)
-            self._keep(generation, opening.prediction)
-        await self._guard(pipeline.execute)
+    async def read(self, request_ids: Sequence[str]) -> list[StoredRequest | None]:
+        """See `OutputStore.read`."""
+        values = await self._client.run([("GET", self._request_key(one)) for one in request_ids])
+        return [_stored_request(value) for value in values]
 
-    async def load(self, request_ids: Sequence[str]) -> list[Snapshot | None]:
-        """See `CursorStore.load`."""
-        keys = [self._state_key(request_id) for request_id in request_ids]
-        states = await self._get(keys)
-        predictions = await self._load_predictions(request_ids, states)
-        return [None if state is None else _snapshot(state, predictions) for state in states]
-
-    async def save(self, updates: Sequence[Update]) -> list[bool]:
-        """See `CursorStore.save`."""
-        keys: list[str] = []
-        arguments: list[bytes | int] = [self._ttl_ms]
-        for update in updates:
-            request_id, version = update.request_id, update.version
-            keys += [self._state_key(request_id), self._prediction_key(request_id)]
-            arguments += [version, pack_state(version[:GENERATION_BYTES], update.cursor)]
-        saved = await self._guard(lambda: self._compare_and_set(keys, arguments))
-        return [flag == 1 for flag in saved]
-
-    async def close(self, request_ids: Sequence[str]) -> None:
-        """See `CursorStore.close`."""
-        keys = [self._state_key(request_id) for request_id in request_ids]
-        keys += [self._prediction_key(request_id) for request_id in request_ids]
-        await self._guard(lambda: self._redis.unlink(*keys))
-
-    async def stop(self) -> None:
-        """See `CursorStore.stop`."""
-        await self._redis.aclose()
-
-    async def _load_predictions(
-        self, request_ids: Sequence[str], states: Sequence[bytes | None]
-    ) -> dict[bytes, Prediction]:
-        """Returns the predictions of all states by their generation, where they can be found."""
-        predictions: dict[bytes, Prediction] = {}
-        missing: list[str] = []
-        for request_id, state in zip(request_ids, states, strict=True):
-            if state is None:
-                continue
-            generation = state[:GENERATION_BYTES]
-            prediction = self._predictions.get(generation)
-            if prediction is None:
-                missing.append(self._prediction_key(request_id))
-            else:
-                predictions[generation] = prediction
-        if missing:
-            for value in await self._get(missing):
-                if value is not None:
-                    generation = value[:GENERATION_BYTES]
-                    prediction = self._prepare(array(INT32, value[GENERATION_BYTES:]))
-                    predictions[generation] = prediction
-                    self._keep(generation, prediction)
-        return predictions
-
-    async def _get(self, keys: Sequence[str]) -> list[bytes | None]:
-        values = await self._guard(lambda: self._redis.mget(keys))
+    async def read_sources(self, names: Sequence[SourceName]) -> list[bytes | None]:
+        """See `OutputStore.read_sources`."""
+        values = await self._client.run([("GET", self._sources_key(name)) for name in names])
         return [value if isinstance(value, bytes) else None for value in values]
 
-    def _keep(self, generation: bytes, prediction: Prediction) -> None:
-        self._predictions.put(generation, prediction, prediction.num_bytes)
+    async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
+        """See `OutputStore.write`."""
+        now = time.monotonic()
+        set_sources, refreshed = self._split_sources(writes, now)
+        commands: list[Command] = [self._set_sources(prepared) for prepared in set_sources]
+        commands += [
+            ("PEXPIRE", self._sources_key(prepared.name), self._ttl_ms) for prepared in refreshed
+        ]
+        shards = self._by_shard(writes)
+        commands += [self._script(members) for members in shards]
+        commands += [
+            ("SET", self._request_key(write.request.request_id), write.data, "PX", self._ttl_ms)
+            for write in writes
+            if write.kind is WriteKind.OPEN
+        ]
+        commands += [("SET", self._request_key(one), CLOSED, "PX", _CLOSED_MS) for one in closed]
+        if not commands:
+            return []
+        results = await self._run(commands)
+        first = len(set_sources)
+        flags = results[first : first + len(refreshed)]
+        lost = [one for one, flag in zip(refreshed, flags, strict=True) if not flag]
+        if lost:
+            await self._run([self._set_sources(prepared) for prepared in lost])
+        for prepared in (*set_sources, *refreshed):
+            prepared.refreshed_at = now
+        answers = {write.request.request_id: write.num_after for write in writes}
+        first += len(refreshed)
+        for members, known in zip(shards, results[first:], strict=False):
+            ids = (write.request.request_id for write in members)
+            answers.update(zip(ids, known, strict=True))
+        return [answers[write.request.request_id] for write in writes]
 
-    async def _guard(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Calls Redis unless it failed a moment ago; raises StoreError for all its failures."""
-        if not self._breaker.allows(time.monotonic()):
-            raise StoreError("Redis failed a moment ago")
-        try:
-            answer = await call()
-        except (RedisError, OSError) as error:
-            self._breaker.failed(time.monotonic())
-            raise StoreError(f"Redis: {_one_line(error)}") from error
-        self._breaker.succeeded()
-        return answer
+    async def stop(self) -> None:
+        """See `OutputStore.stop`."""
+        await self._client.stop()
 
-    def _state_key(self, request_id: str) -> str:
-        return f"{self._key_prefix}:cursor:{request_id}"
+    async def _run(self, commands: Sequence[Command]) -> list[Any]:
+        """Runs commands, with the text of the script where Redis does not have it."""
+        results = await self._client.run(commands)
+        unknown = [n for n, one in enumerate(results) if isinstance(one, NoScriptError)]
+        if unknown:
+            whole: list[Command] = [("EVAL", WRITE_SCRIPT, *commands[n][2:]) for n in unknown]
+            for number, result in zip(unknown, await self._client.run(whole), strict=True):
+                results[number] = result
+        return results
 
-    def _prediction_key(self, request_id: str) -> str:
-        return f"{self._key_prefix}:prediction:{request_id}"
+    def _split_sources(
+        self, writes: Sequence[LogWrite], now: float
+    ) -> tuple[list[Prepared], list[Prepared]]:
+        """Returns the sources to set, and those of which only the expiry is put off."""
+        to_set: dict[SourceName, Prepared] = {}
+        to_refresh: dict[SourceName, Prepared] = {}
+        fresh_since = max(now - self._refresh_seconds, self._client.failed_at)
+        for write in writes:
+            prepared = write.request.prepared
+            is_fresh = prepared.refreshed_at > fresh_since
+            if write.kind is WriteKind.CREATE or (write.kind is WriteKind.OPEN and not is_fresh):
+                to_set[prepared.name] = prepared
+            elif not is_fresh:
+                to_refresh[prepared.name] = prepared
+        return (
+            list(to_set.values()),
+            [prepared for name, prepared in to_refresh.items() if name not in to_set],
+        )
+
+    def _by_shard(self, writes: Sequence[LogWrite]) -> list[list[LogWrite]]:
+        shards: dict[int, list[LogWrite]] = {}
+        for write in writes:
+            if write.kind is not WriteKind.OPEN:
+                shards.setdefault(self._shard(write.request.request_id), []).append(write)
+        return list(shards.values())
+
+    def _script(self, writes: Sequence[LogWrite]) -> Command:
+        keys = [self._request_key(write.request.request_id) for write in writes]
+        arguments: list[str | bytes | int] = [self._ttl_ms]
+        for write in writes:
+            creates = write.kind is WriteKind.CREATE
+            arguments += [
+                pack_opening(write.request.generation),
+                pack_number(max(write.num_before, 0)),
+                pack_number(write.num_after),
+                b"" if creates else write.data,
+                write.data if creates else b"",
+            ]
+        return ("EVALSHA", WRITE_SCRIPT_SHA, len(keys), *keys, *arguments)
+
+    def _set_sources(self, prepared: Prepared) -> Command:
+        value = pack_sources(prepared.sources)
+        return ("SET", self._sources_key(prepared.name), value, "PX", self._ttl_ms)
+
+    def _shard(self, request_id: str) -> int:
+        return zlib.crc32(request_id.encode("utf-8", "surrogatepass")) % self._client.num_shards
+
+    def _request_key(self, request_id: str) -> str:
+        return f"{self._key_prefix}:{{{self._shard(request_id)}}}:request:{request_id}"
+
+    def _sources_key(self, name: SourceName) -> str:
+        return f"{self._key_prefix}:sources:{name.tenant.hex()}:{name.content.hex()}"
 
 
-def _snapshot(state: bytes, predictions: dict[bytes, Prediction]) -> Snapshot | None:
-    prediction = predictions.get(state[:GENERATION_BYTES])
-    if prediction is None:
+def _stored_request(value: object) -> StoredRequest | None:
+    if not isinstance(value, bytes) or value == CLOSED:
         return None
     try:
-        cursor = unpack_cursor(state)
+        return StoredRequest.unpack(value)
     except ValueError as error:
         logger.warning("a request is taken as unknown: %s", error)
         return None
-    return Snapshot(prediction, cursor, version_of(state))
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"

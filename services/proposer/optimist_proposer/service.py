@@ -1,42 +1,35 @@
 """The proposer put together from its settings."""
 
+import asyncio
 import logging
-from collections.abc import Set
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from optimist.proposer.v1 import proposer_pb2_grpc
 from optimist_common.metrics import serve_metrics
 from optimist_common.server import GrpcServer, until_signal
 from optimist_proposer.batch import BatchProposer
-from optimist_proposer.core.algorithm import Algorithm
-from optimist_proposer.core.anchor import AnchorAlgorithm
-from optimist_proposer.core.exact import ExactAlgorithm
-from optimist_proposer.core.line import LineAlgorithm
-from optimist_proposer.memory import MemoryStore
+from optimist_proposer.core.algorithms import ALGORITHMS
+from optimist_proposer.core.limits import LimitCheck, Limits
+from optimist_proposer.core.residents import Residents
+from optimist_proposer.core.vocabulary import Vocabulary
+from optimist_proposer.following import Following
 from optimist_proposer.redis_store import RedisStore
+from optimist_proposer.request_log import RequestLogs, default_log_directory
 from optimist_proposer.servicer import ProposerServicer
 from optimist_proposer.settings import ProposerSettings
-from optimist_proposer.store import CursorStore
+from optimist_proposer.write_behind import WriteBehind
 
 logger = logging.getLogger(__name__)
 
-_ALGORITHMS: dict[str, type[Algorithm]] = {
-    "anchor": AnchorAlgorithm,
-    "line": LineAlgorithm,
-    "exact": ExactAlgorithm,
-}
 
-
-async def serve(settings: ProposerSettings, newline_token_ids: Set[int]) -> None:
+async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
     """Serves until a signal; raises SetupError if it cannot start."""
-    algorithm = _ALGORITHMS[settings.algorithm](newline_token_ids)
-    store = build_store(settings, algorithm)
-    try:
-        await store.start()
+    async with build_proposer(settings, vocabulary) as proposer:
         serve_metrics(settings.host, settings.metrics_port)
         server = GrpcServer(settings.host, settings.port)
-        proposer = BatchProposer(
-            algorithm, store, settings.window_tokens, settings.max_prediction_tokens
-        )
         proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
             ProposerServicer(proposer, settings.max_batch_size), server.server
         )
@@ -45,20 +38,70 @@ async def serve(settings: ProposerSettings, newline_token_ids: Set[int]) -> None
         logger.info("serving on %s:%d", settings.host, port)
         await until_signal()
         await server.stop()
-    finally:
-        await store.stop()
 
 
-def build_store(settings: ProposerSettings, algorithm: Algorithm) -> CursorStore:
-    """Returns the store that the settings name, not yet started."""
-    max_bytes = settings.max_memory_mb * 1_000_000
-    if settings.store == "memory":
-        return MemoryStore(settings.max_requests, max_bytes)
-    return RedisStore(
-        settings.store,
-        key_prefix=settings.key_prefix,
-        ttl_seconds=settings.state_ttl_seconds,
-        timeout_ms=settings.redis_timeout_ms,
-        cache_bytes=max_bytes,
-        prepare=algorithm.prepare,
+@asynccontextmanager
+async def build_proposer(
+    settings: ProposerSettings, vocabulary: Vocabulary
+) -> AsyncIterator[BatchProposer]:
+    """Yields the proposer that settings describe; raises SetupError for a store out of reach."""
+    async with AsyncExitStack() as stack:
+        logs = build_logs(settings, vocabulary)
+        if logs is not None:
+            stack.callback(logs.stop)
+        following = build_following(settings, vocabulary, logs)
+        if settings.store == "memory":
+            yield BatchProposer(following)
+            return
+        store = RedisStore(
+            settings.store,
+            key_prefix=settings.key_prefix,
+            ttl_seconds=settings.state_ttl_seconds,
+            timeout_ms=settings.redis_timeout_ms,
+        )
+        await store.start()
+        stack.push_async_callback(store.stop)
+        writer = WriteBehind(store, settings.max_waiting_writes, following.forget)
+        stack.push_async_callback(writer.stop)
+        task = asyncio.create_task(writer.run())
+        stack.callback(task.cancel)
+        yield BatchProposer(following, store, writer)
+
+
+def build_following(
+    settings: ProposerSettings, vocabulary: Vocabulary, logs: RequestLogs | None
+) -> Following:
+    """Returns where requests will live."""
+    limits = Limits(
+        max_predictions=settings.max_predictions,
+        max_prediction_tokens=settings.max_prediction_tokens,
+        max_prediction_lines=settings.max_prediction_lines,
+        max_prediction_bytes=settings.max_prediction_bytes,
+        max_alignment_ms=settings.max_alignment_ms,
+    )
+    return Following(
+        ALGORITHMS[settings.algorithm](vocabulary),
+        Residents(settings.max_requests, settings.max_memory_mb * 1_000_000),
+        LimitCheck(limits, vocabulary),
+        window_tokens=settings.window_tokens,
+        min_value=settings.min_value,
+        prompt_tokens=settings.prompt_tokens,
+        logs=logs,
+    )
+
+
+def build_logs(settings: ProposerSettings, vocabulary: Vocabulary) -> RequestLogs | None:
+    """Returns the logs of single requests, or None if they are off."""
+    if not settings.request_log:
+        return None
+    directory = (
+        Path(settings.request_log_dir).expanduser()
+        if settings.request_log_dir
+        else default_log_directory(os.environ)
+    )
+    return RequestLogs(
+        directory,
+        vocabulary,
+        max_open=settings.max_open_request_logs,
+        max_bytes_per_request=settings.max_request_log_bytes,
     )

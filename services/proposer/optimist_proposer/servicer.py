@@ -2,18 +2,21 @@
 
 from array import array
 from collections.abc import AsyncIterator
+from itertools import accumulate, pairwise
 from typing import Any
 
 import grpc
 import numpy as np
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
-from optimist_common.columns import from_bytes, to_bytes
-from optimist_proposer.batch import Answer, BatchProposer, Observation, Open
+from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
+from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.window import Window
+from optimist_proposer.core.sent_window import SentWindow
+from optimist_proposer.messages import Answer, Observation, Open
 
 _MAX_REQUEST_ID_LENGTH = 256
+_MAX_TENANT_BYTES = 256
 
 
 class MalformedError(ValueError):
@@ -49,16 +52,33 @@ class ProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
                 f"opens, observations and closed_request_ids: {size} together, "
                 f"more than max_batch_size ({self._max_batch_size})"
             )
-        opens = [
-            Open(
-                _request_id("opens.request_id", item.request_id),
-                _tokens("opens.predicted_token_ids", item.predicted_token_ids),
-            )
-            for item in request.opens
-        ]
+        opens = [_open(item) for item in request.opens]
         observations = [_observation(item) for item in request.observations]
         closes = [_request_id("closed_request_ids", item) for item in request.closed_request_ids]
         return opens, observations, closes
+
+
+def _open(item: proposer_pb2.Open) -> Open:
+    request_id = _request_id("opens.request_id", item.request_id)
+    if len(item.tenant.encode()) > _MAX_TENANT_BYTES:
+        raise MalformedError(f"opens.tenant: more than {_MAX_TENANT_BYTES} bytes")
+    token_ids = _tokens("opens.predicted_token_ids", item.predicted_token_ids)
+    lengths = _tokens("opens.num_predicted_tokens", item.num_predicted_tokens)
+    prompt = _tokens("opens.prompt_token_ids", item.prompt_token_ids)
+    return Open(request_id, _split(token_ids, lengths), prompt, item.tenant)
+
+
+def _split(token_ids: "array[int]", lengths: "array[int]") -> "list[array[int]]":
+    """Returns the single predictions."""
+    if not lengths:
+        return [token_ids]
+    if min(lengths) < 0 or sum(lengths) != len(token_ids):
+        raise MalformedError(
+            f"opens.num_predicted_tokens: must sum up to the {len(token_ids)} of "
+            f"predicted_token_ids, not to {sum(lengths)}, none negative"
+        )
+    ends = list(accumulate(lengths, initial=0))
+    return [token_ids[start:end] for start, end in pairwise(ends)]
 
 
 def _observation(item: proposer_pb2.Observation) -> Observation:
@@ -95,26 +115,24 @@ def _encode(batch: int, answer: Answer) -> proposer_pb2.ProposeResponse:
             proposer_pb2.Gap(request_id=request_id, num_known_tokens=num_known)
             for request_id, num_known in answer.gaps.items()
         ],
-    )
-
-
-def _window(request_id: str, window: Window) -> proposer_pb2.Window:
-    return proposer_pb2.Window(
-        request_id=request_id,
-        epoch=window.epoch,
-        base=window.base,
-        prediction_offset=window.prediction_offset,
-        token_ids=_column(window.token_ids),
-        alternatives=[
-            proposer_pb2.Alternative(
-                offset=other.offset,
-                prediction_offset=other.prediction_offset,
-                token_ids=_column(other.token_ids),
-            )
-            for other in window.alternatives
+        refusals=[
+            proposer_pb2.Refusal(request_id=request_id, reason=reason)
+            for request_id, reason in answer.refusals.items()
         ],
     )
 
 
-def _column(token_ids: "array[int]") -> bytes:
-    return to_bytes(np.frombuffer(token_ids, dtype=np.intc))
+def _window(request_id: str, window: SentWindow) -> proposer_pb2.Window:
+    draft = window.draft
+    return proposer_pb2.Window(
+        request_id=request_id,
+        base=window.base,
+        token_ids=_column(draft.token_ids),
+        parents=b"" if draft.is_chain else _column(draft.parents),
+        prediction_positions=_column(draft.positions),
+        values=floats_to_bytes(draft.values),
+    )
+
+
+def _column(values: "array[int]") -> bytes:
+    return to_bytes(np.frombuffer(values, dtype=np.intc))

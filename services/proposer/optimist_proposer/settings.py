@@ -5,8 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from optimist_common.settings import ServiceSettings
-
-_REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
+from optimist_proposer.redis_url import SCHEMES
 
 
 class ProposerSettings(ServiceSettings):
@@ -18,25 +17,54 @@ class ProposerSettings(ServiceSettings):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(50053, ge=0, le=65535, description="port of the gRPC service")
     store: str = Field("memory", description="memory, or the URL of a Redis that replicas share")
-    algorithm: Literal["anchor", "line", "exact"] = Field(
-        "anchor", description="anchor, line or exact"
+    algorithm: Literal["exact", "line", "ngram", "suffix", "auto"] = Field(
+        "auto", description="exact, line, ngram, suffix or auto"
     )
     window_tokens: int = Field(256, ge=2, le=65536, description="most tokens in a window")
+    min_value: float = Field(
+        0.02, ge=0, lt=1, description="least chance of a token that is sent in a window"
+    )
+    max_predictions: int = Field(16, ge=1, description="most predictions of a request")
     max_prediction_tokens: int = Field(
-        262_144, ge=1, description="a longer prediction is not followed"
+        524_288, ge=1, description="most tokens of a request's predictions together"
+    )
+    max_prediction_lines: int = Field(
+        131_072, ge=1, description="most lines of a request's predictions together"
+    )
+    max_prediction_bytes: int = Field(
+        4_194_304, ge=1, description="most bytes of text of a request's predictions together"
+    )
+    prompt_tokens: int = Field(
+        8192, ge=0, description="how many of the prompt's last tokens are a source too"
+    )
+    max_alignment_ms: int = Field(
+        2000,
+        ge=1,
+        description="most CPU time on a request, in ms, at first and again for 1000 output tokens",
     )
     max_batch_size: int = Field(
         8192, ge=1, description="most opens, observations and closes in a batch together"
     )
-    max_requests: int = Field(16_384, ge=1, description="most requests in the memory store")
-    max_memory_mb: int = Field(
-        512, ge=1, description="most memory for predictions and cursors, in MB"
-    )
+    max_requests: int = Field(16_384, ge=1, description="most requests in memory")
+    max_memory_mb: int = Field(512, ge=1, description="most memory for requests, in MB")
     key_prefix: str = Field("optimist:proposer", description="begins every Redis key")
     state_ttl_seconds: int = Field(
-        3600, ge=1, description="Redis drops a request after this time without observations"
+        600, ge=1, description="Redis drops a request after this time without observations"
     )
     redis_timeout_ms: int = Field(50, ge=1, description="longest wait for Redis")
+    max_waiting_writes: int = Field(
+        8192, ge=1, description="most requests that wait to be written to Redis"
+    )
+    request_log: bool = Field(False, description="whether to log each request in a YAML file")
+    request_log_dir: str = Field(
+        "", description="directory of these files; empty: log in OPTIMIST_HOME, or in ~/.optimist"
+    )
+    max_open_request_logs: int = Field(
+        256, ge=1, description="most of these files open; another one ends the oldest"
+    )
+    max_request_log_bytes: int = Field(
+        67_108_864, ge=65_536, description="size at which such a file ends"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error"
     )
@@ -45,6 +73,15 @@ class ProposerSettings(ServiceSettings):
     @field_validator("store")
     @classmethod
     def _known_store(cls, value: str) -> str:
-        if value != "memory" and not value.startswith(_REDIS_SCHEMES):
-            raise ValueError("must be memory or a redis://, rediss:// or unix:// URL")
+        if value != "memory" and not value.startswith(SCHEMES):
+            raise ValueError(
+                f"must be memory or a URL that begins with one of {', '.join(SCHEMES)}"
+            )
+        return value
+
+    @field_validator("key_prefix")
+    @classmethod
+    def _plain_prefix(cls, value: str) -> str:
+        if "{" in value or "}" in value:
+            raise ValueError("must not contain braces, which choose the slot in a cluster")
         return value

@@ -1,14 +1,14 @@
-"""The line ends of a model's vocabulary."""
+"""The texts of a model's tokens."""
 
 import os
 from pathlib import Path
 
 from optimist_common.errors import SetupError
-from optimist_proposer.core.newline import newline_token_ids
+from optimist_proposer.core.vocabulary import Vocabulary
 
 
-def load_newline_token_ids(model: str) -> frozenset[int]:
-    """Returns the ids of the tokens that end a line.
+def load_vocabulary(model: str) -> Vocabulary:
+    """Returns the text of every token.
 
     Args:
         model: Directory or hub name; only the tokenizer is read, and no code from there is run.
@@ -31,13 +31,13 @@ def load_newline_token_ids(model: str) -> frozenset[int]:
         reason = " ".join(str(error).split())
         raise SetupError(f"--model: cannot load a tokenizer from {model}: {reason}") from None
     size = max(tokenizer.get_vocab().values(), default=-1) + 1
-    newlines = newline_token_ids(
+    vocabulary = Vocabulary(
         tokenizer.batch_decode(
             [[token_id] for token_id in range(size)],
             skip_special_tokens=False,
             clean_up_tokenization_spaces=False,
         )
     )
-    if not newlines:
+    if not vocabulary.newline_token_ids:
         raise SetupError(f"--model: no token of {model} ends a line; is it a text model?")
-    return newlines
+    return vocabulary

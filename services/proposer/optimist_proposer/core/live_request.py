@@ -1,0 +1,104 @@
+"""A request as the process that follows it holds it."""
+
+from array import array
+
+from optimist_proposer.core.algorithm import Follower
+from optimist_proposer.core.lines import INT32
+from optimist_proposer.core.prepared import Prepared
+from optimist_proposer.core.sent_window import SentWindow
+
+NOT_OPENED = -1
+"""Logged tokens of a request whose opening the store was not told yet."""
+
+# A follower with its window, and what is kept for each output token, roughly.
+_BASE_BYTES = 8192
+_BYTES_PER_TOKEN = 16
+
+
+class LiveRequest:
+    """The working copy: a pure fold over the output, and what was sent of it and where.
+
+    Attributes:
+        request_id: The request.
+        generation: Names the opening that this copy is of.
+        prepared: Its sources.
+        output: Its output as far as it is known here [num_known].
+        window: The window sent last; None before the first.
+        num_logged: Tokens of the output that the store is known to have; NOT_OPENED.
+        copy_hint: Place in the sources where the log is expected to go on copying.
+        spent_seconds: CPU time spent on it.
+    """
+
+    __slots__ = (
+        "_follower",
+        "copy_hint",
+        "generation",
+        "num_logged",
+        "output",
+        "prepared",
+        "request_id",
+        "spent_seconds",
+        "window",
+    )
+
+    def __init__(self, request_id: str, generation: bytes, prepared: Prepared) -> None:
+        self.request_id, self.generation, self.prepared = request_id, generation, prepared
+        self.output = array(INT32)
+        self.window: SentWindow | None = None
+        self.num_logged = NOT_OPENED
+        self.copy_hint = 0
+        self.spent_seconds = 0.0
+        self._follower: Follower = prepared.reference.follow()
+
+    @property
+    def num_known(self) -> int:
+        """Output tokens that are known here."""
+        return len(self.output)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it takes without its sources, in bytes, roughly."""
+        return _BASE_BYTES + _BYTES_PER_TOKEN * len(self.output)
+
+    def fold(self, position: int, token_ids: "array[int]") -> "array[int] | None":
+        """Takes output tokens from an output position on.
+
+        Returns:
+            Those that are new, none for a stale observation; None if some before are unknown.
+        """
+        num_old = len(self.output) - position
+        if num_old < 0:
+            return None
+        new = token_ids[num_old:]
+        if new:
+            self._follower.observe(new)
+            self.output.extend(new)
+            if self.window is not None:
+                self.window.walk(new)
+        return new
+
+    def next_window(self, max_tokens: int, min_value: float) -> SentWindow | None:
+        """Returns the window to send now and notes it; None while the last one holds.
+
+        A window is sent at first, when the output left the tree of the last one, and when less
+        than half a window is left of that and more is expected. That nothing is expected is said
+        once.
+
+        Args:
+            max_tokens: Most nodes of a window, at least 1.
+            min_value: Least value of a node.
+        """
+        last = self.window
+        if last is not None and 2 * last.num_ahead >= max_tokens:
+            return None
+        window = SentWindow(self.num_known, self._follower.propose(max_tokens, min_value))
+        if last is not None and not _is_worth_sending(window, last):
+            return None
+        self.window = window
+        return window
+
+
+def _is_worth_sending(window: SentWindow, last: SentWindow) -> bool:
+    if last.is_alive:
+        return window.num_ahead > last.num_ahead
+    return len(window.draft) > 0 or len(last.draft) > 0

@@ -1,0 +1,199 @@
+"""The requests that live in this process: opened, observed and closed without waiting."""
+
+import logging
+import secrets
+import time
+from array import array
+from collections.abc import Sequence
+
+from optimist_proposer import metrics
+from optimist_proposer.core.algorithm import Algorithm
+from optimist_proposer.core.limits import LimitCheck
+from optimist_proposer.core.lines import INT32
+from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.output_log import decode_output
+from optimist_proposer.core.prepared import Prepared
+from optimist_proposer.core.residents import Residents
+from optimist_proposer.core.source_value import SourceName, name_sources, pack_sources
+from optimist_proposer.core.sources import Sources
+from optimist_proposer.core.stored_request import GENERATION_BYTES, StoredRequest
+from optimist_proposer.messages import UNKNOWN, Answer, Observation, Open
+from optimist_proposer.request_log import RequestLogs
+
+logger = logging.getLogger(__name__)
+
+_ALGORITHM_FAILED = "predicted_token_ids: the algorithm failed, see the proposer's log"
+
+
+class Following:
+    """Working copies, with what bounds them and what is noted of them."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        residents: Residents,
+        check: LimitCheck,
+        *,
+        window_tokens: int,
+        min_value: float,
+        prompt_tokens: int,
+        logs: RequestLogs | None = None,
+    ) -> None:
+        """Holds nothing yet.
+
+        Args:
+            algorithm: What to follow with.
+            residents: What holds the requests.
+            check: Which requests are too large.
+            window_tokens: Most nodes of a window.
+            min_value: Least value of a node that is sent.
+            prompt_tokens: How much of the prompt's end is a source.
+            logs: Where to log requests, if at all.
+        """
+        self._algorithm, self._residents, self._check = algorithm, residents, check
+        self._window_tokens, self._min_value = window_tokens, min_value
+        self._prompt_tokens, self._logs = prompt_tokens, logs
+
+    def get(self, request_id: str) -> LiveRequest | None:
+        """Returns a request, or None if it does not live here."""
+        return self._residents.get(request_id)
+
+    def get_sources(self, name: SourceName) -> Prepared | None:
+        """Returns sources, or None if they are not here."""
+        return self._residents.get_sources(name)
+
+    def prepare(self, name: SourceName, sources: Sources) -> Prepared:
+        """Returns sources ready to be followed, those that are here if they are."""
+        prepared = self._residents.get_sources(name)
+        if prepared is None:
+            prepared = Prepared(name, sources, self._algorithm.prepare(sources))
+            self._residents.put_sources(prepared)
+        return prepared
+
+    def open(self, request: Open, answer: Answer) -> LiveRequest | None:
+        """Begins to follow a request, anew if it was followed; None if it is refused."""
+        request_id = request.request_id
+        self.drop(request_id)
+        prompt = request.prompt[-self._prompt_tokens :] if self._prompt_tokens else array(INT32)
+        reason = self._check.fault(request.predictions, prompt)
+        if reason is not None:
+            self._refuse(request_id, reason, answer)
+            return None
+        started = time.thread_time()
+        sources = Sources(request.predictions, prompt)
+        name = name_sources(request.tenant, pack_sources(sources))
+        try:
+            prepared = self.prepare(name, sources)
+            live = LiveRequest(request_id, secrets.token_bytes(GENERATION_BYTES), prepared)
+            if self._logs is not None:
+                self._logs.open(request_id, prepared.sources)
+            self._send(live, array(INT32), started, answer)
+            reason = self._check.delay(live.spent_seconds, 0)
+        except Exception:
+            logger.exception("request %s cannot be followed", request_id)
+            reason = _ALGORITHM_FAILED
+        if reason is not None:
+            self._refuse(request_id, reason, answer)
+            return None
+        self._keep(live)
+        return live
+
+    def observe(
+        self, request_id: str, observations: Sequence[Observation], answer: Answer
+    ) -> LiveRequest | None:
+        """Takes observations of one request in turn; returns it if it grew."""
+        live = self._residents.get(request_id)
+        if live is None:
+            answer.gaps[request_id] = UNKNOWN
+            return None
+        started, num_known = time.thread_time(), live.num_known
+        try:
+            reason = self._fold(live, observations, answer)
+            new = live.output[num_known:]
+            if new and reason is None:
+                self._send(live, new, started, answer)
+                metrics.OBSERVATION_SECONDS.observe(time.thread_time() - started)
+                reason = self._check.delay(live.spent_seconds, live.num_known)
+        except Exception:
+            logger.exception("request %s cannot be followed", request_id)
+            reason = _ALGORITHM_FAILED
+        if reason is not None:
+            self.drop(request_id)
+            self._refuse(request_id, reason, answer)
+            return None
+        if not new:
+            return None
+        self._keep(live)
+        return live
+
+    def adopt(self, request_id: str, stored: StoredRequest, prepared: Prepared) -> None:
+        """Brings a request up to what the store has; raises ValueError for a log that is none."""
+        live = self._residents.get(request_id)
+        if live is None or live.generation != stored.generation:
+            if live is not None and live.num_known > stored.num_known:
+                return
+            live = LiveRequest(request_id, stored.generation, prepared)
+            if self._logs is not None:
+                self._logs.open(request_id, prepared.sources)
+        started, num_known = time.thread_time(), live.num_known
+        output = decode_output(prepared.sources, stored.log)
+        if len(output) != stored.num_known:
+            raise ValueError(f"a log has {len(output)} tokens, not {stored.num_known}")
+        live.num_logged = stored.num_known
+        new = output[num_known:]
+        live.fold(num_known, new)
+        metrics.REPLAYED_TOKENS.inc(len(new))
+        seconds = time.thread_time() - started
+        live.spent_seconds += seconds
+        if self._logs is not None and new:
+            self._logs.step(request_id, new, live.num_known, None, seconds)
+        self._keep(live)
+
+    def forget(self, request: LiveRequest) -> None:
+        """Drops a working copy that is of no use, unless another one took its place."""
+        if self._residents.get(request.request_id) is request:
+            self.drop(request.request_id)
+
+    def drop(self, request_id: str) -> None:
+        """Follows a request no longer, if it lives here."""
+        if self._residents.pop(request_id) is not None and self._logs is not None:
+            self._logs.close(request_id)
+
+    def count(self) -> None:
+        """Shows in the metrics how much is held."""
+        metrics.LIVE_REQUESTS.set(self._residents.num_requests)
+        metrics.REFERENCES.set(self._residents.num_sources)
+        metrics.MEMORY_BYTES.set(self._residents.num_bytes)
+
+    def _fold(
+        self, live: LiveRequest, observations: Sequence[Observation], answer: Answer
+    ) -> str | None:
+        """Returns why the request is refused, or None."""
+        for observation in observations:
+            unknown = self._check.unknown_token(observation.token_ids)
+            if unknown is not None:
+                return f"token_ids: token {unknown} is not in the vocabulary of the tokenizer"
+            if live.fold(observation.position, observation.token_ids) is None:
+                answer.gaps[live.request_id] = live.num_known
+                return None
+        return None
+
+    def _send(self, live: LiveRequest, new: "array[int]", started: float, answer: Answer) -> None:
+        window = live.next_window(self._window_tokens, self._min_value)
+        if window is not None:
+            answer.windows[live.request_id] = window
+        seconds = time.thread_time() - started
+        live.spent_seconds += seconds
+        if self._logs is not None:
+            draft = None if window is None else window.draft
+            self._logs.step(live.request_id, new, live.num_known, draft, seconds)
+
+    def _keep(self, live: LiveRequest) -> None:
+        num_forgotten = self._residents.put(live)
+        metrics.FORGOTTEN.inc(num_forgotten)
+
+    def _refuse(self, request_id: str, reason: str, answer: Answer) -> None:
+        if self._logs is not None:
+            self._logs.close(request_id)
+        logger.warning("request %s goes on without drafts: %s", request_id, reason)
+        answer.refuse(request_id, reason)

@@ -1,0 +1,120 @@
+"""Calls of Redis that never take long and never raise anything but StoreError."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
+
+from optimist_common.errors import SetupError
+from optimist_proposer import metrics
+from optimist_proposer.core.breaker import CircuitBreaker
+from optimist_proposer.redis_url import RedisTarget, open_redis, without_password
+from optimist_proposer.store import StoreError
+
+_FIRST_PAUSE_SECONDS = 0.25
+_LONGEST_PAUSE_SECONDS = 5.0
+# To find a master or the nodes of a cluster takes some calls.
+_START_SECONDS = 5.0
+
+Command = tuple[str | bytes | int, ...]
+
+_FAILURES = (RedisError, RedisClusterException, OSError, TimeoutError)
+
+
+class RedisClient:
+    """Runs commands in one round trip, and leaves Redis alone for a while when it fails."""
+
+    def __init__(self, url: str, timeout_ms: int) -> None:
+        """Connects when first used; raises SetupError if `url` is no Redis URL."""
+        self._url, self._seconds = url, timeout_ms / 1000
+        try:
+            self._target: RedisTarget = open_redis(url, self._seconds)
+        except (ValueError, RedisClusterException) as error:
+            raise SetupError(f"--store: {error}") from None
+        self._breaker = CircuitBreaker(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        self._running: set[asyncio.Task[list[Any]]] = set()
+        self.failed_at = float("-inf")
+        """When Redis failed last, in seconds of `time.monotonic`; it may have been emptied then."""
+
+    @property
+    def num_shards(self) -> int:
+        """Hash tags over which keys have to be spread."""
+        return self._target.num_shards
+
+    async def start(self) -> None:
+        """Raises SetupError if Redis cannot be reached."""
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                (answer,) = await self._execute([("GET", "optimist")])
+                if isinstance(answer, Exception):
+                    raise answer
+        except _FAILURES as error:
+            await self.stop()
+            raise SetupError(
+                f"cannot reach Redis at {without_password(self._url)}: {_one_line(error)}; "
+                "start it, or choose another --store"
+            ) from None
+
+    async def run(self, commands: Sequence[Command]) -> list[Any]:
+        """Runs commands, all of them even if one fails; returns their answers.
+
+        A script that Redis does not know is answered with NoScriptError; for any other failure
+        StoreError is raised. What takes too long is not waited for, but runs to its end: it may be
+        the way to a new master.
+        """
+        if not self._breaker.allows(time.monotonic()):
+            raise StoreError("Redis failed a moment ago")
+        metrics.REDIS_ROUND_TRIPS.inc()
+        task = asyncio.create_task(self._execute(commands))
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        done, _ = await asyncio.wait({task}, timeout=self._seconds)
+        if not done:
+            raise self._note_failure(TimeoutError(f"no answer within {self._seconds * 1000:g} ms"))
+        try:
+            answers = task.result()
+        except _FAILURES as error:
+            raise self._note_failure(error) from error
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, NoScriptError):
+                raise self._note_failure(answer) from answer
+        self._breaker.succeeded()
+        metrics.BREAKER_OPEN.set(0)
+        return answers
+
+    async def stop(self) -> None:
+        """Closes all connections."""
+        for task in list(self._running):
+            task.cancel()
+        await self._target.disconnect()
+
+    async def _execute(self, commands: Sequence[Command]) -> list[Any]:
+        pipeline = self._target.client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        try:
+            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        except _FAILURES:
+            await self._target.disconnect()
+            raise
+        if any(isinstance(answer, ConnectionError) for answer in answers):
+            await self._target.disconnect()
+        return answers
+
+    def _note_failure(self, error: Exception) -> StoreError:
+        self.failed_at = time.monotonic()
+        self._breaker.failed(self.failed_at)
+        metrics.BREAKER_OPEN.set(1)
+        return StoreError(f"Redis: {_one_line(error)}")
+
+    def _forget(self, task: "asyncio.Task[list[Any]]") -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            # Whoever waited in vain has said so; without this the loop would say it again.
+            task.exception()
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

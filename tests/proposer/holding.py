@@ -1,0 +1,122 @@
+"""Proposers and stores for tests, over the tokens of `tests.proposer.text`."""
+
+from collections.abc import Sequence
+
+from optimist_proposer.batch import BatchProposer
+from optimist_proposer.core.algorithm import Algorithm
+from optimist_proposer.core.limits import LimitCheck, Limits
+from optimist_proposer.core.line import LineAlgorithm
+from optimist_proposer.core.log_write import OTHER_OPENING, UNKNOWN, LogWrite, WriteKind
+from optimist_proposer.core.prepared import Prepared
+from optimist_proposer.core.residents import Residents
+from optimist_proposer.core.source_value import SourceName, name_sources, pack_sources
+from optimist_proposer.core.sources import Sources
+from optimist_proposer.core.stored_request import StoredRequest
+from optimist_proposer.core.vocabulary import Vocabulary
+from optimist_proposer.following import Following
+from optimist_proposer.messages import Observation, Open
+from optimist_proposer.redis_store import RedisStore
+from optimist_proposer.store import OutputStore
+from optimist_proposer.write_behind import WriteBehind
+from tests.proposer.text import NEWLINE_INDENT, NEWLINES, tokens
+
+VOCABULARY = Vocabulary([*(chr(number) for number in range(NEWLINE_INDENT)), "\n  "])
+LINE = LineAlgorithm(NEWLINES)
+LIMITS = Limits(
+    max_predictions=3,
+    max_prediction_tokens=100,
+    max_prediction_lines=50,
+    max_prediction_bytes=150,
+    max_alignment_ms=10_000,
+)
+
+
+def following(
+    algorithm: Algorithm = LINE,
+    limits: Limits = LIMITS,
+    max_requests: int = 10,
+    window_tokens: int = 64,
+    prompt_tokens: int = 20,
+) -> Following:
+    return Following(
+        algorithm,
+        Residents(max_requests, 10_000_000),
+        LimitCheck(limits, VOCABULARY),
+        window_tokens=window_tokens,
+        min_value=0.0,
+        prompt_tokens=prompt_tokens,
+    )
+
+
+class Replica:
+    """A proposer with its own memory and a store that it shares; writes when told to."""
+
+    def __init__(self, store: OutputStore, held: Following | None = None) -> None:
+        self.following = held or following()
+        self.writer = WriteBehind(store, 100, self.following.forget)
+        self.proposer = BatchProposer(self.following, store, self.writer)
+
+
+def redis_store(url: str, key_prefix: str = "test", timeout_ms: int = 2000) -> RedisStore:
+    """Returns a replica's store; its patience suits a busy machine."""
+    return RedisStore(url, key_prefix=key_prefix, ttl_seconds=60, timeout_ms=timeout_ms)
+
+
+def prepared(*predictions: str, tenant: str = "") -> Prepared:
+    sources = Sources([tokens(text) for text in predictions])
+    name = name_sources(tenant, pack_sources(sources))
+    return Prepared(name, sources, LINE.prepare(sources))
+
+
+def opening(request_id: str, *predictions: str, prompt: str = "", tenant: str = "") -> Open:
+    return Open(request_id, [tokens(text) for text in predictions], tokens(prompt), tenant)
+
+
+def observation(position: int, text: str, request_id: str = "a") -> Observation:
+    return Observation(request_id, position, tokens(text))
+
+
+class MemoryStore(OutputStore):
+    """A store in this process, with the rules of the one in Redis."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, StoredRequest | None] = {}
+        self.sources: dict[SourceName, bytes] = {}
+        self.num_reads = 0
+
+    async def start(self) -> None:
+        """Needs nothing."""
+
+    async def read(self, request_ids: Sequence[str]) -> list[StoredRequest | None]:
+        self.num_reads += 1
+        return [self.requests.get(request_id) for request_id in request_ids]
+
+    async def read_sources(self, names: Sequence[SourceName]) -> list[bytes | None]:
+        return [self.sources.get(name) for name in names]
+
+    async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
+        answers = [self.apply(write) for write in writes]
+        self.requests.update(dict.fromkeys(closed))
+        return answers
+
+    async def stop(self) -> None:
+        """Holds nothing."""
+
+    def apply(self, write: LogWrite) -> int:
+        request_id, kind = write.request.request_id, write.kind
+        prepared = write.request.prepared
+        self.sources.setdefault(prepared.name, pack_sources(prepared.sources))
+        if kind is WriteKind.OPEN or (kind is WriteKind.CREATE and request_id not in self.requests):
+            self.requests[request_id] = StoredRequest.unpack(write.data)
+            return write.num_after
+        if request_id not in self.requests:
+            return UNKNOWN
+        stored = self.requests[request_id]
+        if stored is None or stored.generation != write.request.generation:
+            return OTHER_OPENING
+        if kind is WriteKind.CREATE or stored.num_known != write.num_before:
+            return stored.num_known
+        self.requests[request_id] = StoredRequest(
+            stored.generation, write.num_after, stored.source_name, stored.log + write.data
+        )
+        return write.num_after

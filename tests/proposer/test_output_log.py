@@ -1,0 +1,83 @@
+from array import array
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_proposer.core.lines import INT32
+from optimist_proposer.core.output_log import decode_output, encode_output
+from optimist_proposer.core.sources import SEPARATOR, Sources
+from tests.proposer.text import as_text, texts, tokens
+
+CODE = "".join(f"def function_{n}(value):\n    return value * {n}\n\n" for n in range(40))
+SOURCES = Sources([tokens(CODE)])
+
+
+def encode(sources: Sources, parts: list[str]) -> bytes:
+    """Appends one step after the other."""
+    data, position, hint = b"", 0, 0
+    for part in parts:
+        runs, hint = encode_output(sources, position, tokens(part), hint)
+        data += runs
+        position += len(part)
+    return data
+
+
+@given(st.lists(texts, max_size=3), texts, st.lists(texts, max_size=5))
+def test_output_comes_back_however_it_was_divided(
+    predictions: list[str], prompt: str, parts: list[str]
+) -> None:
+    sources = Sources([tokens(text) for text in predictions], tokens(prompt))
+    assert as_text(decode_output(sources, encode(sources, parts))) == "".join(parts)
+
+
+@given(texts, texts, st.integers(-100, 100), st.integers(-100, 100))
+def test_any_hint_serves(predicted: str, output: str, first: int, second: int) -> None:
+    sources = Sources([tokens(predicted)])
+    half = len(output) // 2
+    data, _ = encode_output(sources, 0, tokens(output[:half]), first)
+    more, _ = encode_output(sources, half, tokens(output[half:]), second)
+    assert as_text(decode_output(sources, data + more)) == output
+
+
+def test_copying_takes_a_few_bytes_a_step() -> None:
+    steps = [CODE[start : start + 20] for start in range(0, len(CODE), 20)]
+    assert len(encode(SOURCES, steps)) <= 2 * len(steps)
+    assert len(encode(SOURCES, [CODE])) <= 4
+
+
+def test_copying_goes_on_behind_what_was_inserted_replaced_or_left_out() -> None:
+    parts = [CODE[:100], "# new line\n", CODE[100:400], "!" * 10, CODE[410:600], CODE[700:]]
+    assert len(encode(SOURCES, parts)) < 60
+    # Where every step is a copy, each is as small as if nothing had been changed before it.
+    steps = ["# new line\n", *(CODE[start : start + 20] for start in range(0, len(CODE), 20))]
+    assert len(encode(SOURCES, steps)) <= 2 * len(steps) + 30
+
+
+def test_what_is_in_no_source_takes_little_more_than_its_tokens() -> None:
+    data, _ = encode_output(SOURCES, 0, array(INT32, [300_000] * 100), 0)
+    assert len(data) == 302
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x05", "no place"),
+        (b"\x05\xfe\xff\x7f", "outside"),
+        (b"\x05\x01", "outside"),
+        (b"\x04\x41", "lacks tokens"),
+        (b"\x04\x41\x80", "within a number"),
+    ],
+)
+def test_what_is_no_log_is_told(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decode_output(SOURCES, data)
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_tokens_or_told(data: bytes) -> None:
+    with suppress(ValueError):
+        assert all(
+            token_id >= 0 or token_id == SEPARATOR for token_id in decode_output(SOURCES, data)
+        )
