@@ -112,7 +112,7 @@ def compare(
         window: Most drafted tokens of a pass.
         marginal_cost: Cost of a drafted token, as a share of a pass.
     """
-    pairs = [make_pair(tokenizer, case.before, case.after) for case in cases]
+    pairs = [make_pair(tokenizer, case.before, case.after, ratio=0.0) for case in cases]
     simulation = Simulation(pairs)
     runs = {
         name: simulation.run(algorithm, window, marginal_cost)

@@ -1,0 +1,219 @@
+import json
+import subprocess
+import sys
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from optimist_bench.predictions.command import main
+from optimist_bench.predictions.pair import Pair, edit_ratio, load_pairs, load_tokenizer
+from optimist_bench.predictions.report import bucket_of, describe, summarise
+from optimist_bench.predictions.simulation import Simulation
+from optimist_common.errors import SetupError
+from optimist_proposer.core.exact import ExactAlgorithm
+
+FIGURES = {
+    "pairs",
+    "output_tokens",
+    "passes",
+    "tokens_per_pass",
+    "oracle_tokens_per_pass",
+    "oracle_own_tokens_per_pass",
+    "wasted_per_accepted",
+    "speedup",
+    "oracle_speedup",
+    "oracle_own_speedup",
+    "proposer_us",
+    "start_ms",
+}
+BEFORE = "one\ntwo\nthree\nfour\nfive\nsix\n"
+AFTER = "one\ntwo\nTHREE\nfour\nfive\nsix\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tokenizer with a token per byte."""
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer = Tokenizer(models.BPE(vocab={byte: n for n, byte in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return str(path)
+
+
+@pytest.fixture
+def pairs_path(tmp_path: Path) -> Path:
+    path = tmp_path / "pairs.jsonl"
+    rows = [
+        {"before": BEFORE, "after": AFTER, "language": "python", "edit_ratio": 0.05},
+        {"before": BEFORE, "after": BEFORE},
+        {"before": "", "after": "ü", "language": "go", "edit_ratio": 1},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def report_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return report
+
+
+def test_report_has_its_keys(
+    capsys: pytest.CaptureFixture[str], pairs_path: Path, tokenizer_path: str
+) -> None:
+    files = ("--pairs", str(pairs_path), "--tokenizer", tokenizer_path)
+    report = report_of(capsys, *files, "--method", "exact", "--window", "8")
+    assert set(report) == FIGURES | {
+        "method",
+        "window",
+        "marginal_cost",
+        "by_language",
+        "by_edit_ratio",
+    }
+    assert report["method"] == "exact"
+    assert report["output_tokens"] == 2 * len(BEFORE) + 2
+    assert list(report["by_language"]) == ["go", "python", "unknown"]
+    assert list(report["by_edit_ratio"]) == ["under 1 %", "3-10 %", "60 % and more"]
+    for group in (*report["by_language"].values(), *report["by_edit_ratio"].values()):
+        assert set(group) == FIGURES
+        assert group["pairs"] == 1
+    # Two tokens for the ü, nothing predicted: the oracle has to wait for them too.
+    assert report["by_language"]["go"]["passes"] == 2
+    assert report["by_language"]["go"]["oracle_tokens_per_pass"] == 1
+    assert report["by_language"]["go"]["wasted_per_accepted"] is None
+    assert report["proposer_us"]["p99"] >= report["proposer_us"]["p50"] > 0
+
+
+def test_methods_and_windows_can_be_several(
+    capsys: pytest.CaptureFixture[str], pairs_path: Path, tokenizer_path: str
+) -> None:
+    files = ("--pairs", str(pairs_path), "--tokenizer", tokenizer_path)
+    flags = ("--method", "exact", "--method=line,ngram", "--window", "4,8", "--limit", "1")
+    reports = report_of(capsys, *files, *flags)["methods"]
+    assert [(report["method"], report["window"]) for report in reports] == [
+        ("exact", 4),
+        ("exact", 8),
+        ("line", 4),
+        ("line", 8),
+        ("ngram", 4),
+        ("ngram", 8),
+    ]
+    assert all(report["pairs"] == 1 for report in reports)
+    assert main([*files, "--method", "all", "--explain-passes"]) == 0
+    table = capsys.readouterr().out
+    assert all(word in table for word in ("exact", "line", "ngram", "suffix", "diverged"))
+
+
+def test_passes_are_explained(
+    capsys: pytest.CaptureFixture[str], pairs_path: Path, tokenizer_path: str
+) -> None:
+    files = ("--pairs", str(pairs_path), "--tokenizer", tokenizer_path, "--limit", "1")
+    flags = ("--method", "exact", "--window", "64", "--marginal-cost", "0", "--explain-passes")
+    report = report_of(capsys, *files, *flags)
+    rest = len("HREE\nfour\nfive\nsix\n")
+    assert report["passes"] == 1 + rest
+    assert report["passes_by_end"] == {"exhausted": 0, "diverged": 1, "silent": rest, "finished": 0}
+    # From the last E on the oracle has the whole rest, a token less in every pass.
+    lost = sum(range(1, len("\nfour\nfive\nsix\n") + 1))
+    assert report["lost_tokens"] == {"exhausted": 0, "diverged": 0, "silent": lost, "finished": 0}
+
+
+def test_width_follows_the_marginal_cost(
+    capsys: pytest.CaptureFixture[str], pairs_path: Path, tokenizer_path: str
+) -> None:
+    files = ("--pairs", str(pairs_path), "--tokenizer", tokenizer_path, "--method", "ngram")
+    reports = [
+        report_of(capsys, *files, "--marginal-cost", cost) for cost in ("0", "0.01", "0.05", "1")
+    ]
+    wasted = [report["wasted_per_accepted"] for report in reports[:3]]
+    assert wasted == sorted(wasted, reverse=True)
+    # A token that costs as much as a pass is never worth it: none is as likely as that.
+    assert (reports[3]["tokens_per_pass"], reports[3]["speedup"]) == (1, 1)
+    free = reports[0]
+    assert free["speedup"] == free["tokens_per_pass"]
+    assert free["oracle_speedup"] == free["oracle_tokens_per_pass"]
+
+
+def test_figures_of_one_request() -> None:
+    predicted = array("i", range(20))
+    truth = array("i", [*range(10), 50, 51])
+    outcomes = Simulation([Pair("x", 0.0, predicted, truth)]).run(ExactAlgorithm(), 4, 0.01)
+    report = summarise(outcomes, method="exact", window=4, marginal_cost=0.01)
+    # 0-3 and 4, 5-8 and 9, then four wrong and 50, then nothing and 51.
+    assert report["passes"] == 4
+    assert report["wasted_per_accepted"] == 0.5
+    assert report["speedup"] == round(12 / (4 + 0.12), 4)
+    assert report["oracle_speedup"] == round(12 / (4 + 0.08), 4)
+    assert "exact" in describe([report])
+
+
+def test_edit_ratio_and_its_ranges() -> None:
+    assert edit_ratio("", "") == 0
+    assert edit_ratio("a b", "a b") == 0
+    assert edit_ratio("a b", "") == 1
+    assert edit_ratio("foo(bar)", "foo(baz)") == pytest.approx(0.25)
+    assert bucket_of(0.0) == bucket_of(0.0099) == "under 1 %"
+    assert bucket_of(0.01) == "1-3 %"
+    assert bucket_of(0.2499) == "10-25 %"
+    assert bucket_of(0.6) == bucket_of(1.0) == "60 % and more"
+
+
+def test_pair_without_ratio_gets_one(tmp_path: Path, tokenizer_path: str) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('\n{"before": "a b", "after": "a c"}\n\n', encoding="utf-8")
+    (pair,) = load_pairs(str(path), load_tokenizer(tokenizer_path), 0)
+    assert pair.edit_ratio == pytest.approx(1 / 3)
+    assert len(pair.predicted) == len(pair.truth) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "has no pairs"),
+        ("{", "line 1 is not JSON"),
+        ("[]", "line 1 is not an object"),
+        ('{"before": "a", "after": "b"}\n{"before": "a"}', "line 2 has no text 'after'"),
+        ('{"before": 1, "after": ""}', "has no text 'before'"),
+        ('{"before": "", "after": "", "edit_ratio": "x"}', "'edit_ratio' must be a number"),
+    ],
+)
+def test_wrong_pairs_are_explained(
+    tmp_path: Path, tokenizer_path: str, content: str, message: str
+) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(SetupError, match=message):
+        main(["--pairs", str(path), "--tokenizer", tokenizer_path])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "--pairs is required"),
+        (("--pairs", "none.jsonl"), "--pairs: cannot read none.jsonl"),
+        (("--tokenizer", "none.json", "--pairs", "none.jsonl"), "--tokenizer: no file none.json"),
+        (("--tokenizer", __file__, "--pairs", "none.jsonl"), "is no tokenizer file"),
+        (("--method", "magic"), "--method: there is no 'magic'; there are: exact"),
+        (("--window", "0"), "--window: must be numbers from 1"),
+        (("--window", "8,16", "--cases"), "--window: one only"),
+        (("--marginal-cost", "-1"), "--marginal-cost"),
+    ],
+)
+def test_wrong_flags_are_explained(
+    tokenizer_path: str, flags: tuple[str, ...], message: str
+) -> None:
+    known = () if "--tokenizer" in flags else ("--tokenizer", tokenizer_path)
+    with pytest.raises(SetupError, match=message):
+        main([*known, *flags])
+
+
+def test_command_knows_it(pairs_path: Path, tokenizer_path: str) -> None:
+    command = [sys.executable, "-m", "optimist_bench", "predictions"]
+    flags = ["--pairs", str(pairs_path), "--tokenizer", tokenizer_path, "--method", "line"]
+    done = subprocess.run([*command, *flags, "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1])["method"] == "line"

@@ -1,0 +1,89 @@
+from functools import cache
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_bench.predictions.automaton import SuffixAutomaton
+from optimist_bench.predictions.oracle import (
+    Course,
+    greedy_course,
+    span_lengths,
+    span_lengths_with_own,
+)
+
+short_texts = st.lists(st.integers(0, 2), max_size=14)
+
+
+def contains(text: list[int], part: list[int]) -> bool:
+    return any(text[start : start + len(part)] == part for start in range(len(text) + 1))
+
+
+def longest_span(truth: list[int], position: int, texts: list[list[int]]) -> int:
+    rest = len(truth) - position
+    fits = [
+        length
+        for length in range(rest + 1)
+        if any(contains(text, truth[position : position + length]) for text in texts)
+    ]
+    return max(fits)
+
+
+def fewest_passes(lengths: list[int], window: int) -> int:
+    """Tries every way to accept less than is possible too."""
+
+    @cache
+    def passes(position: int) -> int:
+        if position >= len(lengths):
+            return 0
+        most = min(lengths[position], window)
+        return 1 + min(passes(position + accepted + 1) for accepted in range(most + 1))
+
+    return passes(0)
+
+
+@given(short_texts)
+def test_automaton_knows_all_substrings_and_no_others(text: list[int]) -> None:
+    automaton = SuffixAutomaton(text)
+    known: set[tuple[int, ...]] = set()
+    waiting: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+    while waiting:
+        state, path = waiting.pop()
+        known.add(path)
+        waiting += [(to, (*path, token)) for token, to in automaton.transitions[state].items()]
+    spans = {
+        tuple(text[start:end])
+        for start in range(len(text) + 1)
+        for end in range(start, len(text) + 1)
+    }
+    assert known == spans
+
+
+@given(short_texts, short_texts)
+def test_spans_are_the_longest(predicted: list[int], truth: list[int]) -> None:
+    lengths = list(span_lengths(predicted, truth))
+    assert lengths == [longest_span(truth, at, [predicted]) for at in range(len(truth))]
+
+
+@given(short_texts, short_texts)
+def test_spans_of_the_output_end_before_they_are_used(
+    predicted: list[int], truth: list[int]
+) -> None:
+    lengths = list(span_lengths_with_own(predicted, truth))
+    assert lengths == [longest_span(truth, at, [predicted, truth[:at]]) for at in range(len(truth))]
+
+
+@given(short_texts, short_texts, st.integers(1, 6))
+def test_taking_the_longest_is_optimal(predicted: list[int], truth: list[int], window: int) -> None:
+    for lengths in (span_lengths(predicted, truth), span_lengths_with_own(predicted, truth)):
+        course = greedy_course(lengths, window)
+        assert course.num_passes == fewest_passes(list(lengths), window)
+        assert course.num_accepted + course.num_passes - len(truth) in (0, 1)
+
+
+def test_courses() -> None:
+    text = list(range(130))
+    assert greedy_course(span_lengths(text, text), 64) == Course(2, 128)
+    assert greedy_course(span_lengths([], text), 64) == Course(130, 0)
+    assert greedy_course(span_lengths(text, []), 64) == Course(0, 0)
+    # Own output: 1, 2 and 3 are new, the second half comes at once, up to the end.
+    assert greedy_course(span_lengths_with_own([], [1, 2, 3, 1, 2, 3]), 64) == Course(4, 3)
