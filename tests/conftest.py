@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.redis_server import RedisServer
+from optimist_bench.replicas.redis_server import RedisServer
 
 
 @pytest.fixture(scope="session")

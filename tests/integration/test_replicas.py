@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import pytest
 from openai import OpenAI
 
+from optimist_bench.replicas.redis_server import RedisServer
 from tests.integration.edit import ask, edits
-from tests.redis_server import RedisServer
 from tests.stack import BUNDLED_MODEL, Service
 
 MODEL = ("--model", str(BUNDLED_MODEL))

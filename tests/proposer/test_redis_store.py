@@ -4,6 +4,7 @@ from itertools import count
 import pytest
 from redis.asyncio import Redis
 
+from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
 from optimist_proposer.core.live_request import LiveRequest
 from optimist_proposer.core.log_write import (
@@ -20,7 +21,6 @@ from optimist_proposer.redis_store import RedisStore
 from optimist_proposer.store import StoreError
 from tests.proposer.holding import prepared, redis_store
 from tests.proposer.text import as_text, tokens
-from tests.redis_server import RedisServer
 
 POEM = "one\ntwo\nthree\n"
 _generations = count(1)

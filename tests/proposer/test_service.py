@@ -8,6 +8,7 @@ import grpc
 import pytest
 import yaml
 
+from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
 from optimist_proposer.__main__ import main
 from optimist_proposer.messages import UNKNOWN
@@ -16,7 +17,6 @@ from optimist_proposer.settings import ProposerSettings
 from tests.proposer.holding import VOCABULARY, observation, opening
 from tests.proposer.test_tokenizer import write_tokenizer
 from tests.proposer.text import as_text
-from tests.redis_server import RedisServer
 from tests.stack import free_port
 
 

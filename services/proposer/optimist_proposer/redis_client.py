@@ -86,8 +86,9 @@ class RedisClient:
 
     async def stop(self) -> None:
         """Closes all connections."""
-        for task in list(self._running):
+        for task in self._running:
             task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
         await self._target.disconnect()
 
     async def _execute(self, commands: Sequence[Command]) -> list[Any]:
