@@ -1,0 +1,105 @@
+"""An edit of every kind: passes next to the oracle's, which may copy one span of the prediction."""
+
+from functools import cache
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optimist_bench.predictions.cases import compare, large_case, small_cases
+from optimist_bench.predictions.pair import load_tokenizer, load_vocabulary
+from optimist_proposer.core.algorithm import Algorithm
+from optimist_proposer.core.algorithms import ALGORITHMS
+
+TOKENIZER = load_tokenizer(
+    str(Path(__file__).parents[2] / "models" / "tiny-edit" / "tokenizer.json")
+)
+WINDOW = 64
+CASES = {case.name: case for case in small_cases()}
+LARGE = large_case()
+
+USUAL = (1.5, 12)
+"""Passes are at most so many times the oracle's, plus so many."""
+BOUNDS: dict[str, dict[str, tuple[float, int]]] = {
+    "auto": {
+        # What is learned is proposed everywhere, which no copy can.
+        "renamed everywhere": (0.9, 0),
+        "re-indented": (1.0, 12),
+        "CR LF output": (1.0, 12),
+        # The output so far is a source too.
+        "nothing matches": (0.75, 0),
+        "empty prediction": (0.5, 0),
+        "prediction shorter": (2.0, 12),
+    },
+    "suffix": {
+        "renamed everywhere": (4.0, 0),
+        "re-indented": (2.5, 0),
+        "CR LF output": (2.5, 0),
+        "nothing matches": (0.75, 0),
+        "empty prediction": (0.5, 0),
+        "prediction shorter": (2.0, 12),
+    },
+}
+
+
+@cache
+def algorithm(name: str) -> Algorithm:
+    return ALGORITHMS[name](load_vocabulary(TOKENIZER))
+
+
+@cache
+def report(method: str, case: str, marginal_cost: float = 0.01) -> Any:
+    """Returns the entry of one case; the simulation fails if an output is not the truth."""
+    entries = compare([CASES[case]], {method: algorithm(method)}, TOKENIZER, WINDOW, marginal_cost)
+    return entries[case]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("method", [method for method in BOUNDS if method in ALGORITHMS])
+def test_passes_are_near_the_oracles(method: str, case: str) -> None:
+    factor, extra = BOUNDS[method].get(case, USUAL)
+    entry = report(method, case)
+    assert entry["passes"][method] <= factor * entry["oracle_passes"] + extra
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("method", ALGORITHMS)
+def test_passes_are_no_fewer_than_the_window_allows(method: str, case: str) -> None:
+    entry = report(method, case)
+    passes = entry["passes"][method]
+    assert ceil(entry["output_tokens"] / (WINDOW + 1)) <= passes <= entry["output_tokens"]
+    assert entry["drafted"][method] <= passes * WINDOW
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("method", ["exact", "line", "ngram", "suffix"])
+def test_what_only_copies_is_not_ahead_of_the_oracle_that_copies_output_too(
+    method: str, case: str
+) -> None:
+    entry = report(method, case)
+    assert entry["passes"][method] >= entry["oracle_own_passes"]
+    if method in ("exact", "line"):
+        assert entry["passes"][method] >= entry["oracle_passes"]
+
+
+@pytest.mark.parametrize("method", [name for name in ALGORITHMS if name != "ngram"])
+def test_exact_prediction_takes_as_few_passes_as_the_oracle(method: str) -> None:
+    for case in ("exact", "prediction longer"):
+        entry = report(method, case)
+        assert entry["passes"][method] == entry["oracle_passes"]
+
+
+def test_line_cursor_finds_its_place_again_and_exact_does_not() -> None:
+    for case in ("line changed", "line inserted", "line deleted", "block moved"):
+        exact, line = (report(method, case)["passes"][method] for method in ("exact", "line"))
+        assert line < exact / 10
+
+
+@pytest.mark.slow
+def test_1_mb() -> None:
+    method = next(name for name in BOUNDS if name in ALGORITHMS)
+    assert len(LARGE.before) > 1_000_000
+    entry = compare([LARGE], {method: algorithm(method)}, TOKENIZER, WINDOW, 0.01)[LARGE.name]
+    factor, extra = USUAL
+    assert entry["passes"][method] <= factor * entry["oracle_passes"] + extra
