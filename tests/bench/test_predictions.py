@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from optimist_bench.predictions import command
+from optimist_bench.predictions.cases import small_cases
 from optimist_bench.predictions.command import main
 from optimist_bench.predictions.pair import Pair, edit_ratio, load_pairs, load_tokenizer
 from optimist_bench.predictions.report import bucket_of, describe, summarise
@@ -212,8 +214,26 @@ def test_wrong_flags_are_explained(
         main([*known, *flags])
 
 
+def test_cases_show_passes_next_to_the_oracles(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tokenizer_path: str
+) -> None:
+    monkeypatch.setattr(command, "large_cases", lambda: [])
+    flags = ("--cases", "--tokenizer", tokenizer_path, "--method", "exact,line")
+    cases = report_of(capsys, *flags)["cases"]
+    assert set(cases) == {case.name for case in small_cases()}
+    for case in cases.values():
+        assert set(case["passes"]) == set(case["proposer_us"]) == {"exact", "line"}
+        assert case["passes"]["exact"] >= case["oracle_passes"] >= case["oracle_own_passes"]
+    assert cases["exact"]["passes"]["exact"] == cases["exact"]["oracle_passes"]
+    assert cases["empty output"]["output_tokens"] == 0
+    assert main([*flags]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert len(table) == 1 + len(cases)
+    assert table[0].split()[-2:] == ["exact", "line"]
+
+
 def test_command_knows_it(pairs_path: Path, tokenizer_path: str) -> None:
-    command = [sys.executable, "-m", "optimist_bench", "predictions"]
+    words = [sys.executable, "-m", "optimist_bench", "predictions"]
     flags = ["--pairs", str(pairs_path), "--tokenizer", tokenizer_path, "--method", "line"]
-    done = subprocess.run([*command, *flags, "--json"], capture_output=True, text=True, check=True)
+    done = subprocess.run([*words, *flags, "--json"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1])["method"] == "line"

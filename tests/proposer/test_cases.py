@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optimist_bench.predictions.cases import compare, large_case, small_cases
+from optimist_bench.predictions.cases import compare, large_cases, small_cases
 from optimist_bench.predictions.pair import load_tokenizer, load_vocabulary
 from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.algorithms import ALGORITHMS
@@ -17,7 +17,7 @@ TOKENIZER = load_tokenizer(
 )
 WINDOW = 64
 CASES = {case.name: case for case in small_cases()}
-LARGE = large_case()
+LARGE = {case.name: case for case in large_cases()}
 
 USUAL = (1.5, 12)
 """Passes are at most so many times the oracle's, plus so many."""
@@ -96,10 +96,11 @@ def test_line_cursor_finds_its_place_again_and_exact_does_not() -> None:
         assert line < exact / 10
 
 
-@pytest.mark.slow
-def test_1_mb() -> None:
+@pytest.mark.parametrize("case", ["4,000 lines", pytest.param("1 MB", marks=pytest.mark.slow)])
+def test_large_texts(case: str) -> None:
+    assert LARGE[case].before.count("\n") > 4000
+    assert case != "1 MB" or len(LARGE[case].before) > 1_000_000
     method = next(name for name in BOUNDS if name in ALGORITHMS)
-    assert len(LARGE.before) > 1_000_000
-    entry = compare([LARGE], {method: algorithm(method)}, TOKENIZER, WINDOW, 0.01)[LARGE.name]
+    entry = compare([LARGE[case]], {method: algorithm(method)}, TOKENIZER, WINDOW, 0.01)[case]
     factor, extra = USUAL
     assert entry["passes"][method] <= factor * entry["oracle_passes"] + extra

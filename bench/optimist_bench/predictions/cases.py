@@ -14,13 +14,14 @@ from optimist_bench.predictions.case_text import (
     unicode_lines,
 )
 from optimist_bench.predictions.pair import make_pair
+from optimist_bench.predictions.report import percentiles
 from optimist_bench.predictions.simulation import Simulation
 from optimist_bench.table import format_table
 from optimist_proposer.core.algorithm import Algorithm
 
 _NUM_FUNCTIONS = 24
-_NUM_LARGE = 2400
-"""Functions of a text of 1 MB."""
+_LARGE = {"4,000 lines": 348, "1 MB": 2400}
+"""Number of functions of each large text."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,18 @@ def small_cases() -> list[Case]:
     ]
 
 
-def large_case() -> Case:
-    """A text of 1 MB in which every 40th function is new."""
-    parts = functions(_NUM_LARGE)
+def large_cases() -> list[Case]:
+    """Returns large texts in which every 40th function is new."""
+    return [_large_case(name, count) for name, count in _LARGE.items()]
+
+
+def _large_case(name: str, count: int) -> Case:
+    parts = functions(count)
     changed = [
         function(number + 10_000, seed=7) if number % 40 == 20 else part
         for number, part in enumerate(parts)
     ]
-    return Case("1 MB", "".join(parts), "".join(changed))
+    return Case(name, "".join(parts), "".join(changed))
 
 
 def compare(
@@ -103,7 +108,7 @@ def compare(
     window: int,
     marginal_cost: float,
 ) -> dict[str, Any]:
-    """Returns the passes of each algorithm and of the oracles, for each case.
+    """Returns passes and times of each algorithm, and passes of the oracles, for each case.
 
     Args:
         cases: The cases.
@@ -128,6 +133,12 @@ def compare(
             "oracle_own_passes": first.oracle_own.num_passes,
             "passes": {name: one.run.num_passes for name, one in outcomes.items()},
             "drafted": {name: one.run.num_drafted for name, one in outcomes.items()},
+            "proposer_us": {
+                name: percentiles(one.run.pass_seconds, 1e6) for name, one in outcomes.items()
+            },
+            "start_ms": {
+                name: round(one.run.start_seconds * 1e3, 3) for name, one in outcomes.items()
+            },
         }
     return report
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from optimist_bench.predictions.cases import compare, describe_cases, large_case, small_cases
+from optimist_bench.predictions.cases import compare, describe_cases, large_cases, small_cases
 from optimist_bench.predictions.pair import load_pairs, load_tokenizer, load_vocabulary
 from optimist_bench.predictions.report import describe, explain_passes, summarise
 from optimist_bench.predictions.simulation import Simulation
@@ -95,7 +95,7 @@ def _cases(settings: PredictionsSettings) -> dict[str, Any]:
     tokenizer = load_tokenizer(settings.tokenizer)
     vocabulary = load_vocabulary(tokenizer)
     algorithms = {name: ALGORITHMS[name](vocabulary) for name in settings.method}
-    cases = [*small_cases(), large_case()]
+    cases = [*small_cases(), *large_cases()]
     window, cost = int(settings.window[0]), settings.marginal_cost
     return {
         "window": window,

@@ -84,8 +84,8 @@ def _figures(outcomes: Sequence[Outcome], marginal_cost: float) -> dict[str, Any
         "speedup": _ratio(num_tokens, sum(run.cost for run in runs)),
         "oracle_speedup": _ratio(num_tokens, _oracle_cost(oracle, marginal_cost)),
         "oracle_own_speedup": _ratio(num_tokens, _oracle_cost(own, marginal_cost)),
-        "proposer_us": _percentiles(pass_seconds, 1e6),
-        "start_ms": _percentiles([run.start_seconds for run in runs], 1e3),
+        "proposer_us": percentiles(pass_seconds, 1e6),
+        "start_ms": percentiles([run.start_seconds for run in runs], 1e3),
     }
 
 
@@ -98,7 +98,8 @@ def _ratio(part: float, whole: float) -> float | None:
     return round(part / whole, 4) if whole else None
 
 
-def _percentiles(seconds: Sequence[float], scale: float) -> dict[str, float | None]:
+def percentiles(seconds: Sequence[float], scale: float) -> dict[str, float | None]:
+    """Returns the 50th and the 99th percentile times `scale`; None of no values."""
     if not seconds:
         return {"p50": None, "p99": None}
     middle, high = np.percentile(seconds, (50, 99)) * scale
