@@ -217,7 +217,7 @@ def test_wrong_flags_are_explained(
 def test_cases_show_passes_next_to_the_oracles(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tokenizer_path: str
 ) -> None:
-    monkeypatch.setattr(command, "large_cases", lambda: [])
+    monkeypatch.setattr(command, "large_cases", list)
     flags = ("--cases", "--tokenizer", tokenizer_path, "--method", "exact,line")
     cases = report_of(capsys, *flags)["cases"]
     assert set(cases) == {case.name for case in small_cases()}
