@@ -6,8 +6,9 @@ import pytest
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance_rule import AcceptanceRule
-from optimist_worker.core.plan import PlannedRow
+from optimist_worker.core.plan import PlannedRow, WindowUpdate
 from optimist_worker.runner import Runner
+from tests.checkpoints import VOCAB_SIZE
 from tests.worker.drafting import SHAPES, WAYS, shared_runner
 from tests.worker.step import admit, blocks_of, generate, plan_rows, run
 
@@ -28,6 +29,42 @@ def test_texts_are_those_without_drafts(
 ) -> None:
     expected = generate(llama, PROMPT, 48, sampling=sampling)
     assert generate(drafting, PROMPT, 48, sampling=sampling, width=width, chunk=8) == expected
+
+
+def window_tree(truth: list[int], base: int) -> WindowUpdate:
+    """A window with a wrong token and with two branches, the second of which is right there."""
+    ahead = truth[base : base + 7]
+    wrong = [(token + 1) % VOCAB_SIZE for token in ahead]
+    tokens = [*ahead[:2], wrong[2], *ahead[3:5], wrong[0], *ahead[2:]]
+    parents = [-1, 0, 1, 2, 3, -1, 1, *range(6, 5 + len(ahead) - 2)]
+    return WindowUpdate(0, base, tokens, parents[: len(tokens)])
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED], ids=["greedy", "sampled"])
+def test_texts_are_the_same_with_window_trees_beside_a_drafter(
+    drafting: Runner, llama: Runner, sampling: SamplingParams
+) -> None:
+    expected = generate(llama, PROMPT, 48, sampling=sampling)
+
+    def predict(output: list[int]) -> WindowUpdate | None:
+        # Between two windows there is room for the drafter.
+        return window_tree(expected, len(output)) if len(output) % 3 == 0 else None
+
+    text = generate(drafting, PROMPT, 40, sampling=sampling, predict=predict, width=9)
+    assert text == expected[:40]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_greedy_texts_are_the_same_under_rejection(
+    llama: Runner, llama_path: Path, shape: str
+) -> None:
+    expected = generate(llama, PROMPT, 48)
+    runner = shared_runner(llama_path, "draft_model", shape, AcceptanceRule.REJECTION)
+
+    def predict(output: list[int]) -> WindowUpdate | None:
+        return window_tree(expected, len(output)) if len(output) % 3 == 0 else None
+
+    assert generate(runner, PROMPT, 40, predict=predict, width=9) == expected[:40]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

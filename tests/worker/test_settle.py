@@ -3,6 +3,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from optimist_worker.core import settle as settle_module
 from optimist_worker.core.fit import FittedRows
 from optimist_worker.core.settle import compact, keep_rows, move_path, settle_rows
 from optimist_worker.core.verdict import Verdict
@@ -163,6 +164,25 @@ def test_the_accepted_path_becomes_consecutive(tables: Tables) -> None:
     assert torch.equal(contents(tables, 1, [5, 6, 7]), kept)
     assert torch.equal(contents(tables, 1, [*range(5), *range(8, 12)]), others)
     assert torch.equal(contents(tables, 0, [*range(12)]), first)
+
+
+def test_the_first_nodes_of_a_tree_need_not_be_moved(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tables.fit((0, 5, 6), (1, 5, 6))
+    path = [[0, 1, 2, 0, 0, 0], [3, 1, 0, 0, 0, 0]]
+    verdict = verdict_of(([20] * 7, 3), ([20] * 7, 0), path=path)
+    before = contents(tables, 0, [*range(12)]), contents(tables, 1, [*range(12)])
+    moved = []
+    monkeypatch.setattr(settle_module, "move_path", lambda *parts: moved.append(parts))
+    compact(tables.table, tables.pool, rows, verdict)
+    assert moved == []
+    monkeypatch.undo()
+    # It is the same where nobody looks.
+    monkeypatch.setattr(tables.table, "reads_sizes", False)
+    compact(tables.table, tables.pool, rows, verdict)
+    for slot in (0, 1):
+        assert torch.equal(contents(tables, slot, [*range(12)]), before[slot])
 
 
 def test_chains_need_not_be_moved(tables: Tables) -> None:

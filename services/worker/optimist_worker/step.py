@@ -1,5 +1,6 @@
 """One step on the device: drafts, the target's pass, the verdict, and what is left of it."""
 
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -125,7 +126,7 @@ class Step:
         drafts = drafts.trim(self._read(drafts.num_tokens, width))
         if self._reads and drafts.parents is not None and not drafts.is_tree.any():
             # What is left of a tree is often a chain, which is verified with less ado.
-            drafts.parents = None
+            drafts = replace(drafts, parents=None)
         return WindowDrafts(drafts, places)
 
     def _draft(self, rows: FittedRows, drafts: Drafts, width: int, bounds: StepBounds) -> Proposal:

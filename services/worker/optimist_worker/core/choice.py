@@ -18,13 +18,13 @@ from optimist_worker.core.tree import (
     ancestor_matrix,
     chain_parents,
     holds_from_top,
-    node_depths,
 )
+from optimist_worker.core.tree_walk import TreeWalk
 from optimist_worker.core.verdict import Verdict, reach_verdict
 from optimist_worker.core.verify_pass import VerifyPass
 
 _FIRST_LEVELS = 2
-"""Levels of chains sampled at once on the CPU; twice as many each time they all agreed."""
+"""Levels of a row sampled at once on the CPU; twice as many each time they all agreed."""
 _CACHED_SCORES = 2**17
 """Scores processed at once on the CPU at most, so that they stay in its cache."""
 _SCORES_AT_ONCE = 2**25
@@ -69,12 +69,14 @@ def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
     if parents is None:
         parents = chain_parents(drafts.num_rows, drafts.width, logits.device)
     if verify.needs.processes:
-        depths = torch.nn.functional.pad(node_depths(parents), (1, 0))
+        depths = torch.nn.functional.pad(drafts.depths, (1, 0))
         sampler = _Sampler(verify, rule, logits, _Tree(parents, depths))
-        if _may_read(logits):
+        if not _may_read(logits):
+            sampler.choose_all(choices)
+        elif drafts.parents is None:
             sampler.choose_reached(choices, is_finite)
         else:
-            sampler.choose_all(choices)
+            sampler.choose_paths(choices, is_finite)
     by_row = verify.by_row(choices)
     # A chain's first node has the first choice before it, and so on.
     before = by_row[:, :-1] if drafts.parents is None else by_row.gather(1, parents + 1)
@@ -110,21 +112,19 @@ class _Sampler:
             choices[first : first + at_once] = self._choose(part)
 
     def choose_reached(self, choices: Tensor, is_finite: Tensor) -> None:
-        """Chooses behind the nodes that are reached and not simply greedy, in place."""
+        """Chooses behind nodes of chains that are reached and not simply greedy, in place."""
         verify, nodes, depths = self.verify, self.verify.nodes, self.tree.depths
         drafts, parents = verify.drafts, self.tree.parents
         columns = verify.sampling.gather(verify.slots)
         pending = (~columns.takes_argmax & is_finite)[nodes.rows] & nodes.is_real
         flat_depths = depths[nodes.rows, nodes.offsets]
-        most = max(1, _CACHED_SCORES // self.logits.shape[-1] // drafts.num_rows)
         first, levels = 0, _FIRST_LEVELS
         while first <= drafts.width:
-            # Of a tree's level one node at most is reached, so there each one is waited for.
-            levels = min(levels, most) if drafts.parents is None else 1
+            levels = min(levels, self._most_levels)
             chosen = verify.by_row(choices).gather(1, parents + 1)
             # What is chosen behind a parent of this level or further down is not known yet.
             may_agree = (drafts.token_ids == chosen) | (depths[:, 1:] > first)
-            reached = holds_from_top(may_agree, drafts.parents)
+            reached = holds_from_top(may_agree, None)
             reached = torch.nn.functional.pad(reached, (1, 0), value=True)
             part = pending & (flat_depths >= first) & (flat_depths < first + levels)
             places = (part & reached[nodes.rows, nodes.offsets]).nonzero()[:, 0]
@@ -132,6 +132,43 @@ class _Sampler:
                 break
             choices[places] = self._choose(places)
             first, levels = first + levels, 2 * levels
+
+    def choose_paths(self, choices: Tensor, is_finite: Tensor) -> None:
+        """Chooses along the paths that rows take down their trees, in place.
+
+        A level has one node at most that is reached. Which one is known only when a token is chosen
+        behind its parent; but first children are the likeliest, so some are looked at beforehand.
+        """
+        verify, drafts = self.verify, self.verify.drafts
+        columns = verify.sampling.gather(verify.slots)
+        starts, numbers = verify.nodes.starts, drafts.num_tokens.tolist()
+        is_pending = ~columns.takes_argmax & is_finite & (starts[1:] > starts[:-1])
+        walks = {
+            row: TreeWalk(
+                self.tree.parents[row, : numbers[row]].tolist(),
+                drafts.token_ids[row, : numbers[row]].tolist(),
+            )
+            for row in is_pending.nonzero()[:, 0].tolist()
+        }
+        levels = _FIRST_LEVELS
+        while walks:
+            for walk in walks.values():
+                walk.look_ahead(min(levels, self._most_levels))
+            places = torch.cat(
+                [starts[row] + torch.tensor(walk.ahead) for row, walk in walks.items()]
+            )
+            choices[places] = chosen = self._choose(places)
+            parts = torch.split(chosen, [len(walk.ahead) for walk in walks.values()])
+            is_through = [
+                walk.follow(part.tolist()) for walk, part in zip(walks.values(), parts, strict=True)
+            ]
+            levels = 2 * levels if any(is_through) else _FIRST_LEVELS
+            walks = {row: walk for row, walk in walks.items() if walk.ahead}
+
+    @property
+    def _most_levels(self) -> int:
+        """Levels of every row whose scores stay in the CPU's cache."""
+        return max(1, _CACHED_SCORES // self.logits.shape[-1] // self.verify.drafts.num_rows)
 
     def _choose(self, places: Tensor) -> Tensor:
         """Chooses behind the nodes at some places of the flat rows, int64 `[n]`."""

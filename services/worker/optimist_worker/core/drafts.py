@@ -1,11 +1,11 @@
 """The drafts of all rows of a step, chains or trees, as padded tensors."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from optimist_worker.core.tree import chain_parents
+from optimist_worker.core.tree import chain_parents, node_depths
 
 
 @dataclass(slots=True)
@@ -41,6 +41,8 @@ class Drafts:
     None: all rows if there are no probabilities, else none.
     """
 
+    _depths: Tensor | None = field(default=None, init=False, repr=False)
+
     @property
     def num_rows(self) -> int:
         """R."""
@@ -56,6 +58,17 @@ class Drafts:
         """Which places hold a draft rather than padding, bool `[R, K]`."""
         nodes = torch.arange(self.width, device=self.token_ids.device)
         return nodes < self.num_tokens[:, None]
+
+    @property
+    def depths(self) -> Tensor:
+        """Nodes from the top down to each node, itself included, int64 `[R, K]`; found once."""
+        if self._depths is None:
+            if self.parents is None:
+                nodes = torch.arange(1, 1 + self.width, device=self.token_ids.device)
+                self._depths = nodes.expand(self.num_rows, -1)
+            else:
+                self._depths = node_depths(self.parents)
+        return self._depths
 
     @property
     def is_tree(self) -> Tensor:

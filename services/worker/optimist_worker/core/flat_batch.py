@@ -10,7 +10,7 @@ from optimist_worker.core.fit import FittedRows
 from optimist_worker.core.kv import KVPool
 from optimist_worker.core.ragged import Ragged, lay_out
 from optimist_worker.core.slot_table import SlotTable
-from optimist_worker.core.tree import ancestor_bits, node_depths
+from optimist_worker.core.tree import ancestor_bits
 
 MOST_TREE_NODES = 64
 """Nodes of a tree: the attention mask has a bit for each."""
@@ -76,7 +76,7 @@ def build_verify_batch(
         node = node.clamp(0, drafts.width - 1)
         input_ids = torch.where(is_draft, drafts.token_ids[row, node], input_ids)
         if drafts.parents is not None:
-            depth = node_depths(drafts.parents)[row, node]
+            depth = drafts.depths[row, node]
             positions = torch.where(is_draft, rows.ends[row] - 1 + depth, places)
             ancestors = torch.where(is_draft, _ancestors(drafts.parents, drafts)[row, node], 0)
     attention = AttentionBatch(

@@ -82,6 +82,12 @@ def compact(table: SlotTable, pool: KVPool, rows: FittedRows, verdict: Verdict) 
     """
     if verdict.path is None:
         return
+    if table.reads_sizes:
+        # What was accepted of a tree is often its first nodes, which lie where they have to.
+        nodes = torch.arange(verdict.path.shape[1], device=verdict.path.device)
+        is_moved = (verdict.path != nodes) & (nodes < verdict.num_accepted[:, None])
+        if not is_moved.any():
+            return
     move_path(table, pool, rows.slots, rows.ends, verdict.path, verdict.num_accepted)
 
 

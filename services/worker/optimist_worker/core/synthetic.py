@@ -6,7 +6,7 @@ The emitted text means nothing. Of each node's children only the first may be ac
 from torch import Tensor
 
 from optimist_worker.core.noise import Stream, uniform
-from optimist_worker.core.tree import chain_parents, node_depths, sibling_ranks
+from optimist_worker.core.tree import sibling_ranks
 from optimist_worker.core.verdict import Verdict, reach_verdict
 from optimist_worker.core.verify_pass import VerifyPass
 
@@ -30,14 +30,13 @@ def verify_synthetic(verify: VerifyPass, rate: float) -> Verdict:
 
 def _draw(verify: VerifyPass, rate: float) -> Tensor:
     """Draws which nodes are accepted, bool `[R, K]`."""
-    drafts, device = verify.drafts, verify.logits.device
-    parents = drafts.parents
-    if parents is None:
-        parents = chain_parents(drafts.num_rows, drafts.width, device)
-    positions = verify.num_tokens[:, None] + node_depths(parents) - 1
+    drafts = verify.drafts
+    positions = verify.num_tokens[:, None] + drafts.depths - 1
     seeds = verify.sampling.gather(verify.slots).seed
     flat_seeds = seeds[:, None].expand_as(positions).flatten()
     flat = positions.flatten()
     chances = uniform(flat_seeds, flat, flat.new_zeros((len(flat), 1)), Stream.ACCEPTANCE)
     is_lucky = chances.view(positions.shape) < rate
-    return is_lucky if drafts.parents is None else is_lucky & (sibling_ranks(parents) == 0)
+    if drafts.parents is None:
+        return is_lucky
+    return is_lucky & (sibling_ranks(drafts.parents) == 0)

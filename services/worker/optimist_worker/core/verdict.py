@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.tree import holds_from_top, node_depths, nodes_by_depth
+from optimist_worker.core.tree import holds_from_top, nodes_by_depth
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ def reach_verdict(
     token_ids, path = drafts.token_ids, None
     last = num_accepted
     if drafts.parents is not None:
-        path = nodes_by_depth(accepted, node_depths(drafts.parents))
+        path = nodes_by_depth(accepted, drafts.depths)
         token_ids = token_ids.gather(1, path)
         last_node = path.gather(1, (num_accepted - 1).clamp(min=0)[:, None])[:, 0]
         last = torch.where(num_accepted > 0, 1 + last_node, 0)
