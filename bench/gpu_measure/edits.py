@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpu_measure.bench import Bench
 from gpu_measure.models import load, write_text
 from gpu_measure.slots import BLOCK_SIZE, Loaded, admit, checked, next_plan
-from optimist_worker.core.plan import WindowUpdate
+from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
 
 CHUNK = 12
 """Tokens of a line of the scripted texts."""
@@ -90,12 +90,14 @@ def time_text(
 def predict_text(loaded: Loaded, prediction: list[int], length: int, drafts: int) -> list[int]:
     """Generates a text with a prediction, which is taken up again behind every edit."""
     output: list[int] = []
-    is_lost = True
+    is_lost, end = True, 0
     while len(output) < length:
         at, windows = len(output), []
         agrees = prediction[max(0, at - ANCHOR) : at] == output[-ANCHOR:]
-        if prediction and is_lost and (agrees or at == 0):
-            windows, is_lost = [WindowUpdate(0, 1 + at, prediction[at:])], False
+        is_over = not is_lost and end - at < MOST_WINDOW_NODES // 2
+        if prediction and (is_over or (is_lost and (agrees or at == 0))):
+            end, is_lost = at + MOST_WINDOW_NODES, False
+            windows = [WindowUpdate(0, 1 + at, prediction[at:end])]
         width = drafts if not prediction or not is_lost else 0
         plan = next_plan(loaded, 1, width, windows=windows)
         tokens = checked(loaded.runner.execute(plan)).token_ids.tolist()

@@ -18,7 +18,7 @@ from gpu_measure.slots import (
     release_all,
 )
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.plan import Admission, Alternative, PlannedRow, WindowUpdate
+from optimist_worker.core.plan import Admission, PlannedRow, WindowUpdate
 from optimist_worker.model import load_model
 from optimist_worker.runner import Runner
 from optimist_worker.state import DeviceState, Sizes
@@ -40,7 +40,7 @@ def measure_exactness(bench: Bench) -> None:
     for graphs, runner in (("off", loaded.plain), ("on", loaded.runner)):
         for wrong in (0.0, 0.1, 1.0):
             for kind in ("chain", "tree"):
-                draft = Predictor(truth, wrong, shape.vocab_size, has_alternatives=kind == "tree")
+                draft = Predictor(truth, wrong, shape.vocab_size, is_tree=kind == "tree")
                 texts = generate_texts(loaded, runner, prompts, draft, num_tokens, 9)
                 same = sum(text == true for text, true in zip(texts, truth, strict=True))
                 what = f"texts that stay, {kind}, {wrong:.0%} wrong drafts, graphs {graphs}"
@@ -56,7 +56,7 @@ class Predictor:
     truth: list[list[int]]
     wrong: float
     vocab_size: int
-    has_alternatives: bool
+    is_tree: bool
 
     def update(self, slot: int, base: int) -> WindowUpdate:
         """Returns the window behind `base` tokens of the output."""
@@ -65,10 +65,14 @@ class Predictor:
         tokens = [
             (token + 1) % self.vocab_size if rng.random() < self.wrong else token for token in true
         ]
-        others = []
-        if self.has_alternatives and len(true) > 3:
-            others = [Alternative(1, true[1:]), Alternative(0, true[:3])]
-        return WindowUpdate(slot, base, tokens, others)
+        parents: list[int] = []
+        if self.is_tree and len(true) > 3:
+            # True branches behind the first token, wrong or not, and at the top.
+            chain, first = range(-1, len(true) - 1), len(true)
+            second = first + len(true) - 1
+            parents = [*chain, 0, *range(first, second - 1), -1, second, second + 1]
+            tokens += true[1:] + true[:3]
+        return WindowUpdate(slot, base, tokens, parents)
 
 
 def generate_texts(

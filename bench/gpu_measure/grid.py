@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from gpu_measure.bench import Bench
 from gpu_measure.models import load, write_text
 from gpu_measure.slots import (
-    ROOM,
     WARM_UP_STEPS,
     Loaded,
     NotPossibleError,
     admit,
     next_plan,
     run_steps,
+    set_windows,
 )
-from optimist_worker.core.plan import StepResult
+from optimist_worker.core.plan import MOST_WINDOW_NODES, StepResult
 
 
 def grid_of(bench: Bench) -> list[tuple[int, int, int]]:
@@ -102,10 +102,14 @@ def time_steps(
     """Times steps of one kind, two launched at a time."""
     ctx, batch, drafts = point
     runner = loaded.runner if has_graphs else loaded.plain
-    admit(loaded, runner, batch, ctx, windows=drafts > 0)
+    prompts = admit(loaded, runner, batch, ctx)
     plan = next_plan(loaded, batch, drafts)
-    run_steps(runner, plan, WARM_UP_STEPS, depth=1)
-    number = max(2, min(20, ROOM // (1 + drafts) - WARM_UP_STEPS - 1))
+    if drafts:
+        set_windows(loaded, runner, prompts, 1)
+    warmed = run_steps(runner, plan, WARM_UP_STEPS, depth=1)[-1]
+    if drafts:
+        set_windows(loaded, runner, prompts, int(warmed.lengths.min()) - ctx)
+    number = max(2, min(20, MOST_WINDOW_NODES // (1 + drafts)))
     results: list[StepResult] = []
     seconds = bench.seconds(lambda: results.extend(run_steps(runner, plan, number)))
     return Steps(

@@ -9,7 +9,14 @@ import numpy as np
 
 from gpu_measure.shape import Shape
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.plan import Admission, Plan, PlannedRow, StepResult, WindowUpdate
+from optimist_worker.core.plan import (
+    MOST_WINDOW_NODES,
+    Admission,
+    Plan,
+    PlannedRow,
+    StepResult,
+    WindowUpdate,
+)
 from optimist_worker.model import Model
 from optimist_worker.runner import Runner
 from optimist_worker.state import DeviceState
@@ -59,9 +66,7 @@ def release_all(loaded: Loaded) -> None:
     loaded.plain.release_all()
 
 
-def admit(
-    loaded: Loaded, runner: Runner, batch: int, ctx: int, *, windows: bool = False
-) -> list[list[int]]:
+def admit(loaded: Loaded, runner: Runner, batch: int, ctx: int) -> list[list[int]]:
     """Puts rows with contexts of some length into the slots, ready to go on; returns prompts.
 
     Raises:
@@ -74,7 +79,7 @@ def admit(
     release_all(loaded)
     prompts = [prompt_of(loaded, slot, ctx) for slot in range(batch)]
     num_cached = (ctx - 1) // BLOCK_SIZE
-    admissions, rows, updates = [], [], []
+    admissions, rows = [], []
     for slot, prompt in enumerate(prompts):
         # Blocks of a row do not lie one behind the other, as in a pool that is in use.
         blocks = [slot + number * batch for number in range(per_row)]
@@ -83,11 +88,18 @@ def admit(
             Admission(slot, f"r{slot}", prompt, ctx, SamplingParams(), cached_blocks=cached)
         )
         rows.append(PlannedRow(slot, ctx - num_cached * BLOCK_SIZE, 0, new))
-        if windows:
-            updates.append(WindowUpdate(slot, 0, loaded.follow(prompt[-1], ROOM)))
-    plan = plan_rows(loaded, rows, admissions=admissions, windows=updates)
+    plan = plan_rows(loaded, rows, admissions=admissions)
     checked(runner.execute(plan))
     return prompts
+
+
+def set_windows(loaded: Loaded, runner: Runner, prompts: list[list[int]], base: int) -> None:
+    """Predicts what texts go on with behind `base` tokens of their output."""
+    windows = []
+    for slot, prompt in enumerate(prompts):
+        text = loaded.follow(prompt[-1], base + MOST_WINDOW_NODES)
+        windows.append(WindowUpdate(slot, base, text[base:]))
+    checked(runner.execute(plan_rows(loaded, [], windows=windows)))
 
 
 def plan_rows(loaded: Loaded, rows: Sequence[PlannedRow], **parts: Any) -> Plan:
