@@ -79,7 +79,7 @@ def cluster_url(nodes: list[RedisServer]) -> str:
 
 def _num_masters(client: "Redis") -> int:
     """Returns how many masters a node knows to serve all slots together; 0 if not all."""
-    info = client.execute_command("CLUSTER INFO")
+    info = client.execute_command("CLUSTER INFO")  # type: ignore[no-untyped-call]
     if info["cluster_state"] != "ok" or int(info["cluster_slots_ok"]) != NUM_SLOTS:
         return 0
     return int(info["cluster_size"])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from optimist_common.errors import SetupError
 from optimist_proposer import metrics
@@ -21,6 +22,7 @@ _START_SECONDS = 5.0
 Command = tuple[str | bytes | int, ...]
 
 _FAILURES = (RedisError, RedisClusterException, OSError, TimeoutError)
+_TIMEOUTS = (RedisTimeoutError, TimeoutError)
 
 
 class RedisClient:
@@ -34,7 +36,7 @@ class RedisClient:
         except (ValueError, RedisClusterException) as error:
             raise SetupError(f"--store: {error}") from None
         self._breaker = CircuitBreaker(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
-        self._running: set[asyncio.Task[list[Any]]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
         self.failed_at = float("-inf")
         """When Redis failed last, in seconds of `time.monotonic`; it may have been emptied then."""
 
@@ -44,44 +46,39 @@ class RedisClient:
         return self._target.num_shards
 
     async def start(self) -> None:
-        """Raises SetupError if Redis cannot be reached."""
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                (answer,) = await self._execute([("GET", "optimist")])
-                if isinstance(answer, Exception):
-                    raise answer
-        except _FAILURES as error:
+        """Raises SetupError if Redis cannot be reached; a slow one is given some seconds."""
+        deadline = time.monotonic() + _START_SECONDS
+        while (error := await self._failure()) is not None:
+            if isinstance(error, _TIMEOUTS) and time.monotonic() < deadline:
+                continue
             await self.stop()
             raise SetupError(
                 f"cannot reach Redis at {without_password(self._url)}: {_one_line(error)}; "
                 "start it, or choose another --store"
-            ) from None
+            )
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
         """Runs commands, all of them even if one fails; returns their answers.
 
         A script that Redis does not know is answered with NoScriptError; for any other failure
-        StoreError is raised. What takes too long is not waited for, but runs to its end: it may be
-        the way to a new master.
+        StoreError is raised, at once while Redis is left alone. What takes too long is not waited
+        for, but runs to its end: it may be the way to a new master.
         """
-        if not self._breaker.allows(time.monotonic()):
+        if self._breaker.is_open:
             raise StoreError("Redis failed a moment ago")
         metrics.REDIS_ROUND_TRIPS.inc()
         task = asyncio.create_task(self._execute(commands))
-        self._running.add(task)
-        task.add_done_callback(self._forget)
+        self._keep(task)
         done, _ = await asyncio.wait({task}, timeout=self._seconds)
         if not done:
-            raise self._note_failure(TimeoutError(f"no answer within {self._seconds * 1000:g} ms"))
+            raise self._open_breaker(TimeoutError(f"no answer within {self._seconds * 1000:g} ms"))
         try:
             answers = task.result()
         except _FAILURES as error:
-            raise self._note_failure(error) from error
+            raise self._open_breaker(error) from error
         for answer in answers:
             if isinstance(answer, Exception) and not isinstance(answer, NoScriptError):
-                raise self._note_failure(answer) from answer
-        self._breaker.succeeded()
-        metrics.BREAKER_OPEN.set(0)
+                raise self._open_breaker(answer) from answer
         return answers
 
     async def stop(self) -> None:
@@ -104,13 +101,39 @@ class RedisClient:
             await self._target.disconnect()
         return answers
 
-    def _note_failure(self, error: Exception) -> StoreError:
+    def _open_breaker(self, error: Exception) -> StoreError:
         self.failed_at = time.monotonic()
-        self._breaker.failed(self.failed_at)
-        metrics.BREAKER_OPEN.set(1)
+        if not self._breaker.is_open:
+            self._breaker.failed()
+            metrics.BREAKER_OPEN.set(1)
+            self._keep(asyncio.create_task(self._try_again()))
         return StoreError(f"Redis: {_one_line(error)}")
 
-    def _forget(self, task: "asyncio.Task[list[Any]]") -> None:
+    async def _try_again(self) -> None:
+        """Closes the breaker when Redis answers again; nobody waits for its failures meanwhile."""
+        while self._breaker.is_open:
+            await asyncio.sleep(self._breaker.pause_seconds)
+            metrics.REDIS_ROUND_TRIPS.inc()
+            self.failed_at = time.monotonic()
+            if await self._failure() is None:
+                self._breaker.succeeded()
+                metrics.BREAKER_OPEN.set(0)
+            else:
+                self._breaker.failed()
+
+    async def _failure(self) -> Exception | None:
+        """Asks every node of Redis something; returns why one does not answer, or None."""
+        try:
+            answers = await self._execute([("GET", f"{{{n}}}") for n in range(self.num_shards)])
+        except _FAILURES as error:
+            return error
+        return next((answer for answer in answers if isinstance(answer, Exception)), None)
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
             # Whoever waited in vain has said so; without this the loop would say it again.

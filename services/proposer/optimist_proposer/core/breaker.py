@@ -2,23 +2,26 @@
 
 
 class CircuitBreaker:
-    """Open after a failure for a time that doubles with each further one; closed by a success."""
+    """Open after a failure, until a trial succeeds; the pause before one doubles each time."""
 
     def __init__(self, first_pause_seconds: float, longest_pause_seconds: float) -> None:
         self._first, self._longest = first_pause_seconds, longest_pause_seconds
         self._pause = 0.0
-        self._open_until = float("-inf")
 
-    def allows(self, now: float) -> bool:
-        """Returns whether the peer may be tried at `now`, in seconds of any steady clock."""
-        return now >= self._open_until
+    @property
+    def is_open(self) -> bool:
+        """Whether the peer is left alone."""
+        return self._pause > 0
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long to wait before the next trial; 0 while it is closed."""
+        return self._pause
 
     def succeeded(self) -> None:
         """Notes that the peer answered."""
         self._pause = 0.0
-        self._open_until = float("-inf")
 
-    def failed(self, now: float) -> None:
+    def failed(self) -> None:
         """Notes that the peer did not answer."""
         self._pause = min(max(2 * self._pause, self._first), self._longest)
-        self._open_until = now + self._pause
