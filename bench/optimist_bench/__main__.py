@@ -12,6 +12,7 @@ BENCHMARKS = {
     "edits": "optimist_bench.edits",
     "overlap": "optimist_bench.overlap",
     "predictions": "optimist_bench.predictions.command",
+    "replicas": "optimist_bench.replicas.command",
     "scheduler": "optimist_bench.scheduler",
 }
 

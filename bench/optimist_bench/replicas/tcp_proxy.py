@@ -16,6 +16,7 @@ class TcpProxy:
         self._forwards.set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> None:
         """Listens on a free port."""
@@ -34,8 +35,9 @@ class TcpProxy:
         """Closes everything."""
         if self._server is not None:
             self._server.close()
-        for task in self._tasks:
-            task.cancel()
+        self._forwards.set()
+        for end in self._ends:
+            end.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,10 +46,13 @@ class TcpProxy:
             raise RuntimeError("a connection is served by a task")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        target: asyncio.StreamWriter | None = None
+        ends = {writer}
+        self._ends.add(writer)
         try:
             await self._forwards.wait()
             source, target = await asyncio.open_connection("127.0.0.1", self._target_port)
+            ends.add(target)
+            self._ends.add(target)
             async with asyncio.TaskGroup() as ways:
                 ways.create_task(self._pass_on(reader, target))
                 ways.create_task(self._pass_on(source, writer))
@@ -55,9 +60,9 @@ class TcpProxy:
             # Who hangs up at one end is gone at the other too.
             pass
         finally:
-            for end in (writer, target):
-                if end is not None:
-                    end.close()
+            self._ends -= ends
+            for end in ends:
+                end.close()
 
     async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         while data := await source.read(_CHUNK_BYTES):
