@@ -1,20 +1,29 @@
-"""Services started one by one, with two proposers that share requests through a real Redis."""
+"""Services started one by one, with three proposers that share requests through a real Redis."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import pytest
 from openai import OpenAI
 
 from optimist_bench.replicas.redis_server import RedisServer
+from optimist_training.edits import Edit
 from tests.integration.edit import ask, edits
 from tests.stack import BUNDLED_MODEL, Service
 
 MODEL = ("--model", str(BUNDLED_MODEL))
+NUM_PROPOSERS = 3
 
 
-@pytest.fixture
-def parts(own_redis_server: RedisServer) -> Iterator[dict[str, Service]]:
+@dataclass(frozen=True)
+class Parts:
+    gateway: Service
+    proposers: list[Service]
+
+
+@pytest.fixture(params=["true", "false"], ids=["affinity", "round_robin"])
+def parts(request: pytest.FixtureRequest, own_redis_server: RedisServer) -> Iterator[Parts]:
     with ExitStack() as stack:
 
         def start(name: str, *options: str) -> Service:
@@ -23,32 +32,59 @@ def parts(own_redis_server: RedisServer) -> Iterator[dict[str, Service]]:
             return service
 
         store = ("--store", own_redis_server.url)
-        first, second = (start("proposer", *MODEL, *store) for _ in range(2))
+        proposers = [start("proposer", *MODEL, *store) for _ in range(NUM_PROPOSERS)]
         # Float64, so that every token is the same however wide a pass is.
         worker = start("worker", *MODEL, "--dtype", "float64")
-        proposers = f"{first.address},{second.address}"
-        scheduler = start("scheduler", "--worker", worker.address, "--proposers", proposers)
+        scheduler = start(
+            "scheduler",
+            *("--worker", worker.address, "--proposer-affinity", str(request.param)),
+            *("--proposers", ",".join(proposer.address for proposer in proposers)),
+        )
         gateway = start("gateway", *MODEL, "--scheduler", scheduler.address)
-        yield {"gateway": gateway, "first": first, "second": second}
+        yield Parts(gateway, proposers)
 
 
-def test_replicas_take_turns_and_may_die(
-    parts: dict[str, Service], own_redis_server: RedisServer
-) -> None:
-    url = f"http://{parts['gateway'].address}/v1"
+def test_replicas_take_turns_and_may_die(parts: Parts, own_redis_server: RedisServer) -> None:
+    url = f"http://{parts.gateway.address}/v1"
     with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        first, second, third, fourth = edits(4, seed=23)
-        for edit in (first, second):
-            plain = ask(client, edit, None)
-            predicted = ask(client, edit, edit.before)
+
+        def is_of_use(edit: Edit) -> bool:
+            """Checks that a prediction changes nothing; tells whether most of it was accepted."""
+            plain, predicted = ask(client, edit, None), ask(client, edit, edit.before)
             assert predicted.token_ids == plain.token_ids
-            assert predicted.accepted > len(plain.token_ids) / 2
+            return predicted.accepted > len(plain.token_ids) / 2
 
-        parts["first"].kill()
-        plain = ask(client, third, None)
-        predicted = ask(client, third, third.before)
-        assert predicted.token_ids == plain.token_ids
-        assert predicted.accepted > len(plain.token_ids) / 2
+        chosen = edits(8, seed=23)
+        assert is_of_use(chosen[0])
+        assert is_of_use(chosen[1])
 
+        parts.proposers[0].kill()
+        assert is_of_use(chosen[2])
+
+        # What lives in a replica goes on when Redis answers nothing, and when it is gone.
+        own_redis_server.freeze()
+        is_of_use(chosen[3])
+        own_redis_server.thaw()
         own_redis_server.kill()
-        assert ask(client, fourth, fourth.before).token_ids == ask(client, fourth, None).token_ids
+        is_of_use(chosen[4])
+
+        # It comes back empty, and is used again as soon as it is tried again.
+        own_redis_server.start()
+        assert any(is_of_use(edit) for edit in chosen[5:] * 4)
+
+
+def test_redis_that_freezes_in_the_middle_of_an_answer(
+    parts: Parts, own_redis_server: RedisServer
+) -> None:
+    edit = max(edits(20), key=lambda one: len(one.after))
+    url = f"http://{parts.gateway.address}/v1"
+    with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        plain = ask(client, edit, None)
+
+        def freeze_once(number: int) -> None:
+            if number == 2:
+                own_redis_server.freeze()
+
+        disturbed = ask(client, edit, edit.before, on_chunk=freeze_once)
+        own_redis_server.thaw()
+        assert disturbed.token_ids == plain.token_ids
