@@ -208,7 +208,9 @@ class Run:
             self._set_window(handle, base, WINDOW_TOKENS)
 
     def _set_window(self, handle: int, base: int, num_tokens: int) -> None:
-        window = Window(base, base, base, PREDICTION[base : base + num_tokens])
+        token_ids = PREDICTION[base : base + num_tokens]
+        positions = np.arange(base, base + len(token_ids), dtype=np.int32)
+        window = Window(base, token_ids, None, positions, np.empty(0, np.float32))
         self._engine.scheduler.set_window(f"request-{handle}", window)
 
 

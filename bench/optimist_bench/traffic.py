@@ -17,6 +17,8 @@ MIN_OUTPUT_TOKENS = 256
 MAX_OUTPUT_TOKENS = 1024
 WINDOW_TOKENS = 256
 """As many as a proposer sends."""
+VALUES = np.power(np.float32(0.9995), np.arange(1, WINDOW_TOKENS + 1, dtype=np.float32))
+"""What a proposer says of them."""
 FEW_WINDOW_TOKENS = 32
 """With fewer left the next window comes."""
 
@@ -45,7 +47,6 @@ class Traffic:
         positions = PROMPT_TOKENS + np.arange(MAX_OUTPUT_TOKENS)
         self._prediction = model.expected(positions).astype(np.int32)
         self._request_ids = [""] * num_requests
-        self._epochs = [0] * num_requests
         self._num_output = np.zeros(num_requests, np.int64)
         """Tokens delivered, by handle."""
         self._window_end = np.zeros(num_requests, np.int64)
@@ -62,7 +63,6 @@ class Traffic:
         shortest = 1 if is_first else MIN_OUTPUT_TOKENS
         request_id = f"request-{self._num_made}"
         self._request_ids[handle] = request_id
-        self._epochs[handle] = 0
         self._num_output[handle] = 0
         return NewRequest(
             request_id,
@@ -77,8 +77,8 @@ class Traffic:
         base = int(self._num_output[handle])
         token_ids = self._prediction[base : base + WINDOW_TOKENS]
         self._window_end[handle] = base + len(token_ids)
-        self._epochs[handle] += 1
-        window = Window(self._epochs[handle], base, base, token_ids)
+        positions = np.arange(base, base + len(token_ids), dtype=np.int32)
+        window = Window(base, token_ids, None, positions, VALUES[: len(token_ids)])
         return NewWindow(self._request_ids[handle], window)
 
     def observe(self, outputs: StepOutputs) -> list[int]:

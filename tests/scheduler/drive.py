@@ -9,7 +9,8 @@ from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.output import Ended, StepOutputs
 from optimist_scheduler.core.plan import Plan
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.window import Alternative, Window
+from optimist_scheduler.core.window import Window
+from optimist_scheduler.core.window import make_window as core_window
 from optimist_scheduler.translate import plan_message, step_result
 from tests.scheduler.fake_worker import FakeWorker
 
@@ -17,18 +18,47 @@ NOW = 0.0
 
 
 def make_window(
-    epoch: int,
     base: int,
-    prediction_offset: int,
-    token_ids: list[int],
-    alternatives: Sequence[tuple[int, int, list[int]]] = (),
+    position: int,
+    token_ids: Sequence[int],
+    branches: Sequence[tuple[int, int, Sequence[int]]] = (),
+    values: Sequence[float] = (),
 ) -> Window:
-    """Returns a window; alternatives are offsets, positions in the prediction, and tokens."""
-    others = tuple(
-        Alternative(offset, position, np.array(tokens, np.int32))
-        for offset, position, tokens in alternatives
-    )
-    return Window(epoch, base, prediction_offset, np.array(token_ids, np.int32), others)
+    """Returns a window: a chain, and what else may come in the place of tokens of it.
+
+    Args:
+        base: Output position of the first token.
+        position: Its position in the predictions; those of the others come behind; -1 for none.
+        token_ids: The chain.
+        branches: Index in the chain, position in the predictions and tokens of each branch. Nodes
+            of the same depth come in this order, behind those of the chain.
+        values: Chances of the nodes.
+    """
+    nodes = [(token, place - 1, position + place) for place, token in enumerate(token_ids)]
+    for index, first, tokens in branches:
+        parent = index - 1
+        for place, token in enumerate(tokens):
+            same = [each for each, node in enumerate(nodes) if node[:2] == (token, parent)]
+            if not same:
+                nodes.append((token, parent, first + place))
+            parent = same[0] if same else len(nodes) - 1
+    depths = list[int]()
+    for _, parent, _ in nodes:
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    order = sorted(range(len(nodes)), key=depths.__getitem__)
+    places = {-1: -1} | {node: place for place, node in enumerate(order)}
+    nodes = [(nodes[each][0], places[nodes[each][1]], nodes[each][2]) for each in order]
+    if position < 0:
+        nodes = [(token, parent, -1) for token, parent, _ in nodes]
+    return window_of(base, nodes, values)
+
+
+def window_of(
+    base: int, nodes: Sequence[tuple[int, int, int]], values: Sequence[float] = ()
+) -> Window:
+    """Returns a window of nodes, each with its token, parent, and position in the predictions."""
+    tokens, parents, positions = (np.array([node[i] for node in nodes], np.int32) for i in range(3))
+    return core_window(base, tokens, parents, positions, np.array(values, np.float32))
 
 
 def config(**values: Any) -> EngineConfig:

@@ -11,7 +11,7 @@ from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist.scheduler.v1 import scheduler_pb2_grpc
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.channel import open_channel
-from optimist_common.columns import from_bytes
+from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.server import GrpcServer
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine import Engine
@@ -163,8 +163,9 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         response.windows.add(
             request_id=request_id,
             base=base,
-            prediction_offset=base,
-            token_ids=b"".join(token.to_bytes(4, "little") for token in tokens),
+            token_ids=to_bytes(tokens),
+            prediction_positions=to_bytes(range(base, base + len(tokens))),
+            values=floats_to_bytes([0.99**place for place in range(1, len(tokens) + 1)]),
         )
 
 

@@ -43,22 +43,19 @@ class Row:
     num_computed: int = 0
     blocks: list[int] = field(default_factory=list)
     window_base: int = 0
-    window: list[int] = field(default_factory=list)
-    alternatives: list[list[int]] = field(default_factory=list)
-    """Whole continuations from the window's base on, most likely first."""
+    window: list[tuple[int, ...]] = field(default_factory=list)
+    """Nodes of its window, each as the path of tokens that leads to it from its base on."""
     ended: bool = False
     """Whether it said a stop token or is as long as it may be: it emits nothing any more."""
 
-    def paths(self) -> list[list[int]]:
-        """Returns what may come next, most likely first; an alternative may become the window."""
+    def nodes(self) -> list[tuple[int, ...]]:
+        """Returns the window's nodes behind the output, each as the path from there."""
         output = self.token_ids[self.num_prompt_tokens :]
-        since = output[self.window_base :]
+        since = tuple(output[self.window_base :])
         if len(output) < self.window_base:
             return []
-        agree = [path for path in [self.window, *self.alternatives] if path[: len(since)] == since]
-        if self.window not in agree:
-            self.window, self.alternatives, agree = (agree or [[]])[0], [], agree[:1]
-        return [path[len(since) :] for path in agree if len(path) > len(since)]
+        size = len(since)
+        return [path[size:] for path in self.window if path[:size] == since and len(path) > size]
 
     def extend(self, token_ids: list[int]) -> None:
         for token_id in token_ids:
@@ -105,6 +102,8 @@ class FakeWorker:
             self.description.drafter = drafter.source.value  # type: ignore[assignment]
             self.description.max_drafter_tokens = drafter.max_tokens
             self.description.max_drafter_depth = drafter.max_depth
+        self.drafted: list[tuple[str, tuple[int, ...], list[tuple[int, ...]]]] = []
+        """Request, its output and the nodes behind of each look at a window."""
         self.draft_sources: set[int] = set()
         """Where drafts have come from."""
         self.admitted: list[str] = []
@@ -132,12 +131,14 @@ class FakeWorker:
             self._admit(admission)
         for window in plan.windows:
             row = self.rows[window.slot]
-            row.window_base, row.window = window.base, from_bytes(window.token_ids).tolist()
-            row.alternatives = [
-                row.window[: other.offset] + from_bytes(other.token_ids).tolist()
-                for other in window.alternatives
-            ]
-            row.paths()
+            tokens = from_bytes(window.token_ids).tolist()
+            parents = from_bytes(window.parents).tolist() or range(-1, len(tokens) - 1)
+            paths: list[tuple[int, ...]] = []
+            for token, parent in zip(tokens, parents, strict=True):
+                assert parent < len(paths)
+                paths.append((*(paths[parent] if parent >= 0 else ()), token))
+            assert len(set(paths)) == len(paths)
+            row.window_base, row.window = window.base, paths
         self._append_blocks(plan)
         return self._run_rows(plan, from_bytes(plan.num_known_tokens).tolist())
 
@@ -290,16 +291,18 @@ class FakeWorker:
 
     def _draft(self, row: Row, most: int) -> tuple[DraftSource, set[tuple[int, ...]]]:
         """Returns the source and the nodes, each as the path that leads to it."""
-        source, paths = DraftSource.PREDICTION, row.paths()
-        if not paths and self._drafter is not None:
+        source, nodes = DraftSource.PREDICTION, row.nodes()
+        if not nodes and self._drafter is not None:
             source, paths = self._drafter.source, self._guess(row.token_ids, self._drafter)
             most = min(most, self._drafter.max_tokens)
-        longest = max(map(len, paths), default=0)
-        nodes = dict.fromkeys(
-            tuple(path[: depth + 1]) for depth in range(longest) for path in paths
-        )
-        chosen = set(list(nodes)[:most])
-        return (source, chosen) if chosen else (DraftSource.TARGET, chosen)
+            longest = max(map(len, paths), default=0)
+            every = [tuple(path[: depth + 1]) for depth in range(longest) for path in paths]
+            nodes = list(dict.fromkeys(every))
+        chosen = nodes[:most]
+        if source == DraftSource.PREDICTION:
+            output = tuple(row.token_ids[row.num_prompt_tokens :])
+            self.drafted.append((row.request_id, output, chosen))
+        return (source, set(chosen)) if chosen else (DraftSource.TARGET, set())
 
     def _guess(self, token_ids: list[int], drafter: Drafter) -> list[list[int]]:
         """Returns the branches of a tree; the first ones are mostly what the model will say."""

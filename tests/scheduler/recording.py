@@ -43,7 +43,6 @@ class Recording:
         self._worker = fake_worker(self._config)
         self._now = 0.5
         self._news: dict[str, NewRequest] = {}
-        self._num_epochs = 0
         self._num_output: dict[str, int] = {}
         """Tokens of the requests that go on."""
         self._plans: list[Any] = []
@@ -98,13 +97,14 @@ class Recording:
         predicted = self._news[request_id].predicted_token_ids if request_id in self._news else []
         base = self._num_output.get(request_id, self._random.randrange(12))
         tokens = predicted[base : base + self._random.randrange(10)]
-        self._num_epochs += 1
         others = []
         if len(tokens) > 2 and self._random.random() < 0.5:
             # The window is wrong at its second token, the alternative right.
             others = [(1, base + 1, tokens[1:])]
             tokens = [tokens[0], (tokens[1] + 1) % VOCAB_SIZE, *tokens[2:]]
-        window = make_window(self._num_epochs, base, base, tokens, others)
+        num_nodes = len(tokens) + sum(len(other) for _, _, other in others)
+        values = [0.9**node for node in range(num_nodes)] if len(tokens) % 2 else []
+        window = make_window(base, base, tokens, others, values)
         self.scheduler.set_window(request_id, window)
 
     def abort(self) -> None:

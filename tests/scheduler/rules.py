@@ -2,8 +2,9 @@
 
 from types import ModuleType
 
-from optimist_scheduler.core import admission, apply, deliver, repair, rows, settle, state
+from optimist_scheduler.core import admission, apply, deliver, repair, rows, settle, state, verified
 from optimist_scheduler.core.account import DraftAccounts
+from optimist_scheduler.core.requests import RequestTable
 
 State = state.SchedulerState
 
@@ -164,6 +165,25 @@ COMMANDS: dict[str, Rule] = {
         "num_free - num_taken - num_new - num_running",
         "1",
     ),
+    # Windows.
+    "the window of now is that of a plan in flight": (
+        verified,
+        "record_drafts",
+        "placed.numbers[slots] != new.window_numbers",
+        "slots < 0",
+    ),
+    "trees stay where they are": (
+        deliver,
+        "follow_windows",
+        "_move_trees(state, new, num_agreed < inside)",
+        "None",
+    ),
+    "the worker keeps a window when a newer one has died unsent": (
+        RequestTable,
+        "move_tree",
+        "left or NO_WINDOW",
+        "left",
+    ),
     # Decisions made ahead.
     "versions are not checked": (
         repair,
@@ -243,8 +263,14 @@ SOURCES: dict[str, Rule] = {
     "all drafts are predictions in the account": (
         DraftAccounts,
         "_count",
-        "cells = slots * np.int32(NUM_SOURCES) + sources",
-        "cells = slots * np.int32(NUM_SOURCES) + 1",
+        "slots * np.int32(NUM_SOURCES) + sources",
+        "slots * np.int32(NUM_SOURCES) + 1",
+    ),
+    "all drafts of windows are predictions": (
+        DraftAccounts,
+        "_count_kept",
+        "positions >= 0",
+        "positions >= -1",
     ),
     "accounts begin anew with each slot": (
         DraftAccounts,

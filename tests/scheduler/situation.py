@@ -9,6 +9,7 @@ from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.requests import RequestTable
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.core.window import MAX_NODES
 from optimist_scheduler.translate import plan_message, step_result
 from tests.scheduler.drive import NOW, Collected, config, fake_worker, make_window
 from tests.scheduler.fake_worker import expected_output
@@ -34,7 +35,8 @@ class Situation:
         self.step_ns: Callable[[int], int] | None = None
         """What a pass takes by its tokens, if not what the worker says."""
         self._news: dict[int, NewRequest] = {}
-        self._epoch = 0
+        self._window_ends: dict[int, int] = {}
+        """Where windows end that did not hold all of a prediction."""
 
     @property
     def table(self) -> RequestTable:
@@ -69,8 +71,8 @@ class Situation:
         window = tokens[base:]
         if wrong_at is not None:
             window[wrong_at] = (window[wrong_at] + 1) % self.config.vocab_size
-        self._epoch += 1
-        assert self.scheduler.set_window(f"r{handle}", make_window(self._epoch, base, base, window))
+        self._window_ends[handle] = base + MAX_NODES
+        assert self.scheduler.set_window(f"r{handle}", make_window(base, base, window[:MAX_NODES]))
 
     def text(self, handle: int) -> list[int]:
         return self.got.tokens.get(handle, [])
@@ -146,6 +148,10 @@ class Situation:
 
     def _take(self, outputs: StepOutputs) -> StepOutputs:
         self.got.take(outputs)
+        for handle, end in self._window_ends.items():
+            is_over = handle in self.got.ended or end >= len(self._news[handle].predicted_token_ids)
+            if not is_over and end - len(self.text(handle)) < MAX_NODES // 2:
+                self.propose(handle)
         self.scheduler.check_integrity()
         return outputs
 

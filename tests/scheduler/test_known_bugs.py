@@ -12,6 +12,7 @@ import pytest
 from optimist_scheduler.core.output import FinishReason
 from optimist_scheduler.core.requests import SlotStatus
 from optimist_scheduler.core.scheduler import PauseMode
+from optimist_scheduler.proposers import WindowWaits
 from optimist_scheduler.translate import stats_message
 from tests.scheduler.drive import NOW, make_window, rows
 from tests.scheduler.situation import Situation, run_plan
@@ -77,7 +78,7 @@ def test_k_changed_between_schedule_and_output(depth: int) -> None:
     expected = situation.add_predicted(0, [1, 2], 30)
     situation.fill()
     # What is taken back is what was planned, whatever the window and the width are by now.
-    situation.scheduler.set_window("r0", make_window(9, 0, 0, expected[:1]))
+    situation.scheduler.set_window("r0", make_window(0, 0, expected[:1]))
     situation.table.draft_width[0] = 2
     while situation.sent:
         situation.answer()
@@ -243,10 +244,10 @@ def test_reading_statistics_invalidates_nothing(depth: int) -> None:
     for _ in range(4):
         situation.fill()
         situation.scheduler.prepare()
-        stats_message(situation.scheduler)
+        stats_message(situation.scheduler, WindowWaits())
         situation.scheduler.find_unaligned()
         situation.answer()
-        stats_message(situation.scheduler)
+        stats_message(situation.scheduler, WindowWaits())
     stats = situation.scheduler.stats
     assert stats.num_prescheduled == 4
     assert (stats.num_preschedule_hits, stats.num_recomputed_rows) == (3, 0)

@@ -9,6 +9,7 @@ from optimist_scheduler.core.output import FinishReason
 from optimist_scheduler.core.requests import RequestTable
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.core.stats import SchedulerStats
+from optimist_scheduler.proposers import WindowWaits
 from optimist_scheduler.translate import stats_message
 from tests.scheduler.drive import NOW
 from tests.scheduler.situation import Situation
@@ -92,7 +93,12 @@ def test_preparing_twice_keeps_the_first() -> None:
 
 def columns(table: RequestTable) -> np.ndarray:
     names = [name for name in RequestTable.__annotations__ if hasattr(table, name)]
-    parts = [getattr(table, name) for name in names] + [table.token_ids, table.expected]
+    parts = [getattr(table, name) for name in names] + [
+        table.token_ids,
+        table.placed.expected,
+        table.placed.positions,
+        table.placed.numbers,
+    ]
     return np.concatenate([part.ravel() for part in parts])
 
 
@@ -123,7 +129,7 @@ def test_neither_preparing_nor_reading_changes_the_state(depth: int) -> None:
     before = state(situation.scheduler)
     prepared(situation)
     assert state(situation.scheduler) == before
-    stats_message(situation.scheduler)
+    stats_message(situation.scheduler, WindowWaits())
     situation.scheduler.find_unaligned()
     situation.scheduler.compute_schedule()
     situation.scheduler.check_integrity()

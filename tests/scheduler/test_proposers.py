@@ -150,7 +150,7 @@ async def test_several_proposers_take_turns_and_fill_each_others_gaps(
     async with (
         serve_proposer(proposer) as one,
         serve_proposer(second) as two,
-        serve_scheduler(worker_port, [one, two]) as (_, stub),
+        serve_scheduler(worker_port, [one, two], proposer_affinity=False) as (_, stub),
     ):
         client = await ask(stub, add(1, PROMPT, max_tokens=40, predicted=truth(PROMPT, 40)))
     assert client.tokens[1] == truth(PROMPT, 40)

@@ -1,10 +1,13 @@
 """The scheduler against a worker that checks every plan: random commands, sizes and depths."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,8 +26,9 @@ from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.requests import SlotStatus
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.core.window import Window, WindowError
 from optimist_scheduler.translate import plan_message, step_result
-from tests.scheduler.drive import fake_worker, make_window, rows
+from tests.scheduler.drive import fake_worker, make_window, rows, window_of
 from tests.scheduler.fake_worker import expected_output
 
 VOCAB_SIZE = 7
@@ -37,6 +41,17 @@ DRAFTERS = [
     Drafter(DraftSource.EAGLE, 5, 3),
 ]
 
+FAULTS: dict[str, Callable[[int], Window]] = {
+    "token": lambda base: window_of(base, [(VOCAB_SIZE, -1, -1)]),
+    "position": lambda base: window_of(base, [(1, -1, 99)]),
+    "parent": lambda base: window_of(base, [(1, -1, -1), (2, 1, -1)]),
+    "twice": lambda base: window_of(base, [(1, -1, -1), (1, -1, -1)]),
+    "rising": lambda base: window_of(base, [(1, -1, -1), (1, 0, -1)], [0.5, 0.6]),
+    "no chance": lambda base: window_of(base, [(1, -1, -1)], [1.5]),
+    "no number": lambda base: window_of(base, [(1, -1, -1), (1, 0, -1)], [1.0, float("nan")]),
+    "values": lambda base: window_of(base, [(1, -1, -1), (1, 0, -1)], [0.5]),
+    "size": lambda base: window_of(base, [(1, node - 1, -1) for node in range(257)]),
+}
 CONFIGS = st.fixed_dictionaries(
     {
         "block_size": st.integers(1, 5),
@@ -60,6 +75,12 @@ DEPTHS = st.one_of(
 )
 
 
+Path = tuple[int, ...]
+"""Tokens from the begin of an output."""
+Drafted = dict[str, dict[Path, int]]
+"""Position in the prediction of what was drafted of windows, by request."""
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(values=CONFIGS, depth=DEPTHS, is_eager=st.booleans())
     def begin(self, values: dict[str, Any], depth: dict[str, int], is_eager: bool) -> None:
@@ -75,12 +96,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler, self.worker = Scheduler(self.config), fake_worker(self.config)
         self.now = 0.0
         self.sent: list[Plan] = []
-        self.results: list[StepResult] = []
+        self.results: list[tuple[StepResult, Drafted]] = []
         self.settled: list[StepResult] = []
         self.news: dict[str, NewRequest] = {}
         self.live: dict[str, list[int]] = {}
         self.sources: dict[str, Counter[int]] = {}
-        self.epochs = 0
+        self.bases: dict[str, int] = {}
+        """Base of the last window that was taken."""
+        self.windows: dict[str, dict[Path, int]] = {}
+        """Position in the prediction of each node of that window, by all output up to it."""
+        self.in_force: dict[int, dict[str, dict[Path, int]]] = {}
+        """The same when each plan was made."""
+        self.marks: dict[str, dict[int, bool]] = {}
+        """Whether each position that was drafted was kept."""
 
     # Commands.
 
@@ -117,6 +145,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         self.news[new.request_id], self.live[new.request_id] = new, []
         self.sources[new.request_id] = Counter()
+        self.bases[new.request_id], self.windows[new.request_id] = -1, {}
+        self.marks[new.request_id] = {}
         if self.is_eager:
             self.propose(new.request_id)
 
@@ -132,36 +162,66 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.live)
     @rule(
         data=st.data(),
-        length=st.integers(0, 12),
-        wrong_at=st.integers(0, 20),
-        num_alternatives=st.integers(0, 3),
+        num_nodes=st.integers(0, 14),
+        is_chain=st.booleans(),
+        has_values=st.booleans(),
+        seed=st.integers(0, 2**16),
     )
-    def set_window(self, data: Any, length: int, wrong_at: int, num_alternatives: int) -> None:
+    def set_window(
+        self, data: Any, num_nodes: int, is_chain: bool, has_values: bool, seed: int
+    ) -> None:
+        """A tree, along what the model says or not, with any positions and values."""
         request_id = self.draw_live(data)
         new, output = self.news[request_id], self.live[request_id]
-        base = data.draw(st.integers(0, len(output)))
-        truth = self.truth(new)[base : base + length]
-        tokens = list(truth)
-        alternatives: list[tuple[int, int, list[int]]] = []
-        if wrong_at < len(tokens):
-            tokens[wrong_at] = (tokens[wrong_at] + 1) % VOCAB_SIZE
-            # One that is wrong at once, one that is right, and one that is wrong at its end.
-            for shift in (2, 0, 0)[:num_alternatives]:
-                other = [(token + shift) % VOCAB_SIZE for token in truth[wrong_at:]]
-                other[-1] = (other[-1] + len(alternatives) // 2) % VOCAB_SIZE
-                if other[0] != tokens[wrong_at]:
-                    alternatives.append((wrong_at, base + wrong_at, other))
-        self.epochs += 1
-        window = make_window(self.epochs, base, base, tokens, alternatives)
+        base = data.draw(st.integers(0, len(output) + 1))
+        random, truth = Random(seed), self.truth(new)
+        most = len(new.predicted_token_ids)
+        nodes: list[tuple[int, int, int]] = []
+        paths: list[Path] = []
+        for _ in range(num_nodes):
+            last = len(paths) - 1
+            parent = last if is_chain else random.randrange(max(-1, last - 2), last + 1)
+            before = paths[parent] if parent >= 0 else ()
+            place = base + len(before)
+            is_right = random.random() < 0.7 and place < len(truth)
+            token = truth[place] if is_right else random.randrange(VOCAB_SIZE)
+            if (*before, token) in paths:
+                continue
+            paths.append((*before, token))
+            nodes.append((token, parent, random.randrange(-1, most)))
+        values = sorted((random.random() for _ in nodes), reverse=True) if has_values else []
+        window = window_of(base, nodes, values)
+        since = tuple(output[base:])
+        is_late = base > len(output) or (len(since) > 0 and since not in paths)
         taken = self.scheduler.set_window(request_id, window)
-        assert taken == (base + len(tokens) <= len(new.predicted_token_ids) or not tokens)
+        assert taken == (base >= self.bases[request_id] and not is_late)
+        if taken:
+            start = tuple(output[:base])
+            self.bases[request_id] = base
+            positions = [position for _, _, position in nodes]
+            self.windows[request_id] = {
+                start + path: position for path, position in zip(paths, positions, strict=True)
+            }
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), fault=st.sampled_from(sorted(FAULTS)))
+    def set_bad_window(self, data: Any, fault: str) -> None:
+        request_id = self.draw_live(data)
+        base = max(self.bases[request_id], 0)
+        with pytest.raises(WindowError):
+            self.scheduler.set_window(request_id, FAULTS[fault](base))
 
     def propose(self, request_id: str) -> None:
         """Sets a right window, as a proposer that keeps up would."""
-        base = len(self.live[request_id])
+        output = self.live[request_id]
+        base = len(output)
         tokens = self.news[request_id].predicted_token_ids[base : base + 12]
-        self.epochs += 1
-        assert self.scheduler.set_window(request_id, make_window(self.epochs, base, base, tokens))
+        values = [0.9**place for place in range(len(tokens))]
+        assert self.scheduler.set_window(request_id, make_window(base, base, tokens, (), values))
+        self.bases[request_id] = base
+        self.windows[request_id] = {
+            (*output, *tokens[: place + 1]): base + place for place in range(len(tokens))
+        }
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), chance=st.integers(0, 3))
@@ -232,25 +292,36 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         assert len(self.sent) + len(self.results) <= self.config.plan_depth * 4
         self.sent.append(plan)
+        self.in_force[plan.sequence] = dict(self.windows)
 
     # The worker.
 
     @precondition(lambda self: self.sent)
     @rule()
     def execute(self) -> None:
-        self.results.append(step_result(self.worker.execute(plan_message(self.sent.pop(0)))))
+        self.run_worker(lambda: self.worker.execute(plan_message(self.sent.pop(0))))
 
     @precondition(lambda self: not self.sent and self.worker.can_repeat)
     @rule()
     def repeat(self) -> None:
-        self.results.append(step_result(self.worker.repeat()))
+        self.run_worker(self.worker.repeat)
+
+    def run_worker(self, run: Callable[[], Any]) -> None:
+        """Lets the worker run a plan; notes what it drafted of windows, which it must have."""
+        self.worker.drafted.clear()
+        result = step_result(run())
+        drafted: Drafted = {}
+        for request_id, output, paths in self.worker.drafted:
+            windows = self.in_force[result.sequence][request_id] if paths else {}
+            drafted[request_id] = {output + path: windows[output + path] for path in paths}
+        self.results.append((result, drafted))
 
     @precondition(lambda self: self.results)
     @rule()
     def receive(self) -> None:
-        result = self.results.pop(0)
+        result, drafted = self.results.pop(0)
         self.settled.append(result)
-        self.take(self.scheduler.settle(result))
+        self.take(self.scheduler.settle(result), drafted)
 
     @precondition(lambda self: self.settled)
     @rule(data=st.data())
@@ -276,26 +347,45 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # What must hold.
 
-    def take(self, outputs: StepOutputs) -> None:
+    def take(self, outputs: StepOutputs, drafted: Drafted) -> None:
         assert set(outputs.owners.tolist()) <= {3}
-        for handle, tokens in rows(outputs).items():
-            request_id = f"r{handle}"
-            self.live[request_id] += tokens
-            self.sources[request_id][DraftSource.TARGET] += len(tokens)
-            truth = self.truth(self.news[request_id])
-            assert self.live[request_id] == truth[: len(self.live[request_id])]
-        assert (outputs.num_accepted_tokens <= outputs.num_tokens).all()
         columns = outputs.handles, outputs.draft_sources, outputs.num_accepted_tokens
         for handle, source, accepted in zip(*(each.tolist() for each in columns), strict=True):
-            self.sources[f"r{handle}"].update({source: accepted, DraftSource.TARGET: -accepted})
+            request_id = f"r{handle}"
+            tokens = rows(outputs)[handle]
+            assert accepted <= len(tokens)
+            self.sources[request_id][DraftSource.TARGET] += len(tokens) - accepted
+            if source == DraftSource.PREDICTION:
+                self.account(request_id, tokens[:accepted], drafted[request_id])
+            else:
+                self.sources[request_id][source] += accepted
+            self.live[request_id] += tokens
+            truth = self.truth(self.news[request_id])
+            assert self.live[request_id] == truth[: len(self.live[request_id])]
         for ended in outputs.ended:
             self.check_end(ended.request_id, ended.finished)
+
+    def account(self, request_id: str, kept: list[int], drafted: dict[Path, int]) -> None:
+        """Notes the drafts of a window, of which so many tokens were kept."""
+        output = tuple(self.live[request_id])
+        paths = [(*output, *kept[: length + 1]) for length in range(len(kept))]
+        for path, position in drafted.items():
+            marks = self.marks[request_id]
+            if position >= 0:
+                marks[position] = marks.get(position, False) or path in paths
+        for path in paths:
+            is_predicted = drafted[path] >= 0
+            self.sources[request_id][
+                DraftSource.PREDICTION if is_predicted else DraftSource.NGRAM
+            ] += 1
 
     def check_end(self, request_id: str, finished: Any) -> None:
         new, tokens = self.news[request_id], self.live.pop(request_id)
         sources = self.sources[request_id]
         assert list(finished.num_tokens_by_source) == [sources[source] for source in DraftSource]
         assert finished.accepted_prediction_tokens == sources[DraftSource.PREDICTION]
+        marks = self.marks[request_id]
+        assert finished.rejected_prediction_tokens == list(marks.values()).count(False)
         if finished.reason is FinishReason.ERROR:
             assert request_id in self.worker.failing
             return

@@ -24,7 +24,6 @@ from optimist_scheduler.core.drafter import Drafter
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.core.window import Alternative, Window
 from optimist_scheduler.journal import Journal
 from optimist_scheduler.journal_line import (
     find_difference,
@@ -38,6 +37,7 @@ from optimist_scheduler.journal_line import (
 )
 from optimist_scheduler.recorded_scheduler import RecordedScheduler
 from optimist_scheduler.replay import Report, main, replay
+from tests.scheduler.drive import window_of
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_worker
 from tests.scheduler.fake_worker import FakeWorker
 from tests.scheduler.recording import Recording
@@ -277,10 +277,10 @@ def test_a_log_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> No
         (b'{"call": "prepare", "out": null}\n', "configuration"),
         (b'{"format": 99, "config": {}, "costs": []}\n', "the format is 99"),
         (
-            b'{"format": 2, "config": {}, "costs": [], "drafter_us": []}\n',
+            b'{"format": 3, "config": {}, "costs": [], "drafter_us": []}\n',
             "line 1: .*vocab_size",
         ),
-        (b'{"format": 2}\n', "line 1: KeyError"),
+        (b'{"format": 3}\n', "line 1: KeyError"),
     ],
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -328,6 +328,7 @@ def test_arguments_survive_the_log() -> None:
         [1, 2],
         3,
         predicted_token_ids=[4],
+        num_predicted_tokens=[1],
         stop_token_ids=[5, 6],
         min_tokens=1,
         sampling=SamplingParams(
@@ -342,13 +343,17 @@ def test_arguments_survive_the_log() -> None:
     defaults = NewRequest("", [], 0)
     assert all(getattr(new, each.name) != getattr(defaults, each.name) for each in fields(new))
     assert read_request(json.loads(write_line(write_request(new)))) == new
-    others = (Alternative(1, 7, np.array([6, 8], np.int32)),)
-    window = Window(1, 2, 3, np.array([4, 5], np.int32), others)
+    nodes = [(4, -1, 3), (5, 0, -1), (6, 0, 7)]
+    window = window_of(2, nodes, [0.75, 0.5, 0.25])
     again = read_window(json.loads(write_line(write_window(window))))
-    assert (again.epoch, again.base, again.prediction_offset) == (1, 2, 3)
-    assert again.token_ids.tolist() == [4, 5]
-    (other,) = again.alternatives
-    assert (other.offset, other.prediction_offset, other.token_ids.tolist()) == (1, 7, [6, 8])
+    assert again.base == 2
+    assert again.token_ids.tolist() == [4, 5, 6]
+    assert again.parents is not None
+    assert again.parents.tolist() == [-1, 0, 0]
+    assert again.prediction_positions.tolist() == [3, -1, 7]
+    assert again.values.tolist() == [0.75, 0.5, 0.25]
+    chain = read_window(json.loads(write_line(write_window(window_of(0, nodes[:2])))))
+    assert (chain.parents, chain.has_values) == (None, False)
     a, b, c, d, e, f, g = [np.array([number], np.int32) for number in range(7)]
     result = StepResult(7, a, b, c, d, e, f, g, {3: "bad"}, 1, 2, 3, 4, 5)
     got = read_result(json.loads(write_line(write_result(result))))

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from optimist_scheduler.core import ahead, branches, check, deliver, rows, settle
+from optimist_scheduler.core import ahead, check, deliver, requests, rows, settle, verified
 from tests.scheduler import (
-    test_alternatives,
     test_drafter_rows,
     test_known_bugs_of_ends,
     test_pipeline,
@@ -25,6 +24,7 @@ from tests.scheduler import (
     test_prescheduling,
     test_scheduler,
     test_shares,
+    test_trees,
 )
 from tests.scheduler.rules import COMMANDS, LEASES, PREFIXES, SOURCES, Rule, State
 from tests.scheduler.test_random_commands import SchedulerMachine
@@ -143,7 +143,7 @@ NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
         (
             rows,
             "_share_budget",
-            "np.where(rows.window_end > assumed, drafts, from_drafter)",
+            "np.where(has_window, drafts, from_drafter)",
             "from_drafter",
         ),
         lambda: test_drafter_rows.test_a_window_goes_before_the_drafter_and_both_draft(),
@@ -152,7 +152,7 @@ NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
         (
             rows,
             "_share_budget",
-            "np.where(rows.window_end > assumed, drafts, from_drafter)",
+            "np.where(has_window, drafts, from_drafter)",
             "drafts",
         ),
         lambda: test_drafter_rows.test_a_row_without_a_window_drafts_with_the_drafter(
@@ -175,8 +175,8 @@ NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
     "the drafter's rows teach about windows": (
         (
             deliver,
-            "follow_windows",
-            "has_window &= new.draft_sources <= DraftSource.PREDICTION",
+            "_learn_windows",
+            "has_window = has_window & (new.draft_sources <= DraftSource.PREDICTION)",
             "pass",
         ),
         lambda: test_drafter_rows.test_a_window_that_came_meanwhile_learns_nothing_of_the_drafter(),
@@ -200,17 +200,17 @@ NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
         (check, "check_result", "_check_sources(config.drafter, result)", "pass"),
         lambda: test_drafter_rows.test_without_a_drafter_nothing_else_may_draft(),
     ),
-    "an alternative never becomes the window": (
-        (deliver, "follow_windows", "table.place_window(slot)", "pass"),
-        lambda: test_alternatives.test_an_alternative_that_agrees_becomes_the_window(3, 1),
+    "a tree that the output leaves for another branch is dead": (
+        (requests.RequestTable, "move_tree", "left, length)", "None, length)"),
+        lambda: test_trees.test_an_alternative_that_agrees_becomes_the_window(3, 1),
     ),
-    "what an alternative keeps is the window's": (
-        (deliver, "keep", "if branches:", "if False:"),
-        lambda: test_alternatives.test_kept_positions_are_those_of_the_alternative(),
+    "what is kept of a tree is the likeliest path's": (
+        (verified, "record_drafts", "is_walked |= placed.is_tree[slots]", "pass"),
+        lambda: test_trees.test_kept_positions_are_those_of_the_alternative(),
     ),
-    "all that leads to an alternative is the alternative's": (
-        (branches, "_find_pieces", "max(followed.base - place, 0)", "0"),
-        lambda: test_alternatives.test_kept_positions_are_those_of_the_alternative(),
+    "what is drafted of a tree is kept": (
+        (verified, "_walk", "is_kept[inside] = True", "is_kept[:] = True"),
+        lambda: test_trees.test_kept_positions_are_those_of_the_alternative(),
     ),
 }
 

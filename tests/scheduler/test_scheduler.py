@@ -1,12 +1,14 @@
 """What the scheduler does in one situation after another."""
 
+from dataclasses import replace
+
 import pytest
 
 from optimist_scheduler.core.deliver import find_stop
 from optimist_scheduler.core.output import FinishReason, RejectionError
 from optimist_scheduler.core.validate import NewRequest, build_request
-from optimist_scheduler.core.window import Window
-from tests.scheduler.drive import config, make_window, rows
+from optimist_scheduler.core.window import Window, WindowError
+from tests.scheduler.drive import config, make_window, rows, window_of
 from tests.scheduler.fake_worker import expected_output
 from tests.scheduler.situation import Situation
 
@@ -62,11 +64,11 @@ def test_drafts_stop_where_the_window_or_the_request_ends() -> None:
     situation = Situation()
     expected = situation.add_predicted(0, [1, 2], 7)
     scheduler = situation.scheduler
-    assert scheduler.set_window("r0", make_window(2, 0, 0, expected[:3]))
+    assert scheduler.set_window("r0", make_window(0, 0, expected[:3]))
     assert situation.send().num_draft_tokens.tolist() == [3]
     assert situation.answer().num_accepted_tokens.tolist() == [3]
     assert scheduler.find_unaligned() == ["r0"]
-    assert scheduler.set_window("r0", make_window(3, 4, 4, expected[4:]))
+    assert scheduler.set_window("r0", make_window(4, 4, expected[4:]))
     assert scheduler.find_unaligned() == []
     assert situation.send().num_draft_tokens.tolist() == [2]
     outputs = situation.answer()
@@ -82,9 +84,9 @@ def test_a_position_that_is_rejected_twice_counts_once() -> None:
     situation = Situation()
     expected = situation.add(0, [1, 2], 4, predicted_token_ids=[0, 0])
     assert 0 not in expected
-    situation.scheduler.set_window("r0", make_window(0, 0, 0, [0, 0]))
+    situation.scheduler.set_window("r0", make_window(0, 0, [0, 0]))
     situation.step()
-    situation.scheduler.set_window("r0", make_window(1, 1, 0, [0, 0]))
+    assert situation.scheduler.set_window("r0", make_window(1, 0, [0, 0]))
     situation.step()
     situation.finish()
     finished = situation.finished(0)
@@ -141,25 +143,50 @@ def test_a_window_is_sent_once_and_again_after_readmission() -> None:
 
 
 @pytest.mark.parametrize(
-    "window",
+    ("window", "field"),
     [
-        make_window(4, 0, 0, [1]),
-        make_window(5, -1, 0, [1]),
-        make_window(5, 0, -1, [1]),
-        make_window(5, 0, 2, [1, 1]),
-        make_window(5, 0, 0, [50]),
-        make_window(5, 0, 0, [-1]),
+        (make_window(-1, 0, [1]), "base"),
+        (make_window(0, 2, [1, 1]), "prediction_positions"),
+        (window_of(0, [(1, -1, -2)]), "prediction_positions"),
+        (make_window(0, 0, [50]), "token_ids"),
+        (make_window(0, 0, [-1]), "token_ids"),
+        (make_window(0, 0, [1], (), [1.1]), "values"),
+        (make_window(0, 0, [1, 2], (), [0.5, 0.6]), "values"),
     ],
 )
-def test_a_window_that_is_old_or_wrong_is_not_taken(window: Window) -> None:
+def test_a_window_that_cannot_be_of_the_request_is_refused(window: Window, field: str) -> None:
     situation = Situation()
     situation.add(0, [1, 2], 10, predicted_token_ids=[1, 2, 3])
     set_window = situation.scheduler.set_window
-    assert set_window("r0", make_window(5, 0, 0, [1, 2, 3]))
-    assert not set_window("r0", window)
-    assert not set_window("unknown", make_window(9, 0, 0, []))
+    assert set_window("r0", make_window(0, 0, [1, 2, 3]))
+    if window.base < 0:
+        assert not set_window("r0", window)
+        situation.add(1, [1], 10)
+        with pytest.raises(WindowError, match=f"^{field}"):
+            situation.scheduler.set_window("r1", replace(window, base=-1))
+    else:
+        with pytest.raises(WindowError, match=f"^{field}"):
+            set_window("r0", window)
+    assert situation.send().num_draft_tokens.tolist()[0] == 3
+    assert not set_window("unknown", make_window(0, 0, []))
     situation.finish()
-    assert not set_window("r0", make_window(9, 0, 0, []))
+    assert not set_window("r0", make_window(0, 0, []))
+
+
+def test_a_window_replaces_one_whose_maker_knew_less_or_as_much() -> None:
+    situation = Situation()
+    expected = situation.add_predicted(0, [1, 2], 20)
+    situation.step()
+    set_window = situation.scheduler.set_window
+    assert set_window("r0", make_window(3, 3, expected[3:]))
+    assert not set_window("r0", make_window(2, 2, expected[2:]))
+    assert set_window("r0", make_window(3, 3, expected[3:6]))
+    assert set_window("r0", make_window(4, 4, expected[4:]))
+    # Beyond what there is, and what the output has contradicted.
+    assert not set_window("r0", make_window(6, 6, expected[6:]))
+    assert not set_window("r0", make_window(4, 4, [(expected[4] + 1) % 50]))
+    assert situation.send().num_draft_tokens.tolist() == [4]
+    situation.finish()
 
 
 def test_the_waiting_queue_is_bounded_and_ids_are_unique() -> None:
@@ -234,10 +261,10 @@ def test_no_draft_is_planned_once_the_output_left_the_window() -> None:
 def test_a_window_that_the_output_has_left_already_is_not_drafted_from() -> None:
     situation = Situation()
     expected = situation.add_predicted(0, [1, 2], 20)
-    situation.scheduler.set_window("r0", make_window(2, 0, 0, []))
+    situation.scheduler.set_window("r0", make_window(0, 0, []))
     situation.step()
     wrong = [(expected[0] + 1) % 50, *expected[1:]]
-    assert situation.scheduler.set_window("r0", make_window(3, 0, 0, wrong))
+    assert not situation.scheduler.set_window("r0", make_window(0, 0, wrong))
     assert situation.scheduler.find_unaligned() == ["r0"]
     assert situation.send().num_draft_tokens.tolist() == [0]
     situation.finish()

@@ -34,7 +34,7 @@ def test_a_plan_says_what_the_worker_has_to_know_of_a_request() -> None:
         "r1", [1, 2, 3], 9, [4, 5], [8, 6], min_tokens=2, sampling=sampling, cache_salt="s"
     )
     scheduler.add(new, 0.0)
-    scheduler.set_window("r1", make_window(1, 0, 0, [4, 5]))
+    scheduler.set_window("r1", make_window(0, 0, [4, 5]))
     plan = scheduler.schedule(0.0)
     assert plan is not None
     message = worker_pb2.ExecuteRequest.FromString(plan_message(plan).SerializeToString())

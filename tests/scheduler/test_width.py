@@ -37,6 +37,7 @@ def choose(widths: DraftWidths, slots: npt.NDArray[np.int32], choice: int = NO_P
 def disappoint(widths: DraftWidths, slot: int, times: int = 300) -> None:
     for _ in range(times):
         widths.observe(column(slot), column(1), column(0))
+        widths.observe_drafts(column(slot), column(1), column(0))
 
 
 @pytest.mark.parametrize(
@@ -164,8 +165,9 @@ def test_widths_are_within_the_limits_and_follow_from_what_was_observed(
     slots = np.arange(len(limits), dtype=np.int32)
     for number, drafted, share in passes:
         row = column(number % len(limits)), column(drafted), column(int(drafted * share))
-        first.observe(*row)
-        second.observe(*row)
+        for widths in (first, second):
+            widths.observe(*row)
+            widths.observe_drafts(*row)
         chosen = choose(first, slots, choice)
         assert all(0 <= width <= limit for width, limit in zip(chosen, limits, strict=True))
     assert choose(first, slots, choice) == choose(second, slots, choice)

@@ -104,7 +104,7 @@ def _add_branching(situation: Situation, rng: np.random.Generator, handle: int) 
         others.append((at, len(window) + at, rest))
     situation.add(handle, prompt, 24, predicted_token_ids=[*window, *output])
     if rng.random() < 0.7:
-        assert situation.scheduler.set_window(f"r{handle}", make_window(1, 0, 0, window, others))
+        assert situation.scheduler.set_window(f"r{handle}", make_window(0, 0, window, others))
 
 
 def _count(situation: Situation, counts: dict[int, Counter[int]]) -> None:

@@ -90,7 +90,7 @@ class Commands:
         if kind == "set_priority":
             return self._set_priority(stream, command.set_priority)
         if kind == "get_stats":
-            return scheduler_pb2.Reply(stats=stats_message(self._scheduler))
+            return scheduler_pb2.Reply(stats=stats_message(self._scheduler, self._proposers.waits))
         raise MalformedError("command: is not set")
 
     def _add(self, stream: GatewayStream, add: scheduler_pb2.Add) -> scheduler_pb2.Reply:
@@ -106,7 +106,7 @@ class Commands:
             finished = error.finished
         else:
             stream.request_ids[new.handle] = new.request_id
-            self._proposers.open(new.request_id, new.predicted_token_ids)
+            self._proposers.open(new)
             return scheduler_pb2.Reply()
         self._delivery.reject(stream, add.handle, finished)
         return scheduler_pb2.Reply(error=finished.message)

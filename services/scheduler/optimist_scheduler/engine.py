@@ -29,8 +29,7 @@ class Engine:
         """Sets up an engine that is not connected; raises SetupError if it cannot log."""
         self._news = asyncio.Event()
         self._worker = WorkerLink(settings, self._news.set)
-        addresses = settings.proposers if settings.num_speculative_tokens else []
-        self._proposers = Proposers(addresses, settings.proposer_wait_ms, self._set_window)
+        self._proposers = Proposers(settings, self._set_window)
         path = settings.replay_log
         self._journal = Journal(path, settings.replay_log_mib) if path else None
         self.delivery = Delivery(self._proposers)
@@ -108,7 +107,10 @@ class Engine:
         if scheduler.can_send and self._proposers.is_worth_a_wait(scheduler.find_unaligned):
             # The proposers have to see the last tokens to answer them.
             self.delivery.flush()
-            await self._proposers.wait_for_windows(scheduler.find_unaligned)
+            if await self._proposers.wait_for_windows(scheduler.find_unaligned):
+                is_idle = scheduler.num_plans_in_flight <= self._worker.num_results
+                self._proposers.waits.num_idle += is_idle
+                metrics.PROPOSER_IDLE_WAITS.inc(is_idle)
 
     async def _send_plans(self, scheduler: AnyScheduler) -> None:
         num_starved = scheduler.stats.num_starved
@@ -155,5 +157,5 @@ class Engine:
         self.commands.answer_pauses()
         await self.connect()
 
-    def _set_window(self, request_id: str, window: Window) -> None:
-        self.scheduler.set_window(request_id, window)
+    def _set_window(self, request_id: str, window: Window) -> bool:
+        return self.scheduler.set_window(request_id, window)

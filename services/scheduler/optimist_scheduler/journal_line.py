@@ -22,16 +22,22 @@ from optimist_scheduler.core.output import Ended, Finished, StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.stats import SchedulerStats
 from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.core.window import Alternative, Window
+from optimist_scheduler.core.window import Window, make_window
 
 Json = dict[str, Any]
 Found = tuple[str, object, object]
 """Path, what was expected, what was got."""
 
-FORMAT = 2
+FORMAT = 3
 """Version of the lines; a log of another one is not replayed."""
 
-_REQUEST_COLUMNS = ("prompt_token_ids", "predicted_token_ids", "stop_token_ids")
+_REQUEST_COLUMNS = (
+    "prompt_token_ids",
+    "predicted_token_ids",
+    "num_predicted_tokens",
+    "stop_token_ids",
+)
+_WINDOW_COLUMNS = ("token_ids", "parents", "prediction_positions")
 _PLAN_COLUMNS = ("slots", "num_known_tokens", "num_draft_tokens", "num_new_blocks", "new_blocks")
 _COLUMNS = {*_PLAN_COLUMNS, "cached_blocks"}
 _RESULT_COLUMNS = (
@@ -89,29 +95,19 @@ def read_request(values: Json) -> NewRequest:
 def write_window(window: Window) -> Json:
     """Writes a window."""
     return {
-        "epoch": window.epoch,
         "base": window.base,
-        "prediction_offset": window.prediction_offset,
         "token_ids": column(window.token_ids),
-        "alternatives": [
-            {
-                "offset": other.offset,
-                "prediction_offset": other.prediction_offset,
-                "token_ids": column(other.token_ids),
-            }
-            for other in window.alternatives
-        ],
+        "parents": column([] if window.parents is None else window.parents),
+        "prediction_positions": column(window.prediction_positions),
+        "values": base64.b64encode(window.values.astype("<f4").tobytes()).decode(),
     }
 
 
 def read_window(values: Json) -> Window:
     """Reads what `write_window` wrote."""
-    alternatives = tuple(
-        Alternative(**(other | {"token_ids": read_column(other["token_ids"])}))
-        for other in values["alternatives"]
-    )
-    columns = {"token_ids": read_column(values["token_ids"]), "alternatives": alternatives}
-    return Window(**(values | columns))
+    columns = {name: read_column(values[name]) for name in _WINDOW_COLUMNS}
+    chances = np.frombuffer(base64.b64decode(values["values"], validate=True), "<f4")
+    return make_window(values["base"], **columns, values=chances.astype(np.float32))
 
 
 def write_result(result: StepResult) -> Json:
@@ -218,8 +214,8 @@ def _write_plan(plan: Plan) -> Json:
 
 
 def _window_parts(window: Window) -> list[bytes]:
-    others = [to_bytes([other.offset, *other.token_ids]) for other in window.alternatives]
-    return [to_bytes(window.token_ids), *others]
+    parents = b"" if window.parents is None else to_bytes(window.parents)
+    return [to_bytes(window.token_ids), parents]
 
 
 def _write_outputs(outputs: StepOutputs) -> Json:

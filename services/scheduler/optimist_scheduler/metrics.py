@@ -24,7 +24,23 @@ WORKER_IDLE = Counter(
 FINISHED = Counter("optimist_scheduler_finished", "Requests that ended", ["reason"])
 WORKER_LOSSES = Counter("optimist_scheduler_worker_losses", "Times the worker's stream broke")
 PROPOSER_WAITS = Counter("optimist_scheduler_proposer_waits", "Waits for a proposer's answer")
+PROPOSER_IDLE_WAITS = Counter(
+    "optimist_scheduler_proposer_idle_waits", "Waits that the worker had nothing to run behind"
+)
 PROPOSER_LATE = Counter("optimist_scheduler_proposer_late", "Waits that ended without it")
+PROPOSER_WAIT_SECONDS = Histogram(
+    "optimist_scheduler_proposer_wait_seconds",
+    "How long steps waited for a proposer's answer",
+    buckets=(0.0002, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.05),
+)
+PROPOSER_REFUSALS = Counter(
+    "optimist_scheduler_proposer_refusals", "Requests that a proposer would not follow"
+)
+WINDOWS = Counter(
+    "optimist_scheduler_windows",
+    "Windows from proposers: taken, late (the output had gone on otherwise) or refused",
+    ["outcome"],
+)
 
 PRESCHEDULES = Counter(
     "optimist_scheduler_preschedules", "Decisions computed ahead of a result", ["outcome"]

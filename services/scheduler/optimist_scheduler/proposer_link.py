@@ -36,6 +36,8 @@ class ProposerLink:
         self._on_response, self._on_change = on_response, on_change
         self._outbox: asyncio.Queue[proposer_pb2.ProposeRequest] | None = None
         self._unanswered: dict[int, list[str]] = {}
+        self.num_requests = 0
+        """Requests whose last batch went here."""
         self.is_late = False
         """Whether an answer was waited for in vain and nothing came since."""
 

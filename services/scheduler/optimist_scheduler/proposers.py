@@ -2,29 +2,34 @@
 
 import asyncio
 import itertools
-from collections import deque
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from optimist.proposer.v1 import proposer_pb2
-from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
 from optimist_scheduler import metrics
-from optimist_scheduler.core.window import MAX_ALTERNATIVES, Alternative, Window
+from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.core.window import Window, WindowError, make_window
 from optimist_scheduler.proposer_link import ProposerLink
+from optimist_scheduler.settings import SchedulerSettings
+
+logger = logging.getLogger(__name__)
 
 MAX_BATCH_REQUESTS = 1024
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 MAX_WAITING_CLOSES = 4096
 LONGEST_BACKOFF_STEPS = 64
 
-OnWindow = Callable[[str, Window], None]
+OnWindow = Callable[[str, Window], bool]
 
 
 @dataclass(slots=True)
 class Followed:
     """A request that has a prediction, and what of it was sent."""
 
-    predicted_token_ids: bytes
+    opening: proposer_pb2.Open
     token_ids: list[int] = field(default_factory=list)
     """Output so far."""
     num_sent_tokens: int = 0
@@ -39,35 +44,57 @@ class Followed:
     """Gaps without an answer that had none between."""
     num_skipped_steps: int = 0
     """Steps that are still not observed, because of gaps."""
+    has_bad_window: bool = False
+    """Whether a window was refused, which is logged once."""
+
+
+@dataclass(slots=True)
+class WindowWaits:
+    """Steps that were held up for a proposer's answer."""
+
+    num_waits: int = 0
+    num_late: int = 0
+    """How many of them ended without it."""
+    num_idle: int = 0
+    """How many of them ended with nothing left for the worker to run."""
+    seconds: float = 0.0
+    """Time of all together."""
 
 
 class Proposers:
-    """Opens, observes and closes requests at any number of proposers, round robin.
+    """Opens, observes and closes requests at any number of proposers.
 
-    Nothing here is needed for a request to go on: what cannot be sent is sent later or not at all,
-    and a proposer that lost track of a request is told its output again.
+    With affinity a request stays with the proposer that opened it, as long as that is there; else
+    batches go round robin. Nothing here is needed for a request to go on: what cannot be sent is
+    sent later or not at all, and a proposer that lost track of a request is told its output again.
     """
 
-    def __init__(self, addresses: Sequence[str], wait_ms: float, on_window: OnWindow) -> None:
+    def __init__(self, settings: SchedulerSettings, on_window: OnWindow) -> None:
         """Sets up links that are not connected until `run` is.
 
         Args:
-            addresses: host:port of each proposer; without any, requests are not followed.
-            wait_ms: Longest wait for answers after a step, in milliseconds.
-            on_window: Takes each new window.
+            settings: Where the proposers are, and how long they are waited for; without any,
+                or without speculation, requests are not followed.
+            on_window: Takes each new window; returns whether it is of use, and raises WindowError
+                if it never is.
         """
+        addresses = settings.proposers if settings.num_speculative_tokens else []
         self._links = [
             ProposerLink(address, self._take_response, self._note_change) for address in addresses
         ]
-        self._wait_seconds = wait_ms / 1000
+        self._wait_seconds = settings.proposer_wait_ms / 1000
+        self._num_prompt_tokens = settings.proposer_prompt_tokens
+        self._has_affinity = settings.proposer_affinity
         self._on_window = on_window
         self._followed: dict[str, Followed] = {}
         self._unsent: dict[str, None] = {}
-        self._closed: deque[str] = deque(maxlen=MAX_WAITING_CLOSES)
+        self._closed: dict[str, ProposerLink | None] = {}
         self._batches = itertools.count(1)
         self._next_link = 0
         self._answered = asyncio.Event()
         self._flush_handle: asyncio.Handle | None = None
+        self.waits = WindowWaits()
+        """What waiting has cost."""
 
     async def run(self) -> None:
         """Keeps all links connected for ever."""
@@ -75,21 +102,39 @@ class Proposers:
             for link in self._links:
                 tasks.create_task(link.run())
 
-    def open(self, request_id: str, predicted_token_ids: Sequence[int]) -> None:
+    def open(self, new: NewRequest) -> None:
         """Begins to follow a request if it has a prediction."""
-        if not self._links or not predicted_token_ids:
+        if not self._links or not new.predicted_token_ids:
             return
-        self._followed[request_id] = Followed(to_bytes(predicted_token_ids))
-        self._unsent[request_id] = None
+        prompt = new.prompt_token_ids[-self._num_prompt_tokens :]
+        opening = proposer_pb2.Open(
+            request_id=new.request_id,
+            predicted_token_ids=to_bytes(new.predicted_token_ids),
+            num_predicted_tokens=to_bytes(new.num_predicted_tokens),
+            prompt_token_ids=to_bytes(prompt if self._num_prompt_tokens else []),
+            tenant=new.cache_salt,
+        )
+        self._followed[new.request_id] = Followed(opening)
+        self._unsent[new.request_id] = None
         self._flush_soon()
 
     def close(self, request_id: str) -> None:
         """Follows a request no longer."""
-        if self._followed.pop(request_id, None) is None:
+        followed = self._forget(request_id)
+        if followed is None:
             return
-        self._unsent.pop(request_id, None)
-        self._closed.append(request_id)
+        if len(self._closed) >= MAX_WAITING_CLOSES:
+            del self._closed[next(iter(self._closed))]
+        self._closed[request_id] = followed.link
         self._flush_soon()
+
+    def _forget(self, request_id: str) -> Followed | None:
+        followed = self._followed.pop(request_id, None)
+        if followed is not None:
+            self._unsent.pop(request_id, None)
+            if followed.link is not None:
+                followed.link.num_requests -= 1
+        return followed
 
     def observe(self, observed: Sequence[tuple[str, list[int]]]) -> None:
         """Sends new tokens, by request id, of the requests that are followed."""
@@ -116,16 +161,19 @@ class Proposers:
             return False
         return any(request_id in self._followed for request_id in find_unaligned())
 
-    async def wait_for_windows(self, find_unaligned: Callable[[], list[str]]) -> None:
+    async def wait_for_windows(self, find_unaligned: Callable[[], list[str]]) -> bool:
         """Waits, for a bounded time, while a request without a window has an unanswered batch.
+
+        Returns whether there was anything to wait for.
 
         Args:
             find_unaligned: Returns the requests that would have to go on without drafts.
         """
         awaited = self._find_awaited(find_unaligned)
         if not awaited:
-            return
+            return False
         metrics.PROPOSER_WAITS.inc()
+        started = perf_counter()
         try:
             async with asyncio.timeout(self._wait_seconds):
                 while awaited:
@@ -134,9 +182,16 @@ class Proposers:
                     awaited = self._find_awaited(find_unaligned)
         except TimeoutError:
             metrics.PROPOSER_LATE.inc()
+            self.waits.num_late += 1
             # Not waited for again before it answers anything.
             for link in awaited:
                 link.is_late = True
+        finally:
+            seconds = perf_counter() - started
+            metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
+            self.waits.num_waits += 1
+            self.waits.seconds += seconds
+        return True
 
     def _find_awaited(self, find_unaligned: Callable[[], list[str]]) -> list[ProposerLink]:
         links: list[ProposerLink] = []
@@ -159,14 +214,48 @@ class Proposers:
         if self._flush_handle is not None:
             self._flush_handle.cancel()
             self._flush_handle = None
-        while self._unsent or self._closed:
-            link = self._choose_link()
-            if link is None:
-                return
-            request, request_ids = self._build_batch(link)
-            link.send(request, request_ids)
+        while routes := self._find_routes():
+            for link, request_ids in routes.items():
+                batch = self._build_batch(link, request_ids)
+                link.send(*batch)
 
-    def _choose_link(self) -> ProposerLink | None:
+    def _find_routes(self) -> dict[ProposerLink, list[str]]:
+        """Returns which requests to tell whom of; some are only told of what ended."""
+        routes: dict[ProposerLink, list[str]] = {}
+        if not self._unsent and not self._closed:
+            return routes
+        turn = None if self._has_affinity else self._take_turn()
+        for request_id in self._unsent:
+            link = self._find_home(request_id) if self._has_affinity else turn
+            if link is not None and link.takes_batches:
+                routes.setdefault(link, []).append(request_id)
+        if not routes and (link := self._find_link_for_ends(turn)) is not None:
+            routes[link] = []
+        return routes
+
+    def _find_link_for_ends(self, turn: ProposerLink | None) -> ProposerLink | None:
+        """Returns whom to tell of ends where there is nothing else to tell; None if nobody can."""
+        for home in self._closed.values():
+            if home is not None and home.is_open and self._has_affinity:
+                link = home if home.takes_batches else None
+            else:
+                link = turn or self._take_turn()
+            if link is not None:
+                return link
+        return None
+
+    def _find_home(self, request_id: str) -> ProposerLink | None:
+        """Returns where a request is followed: where it is already, or else where the fewest are.
+
+        None while no proposer is there.
+        """
+        home = self._followed[request_id].link
+        if home is not None and home.is_open:
+            return home
+        present = [link for link in self._links if link.is_open]
+        return min(present, key=lambda link: link.num_requests, default=None)
+
+    def _take_turn(self) -> ProposerLink | None:
         for offset in range(len(self._links)):
             index = (self._next_link + offset) % len(self._links)
             if self._links[index].takes_batches:
@@ -174,32 +263,51 @@ class Proposers:
                 return self._links[index]
         return None
 
-    def _build_batch(self, link: ProposerLink) -> tuple[proposer_pb2.ProposeRequest, list[str]]:
+    def _build_batch(
+        self, link: ProposerLink, request_ids: list[str]
+    ) -> tuple[proposer_pb2.ProposeRequest, list[str]]:
+        """Takes from what is unsent what fits into one message."""
         request = proposer_pb2.ProposeRequest(batch=next(self._batches))
-        request_ids: list[str] = []
+        named: list[str] = []
         num_bytes = 0
-        while self._unsent and len(request_ids) < MAX_BATCH_REQUESTS:
+        for request_id in request_ids[:MAX_BATCH_REQUESTS]:
             if num_bytes >= MAX_BATCH_BYTES:
                 break
-            request_id = next(iter(self._unsent))
             del self._unsent[request_id]
-            followed = self._followed[request_id]
-            if followed.must_open:
-                predicted = followed.predicted_token_ids
-                request.opens.add(request_id=request_id, predicted_token_ids=predicted)
-                num_bytes += len(predicted)
-            if followed.num_sent_tokens < len(followed.token_ids):
-                tokens = to_bytes(followed.token_ids[followed.num_sent_tokens :])
-                position = followed.num_sent_tokens
-                request.observations.add(request_id=request_id, position=position, token_ids=tokens)
-                num_bytes += len(tokens)
-            followed.must_open = False
-            followed.num_sent_tokens = len(followed.token_ids)
-            followed.batch, followed.link = request.batch, link
-            request_ids.append(request_id)
-        while self._closed and len(request.closed_request_ids) < MAX_BATCH_REQUESTS:
-            request.closed_request_ids.append(self._closed.popleft())
-        return request, request_ids
+            num_bytes += self._add(request, link, self._followed[request_id])
+            named.append(request_id)
+        for request_id, home in list(self._closed.items()):
+            if len(request.closed_request_ids) == MAX_BATCH_REQUESTS:
+                break
+            if home is link or home is None or not self._has_affinity or not home.is_open:
+                request.closed_request_ids.append(request_id)
+                del self._closed[request_id]
+        return request, named
+
+    def _add(
+        self, request: proposer_pb2.ProposeRequest, link: ProposerLink, followed: Followed
+    ) -> int:
+        """Adds what is unsent of a request to a batch; returns its size in bytes."""
+        num_bytes = 0
+        if followed.must_open:
+            request.opens.append(followed.opening)
+            num_bytes += followed.opening.ByteSize()
+        if followed.num_sent_tokens < len(followed.token_ids):
+            tokens = to_bytes(followed.token_ids[followed.num_sent_tokens :])
+            request.observations.add(
+                request_id=followed.opening.request_id,
+                position=followed.num_sent_tokens,
+                token_ids=tokens,
+            )
+            num_bytes += len(tokens)
+        if followed.link is not link:
+            if followed.link is not None:
+                followed.link.num_requests -= 1
+            link.num_requests += 1
+        followed.must_open = False
+        followed.num_sent_tokens = len(followed.token_ids)
+        followed.batch, followed.link = request.batch, link
+        return num_bytes
 
     def _take_response(
         self, request_ids: list[str], response: proposer_pb2.ProposeResponse
@@ -213,10 +321,33 @@ class Proposers:
                 followed.num_gaps = 0
             elif response.batch > followed.repaired_before:
                 self._repair(request_id, followed, gaps[request_id])
-        for window in response.windows:
-            if window.request_id in self._followed:
-                self._on_window(window.request_id, _window(window))
+        for refusal in response.refusals:
+            self._take_refusal(refusal)
+        for message in response.windows:
+            followed = self._followed.get(message.request_id)
+            if followed is not None:
+                self._take_window(message, followed)
         self._answered.set()
+        if self._unsent or self._closed:
+            self._flush_soon()
+
+    def _take_refusal(self, refusal: proposer_pb2.Refusal) -> None:
+        if self._forget(refusal.request_id) is not None:
+            metrics.PROPOSER_REFUSALS.inc()
+            logger.warning(
+                "no drafts from proposers for request %s: %s", refusal.request_id, refusal.reason
+            )
+
+    def _take_window(self, message: proposer_pb2.Window, followed: Followed) -> None:
+        try:
+            is_taken = self._on_window(message.request_id, _window(message))
+        except (WindowError, ValueError) as error:
+            metrics.WINDOWS.labels("refused").inc()
+            if not followed.has_bad_window:
+                followed.has_bad_window = True
+                logger.warning("a window of request %s is refused: %s", message.request_id, error)
+        else:
+            metrics.WINDOWS.labels("taken" if is_taken else "late").inc()
 
     def _repair(self, request_id: str, followed: Followed, num_known_tokens: int) -> None:
         """Prepares to send again what a proposer lacks, ever later if that does not help."""
@@ -234,9 +365,11 @@ class Proposers:
 
 
 def _window(message: proposer_pb2.Window) -> Window:
-    alternatives = tuple(
-        Alternative(other.offset, other.prediction_offset, from_bytes(other.token_ids))
-        for other in message.alternatives[:MAX_ALTERNATIVES]
+    """Reads a window; raises ValueError if a column is none."""
+    return make_window(
+        message.base,
+        from_bytes(message.token_ids),
+        from_bytes(message.parents),
+        from_bytes(message.prediction_positions),
+        floats_from_bytes(message.values),
     )
-    token_ids = from_bytes(message.token_ids)
-    return Window(message.epoch, message.base, message.prediction_offset, token_ids, alternatives)

@@ -26,6 +26,12 @@ class SchedulerSettings(SchedulingOptions, ServiceSettings):
     proposer_wait_ms: float = Field(
         3.0, ge=0, description="longest wait for a proposer's answer between two passes, in ms"
     )
+    proposer_prompt_tokens: int = Field(
+        8192, ge=0, le=1_048_576, description="tokens of a prompt's end that proposers are shown"
+    )
+    proposer_affinity: bool = Field(
+        True, description="whether a request stays with one proposer: true or false"
+    )
     replay_log: str = Field(
         "", description="file to append all commands, decisions and results to; empty: none"
     )

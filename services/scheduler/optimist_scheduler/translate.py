@@ -10,6 +10,7 @@ from optimist_scheduler.core.output import Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window
+from optimist_scheduler.proposers import WindowWaits
 from optimist_scheduler.recorded_scheduler import AnyScheduler
 
 _REASONS = {
@@ -33,6 +34,7 @@ def new_request(add: scheduler_pb2.Add, owner: int) -> NewRequest:
         prompt_token_ids=_integers("prompt_token_ids", add.prompt_token_ids),
         max_tokens=add.max_tokens,
         predicted_token_ids=_integers("predicted_token_ids", add.predicted_token_ids),
+        num_predicted_tokens=_integers("num_predicted_tokens", add.num_predicted_tokens),
         stop_token_ids=_integers("stop_token_ids", add.stop_token_ids),
         min_tokens=add.min_tokens,
         sampling=_sampling(add.sampling),
@@ -69,7 +71,7 @@ def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
     )
 
 
-def stats_message(scheduler: AnyScheduler) -> scheduler_pb2.Stats:
+def stats_message(scheduler: AnyScheduler, waits: WindowWaits) -> scheduler_pb2.Stats:
     """Writes the scheduler's figures; changes nothing."""
     stats = scheduler.stats
     return scheduler_pb2.Stats(
@@ -90,6 +92,10 @@ def stats_message(scheduler: AnyScheduler) -> scheduler_pb2.Stats:
         num_preemptions=stats.num_preemptions,
         num_prefix_queries=stats.num_prefix_queries,
         num_prefix_hits=stats.num_prefix_hits,
+        num_window_waits=waits.num_waits,
+        num_idle_window_waits=waits.num_idle,
+        num_late_window_waits=waits.num_late,
+        window_wait_us=round(waits.seconds * 1e6),
     )
 
 
@@ -134,10 +140,7 @@ def _window(slot: int, window: Window) -> worker_pb2.Window:
         slot=slot,
         base=window.base,
         token_ids=to_bytes(window.token_ids),
-        alternatives=[
-            worker_pb2.Alternative(offset=other.offset, token_ids=to_bytes(other.token_ids))
-            for other in window.alternatives
-        ],
+        parents=b"" if window.parents is None else to_bytes(window.parents),
     )
 
 

@@ -78,6 +78,11 @@ class WorkerLink:
             raise WorkerLostError(self._fault)
         return None
 
+    @property
+    def num_results(self) -> int:
+        """Results that wait to be received."""
+        return self._results.qsize()
+
     async def close(self) -> None:
         """Ends the stream; `connect` opens another."""
         if self._reader is not None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from optimist_common.draft_source import DraftSource
-from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.arrays import BoolArray, Int32Array, Int64Array
 from optimist_scheduler.core.output import NUM_SOURCES
 from optimist_scheduler.core.requests import Request
 
@@ -17,11 +17,24 @@ class DraftAccounts:
     Verifications are noted when they happen and counted later, many at once.
     """
 
-    def __init__(self, max_num_seqs: int, max_num_predicted_tokens: int) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_num_predicted_tokens: int, positions: Int32Array
+    ) -> None:
+        """Starts with empty accounts.
+
+        Args:
+            max_num_seqs: Number of slots.
+            max_num_predicted_tokens: Of all predictions of a request.
+            positions: Position in the predictions of each token of likeliest paths, -1 for none,
+                see `PlacedWindows` [max_num_seqs, max_length].
+        """
         self._num_accepted = np.zeros((max_num_seqs, NUM_SOURCES), np.int32)
         # Memory that is never touched is never taken.
         self._marks = np.zeros((max_num_seqs, max_num_predicted_tokens), np.uint8)
-        self._uncounted: list[tuple[Int32Array, ...]] = []
+        self._positions = positions.reshape(-1)
+        self._others: list[tuple[Int32Array, ...]] = []
+        self._runs: list[tuple[Int32Array | Int64Array, ...]] = []
+        self._nodes: list[tuple[Int32Array | BoolArray, ...]] = []
 
     def open(self, slot: int, request: Request) -> None:
         """Goes on with a request's account in a slot, which `close` has left."""
@@ -35,53 +48,75 @@ class DraftAccounts:
         request.num_accepted_by_source = tuple(self._num_accepted[slot].tolist())
         request.prediction_marks = self._marks[slot, : request.num_predicted_tokens].tobytes()
 
-    def record(
-        self,
-        slots: Int32Array,
-        sources: Int32Array,
-        offsets: Int32Array,
-        drafted: Int32Array,
-        kept: Int32Array,
-    ) -> None:
-        """Notes one verification per slot.
+    def record_others(self, slots: Int32Array, sources: Int32Array, kept: Int32Array) -> None:
+        """Notes drafts that do not come from windows.
 
         Args:
             slots: Each at most once [num_rows].
             sources: Where the drafts came from, a DraftSource [num_rows].
-            offsets: Position in the prediction of the first draft, if they came from there
-                [num_rows].
-            drafted: Drafts that were verified; predicted ones all at positions behind `offsets`
-                [num_rows].
-            kept: How many of them, from the front, were accepted and delivered [num_rows].
+            kept: How many were accepted and delivered [num_rows].
         """
-        self._uncounted.append((slots, sources, offsets, drafted, kept))
-        if len(self._uncounted) >= _MOST_UNCOUNTED:
+        self._others.append((slots, sources, kept))
+
+    def record_runs(self, slots: Int32Array, cells: Int64Array, kept: Int32Array) -> None:
+        """Notes drafts of likeliest paths that were all kept.
+
+        Args:
+            slots: Each at most once [num_rows].
+            cells: Where the first of them lies in the plane of positions, which is not written
+                there again before the accounts are closed [num_rows].
+            kept: How many of them were accepted and delivered [num_rows].
+        """
+        self._runs.append((slots, cells, kept))
+        if len(self._runs) >= _MOST_UNCOUNTED:
             self._count()
 
+    def record_nodes(self, slots: Int32Array, positions: Int32Array, is_kept: BoolArray) -> None:
+        """Notes single drafts of windows.
+
+        Args:
+            slots: [num_nodes].
+            positions: Position in the predictions, -1 for none [num_nodes].
+            is_kept: Whether it was accepted and delivered [num_nodes].
+        """
+        self._nodes.append((slots, positions, is_kept))
+
     def _count(self) -> None:
-        if not self._uncounted:
-            return
-        columns = map(np.concatenate, zip(*self._uncounted, strict=True))
-        slots, sources, offsets, drafted, kept = columns
-        self._uncounted.clear()
-        cells = slots * np.int32(NUM_SOURCES) + sources
-        np.add.at(self._num_accepted.reshape(-1), cells, kept)
-        if (sources > DraftSource.PREDICTION).any():
-            predicted = sources == DraftSource.PREDICTION
-            slots, offsets = slots[predicted], offsets[predicted]
-            drafted, kept = drafted[predicted], kept[predicted]
-        of_row = np.arange(int(drafted.sum())) - np.repeat(np.cumsum(drafted) - drafted, drafted)
-        rows, places = np.repeat(slots, drafted), of_row + np.repeat(offsets, drafted)
-        is_kept = of_row < np.repeat(kept, drafted)
+        if self._others:
+            slots, sources, kept = map(np.concatenate, zip(*self._others, strict=True))
+            self._others.clear()
+            self._add(slots * np.int32(NUM_SOURCES) + sources, kept)
+        if self._runs:
+            slots, cells, kept = map(np.concatenate, zip(*self._runs, strict=True))
+            self._runs.clear()
+            of_row = np.arange(int(kept.sum())) - np.repeat(np.cumsum(kept) - kept, kept)
+            positions = self._positions.take(np.repeat(cells, kept) + of_row, mode="clip")
+            self._mark(np.repeat(slots, kept), positions, np.uint8(_DRAFTED | _KEPT))
+            self._count_kept(np.repeat(slots, kept), positions)
+        if self._nodes:
+            slots, positions, is_kept = map(np.concatenate, zip(*self._nodes, strict=True))
+            self._nodes.clear()
+            self._mark(slots, positions, np.uint8(_DRAFTED))
+            self._mark(slots[is_kept], positions[is_kept], np.uint8(_KEPT))
+            self._count_kept(slots[is_kept], positions[is_kept])
+
+    def _mark(self, slots: Int32Array, positions: Int32Array, mark: np.uint8) -> None:
         # A worker that drafts from what it was not given must not mark what is not there.
-        inside = (places >= 0) & (places < self._marks.shape[1])
+        inside = (positions >= 0) & (positions < self._marks.shape[1])
         if not inside.all():
-            rows, places, is_kept = rows[inside], places[inside], is_kept[inside]
-        self._marks[rows, places] |= _DRAFTED
-        self._marks[rows[is_kept], places[is_kept]] |= _KEPT
+            slots, positions = slots[inside], positions[inside]
+        self._marks[slots, positions] |= mark
+
+    def _count_kept(self, slots: Int32Array, positions: Int32Array) -> None:
+        """Counts kept drafts of windows: of predictions, and what is in none as it stands."""
+        sources = np.where(positions >= 0, DraftSource.PREDICTION, DraftSource.NGRAM)
+        self._add(slots * np.int32(NUM_SOURCES) + sources, np.ones_like(slots))
+
+    def _add(self, cells: Int32Array, kept: Int32Array) -> None:
+        np.add.at(self._num_accepted.reshape(-1), cells, kept)
 
 
 def num_rejected_tokens(request: Request) -> int:
-    """Returns how many positions of the prediction were drafted at least once and never kept."""
+    """Returns how many positions of the predictions were drafted at least once and never kept."""
     # Every kept position was drafted too.
     return request.prediction_marks.count(_DRAFTED)

@@ -99,19 +99,11 @@ def _gives_way(request: Request, other: Request) -> bool:
 
 def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: int) -> int:
     num_tokens = len(request.token_ids)
-    ahead = _count_expected(request) - num_tokens
-    if ahead > 0:
-        width = min(view.widths.first(request.max_draft_tokens), ahead)
+    window = request.window and request.window.follow(request.token_ids, request.num_prompt_tokens)
+    if window is not None and len(window.token_ids):
+        width = view.widths.first(request.max_draft_tokens, window)
     else:
         width = view.widths.first_of_drafter(request.max_draft_tokens)
     block_size = view.config.block_size
     room = (view.config.num_blocks_for(num_tokens) + num_spare) * block_size - num_tokens
     return max(0, min(width, request.max_length - num_tokens - 1, budget, room))
-
-
-def _count_expected(request: Request) -> int:
-    """Returns the length of the sequence at the end of what its window expects."""
-    if request.window is None:
-        return 0
-    window = request.window.follow(request.token_ids, request.num_prompt_tokens)
-    return window.find_end(request.token_ids, request.num_prompt_tokens) if window else 0

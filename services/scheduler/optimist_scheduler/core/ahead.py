@@ -29,11 +29,24 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
 def _chances(state: SchedulerState, slots: Int32Array) -> FloatArray:
     """Returns how likely the rows go on as they are planned [num_rows]."""
     rows = state.table.gather(slots)
-    chances = np.power(
-        state.widths.rate(slots), rows.num_output_placeholders - rows.num_emits_in_flight
-    )
+    num_drafts = rows.num_output_placeholders - rows.num_emits_in_flight
+    chances = np.power(state.widths.rate(slots), num_drafts)
     is_predicted = state.table.num_predicted_tokens[slots] > 0
-    will_draft = rows.window_end > rows.num_tokens + rows.num_output_placeholders
+    assumed = rows.num_tokens + rows.num_output_placeholders
+    placed = state.table.placed
+    is_valued = placed.is_valued[slots] & (rows.window_end > rows.num_tokens)
+    if state.widths.goes_by_value and is_valued.any():
+        # Of a tree, what is in flight leads to its likeliest path's end at most.
+        num_drafts = np.clip(rows.window_end - rows.num_tokens, 0, num_drafts)
+        before = placed.cells(slots, rows.num_tokens - 1)
+        hazards = placed.hazards.reshape(-1)
+        claimed = hazards[before + num_drafts] - hazards[before]
+        own = np.exp(-np.where(is_valued, claimed, 0) * state.widths.scale(slots))
+        chances = np.where(is_valued, own, chances)
+    if placed.trees:
+        emitted = rows.num_tokens + rows.num_emits_in_flight
+        assumed = np.where(placed.is_tree[slots], emitted, assumed)
+    will_draft = rows.window_end > assumed
     waits = is_predicted & (rows.draft_width > 0) & ~will_draft & (rows.num_plans_in_flight > 0)
     chances = np.where(waits, 0.0, chances)
     if state.config.drafter is not None:

@@ -5,7 +5,7 @@ import numpy as np
 from optimist_scheduler.core.arrays import Int32Array
 from optimist_scheduler.core.plan import Admission, Plan
 from optimist_scheduler.core.schedule import ScheduleDecision
-from optimist_scheduler.core.state import NO_BRANCHES, SchedulerState, StepInFlight
+from optimist_scheduler.core.state import SchedulerState, StepInFlight
 from optimist_scheduler.core.window import Window
 
 
@@ -92,8 +92,8 @@ def _advance(
         known,
         drafts,
         emits,
-        table.window_shift[slots],
-        dict(table.branches) if table.branches else NO_BRANCHES,
+        table.placed.numbers[slots],
+        table.placed.windows.copy(),
         num_repeats,
     )
 
@@ -102,7 +102,7 @@ def _take_windows(state: SchedulerState) -> list[tuple[int, Window]]:
     windows: list[tuple[int, Window]] = []
     for slot in state.unsent_windows:
         window = state.table.request(slot).window
-        if window is not None and len(window.token_ids):
+        if window is not None:
             windows.append((slot, window))
     state.unsent_windows.clear()
     return windows

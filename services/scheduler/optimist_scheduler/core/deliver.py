@@ -1,19 +1,16 @@
 """Keeps the new tokens of a step, up to where requests end, and hands them out as columns."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.account import num_rejected_tokens
-from optimist_scheduler.core.arrays import BoolArray
-from optimist_scheduler.core.branches import record_branches
+from optimist_scheduler.core.arrays import BoolArray, Int32Array
 from optimist_scheduler.core.new_tokens import NewTokens
 from optimist_scheduler.core.output import Ended, Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.requests import NO_SLOT, Request, Rows
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
-from optimist_scheduler.core.window import Window
+from optimist_scheduler.core.verified import record_drafts
 
 
 def find_new_tokens(
@@ -31,11 +28,11 @@ def find_new_tokens(
     slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
     sources = result.draft_sources
-    shifts, gets = step.window_shifts, alive & (counts > 0)
+    numbers, gets = step.window_numbers, alive & (counts > 0)
     if not gets.all():
         token_ids = token_ids[np.repeat(gets, counts)]
         slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
-        accepted, sources, shifts = accepted[gets], sources[gets], shifts[gets]
+        accepted, sources, numbers = accepted[gets], sources[gets], numbers[gets]
         rows = Rows(*(column[gets] for column in rows))
     starts = rows.num_tokens
     of_row = np.repeat(np.arange(len(slots)), counts)
@@ -49,7 +46,7 @@ def find_new_tokens(
         drafted,
         accepted,
         sources,
-        shifts,
+        numbers,
         token_ids,
         of_row,
         cells,
@@ -94,25 +91,14 @@ def find_stop(request: Request, length: int, token_ids: list[int]) -> int | None
     return None
 
 
-def keep(state: SchedulerState, new: NewTokens, branches: Mapping[int, Window]) -> None:
-    """Appends the tokens to their sequences, and drafts to their accounts.
-
-    Args:
-        state: The state.
-        new: The tokens.
-        branches: The windows with alternatives that the step drafted from, by slot.
-    """
+def keep(state: SchedulerState, step: StepInFlight, new: NewTokens) -> None:
+    """Appends the tokens to their sequences, and drafts to their accounts."""
     table = state.table
     table.token_ids.reshape(-1)[new.cells] = new.token_ids
     table.num_tokens[new.slots] = new.starts + new.num_tokens
     table.num_passes[new.slots] += 1
     if new.num_drafted_tokens.any():
-        offsets = new.starts + new.window_shifts
-        drafted, accepted = new.num_drafted_tokens, new.num_accepted_tokens
-        if branches:
-            record_branches(state, new, branches, offsets)
-        else:
-            state.accounts.record(new.slots, new.draft_sources, offsets, drafted, accepted)
+        record_drafts(state, step, new)
 
 
 def follow_windows(state: SchedulerState, new: NewTokens) -> None:
@@ -125,26 +111,67 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     if not has_window.any():
         return
     num_agreed = inside
-    wrong = table.expected.reshape(-1)[new.cells] != new.token_ids
+    wrong = table.placed.expected.reshape(-1)[new.cells] != new.token_ids
     if wrong.any():
         # What lies behind a window cannot be wrong.
         wrong &= new.cells < table.cells(new.slots, window_ends)[new.rows]
-        rows = new.rows[wrong]
-        num_agreed = inside - np.bincount(rows, minlength=len(new.slots))
+        rows, first = np.unique(new.rows[wrong], return_index=True)
+        num_agreed = inside.copy()
+        num_agreed[rows] = new.cells[wrong][first] - table.cells(new.slots, new.starts)[rows]
         table.window_end[new.slots[rows]] = 0
-        if table.branches:
-            for slot in table.branches.keys() & set(new.slots[rows].tolist()):
-                table.place_window(slot)
-    # Where nothing was drafted, what was emitted tells as much.
-    is_drafted = new.num_drafted_tokens > 0
-    drafted = np.where(is_drafted, new.num_drafted_tokens, inside)
-    accepted = np.where(is_drafted, new.num_accepted_tokens, num_agreed)
-    slots = new.slots
+    _learn_windows(state, new, has_window, inside, num_agreed)
+    if table.placed.trees:
+        _move_trees(state, new, num_agreed < inside)
+
+
+def _learn_windows(
+    state: SchedulerState,
+    new: NewTokens,
+    has_window: BoolArray,
+    inside: Int32Array,
+    num_agreed: Int32Array,
+) -> None:
+    """Learns how windows do: what was emitted tells as much where nothing was drafted.
+
+    Args:
+        state: The state.
+        new: The tokens.
+        has_window: Rows whose window goes on behind their start [num_rows].
+        inside: New tokens inside the window [num_rows].
+        num_agreed: How many of them agree before the first that does not [num_rows].
+    """
+    slots, starts = new.slots, new.starts
     if state.config.drafter is not None:
-        has_window &= new.draft_sources <= DraftSource.PREDICTION
+        has_window = has_window & (new.draft_sources <= DraftSource.PREDICTION)
+    drafted = np.where(new.num_drafted_tokens > 0, new.num_drafted_tokens, inside)
+    accepted = np.where(new.num_drafted_tokens > 0, new.num_accepted_tokens, num_agreed)
     if not has_window.all():
-        slots, drafted, accepted = slots[has_window], drafted[has_window], accepted[has_window]
-    state.widths.observe(slots, drafted, accepted)
+        slots, starts = slots[has_window], starts[has_window]
+        inside, num_agreed = inside[has_window], num_agreed[has_window]
+        drafted, accepted = drafted[has_window], accepted[has_window]
+    placed = state.table.placed
+    hazards, before = placed.hazards.reshape(-1), placed.cells(slots, starts - 1)
+    examined = np.minimum(num_agreed + 1, inside)
+    claimed = hazards[before + examined] - hazards[before]
+    state.widths.observe(slots, inside, num_agreed, claimed, placed.is_valued[slots])
+    state.widths.observe_drafts(slots, drafted, accepted)
+
+
+def _move_trees(state: SchedulerState, new: NewTokens, has_left: BoolArray) -> None:
+    """Moves trees on with their rows' tokens.
+
+    Args:
+        state: The state.
+        new: The tokens.
+        has_left: Rows that have left the likeliest path [num_rows].
+    """
+    table = state.table
+    ends = np.cumsum(new.num_tokens)
+    for row in np.flatnonzero(table.placed.is_tree[new.slots]).tolist():
+        slot, end = int(new.slots[row]), int(ends[row])
+        token_ids = new.token_ids[end - int(new.num_tokens[row]) : end]
+        table.move_tree(slot, token_ids, is_likeliest=not has_left[row])
+        state.weigh_window(slot)
 
 
 def learn_drafter(state: SchedulerState, new: NewTokens) -> None:

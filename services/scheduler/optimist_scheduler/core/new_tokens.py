@@ -15,13 +15,13 @@ class NewTokens:
     starts: Int32Array
     """Length of each sequence before the step [num_rows]."""
     window_ends: Int32Array
-    """Length of each sequence at the end of its window [num_rows]."""
+    """Length of each sequence at the end of its window's likeliest path [num_rows]."""
     num_tokens: Int32Array
     """New tokens per row [num_rows]."""
     num_drafted_tokens: Int32Array
     num_accepted_tokens: Int32Array
     draft_sources: Int32Array
-    window_shifts: Int32Array
+    window_numbers: Int32Array
     """See StepInFlight [num_rows]."""
     token_ids: Int32Array
     """The new tokens, row after row [num_new]."""

@@ -9,7 +9,8 @@ import numpy as np
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.arrays import Int32Array, Int64Array
 from optimist_scheduler.core.output import NUM_SOURCES
-from optimist_scheduler.core.window import Window
+from optimist_scheduler.core.placed_windows import PlacedWindows
+from optimist_scheduler.core.window import NO_WINDOW, Window
 
 NO_SLOT = -1
 
@@ -42,6 +43,7 @@ class Request:
     stop_token_ids: frozenset[int]
     sampling: SamplingParams
     num_predicted_tokens: int
+    """Of all predictions."""
     priority: int
     """The smaller, the sooner; 0 for all if the policy does not go by priority."""
     cache_salt: str
@@ -58,7 +60,9 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)
     """Prefix hashes of the full blocks of its tokens, as far as they were needed."""
     window: Window | None = None
-    """The last window that was set, whether it still agrees with the output or not."""
+    """What is left of the last window that was set, from some place of the output on."""
+    window_base: int = -1
+    """Output tokens that were known to who made that window."""
     slot: int = NO_SLOT
     num_passes: int = 0
     """Forward passes that emitted tokens, before the present slot."""
@@ -94,7 +98,6 @@ class Rows(NamedTuple):
 
 
 _OTHER_COLUMNS = (
-    "window_shift",
     "status",
     "generation",
     "owner",
@@ -126,15 +129,14 @@ class RequestTable:
     max_length: Int32Array
     """Length at which the request ends."""
     window_end: Int32Array
-    """Length of the sequence at the end of its window; 0 without a window that agrees."""
+    """Length of the sequence at the end of its window's likeliest path; 0 without a window that
+    agrees."""
     draft_width: Int32Array
     """Most drafts of the next pass if they come from the window."""
     drafter_width: Int32Array
     """Most drafts of the next pass if the worker's drafter makes them."""
     version: Int32Array
     """Moves whenever something changes what the slot may run, other than its own results."""
-    window_shift: Int32Array
-    """Position in the prediction less position in the sequence, inside the window."""
     status: Int32Array
     """A SlotStatus."""
     generation: Int32Array
@@ -157,11 +159,8 @@ class RequestTable:
         # Memory that is never touched is never taken.
         self.token_ids = np.zeros((max_num_seqs, max_length), np.int32)
         """Prompt and verified output [max_num_seqs, max_length]."""
-        self.expected = np.zeros((max_num_seqs, max_length), np.int32)
-        """The window's tokens at their places in the sequence [max_num_seqs, max_length]."""
+        self.placed = PlacedWindows(max_num_seqs, max_length)
         self.requests: list[Request | None] = [None] * max_num_seqs
-        self.branches: dict[int, Window] = {}
-        """Windows that agree and have alternatives, by slot."""
         self.request_ids = [""] * max_num_seqs
         """Of the requests, for those who need nothing else of them."""
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
@@ -187,7 +186,7 @@ class RequestTable:
         return self.token_ids[slot, : self.num_tokens[slot]]
 
     def cells(self, slots: Int32Array, places: Int32Array) -> Int64Array:
-        """Returns where places of sequences lie in `token_ids` and `expected`, flattened."""
+        """Returns where places of sequences lie in `token_ids`, flattened."""
         return slots * np.int64(self.token_ids.shape[1]) + places
 
     def admit(self, request: Request, num_cached_tokens: int) -> int:
@@ -216,7 +215,7 @@ class RequestTable:
         self.token_ids[slot, :num_tokens] = request.token_ids
         self.generation[slot] += 1
         self.version[slot] += 1
-        self.place_window(slot)
+        self._place_window(slot)
         return slot
 
     def release(self, slot: int) -> Request:
@@ -226,7 +225,7 @@ class RequestTable:
         request.token_ids = self.tokens(slot).copy()
         request.num_passes = int(self.num_passes[slot])
         self.requests[slot] = None
-        self.branches.pop(slot, None)
+        self.placed.set(slot, None, int(self.num_tokens[slot]))
         self.status[slot] = SlotStatus.FREE
         self.generation[slot] += 1
         self.version[slot] += 1
@@ -234,38 +233,42 @@ class RequestTable:
         return request
 
     def replace_window(self, slot: int) -> None:
-        """Takes the new window of a slot's request.
+        """Takes the new window of a slot's request, which begins where the output ends.
 
         The version stays if the next pass may draft as much as it may at most, before and after.
         """
         before = int(self.window_end[slot])
-        self.place_window(slot)
+        self._place_window(slot)
         assumed = self.num_tokens[slot] + self.num_output_placeholders[slot]
         if min(before, self.window_end[slot]) - assumed < self.draft_width[slot]:
             self.version[slot] += 1
 
-    def place_window(self, slot: int) -> None:
-        """Notes what a slot's output is expected to go on with, unless it says otherwise.
+    def _place_window(self, slot: int) -> None:
+        """Notes what a slot's output is expected to go on with."""
+        request = self.request(slot)
+        if request.window is not None:
+            num_prompt_tokens = int(self.num_prompt_tokens[slot])
+            request.window = request.window.follow(self.tokens(slot), num_prompt_tokens)
+        length = int(self.num_tokens[slot])
+        self.window_end[slot] = self.placed.set(slot, request.window, length)
 
-        If it follows an alternative, that becomes the request's window.
+    def move_tree(self, slot: int, token_ids: Int32Array, *, is_likeliest: bool) -> None:
+        """Moves a slot's tree on by tokens that the slot got.
+
+        Args:
+            slot: The slot.
+            token_ids: The tokens, which the slot has already [num_tokens].
+            is_likeliest: Whether they keep to the likeliest path.
         """
         request = self.request(slot)
-        self.window_end[slot] = 0
-        self.branches.pop(slot, None)
-        if request.window is None:
-            return
-        num_prompt_tokens = int(self.num_prompt_tokens[slot])
-        window = request.window.follow(self.tokens(slot), num_prompt_tokens)
-        if window is None:
-            return
-        request.window = window
-        if window.alternatives:
-            self.branches[slot] = window
-        start = num_prompt_tokens + window.base
-        end = min(start + len(window.token_ids), self.expected.shape[1])
-        self.expected[slot, start:end] = window.token_ids[: end - start]
-        self.window_end[slot] = end
-        self.window_shift[slot] = window.prediction_offset - start
+        left = self.placed.trees[slot].window.pass_tokens(token_ids)
+        # The worker may not have the tree yet: it is to forget what it has instead.
+        request.window = left or NO_WINDOW
+        if left is not None and is_likeliest:
+            self.placed.move_tree(slot, left)
+        else:
+            length = int(self.num_tokens[slot])
+            self.window_end[slot] = self.placed.place(slot, left, length)
 
     def check_integrity(self) -> None:
         """Raises AssertionError if columns, requests and free slots contradict each other."""

@@ -112,11 +112,17 @@ def _share_budget(
     # What is in flight may already reach the length limit.
     ahead = np.minimum(rows.window_end, rows.max_length - 1) - assumed
     drafts = np.clip(ahead, 0, rows.draft_width)
+    placed = view.table.placed
+    if placed.trees:
+        drafts = _take_trees(view, slots, rows, drafts)
+    if view.widths.goes_by_value and placed.is_valued[slots].any():
+        drafts = placed.limit_by_value(slots, assumed, drafts, view.widths.depths[slots])
     if view.config.drafter is not None:
         # It drafts from where the row really is, whatever is in flight.
         room = np.maximum(rows.max_length - 1 - assumed, 0)
         from_drafter = np.minimum(room, rows.drafter_width)
-        drafts = np.where(rows.window_end > assumed, drafts, from_drafter)
+        has_window = (rows.window_end > assumed) | (drafts > 0)
+        drafts = np.where(has_window, drafts, from_drafter)
     if not runs.all():
         left, drafts = left * runs, drafts * runs
     total, num_drafts = int(left.sum()), int(drafts.sum())
@@ -137,6 +143,22 @@ def _share_budget(
     drafts = drafts * (known == left)
     drafts = np.clip(extra - (np.cumsum(drafts) - drafts), 0, drafts)
     return known.astype(np.int32), drafts.astype(np.int32)
+
+
+def _take_trees(
+    view: ScheduleView, slots: Int32Array, rows: Rows, drafts: Int32Array
+) -> Int32Array:
+    """Returns the drafts of rows, of trees as many as they have nodes at most.
+
+    The worker drafts from where a row really is, which of a tree is not far behind where it was:
+    most of what is in flight stands side by side.
+    """
+    placed = view.table.placed
+    least = rows.num_tokens + rows.num_emits_in_flight
+    left = (rows.window_end - least + placed.num_side_nodes[slots]) * (rows.window_end > least)
+    room = rows.max_length - 1 - rows.num_tokens - rows.num_output_placeholders
+    of_trees = np.clip(np.minimum(left, room), 0, rows.draft_width)
+    return np.where(placed.is_tree[slots], of_trees, drafts)
 
 
 def _find_rows_to_run(view: ScheduleView, slots: Int32Array, rows: Rows) -> Int32Array:

@@ -24,7 +24,7 @@ from optimist_scheduler.core.settle import settle
 from optimist_scheduler.core.state import SchedulerState
 from optimist_scheduler.core.stats import SchedulerStats
 from optimist_scheduler.core.validate import NewRequest, build_request, find_length_fault
-from optimist_scheduler.core.window import Window, is_valid
+from optimist_scheduler.core.window import Window, WindowError, find_window_fault
 
 MAX_LOSSES = 5
 """A request that ends the worker each time must not do so for ever."""
@@ -153,16 +153,19 @@ class Scheduler:
         """Takes what a request is expected to go on with.
 
         Returns:
-            False if the request has ended, the window is older than the last one, or it cannot be
-            of the request's prediction; then nothing is changed.
+            False if the request has ended, the window is older than the last one, or it does not go
+            on behind the output; then nothing is changed.
+
+        Raises:
+            WindowError: It cannot be of the request; nothing was changed.
         """
         request = self._requests.get(request_id)
-        if request is None or (request.window and window.epoch < request.window.epoch):
+        if request is None or window.base < request.window_base:
             return False
-        if not is_valid(window, request.num_predicted_tokens, self.config.vocab_size):
-            return False
-        self._state.set_window(request, window)
-        return True
+        fault = find_window_fault(window, request.num_predicted_tokens, self.config.vocab_size)
+        if fault is not None:
+            raise WindowError(fault)
+        return self._state.set_window(request, window)
 
     def pause(self, mode: PauseMode) -> list[Ended]:
         """Stops planning, at once or when what runs has ended; returns the requests it ended."""
@@ -187,7 +190,8 @@ class Scheduler:
         )
         unaligned = [table.request(slot) for slot in running[is_unaligned].tolist()]
         for request in self._state.waiting.requests:
-            if request.num_predicted_tokens and request.window is None:
+            window = request.window
+            if request.num_predicted_tokens and (window is None or not len(window.token_ids)):
                 unaligned.append(request)
         return [request.request_id for request in unaligned]
 

@@ -14,10 +14,7 @@ from optimist_scheduler.core.deliver import (
 from optimist_scheduler.core.output import StepOutputs
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.requests import Rows, SlotStatus
-from optimist_scheduler.core.state import SchedulerState, StepInFlight
-
-WIDTH_INTERVAL = 8
-"""Results between two choices of draft widths."""
+from optimist_scheduler.core.state import WIDTH_INTERVAL, SchedulerState, StepInFlight
 
 
 def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
@@ -50,7 +47,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     else:
         _take_back(state, step, rows, result)
     new = find_new_tokens(state, step, rows, alive, result)
-    keep(state, new, step.branches)
+    keep(state, step, new)
     follow_windows(state, new)
     learn_drafter(state, new)
     outputs = build_outputs(state, new, _take_errors(state, step, alive, result))
@@ -129,14 +126,4 @@ def _learn_costs(state: SchedulerState, step: StepInFlight, result: StepResult) 
     table, slots = state.table, step.slots[step.emits > 0]
     slots = slots[table.status[slots] == SlotStatus.RUNNING]
     if len(slots):
-        drafting = table.window_end[slots] > table.num_tokens[slots]
-        widths = state.widths.choose(
-            slots,
-            drafting,
-            int(step.num_known_tokens.sum()),
-            state.costs,
-            state.drafter_costs,
-            state.stats.num_results // WIDTH_INTERVAL,
-        )
-        table.draft_width[slots], table.drafter_width[slots] = widths
-        state.widths.remember(widths, drafting)
+        state.choose_widths(slots, int(step.num_known_tokens.sum()))

@@ -2,9 +2,8 @@
 
 from bisect import bisect
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 
@@ -23,7 +22,8 @@ from optimist_scheduler.core.view import NO_SLOTS, ScheduleView
 from optimist_scheduler.core.width import DraftWidths
 from optimist_scheduler.core.window import Window
 
-NO_BRANCHES: Mapping[int, Window] = MappingProxyType({})
+WIDTH_INTERVAL = 8
+"""Results between two choices of draft widths."""
 
 
 @dataclass(slots=True)
@@ -38,10 +38,10 @@ class StepInFlight:
     num_draft_tokens: Int32Array
     emits: Int32Array
     """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
-    window_shifts: Int32Array
-    """Position in the prediction less position in the sequence, in the window of each row."""
-    branches: Mapping[int, Window]
-    """Windows with alternatives, by slot."""
+    window_numbers: Int32Array
+    """Which window each row had, see `PlacedWindows.numbers` [num_rows]."""
+    windows: list[Window | None]
+    """What they were, from some place on, by slot."""
     num_repeats: int
     num_runs: int = 0
     """Results that were settled."""
@@ -64,7 +64,9 @@ class SchedulerState:
         self.blocks = BlockPool(
             config.num_blocks, max_num_seqs, config.num_blocks_for(config.max_length)
         )
-        self.accounts = DraftAccounts(max_num_seqs, MAX_PREDICTED_TOKENS)
+        self.accounts = DraftAccounts(
+            max_num_seqs, MAX_PREDICTED_TOKENS, self.table.placed.positions
+        )
         self.stops = StopTokens(config.vocab_size)
         self.widths = DraftWidths(config.draft_width, max_num_seqs, config.drafter)
         self.costs = CostCurve([tokens for tokens, _ in costs], [us for _, us in costs])
@@ -146,10 +148,11 @@ class SchedulerState:
         self.stops.add(request.stop_token_ids)
         widths = self.widths.admit(slot, request.max_draft_tokens)
         self.table.draft_width[slot], self.table.drafter_width[slot] = widths
+        self.weigh_window(slot)
         place = bisect(self._running_order, request.order)
         self._running_order.insert(place, request.order)
         self.running = np.insert(self.running, place, slot)
-        if request.window is not None:
+        if request.window is not None and len(request.window.token_ids):
             self.unsent_windows[slot] = None
         if self.config.enable_prefix_caching:
             self.stats.num_prefix_queries += len(request.token_ids)
@@ -185,14 +188,57 @@ class SchedulerState:
         self._running_order = [order for order, _ in sorted(orders)]
         self.running = np.array([slot for _, slot in sorted(orders)], np.int32)
 
-    def set_window(self, request: Request, window: Window) -> None:
-        """Replaces a request's window."""
-        request.window = window
+    def set_window(self, request: Request, window: Window) -> bool:
+        """Replaces a request's window; returns False if it does not go on behind the output."""
+        tokens = request.token_ids if request.slot == NO_SLOT else self.table.tokens(request.slot)
+        left = window.follow(tokens, request.num_prompt_tokens)
+        if left is None:
+            return False
+        request.window, request.window_base = left, window.base
         if request.slot == NO_SLOT:
             self.waiting.touch()
-            return
+            return True
         self.table.replace_window(request.slot)
+        self.weigh_window(request.slot)
         self.unsent_windows[request.slot] = None
+        return True
+
+    def weigh_window(self, slot: int) -> None:
+        """Sets how much a slot may draft from its window, where that says what is worth it."""
+        placed = self.table.placed
+        width = self.widths.take_window(slot, has_values=bool(placed.is_valued[slot]))
+        if width is not None:
+            self.table.draft_width[slot] = width
+        if placed.is_tree[slot]:
+            placed.weigh_tree(slot, float(self.widths.depths[slot]))
+
+    def choose_widths(self, slots: Int32Array, base_tokens: int) -> None:
+        """Chooses anew how much some rows may draft.
+
+        Args:
+            slots: Running slots that emit a token in a pass [num_rows].
+            base_tokens: Tokens of the pass without drafts.
+        """
+        table, placed = self.table, self.table.placed
+        lengths, ends = table.num_tokens[slots], table.window_end[slots]
+        drafting, is_valued = ends > lengths, placed.is_valued[slots]
+        claims = None
+        if self.widths.goes_by_value and is_valued.any():
+            most = self.widths.most_drafts(slots)
+            claims = placed.find_claims(slots, lengths, ends, most)
+        widths = self.widths.choose(
+            slots,
+            drafting,
+            base_tokens,
+            self.costs,
+            self.drafter_costs,
+            self.stats.num_results // WIDTH_INTERVAL,
+            claims,
+            is_valued & drafting,
+        )
+        table.draft_width[slots], table.drafter_width[slots] = widths
+        placed.weigh_trees(self.widths.depths)
+        self.widths.remember(widths, drafting)
 
     def promote_starved(self, now: float) -> None:
         """Lets requests that were overtaken for too long go first."""

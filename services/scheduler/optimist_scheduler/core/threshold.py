@@ -1,6 +1,6 @@
-"""The search for the levels of rows that are worth most in a pass, by a threshold on their value.
+"""The drafts that are worth most in a pass: all whose value per token is above a threshold.
 
-What is searched, and why a threshold finds it: see `goodput.py`.
+Why a threshold finds them: see `goodput.py`.
 """
 
 import math
@@ -10,7 +10,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from optimist_scheduler.core.arrays import Float32Array, Int32Array
+from optimist_scheduler.core.arrays import (
+    BoolArray,
+    Float32Array,
+    FloatArray,
+    Int32Array,
+    Int64Array,
+)
 from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.drafter import DrafterRows
 
@@ -18,111 +24,137 @@ MIN_HAZARD = 1 / 1024
 """No row is taken to be certain."""
 MAX_DEPTH = 9.0
 """Deepest threshold that is tried: a draft with less than exp(-9) to bring is never worth it."""
-NUM_DEPTHS = 48
-"""Thresholds that are compared; with 32 one answer in 30 is more than 0.1 % off the best."""
 LEAST_SAVED = 0.001
 """Share of the drafter's time that a smaller largest level has to save to be tried."""
 
-# The first is replaced by 0, the second is the first depth at which a row gets a draft.
-_SPACING = np.concatenate([[0], np.linspace(0, 1, NUM_DEPTHS - 1)]).astype(np.float32)
-_ROUNDING = 1e-3
-"""Of tokens, which are 1.5 to a level of some trees."""
-
 
 class DraftRows(NamedTuple):
-    """Rows of one kind with a limit above 0, as columns [num_rows]."""
+    """Rows whose levels are each as likely as the one before, as columns [num_rows]."""
 
     hazards: Float32Array
-    limits: Float32Array
+    limits: Int32Array
     scales: Float32Array
     """a / (1 - a): expected accepted drafts of an endless chain."""
     weight: float
     """Tokens per level."""
 
-    def expect(self, levels: npt.NDArray[np.integer]) -> npt.NDArray[np.floating]:
-        """Returns the mean number of accepted levels [..., num_rows]."""
-        expected: npt.NDArray[np.floating] = self.scales * -np.expm1(levels * -self.hazards)
-        return expected
+    def find_depths(self) -> Float32Array:
+        """Returns minus the logarithm of each level's chance, infinite beyond the limit.
 
-
-class _Passes(NamedTuple):
-    """Passes of all rows, one per depth of the threshold, deeper and deeper."""
-
-    levels: Float32Array
-    """Of the rows of all kinds, one kind after the other [num_depths, num_rows]."""
-    num_tokens: Float32Array
-    """Drafts [num_depths]."""
-    num_accepted: Float32Array
-    """Expected accepted drafts [num_depths]."""
-    draft_ns: float
-    """Time of the drafter."""
-
-
-class _Best(NamedTuple):
-    """The best of some passes."""
-
-    passes: _Passes
-    goodput: float
-    num_tokens: float
-    """Drafts."""
+        [num_rows, most levels]
+        """
+        levels = np.arange(1, int(self.limits.max(initial=0)) + 1, dtype=np.float32)
+        depths = np.multiply.outer(self.hazards, levels)
+        depths[levels > self.limits[:, None]] = np.inf
+        return depths
 
 
 def make_rows(rates: npt.NDArray[np.floating], limits: Int32Array, weight: float) -> DraftRows:
     """Makes rows from the chances that levels are accepted, and the most of them."""
     floored = np.maximum(rates, 1e-9).astype(np.float32)
     hazards = np.maximum(-np.log(floored), np.float32(MIN_HAZARD))
-    return DraftRows(hazards, limits.astype(np.float32), 1 / np.expm1(hazards), weight)
+    return DraftRows(hazards, limits, 1 / np.expm1(hazards), weight)
 
 
-def find_levels(
-    kinds: list[DraftRows],
+class Items(NamedTuple):
+    """Drafts that may be part of a pass, the most worth per token first, as columns [num_items].
+
+    Those of a row come in their order.
+    """
+
+    rows: Int64Array
+    """Which row each is of; those of the drafter come behind those of windows."""
+    levels: Int64Array
+    """From 1 on."""
+    depths: Float32Array
+    """Minus the logarithm of the worth per token."""
+    values: FloatArray
+    """Chance that it is accepted."""
+    weights: FloatArray
+    """Tokens."""
+
+    def select(self, chosen: BoolArray | Int64Array) -> "Items":
+        """Returns the items that a mask chooses, or some by their indices."""
+        rows, levels, depths, values, weights = self
+        return Items(rows[chosen], levels[chosen], depths[chosen], values[chosen], weights[chosen])
+
+
+class Best(NamedTuple):
+    """The best pass that was found."""
+
+    counts: Int64Array
+    """Levels of each row [num_rows]."""
+    num_tokens: float
+    """Drafts included."""
+    deepest: int
+    """Largest level of the drafter."""
+    goodput: float
+    least: float
+    """Depth of the last item that is in it."""
+    next: float
+    """Depth of the first one that is not; infinite if all are."""
+
+
+def make_items(windows: Float32Array, levels: Float32Array, weight: float) -> Items:
+    """Returns the drafts of all rows.
+
+    Args:
+        windows: Minus the logarithm of the chance of each draft of a window, never falling along
+            a row, infinite where there is none [num_windows, most drafts].
+        levels: The same of the drafter's levels [num_served, most levels].
+        weight: Tokens of such a level.
+    """
+    first, second = windows <= MAX_DEPTH, levels + math.log(weight) <= MAX_DEPTH
+    (rows, places), (more_rows, more_places) = np.nonzero(first), np.nonzero(second)
+    depths = np.concatenate([windows[first], levels[second]])
+    weights = np.ones(len(depths))
+    weights[len(rows) :] = weight
+    values = np.exp(-depths.astype(np.float64))
+    depths[len(rows) :] += np.float32(math.log(weight))
+    items = Items(
+        np.concatenate([rows, more_rows + len(windows)]),
+        np.concatenate([places, more_places]) + 1,
+        depths,
+        values,
+        weights,
+    )
+    return items.select(np.argsort(depths, kind="stable"))
+
+
+def find_best(
+    items: Items,
+    num_windows: int,
+    num_served: int,
     drafter: DrafterRows | None,
     base_tokens: int,
     curve: CostCurve,
     num_rows: int,
-) -> list[Int32Array]:
-    """Returns the levels that seem best, and where levels have many tokens some like them.
+) -> Best:
+    """Returns the best pass over all thresholds, and over all largest levels of the drafter.
 
     Args:
-        kinds: The rows, the drafter's last.
-        drafter: What these cost, if there are any.
+        items: The drafts.
+        num_windows: Rows that draft from windows.
+        num_served: Rows that the drafter drafts for.
+        drafter: What it costs, if there are any.
         base_tokens: Tokens of the pass without drafts.
         curve: Time of a pass by its tokens.
         num_rows: Rows that emit a token in any case.
     """
-    best = _search(kinds, drafter, base_tokens, curve, num_rows)
-    passes = best.passes
-    index = int(passes.num_tokens.searchsorted(np.float32(best.num_tokens)))
-    filled = _fill(best, index, kinds)
-    if kinds[-1].weight == 1:
-        return [filled]
-    # A part of a level cannot be left out.
-    near = passes.levels[max(index - 1, 0) : index + 1].astype(np.int32)
-    return [filled, *near]
-
-
-def _search(
-    kinds: list[DraftRows],
-    drafter: DrafterRows | None,
-    base_tokens: int,
-    curve: CostCurve,
-    num_rows: int,
-) -> _Best:
-    """Returns the best passes over all largest levels of the drafter, whose rows come last."""
-    depths = np.concatenate([_make_depths(rows) for rows in kinds])
-    if len(kinds) > 1:
-        depths.sort()
-    levels = [_make_levels(rows, depths) for rows in kinds]
-    if drafter is None:
-        return _find_best(_make_passes(kinds, levels, 0.0), base_tokens, curve, num_rows)
-    deepest = int(kinds[-1].limits.max())
+    if drafter is None or not num_served:
+        return _find_best(items, num_windows, 0.0, base_tokens, curve, num_rows)
+    is_level = items.rows >= num_windows
+    deepest = int(drafter.limits.max(initial=0))
     return max(
         (
             _find_best(
-                _make_passes(kinds, [*levels[:-1], np.minimum(levels[-1], most)], draft_ns),
+                items.select(~is_level | (items.levels <= most)),
+                num_windows,
+                draft_ns,
                 base_tokens,
                 curve,
                 num_rows,
+                num_served,
             )
             for most, draft_ns in _largest_levels(drafter, deepest)
         ),
@@ -138,75 +170,27 @@ def _largest_levels(drafter: DrafterRows, deepest: int) -> Iterator[tuple[int, f
             yield most, ns
 
 
-def _make_depths(rows: DraftRows) -> Float32Array:
-    """Returns depths from no drafts at all to all that are worth a try, geometric [num_depths]."""
-    first = float(rows.hazards.min())
-    offset = math.log(rows.weight)
-    last = max(first, min(float((rows.hazards * rows.limits).max()), MAX_DEPTH - offset))
-    depths: Float32Array = first * np.exp(_SPACING * np.float32(math.log(last / first)))
-    depths += np.float32(offset)
-    depths[0] = 0
-    return depths
-
-
-def _make_levels(rows: DraftRows, depths: Float32Array) -> Float32Array:
-    """Returns the levels of rows at depths of the threshold [num_depths, num_rows]."""
-    offset = np.float32(math.log(rows.weight))
-    # A hazard divides its own multiples; rounding must not make that one draft less.
-    levels = np.multiply.outer(depths - offset, (1 + 1e-5) / rows.hazards)
-    np.floor(levels, out=levels)
-    clipped: Float32Array = np.clip(levels, 0, rows.limits, out=levels)
-    return clipped
-
-
-def _make_passes(kinds: list[DraftRows], levels: list[Float32Array], draft_ns: float) -> _Passes:
-    counts = [_count_all(rows, each) for rows, each in zip(kinds, levels, strict=True)]
-    tokens, accepted = counts[0]
-    for more_tokens, more_accepted in counts[1:]:
-        tokens, accepted = tokens + more_tokens, accepted + more_accepted
-    together = levels[0] if len(levels) == 1 else np.concatenate(levels, axis=1)
-    return _Passes(together, tokens, accepted, draft_ns)
-
-
-def _count_all(rows: DraftRows, levels: Float32Array) -> tuple[Float32Array, Float32Array]:
-    """Returns drafts and expected accepted ones of rows at each depth [num_depths]."""
-    beyond = levels * -rows.hazards
-    np.exp(beyond, out=beyond)
-    tokens = levels @ np.full_like(rows.limits, rows.weight)
-    return tokens, rows.scales.sum() - beyond @ rows.scales
-
-
-def _find_best(passes: _Passes, base_tokens: int, curve: CostCurve, num_rows: int) -> _Best:
-    """Returns the best goodput and its drafts, at a depth or where a knot of the curve is reached.
-
-    Between two depths the tokens are taken to grow in proportion, which is exact for rows of equal
-    rates. There the goodput has no maximum except at knots.
-    """
-    knots = np.maximum(curve.knots - base_tokens, passes.num_tokens[0])
-    knots = np.minimum(knots, passes.num_tokens[-1])
-    num_tokens = np.concatenate([passes.num_tokens, knots])
-    num_accepted = np.interp(num_tokens, passes.num_tokens, passes.num_accepted)
-    ns = curve.cost(num_tokens + base_tokens) + passes.draft_ns
-    goodputs = (num_accepted + num_rows) / ns
-    best = goodputs.argmax()
-    return _Best(passes, float(goodputs[best]), float(num_tokens[best]))
-
-
-def _fill(best: _Best, index: int, kinds: list[DraftRows]) -> Int32Array:
-    """Returns levels with at most `best.num_tokens` drafts: a depth's, and of the next what fits.
-
-    Rows with higher rates come first, so no row gets more than one that is accepted more often.
-    """
-    passes = best.passes
-    levels: Int32Array = passes.levels[index].astype(np.int32)
-    surplus = float(passes.num_tokens[index]) - best.num_tokens
-    if surplus > _ROUNDING:
-        spare = levels - passes.levels[index - 1].astype(np.int32)
-        hazards = np.concatenate([rows.hazards for rows in kinds])
-        weights = np.concatenate([np.full_like(rows.limits, rows.weight) for rows in kinds])
-        last_first = np.argsort(-hazards, kind="stable")
-        tokens = (spare * weights)[last_first]
-        left = surplus - (np.cumsum(tokens) - tokens)
-        given_up = np.clip(np.ceil(left / weights[last_first]), 0, spare[last_first])
-        levels[last_first] -= given_up.astype(np.int32)
-    return levels
+def _find_best(
+    items: Items,
+    num_windows: int,
+    draft_ns: float,
+    base_tokens: int,
+    curve: CostCurve,
+    num_rows: int,
+    num_served: int = 0,
+) -> Best:
+    """Returns the best pass over all thresholds, the drafter taking a given time."""
+    num_tokens = np.concatenate([[0.0], np.cumsum(items.weights)]) + base_tokens
+    accepted = np.concatenate([[0.0], np.cumsum(items.values)])
+    goodputs = (accepted + num_rows) / (curve.cost(num_tokens) + draft_ns)
+    taken = int(goodputs.argmax())
+    counts = np.bincount(items.rows[:taken], minlength=num_windows + num_served)
+    levels = counts[num_windows:]
+    return Best(
+        counts,
+        float(num_tokens[taken]),
+        int(levels.max(initial=0)),
+        float(goodputs[taken]),
+        float(items.depths[taken - 1]) if taken else 0.0,
+        float(items.depths[taken]) if taken < len(items.depths) else math.inf,
+    )

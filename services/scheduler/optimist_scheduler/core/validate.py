@@ -12,6 +12,8 @@ from optimist_scheduler.core.requests import Request
 
 MAX_REQUEST_ID_LENGTH = 256
 MAX_PREDICTED_TOKENS = 262_144
+"""Of all predictions of a request."""
+MAX_PREDICTIONS = 16
 MAX_CACHE_SALT_BYTES = 256
 MAX_PRIORITY = 2**30
 
@@ -24,15 +26,18 @@ class NewRequest:
     prompt_token_ids: list[int]
     max_tokens: int
     predicted_token_ids: list[int] = field(default_factory=list)
+    """Of several predictions one after the other."""
     stop_token_ids: list[int] = field(default_factory=list)
     min_tokens: int = 0
     sampling: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
     """The smaller, the sooner, if the policy goes by priority."""
     cache_salt: str = ""
-    """Only requests of the same salt share cached blocks."""
+    """Only requests of the same salt share cached blocks, and what is kept of predictions."""
     max_draft_tokens: int | None = None
     """Most drafts per pass; None for the scheduler's own limit."""
+    num_predicted_tokens: list[int] = field(default_factory=list)
+    """Tokens of each prediction; empty for one prediction."""
     owner: int = 0
     """Whom to tell: a number of the caller."""
     handle: int = 0
@@ -83,11 +88,8 @@ def _find_fault(new: NewRequest, config: EngineConfig) -> str | None:
         return f"min_tokens: must be at least 0, not {new.min_tokens}"
     if fault := _find_option_fault(new):
         return fault
-    if len(new.predicted_token_ids) > MAX_PREDICTED_TOKENS:
-        return (
-            f"predicted_token_ids: must be at most {MAX_PREDICTED_TOKENS} tokens, "
-            f"not {len(new.predicted_token_ids)}"
-        )
+    if fault := _find_prediction_fault(new):
+        return fault
     for name, token_ids in (
         ("prompt_token_ids", new.prompt_token_ids),
         ("predicted_token_ids", new.predicted_token_ids),
@@ -95,6 +97,24 @@ def _find_fault(new: NewRequest, config: EngineConfig) -> str | None:
     ):
         if not _in_vocabulary(token_ids, config.vocab_size):
             return f"{name}: must be from 0 to {config.vocab_size - 1}"
+    return None
+
+
+def _find_prediction_fault(new: NewRequest) -> str | None:
+    num_tokens, counts = len(new.predicted_token_ids), new.num_predicted_tokens
+    if num_tokens > MAX_PREDICTED_TOKENS:
+        return (
+            f"predicted_token_ids: must be at most {MAX_PREDICTED_TOKENS} tokens, not {num_tokens}"
+        )
+    if len(counts) > MAX_PREDICTIONS:
+        return f"num_predicted_tokens: must be at most {MAX_PREDICTIONS}, not {len(counts)}"
+    if any(count < 1 for count in counts):
+        return f"num_predicted_tokens: each must be at least 1, not {min(counts)}"
+    if counts and sum(counts) != num_tokens:
+        return (
+            f"num_predicted_tokens: must add up to the {num_tokens} predicted_token_ids, "
+            f"not to {sum(counts)}"
+        )
     return None
 
 

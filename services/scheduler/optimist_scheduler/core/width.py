@@ -5,13 +5,15 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from optimist_scheduler.core.acceptance import DRAFTER_PRIOR, WINDOW_PRIOR, Acceptance
+from optimist_scheduler.core.acceptance import DRAFTER_PRIOR, Acceptance
 from optimist_scheduler.core.adaptive import START_WIDTH, AdaptiveWidths
 from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array
+from optimist_scheduler.core.claims import Claims
 from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.crossover import choose_crossover
 from optimist_scheduler.core.drafter import Drafter, DrafterRows
 from optimist_scheduler.core.goodput import choose_goodput
+from optimist_scheduler.core.window import PRIOR_HAZARD, Window
 
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
 
@@ -21,13 +23,15 @@ PROBE_SHARE = 8
 """Of the rows for which the drafter is off, one in so many is probed at a time."""
 PROBE_LOSS = 0.01
 """Share of the time that probes of the drafter may take."""
+FIRST_DEPTH = 2.3
+"""Minus the logarithm of the chance with which a new row's drafts are worth a try."""
 
 
 class Widths(NamedTuple):
     """Most drafts of the next passes [num_rows]."""
 
     windows: Int32Array
-    """From the window."""
+    """From the window; of one that says values, those above `DraftWidths.depths`."""
     drafter: Int32Array
     """From the worker's drafter, all branches of a tree together."""
 
@@ -53,7 +57,12 @@ class DraftWidths:
         self._policy = policy
         self._drafter = drafter
         self._limits = np.zeros(max_num_seqs, np.int32)
-        self._acceptance = Acceptance(max_num_seqs, WINDOW_PRIOR)
+        self._claims = Claims(max_num_seqs)
+        self.depths = np.full(max_num_seqs, np.inf, np.float32)
+        """Largest claimed hazard, cumulated, of a draft of the window that is worth its cost; it
+        counts for windows that say values [max_num_seqs]."""
+        self.goes_by_value = policy == "goodput"
+        """Whether what windows say of their chances counts."""
         self._adaptive = AdaptiveWidths(max_num_seqs)
         self._level_limits = np.zeros(max_num_seqs, np.int32)
         self._level_acceptance = Acceptance(max_num_seqs, DRAFTER_PRIOR, is_common=True)
@@ -69,16 +78,29 @@ class DraftWidths:
             What it may draft to begin with, from its window and from the drafter.
         """
         self._limits[slot] = limit
-        self._acceptance.reset(slot)
+        self._claims.reset(slot)
+        if self.goes_by_value:
+            self.depths[slot] = self._first_depth
         self._adaptive.reset(slot, limit)
         if self._drafter is not None:
             self._level_limits[slot] = most = self._most_levels(limit)
             self._level_acceptance.reset(slot)
             self._adaptive_levels.reset(slot, most)
-        return self.first(limit), self.first_of_drafter(limit)
+        return self._first_width(limit), self.first_of_drafter(limit)
 
-    def first(self, limit: int) -> int:
-        """Returns the width that a request with this limit begins with; changes nothing."""
+    def first(self, limit: int, window: Window) -> int:
+        """Returns how much of its window such a request begins with; changes nothing."""
+        width = min(self._first_width(limit), len(window.token_ids))
+        if not (self.goes_by_value and window.has_values):
+            return width
+        hazards = np.maximum.accumulate(window.find_hazards())
+        return min(width, int(hazards.searchsorted(self._first_depth, side="right")))
+
+    @property
+    def _first_depth(self) -> np.float32:
+        return np.float32(FIRST_DEPTH / self._claims.common_scale)
+
+    def _first_width(self, limit: int) -> int:
         return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
 
     def first_of_drafter(self, limit: int) -> int:
@@ -88,7 +110,24 @@ class DraftWidths:
         levels = min(self._first_levels, self._most_levels(limit))
         return min(limit, int(self._drafter.count_tokens(levels)))
 
-    def observe(self, slots: Int32Array, drafted: Int32Array, accepted: Int32Array) -> None:
+    def most_drafts(self, slots: Int32Array) -> int:
+        """Returns the largest limit of some slots."""
+        return int(self._limits[slots].max(initial=0))
+
+    def take_window(self, slot: int, *, has_values: bool) -> int | None:
+        """Returns the width that a new window is given, None for the one that the row has."""
+        if not (has_values and self.goes_by_value) or math.isinf(self.depths[slot]):
+            return None
+        return int(self._limits[slot])
+
+    def observe(
+        self,
+        slots: Int32Array,
+        drafted: Int32Array,
+        accepted: Int32Array,
+        claimed: Float32Array | None = None,
+        is_valued: BoolArray | None = None,
+    ) -> None:
         """Learns from the windows of the rows of a settled step.
 
         A row that had a window but no drafts counts too: its emitted tokens are compared with the
@@ -96,10 +135,28 @@ class DraftWidths:
 
         Args:
             slots: Each at most once [num_rows].
-            drafted: Drafts that were verified; a row with 0 is left as it is [num_rows].
-            accepted: How many of them were accepted, at most `drafted` [num_rows].
+            drafted: Tokens of the window that were compared with the output, or stood behind such;
+                a row with 0 is left as it is [num_rows].
+            accepted: How many of them, from the first on, agreed [num_rows].
+            claimed: Hazard of those that agreed and the first that did not, by what the windows
+                say; by default what windows without values are taken to say [num_rows].
+            is_valued: Whether it was said; by default by none [num_rows].
         """
-        self._acceptance.observe(slots, accepted, np.minimum(accepted + 1, drafted))
+        examined = np.minimum(accepted + 1, drafted)
+        if claimed is None:
+            claimed = examined * np.float32(PRIOR_HAZARD)
+        if is_valued is None:
+            is_valued = np.zeros(len(slots), np.bool_)
+        self._claims.observe(slots, accepted, examined, claimed, is_valued)
+
+    def observe_drafts(self, slots: Int32Array, drafted: Int32Array, accepted: Int32Array) -> None:
+        """Moves widths that go by the share of accepted drafts.
+
+        Args:
+            slots: Each at most once [num_rows].
+            drafted: Drafts of windows that were verified [num_rows].
+            accepted: How many of them were accepted [num_rows].
+        """
         if self._policy == "adaptive":
             self._adaptive.observe(slots, drafted, accepted)
 
@@ -117,7 +174,11 @@ class DraftWidths:
 
     def rate(self, slots: Int32Array) -> Float32Array:
         """Returns the chance that a draft is accepted if those before it were [num_rows]."""
-        return self._acceptance.rate(slots)
+        return self._claims.rate(slots)
+
+    def scale(self, slots: Int32Array) -> Float32Array:
+        """Returns what the hazards that windows claim are to be multiplied by [num_rows]."""
+        return self._claims.scale(slots)
 
     def rate_of_drafter(self, slots: Int32Array) -> Float32Array:
         """Returns the same for levels of the drafter [num_rows]."""
@@ -131,8 +192,10 @@ class DraftWidths:
         curve: CostCurve,
         drafter_curve: CostCurve,
         choice: int,
+        claims: Float32Array | None = None,
+        is_valued: BoolArray | None = None,
     ) -> Widths:
-        """Returns the most drafts per row, 0 to the request's limit; changes nothing.
+        """Returns the most drafts per row, 0 to the request's limit, and sets `depths`.
 
         Args:
             slots: The rows that emit a token in a pass [num_rows].
@@ -144,27 +207,46 @@ class DraftWidths:
             drafter_curve: Time of the drafter by the largest level of a pass.
             choice: Number of the choice, counted up by the caller; decides whose turn it is to be
                 probed.
+            claims: Cumulated hazards that windows say of what comes next, infinite beyond their
+                ends; by default no window says any [num_rows, most drafts].
+            is_valued: Whether a row goes by them [num_rows].
         """
         limits = self._limits[slots]
         if self._policy not in ("goodput", "crossover"):
             return self._choose_without_costs(slots, limits)
-        choose = choose_goodput if self._policy == "goodput" else choose_crossover
-        rates = self._acceptance.rate(slots)
-        if self._drafter is None:
-            widths, levels = choose(rates, limits, drafting, base_tokens, curve)
+        rates, rows = self._claims.rate(slots), self._find_drafter_rows(slots, drafter_curve)
+        arguments = rates, limits, drafting, base_tokens, curve, rows
+        if self.goes_by_value:
+            scales = self._claims.scale(slots)
+            if claims is not None and is_valued is not None:
+                claims = claims * scales[:, None]
+                claims[~is_valued, :1] = np.nan
+            else:
+                is_valued, claims = np.zeros(len(slots), np.bool_), None
+            widths, levels, depths = choose_goodput(*arguments, claims)
+            # Where the window itself says how many are worth it, nothing else limits them.
+            widths = np.where(is_valued & (depths > 0), limits, widths)
         else:
-            rows = DrafterRows(
-                self._level_acceptance.rate(slots),
-                self._level_limits[slots],
-                self._drafter.tokens_per_level,
-                drafter_curve,
-            )
-            widths, levels = choose(rates, limits, drafting, base_tokens, curve, rows)
+            widths, levels = choose_crossover(*arguments)
+        if rows is not None:
             is_probed = self._find_probed(slots, base_tokens, curve, rows, choice)
             levels = np.maximum(levels, np.minimum(rows.limits, is_probed))
         is_probed = (slots + choice) % PROBE_PERIOD == 0
         probed: Int32Array = np.maximum(widths, np.minimum(limits, is_probed))
+        if self.goes_by_value:
+            is_off = is_probed & (widths == 0)
+            self.depths[slots] = np.where(is_off, np.float32(np.inf), depths / scales)
         return Widths(probed, self._count_tokens(levels, limits))
+
+    def _find_drafter_rows(self, slots: Int32Array, curve: CostCurve) -> DrafterRows | None:
+        if self._drafter is None:
+            return None
+        return DrafterRows(
+            self._level_acceptance.rate(slots),
+            self._level_limits[slots],
+            self._drafter.tokens_per_level,
+            curve,
+        )
 
     def remember(self, widths: Widths, drafting: BoolArray) -> None:
         """Lets new requests begin with what the drafter was given for the rows of a choice.

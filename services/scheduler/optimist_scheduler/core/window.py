@@ -1,104 +1,229 @@
 """What a request's output is expected to go on with."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.acceptance import WINDOW_PRIOR
+from optimist_scheduler.core.arrays import Float32Array, Int32Array, Int64Array
 
-MAX_ALTERNATIVES = 3
-"""Of a window; a proposer may say more."""
+MAX_NODES = 256
+PRIOR_HAZARD = -float(np.log(WINDOW_PRIOR))
+"""Of a token of a window that says no values."""
+LEAST_HAZARD = 1 / 64
+"""No token is believed to be more certain than this, before it is seen that claims come true."""
+LEAST_VALUE = 1e-7
+"""Smaller ones are taken for this."""
+
+_ROOT = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Alternative:
-    """A continuation that departs from a window."""
-
-    offset: int
-    """Index in the window's tokens of the token in whose place this begins."""
-    prediction_offset: int
-    """Position in the prediction of the first token."""
-    token_ids: Int32Array
-    """The tokens, the first one different from the window's."""
+class WindowError(ValueError):
+    """A window that cannot be what a request goes on with; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """Expected tokens of one request, from an output position on."""
+    """Expected tokens of one request: a tree of nodes, of which any beginning is a tree too."""
 
-    epoch: int
-    """Counts re-alignments; a larger one replaces a smaller one."""
     base: int
-    """Output position of the first token; 0 is the first generated one."""
-    prediction_offset: int
-    """Position in the prediction of the first token."""
+    """Output position of the nodes that have no parent; 0 is the first generated token."""
     token_ids: Int32Array
-    """The expected tokens; empty when nothing is expected."""
-    alternatives: tuple[Alternative, ...] = ()
-    """Other continuations, most likely first."""
+    """[num_nodes]; empty when nothing is expected."""
+    parents: Int32Array | None
+    """Index of the node that each comes behind, -1 for none [num_nodes]; None for a chain."""
+    prediction_positions: Int32Array
+    """Position in the predictions, -1 for what was not read from one [num_nodes]."""
+    values: Float32Array
+    """Chance that a node and all before it are what comes, never rising [num_nodes]; empty if
+    nothing is said of it."""
 
-    def find_end(self, token_ids: Int32Array, num_prompt_tokens: int) -> int:
-        """Returns the length of a sequence at the window's end.
+    @property
+    def has_values(self) -> bool:
+        """Whether it says how likely its nodes are."""
+        return len(self.values) > 0
 
-        0 if the sequence has not reached the window, or says something else.
+    def follow(self, token_ids: Int32Array, num_prompt_tokens: int) -> "Window | None":
+        """Returns what is expected behind a sequence, with chances given that sequence.
+
+        None if the sequence has not reached the window, or is no path of it.
 
         Args:
             token_ids: Prompt and output [num_tokens].
             num_prompt_tokens: How many of them are prompt.
         """
         start = num_prompt_tokens + self.base
-        since = token_ids[start : start + len(self.token_ids)]
-        if len(token_ids) < start or not np.array_equal(self.token_ids[: len(since)], since):
-            return 0
-        return start + len(self.token_ids)
+        if len(token_ids) < start:
+            return None
+        return self.pass_tokens(token_ids[start:])
 
-    def follow(self, token_ids: Int32Array, num_prompt_tokens: int) -> "Window | None":
-        """Returns the continuation that a sequence follows: this one, or else an alternative.
-
-        An alternative that has become the window has no alternatives. None if the sequence has not
-        reached the window, or says something else.
+    def pass_tokens(self, token_ids: Int32Array) -> "Window | None":
+        """Returns what is expected behind some tokens; None if they are no path of the window.
 
         Args:
-            token_ids: Prompt and output [num_tokens].
-            num_prompt_tokens: How many of them are prompt.
+            token_ids: What came since `base` [num_passed].
         """
-        if not self.alternatives:
-            return self if self.find_end(token_ids, num_prompt_tokens) else None
-        for window in self.continuations():
-            # What stands before a departure is the window's, which `find_end` does not look at.
-            start = num_prompt_tokens + self.base
-            since = token_ids[start : start + window.base - self.base]
-            before = self.token_ids[: window.base - self.base]
-            if np.array_equal(since, before) and window.find_end(token_ids, num_prompt_tokens):
-                return window
+        num_passed = len(token_ids)
+        if num_passed == 0:
+            return self
+        if self.parents is None:
+            if not np.array_equal(self.token_ids[:num_passed], token_ids):
+                return None
+            return self._behind(num_passed - 1, slice(num_passed, None), None, num_passed)
+        path = self.find_path(token_ids.tolist())
+        if len(path) < num_passed:
+            return None
+        nodes, parents = _select_subtree(self.parents.tolist(), path[-1])
+        return self._behind(path[-1], np.array(nodes, np.intp), parents, num_passed)
+
+    def find_path(self, token_ids: Sequence[int]) -> list[int]:
+        """Returns the nodes that tokens pass, as far as they are a path of the window."""
+        path, node = list[int](), _ROOT
+        tokens = self.token_ids.tolist()
+        for index, parent in enumerate(self.find_parents()):
+            if len(path) == len(token_ids):
+                break
+            if parent == node and tokens[index] == token_ids[len(path)]:
+                path.append(index)
+                node = index
+        return path
+
+    def find_parents(self) -> Sequence[int]:
+        """Returns the parent of each node, of a chain too."""
+        if self.parents is None:
+            return range(_ROOT, len(self.token_ids) - 1)
+        parents: list[int] = self.parents.tolist()
+        return parents
+
+    def find_likeliest_path(self) -> Int64Array:
+        """Returns the nodes that are the first behind the one before, from a root on."""
+        path, node = list[int](), _ROOT
+        for index, parent in enumerate(self.find_parents()):
+            if parent == node:
+                path.append(index)
+                node = index
+        return np.array(path, np.int64)
+
+    def find_hazards(self) -> Float32Array:
+        """Returns minus the logarithm of each node's chance, as far as it is believed [num_nodes].
+
+        It grows from a node to the next behind it by `LEAST_HAZARD` at least.
+        """
+        num_nodes = len(self.token_ids)
+        if not self.has_values:
+            return _count_depths(self) * np.float32(PRIOR_HAZARD)
+        depths = -np.log(np.maximum(self.values, np.float32(LEAST_VALUE)))
+        if self.parents is None:
+            steps = np.maximum(np.diff(depths, prepend=np.float32(0)), np.float32(LEAST_HAZARD))
+            return np.cumsum(steps, dtype=np.float32)
+        hazards = [0.0] * (num_nodes + 1)
+        own = [*depths.tolist(), 0.0]
+        for node, parent in enumerate(self.parents.tolist()):
+            hazards[node] = hazards[parent] + max(own[node] - own[parent], LEAST_HAZARD)
+        return np.array(hazards[:-1], np.float32)
+
+    def _behind(
+        self, node: int, nodes: "slice | Int64Array", parents: Int32Array | None, num_passed: int
+    ) -> "Window":
+        """Returns the nodes behind a node."""
+        values = self.values
+        if self.has_values:
+            value = max(float(values[node]), LEAST_VALUE)
+            values = np.minimum(values[nodes] / np.float32(value), np.float32(1))
+        return Window(
+            self.base + num_passed,
+            self.token_ids[nodes],
+            parents,
+            self.prediction_positions[nodes],
+            values,
+        )
+
+
+NO_WINDOW = Window(0, np.empty(0, np.int32), None, np.empty(0, np.int32), np.empty(0, np.float32))
+"""Nothing is expected."""
+
+
+def make_window(
+    base: int,
+    token_ids: Int32Array,
+    parents: Int32Array,
+    prediction_positions: Int32Array,
+    values: Float32Array,
+) -> Window:
+    """Returns a window; parents that make a chain, or none at all, are those of a chain."""
+    is_chain = len(parents) == 0 or np.array_equal(parents, np.arange(-1, len(parents) - 1))
+    return Window(base, token_ids, None if is_chain else parents, prediction_positions, values)
+
+
+def find_window_fault(window: Window, num_predicted_tokens: int, vocab_size: int) -> str | None:
+    """Returns why a window cannot be of a request; None if it can.
+
+    Args:
+        window: The window.
+        num_predicted_tokens: Tokens of all predictions of the request.
+        vocab_size: Token ids are below.
+    """
+    num_nodes = len(window.token_ids)
+    if window.base < 0:
+        return f"base: must be at least 0, not {window.base}"
+    if num_nodes > MAX_NODES:
+        return f"token_ids: must be at most {MAX_NODES}, not {num_nodes}"
+    if len(window.prediction_positions) != num_nodes:
+        return f"prediction_positions: {len(window.prediction_positions)} of {num_nodes} nodes"
+    if len(window.values) not in (0, num_nodes):
+        return f"values: {len(window.values)} of {num_nodes} nodes"
+    if num_nodes == 0:
         return None
+    if not _is_within(window.token_ids, 0, vocab_size):
+        return f"token_ids: must be from 0 to {vocab_size - 1}"
+    if not _is_within(window.prediction_positions, -1, num_predicted_tokens):
+        return f"prediction_positions: must be from -1 to {num_predicted_tokens - 1}"
+    if window.has_values and not _are_values(window.values):
+        return "values: must be from 1 down to 0, and never rise"
+    return None if window.parents is None else _find_tree_fault(window.parents, window.token_ids)
 
-    def continuations(self) -> Iterator["Window"]:
-        """Iterates over this window and its alternatives as windows of their own."""
-        yield self
-        for other in self.alternatives:
-            base = self.base + other.offset
-            yield Window(self.epoch, base, other.prediction_offset, other.token_ids)
+
+def _find_tree_fault(parents: Int32Array, token_ids: Int32Array) -> str | None:
+    num_nodes = len(token_ids)
+    if len(parents) != num_nodes:
+        return f"parents: {len(parents)} of {num_nodes} nodes"
+    if int(parents.min()) < _ROOT or (parents >= np.arange(num_nodes)).any():
+        return "parents: each must be -1 or a node before its own"
+    if len(set(zip(parents.tolist(), token_ids.tolist(), strict=True))) < num_nodes:
+        return "parents: a node has a token twice behind it"
+    return None
 
 
-def is_valid(window: Window, num_predicted_tokens: int, vocab_size: int) -> bool:
-    """Tells whether a window can belong to a prediction of `num_predicted_tokens` tokens."""
-    if window.base < 0 or window.epoch < 0:
-        return False
-    if len(window.token_ids) == 0:
-        return True
-    if any(
-        not 0 <= other.offset < len(window.token_ids)
-        or len(other.token_ids) == 0
-        or other.token_ids[0] == window.token_ids[other.offset]
-        for other in window.alternatives
-    ):
-        return False
-    return len(window.alternatives) <= MAX_ALTERNATIVES and all(
-        each.prediction_offset >= 0
-        and each.prediction_offset + len(each.token_ids) <= num_predicted_tokens
-        and each.token_ids.min() >= 0
-        and each.token_ids.max() < vocab_size
-        for each in window.continuations()
-    )
+def _is_within(column: Int32Array, least: int, end: int) -> bool:
+    return least <= int(column.min()) and int(column.max()) < end
+
+
+def _are_values(values: Float32Array) -> bool:
+    # What is no number is neither.
+    return bool(values[0] <= 1 and values[-1] >= 0 and (values[1:] <= values[:-1]).all())
+
+
+def _select_subtree(parents: list[int], node: int) -> tuple[list[int], Int32Array | None]:
+    """Returns the nodes behind a node, and their parents among them; None for a chain's."""
+    places = {node: _ROOT}
+    nodes, above = list[int](), list[int]()
+    for index in range(node + 1, len(parents)):
+        place = places.get(parents[index])
+        if place is not None:
+            places[index] = len(nodes)
+            nodes.append(index)
+            above.append(place)
+    is_chain = above == list(range(_ROOT, len(above) - 1))
+    return nodes, None if is_chain else np.array(above, np.int32)
+
+
+def _count_depths(window: Window) -> Float32Array:
+    """Returns how many nodes lead to each, itself among them [num_nodes]."""
+    num_nodes = len(window.token_ids)
+    if window.parents is None:
+        return np.arange(1, num_nodes + 1, dtype=np.float32)
+    depths = [0] * (num_nodes + 1)
+    for node, parent in enumerate(window.parents.tolist()):
+        depths[node] = depths[parent] + 1
+    return np.array(depths[:-1], np.float32)

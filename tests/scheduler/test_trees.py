@@ -1,4 +1,4 @@
-"""Windows with alternatives: followed, verified as a tree, accounted, and carried all the way."""
+"""Windows that are trees: followed, verified, accounted, and carried all the way."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from optimist.proposer.v1 import proposer_pb2
-from optimist_common.columns import to_bytes
+from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.drafter import Drafter
-from optimist_scheduler.core.window import MAX_ALTERNATIVES, Window, is_valid
+from optimist_scheduler.core.window import Window
 from optimist_scheduler.translate import plan_message
 from tests.scheduler.client import PROMPT, add, ask, truth
-from tests.scheduler.drive import make_window
+from tests.scheduler.drive import make_window, window_of
 from tests.scheduler.fake_services import (
     FakeProposerServicer,
     FakeWorkerServicer,
@@ -21,60 +21,74 @@ from tests.scheduler.fake_services import (
 )
 from tests.scheduler.situation import Situation
 
-Alternatives = list[tuple[int, int, list[int]]]
+Branches = list[tuple[int, int, list[int]]]
+NODES = [(1, -1, 5), (2, 0, 6), (3, 0, -1), (4, -1, 9), (5, 2, 7), (6, 1, 8), (7, 4, -1)]
+VALUES = [0.8, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
 
 
 def wrong(tokens: list[int], vocab_size: int = 50) -> list[int]:
     return [(token + 1) % vocab_size for token in tokens]
 
 
-def followed(window: Window, output: list[int]) -> tuple[int, int] | None:
-    """Returns base and position in the prediction of what an output follows."""
-    found = window.follow(np.array([7, 7, *output], np.int32), 2)
-    return None if found is None else (found.base, found.prediction_offset)
+def follow(window: Window, output: list[int]) -> Window | None:
+    return window.follow(np.array([7, 7, *output], np.int32), 2)
 
 
-def test_the_first_continuation_that_agrees_is_followed() -> None:
-    window = make_window(1, 1, 10, [1, 2, 3, 4], [(2, 20, [5, 6]), (2, 30, [5, 7]), (0, 40, [8])])
-    assert followed(window, []) is None
-    assert followed(window, [9]) == (1, 10)
-    assert followed(window, [9, 1, 2, 3]) == (1, 10)
-    assert followed(window, [9, 1, 2, 5]) == (3, 20)
-    assert followed(window, [9, 1, 2, 5, 6, 9]) == (3, 20)
-    assert followed(window, [9, 1, 2, 5, 7]) == (3, 30)
-    assert followed(window, [9, 8]) == (1, 40)
-    assert followed(window, [9, 8, 1]) == (1, 40)
-    # What stands before the departure has to agree too.
-    assert followed(window, [9, 9, 2, 5]) is None
-    assert followed(window, [9, 1, 2, 9]) is None
+def columns(window: Window | None) -> tuple[list[int], list[int], list[int], list[float]]:
+    """Returns tokens, parents, positions and values."""
+    assert window is not None
+    parents = list(window.find_parents())
+    positions, values = window.prediction_positions.tolist(), window.values.tolist()
+    return window.token_ids.tolist(), parents, positions, [round(each, 6) for each in values]
 
 
-@pytest.mark.parametrize(
-    ("alternatives", "valid"),
-    [
-        ([(0, 0, [9])], True),
-        ([(1, 3, [9])], True),
-        ([(2, 0, [9])], False),
-        ([(-1, 0, [9])], False),
-        ([(0, 0, [])], False),
-        ([(0, 0, [1])], False),
-        ([(0, -1, [9])], False),
-        ([(0, 4, [9])], False),
-        ([(0, 0, [50])], False),
-        ([(0, 0, [-1])], False),
-        ([(0, 0, [9])] * MAX_ALTERNATIVES, True),
-        ([(0, 0, [9])] * (MAX_ALTERNATIVES + 1), False),
-    ],
-)
-def test_alternatives_that_cannot_be_of_the_prediction_are_refused(
-    alternatives: Alternatives, valid: bool
-) -> None:
-    assert is_valid(make_window(1, 0, 0, [1, 2], alternatives), 4, 50) == valid
+def test_what_is_left_behind_a_path_is_a_tree_with_chances_of_its_own() -> None:
+    window = window_of(1, NODES, VALUES)
+    assert follow(window, []) is None
+    assert follow(window, [9]) is window
+    left = follow(window, [9, 1])
+    assert columns(left) == (
+        [2, 3, 5, 6, 7],
+        [-1, -1, 1, 0, 2],
+        [6, -1, 7, 8, -1],
+        [0.5, 0.5, 0.25, 0.125, 0.125],
+    )
+    assert left is not None
+    assert left.base == 2
+    chain = follow(window, [9, 1, 3])
+    assert columns(chain) == ([5, 7], [-1, 0], [7, -1], [0.5, 0.25])
+    assert chain is not None
+    assert chain.parents is None
+    assert columns(follow(left, [9, 1, 3, 5])) == ([7], [-1], [-1], [0.5])
+    end = follow(window, [9, 4])
+    assert end is not None
+    assert len(end.token_ids) == 0
+    for output in ([9, 4, 1], [9, 2], [9, 1, 2, 3]):
+        assert follow(window, output) is None
+
+
+def test_a_chain_is_one_however_it_is_said() -> None:
+    chain = window_of(0, [(1, -1, 0), (2, 0, 1), (3, 1, 2)], [1, 0.5, 0])
+    assert chain.parents is None
+    assert columns(follow(chain, [1])) == ([2, 3], [-1, 0], [1, 2], [0.5, 0])
+    assert columns(follow(chain, [1, 2])) == ([3], [-1], [2], [0])
+    assert follow(chain, [1, 3]) is None
+    assert follow(chain, [1, 2, 3, 4]) is None
+
+
+def test_hazards_add_up_along_paths_and_no_step_is_certain() -> None:
+    tree = window_of(0, [(1, -1, 0), (2, 0, 1), (3, 0, 2), (4, 1, 3)], [1, 1, 0.5, 0.25])
+    step = 1 / 64
+    expected = [step, 2 * step, step + np.log(2), 2 * step + np.log(4)]
+    assert tree.find_hazards().tolist() == pytest.approx(expected)
+    assert tree.find_likeliest_path().tolist() == [0, 1, 3]
+    chain = window_of(0, [(1, -1, 0), (2, 0, 1)], [0.5, 0])
+    assert chain.find_hazards().tolist() == pytest.approx([np.log(2), 7 * np.log(10)])
 
 
 def departing(
     at: int, **values: Any
-) -> tuple[Situation, list[int], tuple[int, int, list[int], Alternatives]]:
+) -> tuple[Situation, list[int], tuple[int, int, list[int], Branches]]:
     """Returns a request that leaves its window at a place, for its second alternative.
 
     The window is the first part of the prediction; what the model says stands 60 tokens later.
@@ -95,7 +109,7 @@ def departing(
 @pytest.mark.usefixtures("always_ahead")
 def test_an_alternative_that_agrees_becomes_the_window(at: int, max_plans_in_flight: int) -> None:
     situation, truth, window = departing(at, max_plans_in_flight=max_plans_in_flight)
-    assert situation.scheduler.set_window("r0", make_window(1, *window))
+    assert situation.scheduler.set_window("r0", make_window(*window))
     situation.finish()
     finished = situation.finished(0)
     # Without the alternative the rest would come one by one.
@@ -107,7 +121,7 @@ def test_an_alternative_that_agrees_becomes_the_window(at: int, max_plans_in_fli
 
 def test_kept_positions_are_those_of_the_alternative() -> None:
     situation, _, window = departing(3)
-    situation.scheduler.set_window("r0", make_window(1, *window))
+    situation.scheduler.set_window("r0", make_window(*window))
     kept = []
     for _ in range(3):
         situation.step()
@@ -115,10 +129,6 @@ def test_kept_positions_are_those_of_the_alternative() -> None:
         accounts = situation.scheduler._state.accounts
         accounts._count()
         kept.append(np.flatnonzero(accounts._marks[slot] & 2).tolist())
-        request = situation.scheduler._requests["r0"]
-    assert request.window is not None
-    assert (request.window.base, request.window.prediction_offset) == (3, 63)
-    assert request.window.alternatives == ()
     # The first pass crossed the departure. Each pass adds a token of the model's own behind.
     assert kept == [
         [0, 1, 2, 63],
@@ -129,13 +139,14 @@ def test_kept_positions_are_those_of_the_alternative() -> None:
     situation.finish()
 
 
-def test_a_plan_carries_the_alternatives() -> None:
+def test_a_plan_carries_the_tree() -> None:
     situation, _, window = departing(3)
-    situation.scheduler.set_window("r0", make_window(1, *window))
+    tree = make_window(*window)
+    situation.scheduler.set_window("r0", tree)
     (message,) = plan_message(situation.send()).windows
-    assert [(other.offset, other.token_ids) for other in message.alternatives] == [
-        (offset, to_bytes(tokens)) for offset, _, tokens in window[3]
-    ]
+    assert tree.parents is not None
+    assert from_bytes(message.token_ids).tolist() == tree.token_ids.tolist()
+    assert from_bytes(message.parents).tolist() == tree.parents.tolist()
     situation.finish()
 
 
@@ -143,7 +154,7 @@ def test_a_window_that_comes_late_is_followed_where_the_output_is_by_then() -> N
     situation, _, window = departing(2)
     for _ in range(5):
         situation.step()
-    assert situation.scheduler.set_window("r0", make_window(1, *window))
+    assert situation.scheduler.set_window("r0", make_window(*window))
     assert situation.table.window_end[situation.slot(0)] == 2 + 60
     situation.step()
     assert len(situation.text(0)) == 5 + 7
@@ -152,7 +163,7 @@ def test_a_window_that_comes_late_is_followed_where_the_output_is_by_then() -> N
 
 def test_a_preempted_request_goes_on_along_its_alternative() -> None:
     situation, _, window = departing(2)
-    situation.scheduler.set_window("r0", make_window(1, *window))
+    situation.scheduler.set_window("r0", make_window(*window))
     situation.step()
     situation.scheduler._state.preempt(situation.slot(0))
     situation.step()
@@ -166,7 +177,7 @@ def test_where_no_continuation_agrees_the_drafter_drafts() -> None:
         2, drafter=Drafter(DraftSource.EAGLE, 2, 2)
     )
     others = [(2, 0, [(token + 2) % 50 for token in truth[2:]])]
-    situation.scheduler.set_window("r0", make_window(1, base, position, tokens, others))
+    situation.scheduler.set_window("r0", make_window(base, position, tokens, others))
     situation.finish()
     sources = situation.finished(0).num_tokens_by_source
     assert sources[DraftSource.PREDICTION] == 2
@@ -174,32 +185,31 @@ def test_where_no_continuation_agrees_the_drafter_drafts() -> None:
 
 
 class BranchingProposer(FakeProposerServicer):
-    """Proposes a window that is wrong from its third token on, and continuations from there."""
+    """Proposes a window whose likeliest path is wrong from its third token on, and another."""
 
     def answer(self, request: proposer_pb2.ProposeRequest) -> proposer_pb2.ProposeResponse:
         response = super().answer(request)
-        for window in response.windows:
-            right = truth(PROMPT)[window.base :]
-            tokens = [*right[:2], *wrong(right[2:])]
-            window.token_ids = to_bytes(tokens)
-            window.prediction_offset = 0
-            for shift in (2, 0, 3, 4, 5):
-                other = [(token + shift) % 50 for token in right[2:]]
-                if other:
-                    window.alternatives.add(
-                        offset=2, prediction_offset=2, token_ids=to_bytes(other)
-                    )
+        for message in response.windows:
+            right = truth(PROMPT)[message.base :]
+            others = [(2, 2, [(token + 2) % 50 for token in right[2:]]), (2, 2, right[2:])]
+            others = [each for each in others if each[2]]
+            window = make_window(0, 0, [*right[:2], *wrong(right[2:])], others)
+            message.token_ids = to_bytes(window.token_ids)
+            message.parents = to_bytes(list(window.find_parents()))
+            positions = np.minimum(window.prediction_positions, len(truth(PROMPT)) - 1)
+            message.prediction_positions = to_bytes(positions)
+            message.values = floats_to_bytes([0.5] * len(positions))
         return response
 
 
-async def test_alternatives_come_from_the_proposer_to_the_worker(
+async def test_trees_come_from_the_proposer_to_the_worker(
     worker: FakeWorkerServicer, worker_port: int
 ) -> None:
-    seen: list[int] = []
+    seen: list[list[int]] = []
     execute = worker.worker.execute
 
     def record(plan: Any) -> Any:
-        seen.extend(len(window.alternatives) for window in plan.windows)
+        seen.extend(from_bytes(window.parents).tolist() for window in plan.windows)
         return execute(plan)
 
     worker.worker.execute = record  # type: ignore[method-assign]
@@ -208,5 +218,5 @@ async def test_alternatives_come_from_the_proposer_to_the_worker(
         async with serve_scheduler(worker_port, [port], **options) as (_, stub):
             client = await ask(stub, add(1, PROMPT, predicted=truth(PROMPT)))
     assert client.tokens[1] == truth(PROMPT)
-    assert max(seen) == MAX_ALTERNATIVES
+    assert max(parents.count(1) for parents in seen) == 3
     assert client.finished[1].accepted_prediction_tokens > 5

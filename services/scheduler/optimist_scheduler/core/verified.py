@@ -1,0 +1,94 @@
+"""Brings what was verified of a step's drafts to the accounts."""
+
+import numpy as np
+
+from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core.arrays import BoolArray, Int32Array
+from optimist_scheduler.core.new_tokens import NewTokens
+from optimist_scheduler.core.state import SchedulerState, StepInFlight
+from optimist_scheduler.core.window import Window
+
+_NO_POSITION = -1
+
+
+def record_drafts(state: SchedulerState, step: StepInFlight, new: NewTokens) -> None:
+    """Records the drafts of a step, before windows move on with its tokens.
+
+    Drafts of a chain lie on the planes of likeliest paths. A row whose window is a tree, or another
+    one than when its step was planned, is walked through.
+
+    Args:
+        state: The state; the new tokens are part of it.
+        step: The step.
+        new: Its tokens.
+    """
+    placed, accounts = state.table.placed, state.accounts
+    slots, drafted, kept = new.slots, new.num_drafted_tokens, new.num_accepted_tokens
+    if (new.draft_sources > DraftSource.PREDICTION).any():
+        others = new.draft_sources != DraftSource.PREDICTION
+        accounts.record_others(slots[others], new.draft_sources[others], kept[others])
+        drafted, kept = drafted * ~others, kept * ~others
+    is_walked = placed.numbers[slots] != new.window_numbers
+    if placed.trees:
+        is_walked |= placed.is_tree[slots]
+    is_walked &= drafted > 0
+    if is_walked.any():
+        for row in np.flatnonzero(is_walked).tolist():
+            _record_walk(state, step, new, row)
+        drafted, kept = drafted * ~is_walked, kept * ~is_walked
+    cells = placed.cells(slots, new.starts)
+    accounts.record_runs(slots, cells, kept)
+    is_cut = drafted > kept
+    if is_cut.any():
+        slots, cells = slots[is_cut], (cells + kept)[is_cut]
+        num_rejected = (drafted - kept)[is_cut]
+        num_before = np.cumsum(num_rejected) - num_rejected
+        of_row = np.arange(int(num_rejected.sum())) - np.repeat(num_before, num_rejected)
+        places = np.repeat(cells, num_rejected) + of_row
+        positions = placed.positions.reshape(-1).take(places, mode="clip")
+        is_kept = np.zeros(len(positions), np.bool_)
+        accounts.record_nodes(np.repeat(slots, num_rejected), positions, is_kept)
+
+
+def _record_walk(state: SchedulerState, step: StepInFlight, new: NewTokens, row: int) -> None:
+    """Records the drafts of one row: the first nodes behind the path of its output."""
+    slot, start = int(new.slots[row]), int(new.starts[row])
+    num_kept = int(new.num_accepted_tokens[row])
+    sequence = state.table.token_ids[slot, : start + num_kept]
+    window = _find_window(state, step, new, row)
+    behind = window and window.follow(sequence[:start], int(state.table.num_prompt_tokens[slot]))
+    if behind is None:
+        # The worker drafted what the window does not say; all that is known is what was kept.
+        positions = np.full(num_kept, _NO_POSITION, np.int32)
+        is_kept: BoolArray = np.ones(num_kept, np.bool_)
+    else:
+        positions, is_kept = _walk(behind, sequence[start:], int(new.num_drafted_tokens[row]))
+    slots = np.full(len(positions), slot, np.int32)
+    state.accounts.record_nodes(slots, positions, is_kept)
+
+
+def _find_window(
+    state: SchedulerState, step: StepInFlight, new: NewTokens, row: int
+) -> Window | None:
+    """Returns the window that was in force when the row was planned."""
+    placed, slot = state.table.placed, int(new.slots[row])
+    if placed.numbers[slot] == new.window_numbers[row] and slot in placed.trees:
+        return placed.trees[slot].window
+    return step.windows[slot]
+
+
+def _walk(window: Window, kept: Int32Array, num_drafted: int) -> tuple[Int32Array, BoolArray]:
+    """Returns the positions of the drafts of a window that begins here, and which were kept."""
+    path = window.find_path(kept.tolist())
+    positions = window.prediction_positions[:num_drafted]
+    is_kept = np.zeros(len(positions), np.bool_)
+    inside = [node for node in path if node < len(positions)]
+    is_kept[inside] = True
+    num_unknown = len(kept) - len(inside)
+    if num_unknown == 0:
+        return positions, is_kept
+    # Again, what was kept and is not of the window.
+    unknown = np.full(num_unknown, _NO_POSITION, np.int32)
+    return np.concatenate([positions, unknown]), np.concatenate(
+        [is_kept, np.ones(num_unknown, np.bool_)]
+    )
