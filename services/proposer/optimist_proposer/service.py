@@ -1,6 +1,7 @@
 """The proposer put together from its settings."""
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import AsyncIterator
@@ -34,6 +35,8 @@ async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
             ProposerServicer(proposer, settings.max_batch_size), server.server
         )
         port = await server.start()
+        # What is here now stays; the collector need not walk the whole vocabulary again and again.
+        gc.freeze()
         await server.set_serving(serving=True)
         logger.info("serving on %s:%d", settings.host, port)
         await until_signal()

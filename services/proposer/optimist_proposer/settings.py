@@ -32,7 +32,7 @@ class ProposerSettings(ServiceSettings):
         131_072, ge=1, description="most lines of a request's predictions together"
     )
     max_prediction_bytes: int = Field(
-        4_194_304, ge=1, description="most bytes of text of a request's predictions together"
+        2_097_152, ge=1, description="most bytes of text of a request's predictions together"
     )
     prompt_tokens: int = Field(
         8192, ge=0, description="how many of the prompt's last tokens are a source too"
