@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from optimist_common.draft_source import DraftSource
 from optimist_worker.core.flat_batch import MOST_TREE_NODES
 from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
+from optimist_worker.core.verdict import Verdict
 from optimist_worker.core.window_table import WindowDrafts
 from tests.worker.tables import MAX_LEN, NUM_SLOTS, VOCAB, Tables, make_tables
 from tests.worker.window_model import ModelWindow, Node
@@ -171,6 +172,24 @@ def test_a_tree_follows_what_was_accepted_of_it(tables: Tables) -> None:
     set_window(tables, [7, 8, 9, 10], 6, [-1, 0, 0, 2])
     tables.settle([1], [([0], 9)], draft(tables, {1: 1}))
     assert drafts(tables) == [(10, -1)]
+
+
+@pytest.mark.parametrize("has_trees", [False, True])
+def test_rows_that_emit_nothing_stay_where_they_are(tables: Tables, has_trees: bool) -> None:
+    tables.admit(2, PROMPT)
+    for slot in (1, 2):
+        tables.windows.set(WindowUpdate(slot, 0, CHAIN))
+    slots = torch.tensor([1, 2])
+    drafted = draft(tables, {1: 3, 2: 3}, has_trees=has_trees)
+    verdict = Verdict(
+        token_ids=torch.tensor([[11, 12, 13, 14], [11, 12, 40, 0]]),
+        num_accepted=torch.tensor([3, 2]),
+        path=torch.tensor([[0, 1, 2]] * 2) if has_trees else None,
+        is_finite=torch.tensor([True, False]),
+    )
+    # In the middle of a prompt, or because the logits are not finite.
+    tables.windows.follow(slots, drafted.places, verdict, torch.tensor([4, 0]))
+    assert tables.windows.count_left(slots).tolist() == [2, 6]
 
 
 def test_what_a_drafter_got_accepted_does_not_bring_a_window_back(tables: Tables) -> None:
