@@ -263,14 +263,14 @@ SOURCES: dict[str, Rule] = {
     "all drafts are predictions in the account": (
         DraftAccounts,
         "_count",
-        "slots * np.int32(NUM_SOURCES) + sources",
-        "slots * np.int32(NUM_SOURCES) + 1",
+        "slots * np.int32(NUM_SOURCES) + sources, kept",
+        "slots * np.int32(NUM_SOURCES) + 1, kept",
     ),
     "all drafts of windows are predictions": (
         DraftAccounts,
-        "_count_kept",
-        "positions >= 0",
-        "positions >= -1",
+        "_count_nodes",
+        "np.where(is_predicted[is_kept], DraftSource.PREDICTION, DraftSource.NGRAM)",
+        "DraftSource.PREDICTION",
     ),
     "accounts begin anew with each slot": (
         DraftAccounts,

@@ -87,30 +87,36 @@ class DraftAccounts:
             self._others.clear()
             self._add(slots * np.int32(NUM_SOURCES) + sources, kept)
         if self._runs:
-            slots, cells, kept = map(np.concatenate, zip(*self._runs, strict=True))
+            self._count_runs(*map(np.concatenate, zip(*self._runs, strict=True)))
             self._runs.clear()
-            of_row = np.arange(int(kept.sum())) - np.repeat(np.cumsum(kept) - kept, kept)
-            positions = self._positions.take(np.repeat(cells, kept) + of_row, mode="clip")
-            self._mark(np.repeat(slots, kept), positions, np.uint8(_DRAFTED | _KEPT))
-            self._count_kept(np.repeat(slots, kept), positions)
         if self._nodes:
             slots, positions, is_kept = map(np.concatenate, zip(*self._nodes, strict=True))
             self._nodes.clear()
-            self._mark(slots, positions, np.uint8(_DRAFTED))
-            self._mark(slots[is_kept], positions[is_kept], np.uint8(_KEPT))
-            self._count_kept(slots[is_kept], positions[is_kept])
+            self._count_nodes(slots, positions, is_kept)
 
-    def _mark(self, slots: Int32Array, positions: Int32Array, mark: np.uint8) -> None:
+    def _count_runs(self, slots: Int32Array, cells: Int64Array, kept: Int32Array) -> None:
+        before = np.cumsum(kept) - kept
+        places = np.repeat(cells - before, kept) + np.arange(int(kept.sum()))
+        positions = self._positions.take(places, mode="clip")
+        if len(positions) and int(positions.min()) >= 0:
+            # As it is mostly.
+            marked = np.repeat(slots * np.int64(self._marks.shape[1]), kept) + positions
+            self._marks.reshape(-1)[marked] = _DRAFTED | _KEPT
+            self._add(slots * np.int32(NUM_SOURCES) + DraftSource.PREDICTION, kept)
+        else:
+            is_kept = np.ones(len(positions), np.bool_)
+            self._count_nodes(np.repeat(slots, kept), positions, is_kept)
+
+    def _count_nodes(self, slots: Int32Array, positions: Int32Array, is_kept: BoolArray) -> None:
+        is_predicted = positions >= 0
         # A worker that drafts from what it was not given must not mark what is not there.
-        inside = (positions >= 0) & (positions < self._marks.shape[1])
-        if not inside.all():
-            slots, positions = slots[inside], positions[inside]
-        self._marks[slots, positions] |= mark
-
-    def _count_kept(self, slots: Int32Array, positions: Int32Array) -> None:
-        """Counts kept drafts of windows: of predictions, and what is in none as it stands."""
-        sources = np.where(positions >= 0, DraftSource.PREDICTION, DraftSource.NGRAM)
-        self._add(slots * np.int32(NUM_SOURCES) + sources, np.ones_like(slots))
+        inside = is_predicted & (positions < self._marks.shape[1])
+        self._marks[slots[inside], positions[inside]] |= np.uint8(_DRAFTED)
+        marked = inside & is_kept
+        self._marks[slots[marked], positions[marked]] |= np.uint8(_KEPT)
+        sources = np.where(is_predicted[is_kept], DraftSource.PREDICTION, DraftSource.NGRAM)
+        cells = slots[is_kept] * np.int32(NUM_SOURCES) + sources
+        self._add(cells, np.ones_like(cells))
 
     def _add(self, cells: Int32Array, kept: Int32Array) -> None:
         np.add.at(self._num_accepted.reshape(-1), cells, kept)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from optimist_scheduler.core.arrays import FloatArray, Int32Array
+from optimist_scheduler.core.requests import Rows
 from optimist_scheduler.core.schedule import ScheduleDecision
 from optimist_scheduler.core.state import SchedulerState
 
@@ -29,20 +30,14 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
 def _chances(state: SchedulerState, slots: Int32Array) -> FloatArray:
     """Returns how likely the rows go on as they are planned [num_rows]."""
     rows = state.table.gather(slots)
+    placed = state.table.placed
     num_drafts = rows.num_output_placeholders - rows.num_emits_in_flight
-    chances = np.power(state.widths.rate(slots), num_drafts)
+    if state.widths.goes_by_value and placed.is_valued[slots].any():
+        chances = _claimed_chances(state, slots, rows, num_drafts)
+    else:
+        chances = np.power(state.widths.rate(slots), num_drafts)
     is_predicted = state.table.num_predicted_tokens[slots] > 0
     assumed = rows.num_tokens + rows.num_output_placeholders
-    placed = state.table.placed
-    is_valued = placed.is_valued[slots] & (rows.window_end > rows.num_tokens)
-    if state.widths.goes_by_value and is_valued.any():
-        # Of a tree, what is in flight leads to its likeliest path's end at most.
-        num_drafts = np.clip(rows.window_end - rows.num_tokens, 0, num_drafts)
-        before = placed.cells(slots, rows.num_tokens - 1)
-        hazards = placed.hazards.reshape(-1)
-        claimed = hazards[before + num_drafts] - hazards[before]
-        own = np.exp(-np.where(is_valued, claimed, 0) * state.widths.scale(slots))
-        chances = np.where(is_valued, own, chances)
     if placed.trees:
         emitted = rows.num_tokens + rows.num_emits_in_flight
         assumed = np.where(placed.is_tree[slots], emitted, assumed)
@@ -51,4 +46,22 @@ def _chances(state: SchedulerState, slots: Int32Array) -> FloatArray:
     chances = np.where(waits, 0.0, chances)
     if state.config.drafter is not None:
         return np.where(rows.drafter_width > 0, 1.0, chances)
+    return chances
+
+
+def _claimed_chances(
+    state: SchedulerState, slots: Int32Array, rows: Rows, num_drafts: Int32Array
+) -> FloatArray:
+    """Returns how likely what is in flight is accepted, by what windows say [num_rows]."""
+    placed = state.table.placed
+    # Of a tree, what is in flight leads to its likeliest path's end at most.
+    inside = np.clip(rows.window_end - rows.num_tokens, 0, num_drafts)
+    before = placed.cells(slots, rows.num_tokens - 1)
+    hazards = placed.hazards.reshape(-1)
+    claimed = (hazards.take(before + inside) - hazards.take(before)) * state.widths.scales[slots]
+    chances: FloatArray = np.exp(-claimed)
+    is_unknown = (inside < num_drafts) | ~placed.is_valued[slots]
+    if is_unknown.any():
+        known = state.widths.rate(slots) ** num_drafts
+        chances = np.where(is_unknown & ~placed.is_tree[slots], known, chances)
     return chances

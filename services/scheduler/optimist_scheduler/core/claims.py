@@ -32,27 +32,23 @@ class Claims:
 
     def __init__(self, max_num_seqs: int) -> None:
         """Starts with empty slots."""
-        self._examined = np.full(max_num_seqs, PRIOR_TOKENS, np.float32)
-        self._agreed = np.full(max_num_seqs, PRIOR_TOKENS * WINDOW_PRIOR, np.float32)
-        self._claimed = np.full(max_num_seqs, PRIOR_TOKENS * _PRIOR_HAZARD, np.float32)
-        self._all_examined = PRIOR_TOKENS
-        self._all_agreed = PRIOR_TOKENS * WINDOW_PRIOR
-        self._all_claimed = PRIOR_TOKENS * _PRIOR_HAZARD
+        first = _prior(1.0)
+        self._counts = np.repeat(first[:, None], max_num_seqs, axis=1)
+        """Examined tokens, those that agreed, and claimed hazards [3, max_num_seqs]."""
+        self._all_counts = first.astype(np.float64)
+        """The same of all rows with windows that say values [3]."""
 
     @property
     def common_scale(self) -> float:
         """Scale of all rows with windows that say values, of late: what new rows begin with."""
-        agreed = max(self._all_agreed / self._all_examined, 1e-9)
-        hazard = max(-math.log(min(agreed, 1.0)), MIN_HAZARD)
-        scale = hazard / (self._all_claimed / self._all_examined)
+        examined, agreed, claimed = map(float, self._all_counts)
+        hazard = max(-math.log(min(max(agreed / examined, 1e-9), 1.0)), MIN_HAZARD)
+        scale = hazard * examined / claimed
         return min(max(scale, 1 / MOST_COMMON_SCALE), MOST_COMMON_SCALE)
 
     def reset(self, slot: int) -> None:
         """Forgets what was observed in a slot."""
-        rate = math.exp(-_PRIOR_HAZARD * self.common_scale)
-        self._examined[slot] = PRIOR_TOKENS
-        self._agreed[slot] = PRIOR_TOKENS * rate
-        self._claimed[slot] = PRIOR_TOKENS * _PRIOR_HAZARD
+        self._counts[:, slot] = _prior(self.common_scale)
 
     def observe(
         self,
@@ -72,24 +68,34 @@ class Claims:
             claimed: Hazard of the examined tokens together [num_rows].
             is_valued: Whether the window said so itself [num_rows].
         """
-        keep = np.exp(examined * np.float32(-1 / MEMORY_TOKENS), dtype=np.float32)
-        self._examined[slots] = self._examined[slots] * keep + examined
-        self._agreed[slots] = self._agreed[slots] * keep + agreed
-        self._claimed[slots] = self._claimed[slots] * keep + claimed
-        num_examined = int(examined @ is_valued)
-        if num_examined:
-            kept = math.exp(-num_examined / COMMON_TOKENS)
-            self._all_examined = self._all_examined * kept + num_examined
-            self._all_agreed = self._all_agreed * kept + int(agreed @ is_valued)
-            self._all_claimed = self._all_claimed * kept + float(claimed @ is_valued)
+        new = np.empty((3, len(slots)), np.float32)
+        new[0], new[1], new[2] = examined, agreed, claimed
+        counts = self._counts.take(slots, axis=1)
+        counts *= np.exp(new[0] * np.float32(-1 / MEMORY_TOKENS))
+        counts += new
+        self._counts[:, slots] = counts
+        if not is_valued.all():
+            new = new[:, is_valued]
+        total = new.sum(axis=1)
+        if total[0]:
+            self._all_counts = self._all_counts * math.exp(-total[0] / COMMON_TOKENS) + total
 
     def rate(self, slots: Int32Array) -> Float32Array:
         """Returns the chance that a token agrees, in the mean of those examined [num_rows]."""
-        return self._agreed[slots] / self._examined[slots]
+        examined, agreed, _ = self._counts[:, slots]
+        rates: Float32Array = agreed / examined
+        return rates
 
     def scale(self, slots: Int32Array) -> Float32Array:
         """Returns what hazards of the rows' windows are to be multiplied by [num_rows]."""
-        rates = np.maximum(self.rate(slots), np.float32(1e-9))
+        examined, agreed, claimed = self._counts[:, slots]
+        rates = np.maximum(agreed / examined, np.float32(1e-9))
         hazards = np.maximum(-np.log(rates), np.float32(MIN_HAZARD))
-        scales: Float32Array = hazards * self._examined[slots] / self._claimed[slots]
+        scales: Float32Array = hazards * examined / claimed
         return scales
+
+
+def _prior(scale: float) -> Float32Array:
+    """Returns the counts that a row with a scale begins with [3]."""
+    agreed, claimed = math.exp(-_PRIOR_HAZARD * scale), _PRIOR_HAZARD
+    return np.array([PRIOR_TOKENS, PRIOR_TOKENS * agreed, PRIOR_TOKENS * claimed], np.float32)

@@ -143,18 +143,19 @@ def _learn_windows(
     slots, starts = new.slots, new.starts
     if state.config.drafter is not None:
         has_window = has_window & (new.draft_sources <= DraftSource.PREDICTION)
-    drafted = np.where(new.num_drafted_tokens > 0, new.num_drafted_tokens, inside)
-    accepted = np.where(new.num_drafted_tokens > 0, new.num_accepted_tokens, num_agreed)
+    if state.widths.goes_by_share:
+        is_drafted = new.num_drafted_tokens > 0
+        drafted = np.where(is_drafted, new.num_drafted_tokens, inside)[has_window]
+        accepted = np.where(is_drafted, new.num_accepted_tokens, num_agreed)[has_window]
+        state.widths.observe_drafts(slots[has_window], drafted, accepted)
     if not has_window.all():
         slots, starts = slots[has_window], starts[has_window]
         inside, num_agreed = inside[has_window], num_agreed[has_window]
-        drafted, accepted = drafted[has_window], accepted[has_window]
     placed = state.table.placed
     hazards, before = placed.hazards.reshape(-1), placed.cells(slots, starts - 1)
     examined = np.minimum(num_agreed + 1, inside)
-    claimed = hazards[before + examined] - hazards[before]
+    claimed = hazards.take(before + examined) - hazards.take(before)
     state.widths.observe(slots, inside, num_agreed, claimed, placed.is_valued[slots])
-    state.widths.observe_drafts(slots, drafted, accepted)
 
 
 def _move_trees(state: SchedulerState, new: NewTokens, has_left: BoolArray) -> None:

@@ -45,6 +45,7 @@ class PlacedWindows:
         """Nodes that are not on the likeliest path [max_num_seqs]."""
         self.num_worth = np.zeros(max_num_seqs, np.int32)
         """Nodes of a tree that are worth their cost [max_num_seqs]."""
+        self._first_cells = np.arange(max_num_seqs, dtype=np.int64) * max_length
         self.windows: list[Window | None] = [None] * max_num_seqs
         """What the worker has, or will have with the next plan, by slot."""
         self.trees: dict[int, PlacedTree] = {}
@@ -52,7 +53,7 @@ class PlacedWindows:
 
     def cells(self, slots: Int32Array, places: Int32Array) -> Int64Array:
         """Returns where places of sequences lie in the planes, flattened."""
-        return slots * np.int64(self.expected.shape[1]) + places
+        return self._first_cells[slots] + places
 
     def set(self, slot: int, window: Window | None, length: int) -> int:
         """Replaces the window of a slot whose sequence is so long.
@@ -132,20 +133,32 @@ class PlacedWindows:
             drafts: Most drafts, all inside the likeliest path except those of trees [num_rows].
             depths: Largest cumulated hazard of a draft that is worth its cost [num_rows].
         """
-        most = int(drafts.max(initial=0))
-        if most == 0:
+        before = self.cells(slots, lengths - 1)
+        hazards = self.hazards.reshape(-1)
+        reach = hazards.take(before + drafts, mode="clip") - hazards.take(before)
+        is_worth = reach <= depths
+        if not self.trees and is_worth.all():
             return drafts
-        places = np.arange(most + 1)
-        hazards = self.hazards.reshape(-1).take(
-            self.cells(slots, lengths - 1)[:, None] + places, mode="clip"
-        )
-        is_worth = hazards[:, 1:] <= (hazards[:, 0] + depths)[:, None]
-        is_worth &= places[:-1] < drafts[:, None]
-        worth = is_worth.sum(axis=1, dtype=np.int32)
-        is_tree = self.is_tree[slots]
+        is_tree, is_valued = self.is_tree[slots], self.is_valued[slots]
+        worth = drafts.copy()
         if is_tree.any():
-            worth = np.where(is_tree, np.minimum(drafts, self.num_worth[slots]), worth)
-        return np.where(self.is_valued[slots], worth, drafts)
+            worth = np.where(is_tree & is_valued, np.minimum(drafts, self.num_worth[slots]), drafts)
+        rows = np.flatnonzero(~is_worth & is_valued & ~is_tree)
+        if len(rows):
+            worth[rows] = self._count_worth(before[rows], drafts[rows], depths[rows])
+        return worth
+
+    def _count_worth(
+        self, before: Int64Array, drafts: Int32Array, depths: Float32Array
+    ) -> Int32Array:
+        """Returns how many drafts behind cells are worth their cost [num_rows]."""
+        places = np.arange(1, int(drafts.max()) + 1)
+        hazards = self.hazards.reshape(-1)
+        most = hazards[before] + depths
+        is_worth = hazards.take(before[:, None] + places, mode="clip") <= most[:, None]
+        is_worth &= places <= drafts[:, None]
+        worth: Int32Array = is_worth.sum(axis=1, dtype=np.int32)
+        return worth
 
     def weigh_trees(self, depths: Float32Array) -> None:
         """Counts the nodes of trees that are worth their cost.

@@ -33,8 +33,7 @@ def record_drafts(state: SchedulerState, step: StepInFlight, new: NewTokens) -> 
         is_walked |= placed.is_tree[slots]
     is_walked &= drafted > 0
     if is_walked.any():
-        for row in np.flatnonzero(is_walked).tolist():
-            _record_walk(state, step, new, row)
+        _record_walks(state, step, new, np.flatnonzero(is_walked).tolist())
         drafted, kept = drafted * ~is_walked, kept * ~is_walked
     cells = placed.cells(slots, new.starts)
     accounts.record_runs(slots, cells, kept)
@@ -50,21 +49,37 @@ def record_drafts(state: SchedulerState, step: StepInFlight, new: NewTokens) -> 
         accounts.record_nodes(np.repeat(slots, num_rejected), positions, is_kept)
 
 
-def _record_walk(state: SchedulerState, step: StepInFlight, new: NewTokens, row: int) -> None:
-    """Records the drafts of one row: the first nodes behind the path of its output."""
+def _record_walks(
+    state: SchedulerState, step: StepInFlight, new: NewTokens, rows: list[int]
+) -> None:
+    """Records the drafts of some rows: the first nodes behind the paths of their outputs."""
+    walks = [_walk_row(state, step, new, row) for row in rows]
+    sizes = [len(positions) for positions, _ in walks]
+    state.accounts.record_nodes(
+        np.repeat(new.slots[rows], sizes),
+        np.concatenate([positions for positions, _ in walks]),
+        np.concatenate([is_kept for _, is_kept in walks]),
+    )
+
+
+def _walk_row(
+    state: SchedulerState, step: StepInFlight, new: NewTokens, row: int
+) -> tuple[Int32Array, BoolArray]:
+    """Returns the positions of a row's drafts, and which were kept."""
     slot, start = int(new.slots[row]), int(new.starts[row])
-    num_kept = int(new.num_accepted_tokens[row])
-    sequence = state.table.token_ids[slot, : start + num_kept]
+    num_drafted, num_kept = int(new.num_drafted_tokens[row]), int(new.num_accepted_tokens[row])
     window = _find_window(state, step, new, row)
-    behind = window and window.follow(sequence[:start], int(state.table.num_prompt_tokens[slot]))
+    base = 0 if window is None else int(state.table.num_prompt_tokens[slot]) + window.base
+    if window is not None and window.parents is None:
+        positions = window.prediction_positions[max(start - base, 0) :][:num_drafted]
+        if len(positions) == num_drafted:
+            return positions, np.arange(num_drafted) < num_kept
+    sequence = state.table.token_ids[slot, : start + num_kept]
+    behind = window and window.pass_tokens(sequence[base:start])
     if behind is None:
         # The worker drafted what the window does not say; all that is known is what was kept.
-        positions = np.full(num_kept, _NO_POSITION, np.int32)
-        is_kept: BoolArray = np.ones(num_kept, np.bool_)
-    else:
-        positions, is_kept = _walk(behind, sequence[start:], int(new.num_drafted_tokens[row]))
-    slots = np.full(len(positions), slot, np.int32)
-    state.accounts.record_nodes(slots, positions, is_kept)
+        return np.full(num_kept, _NO_POSITION, np.int32), np.ones(num_kept, np.bool_)
+    return _walk(behind, sequence[start:], num_drafted)
 
 
 def _find_window(

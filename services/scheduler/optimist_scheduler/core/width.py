@@ -63,6 +63,11 @@ class DraftWidths:
         counts for windows that say values [max_num_seqs]."""
         self.goes_by_value = policy == "goodput"
         """Whether what windows say of their chances counts."""
+        self.goes_by_share = policy == "adaptive"
+        """Whether the share of accepted drafts counts."""
+        self.scales = np.ones(max_num_seqs, np.float32)
+        """What the hazards that windows claim are multiplied by, since the last choice
+        [max_num_seqs]."""
         self._adaptive = AdaptiveWidths(max_num_seqs)
         self._level_limits = np.zeros(max_num_seqs, np.int32)
         self._level_acceptance = Acceptance(max_num_seqs, DRAFTER_PRIOR, is_common=True)
@@ -79,6 +84,7 @@ class DraftWidths:
         """
         self._limits[slot] = limit
         self._claims.reset(slot)
+        self.scales[slot] = self._claims.common_scale
         if self.goes_by_value:
             self.depths[slot] = self._first_depth
         self._adaptive.reset(slot, limit)
@@ -157,7 +163,7 @@ class DraftWidths:
             drafted: Drafts of windows that were verified [num_rows].
             accepted: How many of them were accepted [num_rows].
         """
-        if self._policy == "adaptive":
+        if self.goes_by_share:
             self._adaptive.observe(slots, drafted, accepted)
 
     def observe_drafter(self, slots: Int32Array, drafted: Int32Array, accepted: Int32Array) -> None:
@@ -175,10 +181,6 @@ class DraftWidths:
     def rate(self, slots: Int32Array) -> Float32Array:
         """Returns the chance that a draft is accepted if those before it were [num_rows]."""
         return self._claims.rate(slots)
-
-    def scale(self, slots: Int32Array) -> Float32Array:
-        """Returns what the hazards that windows claim are to be multiplied by [num_rows]."""
-        return self._claims.scale(slots)
 
     def rate_of_drafter(self, slots: Int32Array) -> Float32Array:
         """Returns the same for levels of the drafter [num_rows]."""
@@ -217,7 +219,7 @@ class DraftWidths:
         rates, rows = self._claims.rate(slots), self._find_drafter_rows(slots, drafter_curve)
         arguments = rates, limits, drafting, base_tokens, curve, rows
         if self.goes_by_value:
-            scales = self._claims.scale(slots)
+            self.scales[slots] = scales = self._claims.scale(slots)
             if claims is not None and is_valued is not None:
                 claims = claims * scales[:, None]
                 claims[~is_valued, :1] = np.nan
