@@ -39,7 +39,9 @@ class Replicas(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.runner.close()
 
-    @initialize(predicted=texts, truth=st.text(alphabet=LETTERS, max_size=60), replica=replicas)
+    @initialize(
+        predicted=texts, truth=st.text(alphabet=LETTERS, min_size=20, max_size=60), replica=replicas
+    )
     def begin(self, predicted: str, truth: str, replica: int) -> None:
         self.predicted, self.truth = predicted, truth
         self._open(replica)
@@ -48,10 +50,17 @@ class Replicas(RuleBasedStateMachine):
     def open_again(self, replica: int) -> None:
         self._open(replica)
 
-    @rule(replica=replicas, start=st.integers(0, 60), length=st.integers(0, 20))
-    def observe(self, replica: int, start: int, length: int) -> None:
-        text = self.truth[start : start + length]
-        position = min(start, len(self.truth))
+    @rule(
+        replica=replicas,
+        of=replicas,
+        ahead=st.sampled_from([0, 0, 0, -4, -1, 1, 4]),
+        length=st.integers(1, 12),
+        then=st.sampled_from(["write", "write late", "lose", "wait"]),
+    )
+    def observe(self, replica: int, of: int, ahead: int, length: int, then: str) -> None:
+        """Tells a replica of tokens around the last one that it, or another one, knows."""
+        position = min(max(self._known(of) + ahead, 0), len(self.truth))
+        text = self.truth[position : position + length]
         before = self._known(replica)
         one = Observation("a", position, tokens(text))
         answer = self.runner.run(self.replicas[replica].proposer.apply([], [one], []))
@@ -67,33 +76,14 @@ class Replicas(RuleBasedStateMachine):
             assert not answer.windows
         if "a" in answer.windows:
             self._check_window(replica, answer.windows["a"].base)
+        self._write(self.replicas[replica], then)
 
-    @rule(replica=replicas)
-    def write(self, replica: int) -> None:
-        self.runner.run(self.replicas[replica].writer.stop())
-
-    @rule(replica=replicas)
-    def lose_writes(self, replica: int) -> None:
-        self.replicas[replica].writer._waiting.clear()
-
-    @rule(replica=replicas)
-    def begin_late_write(self, replica: int) -> None:
-        live = self.replicas[replica].following.get("a")
-        write = None if live is None else next_write(live)
-        if write is not None:
-            self.late.append(write)
-
-    @rule()
-    def end_late_write(self) -> None:
+    @rule(times=st.integers(1, 2))
+    def end_late_write(self, times: int) -> None:
         if self.late:
-            self.store.apply(self.late.pop(0))
-
-    @rule()
-    def end_late_write_twice(self) -> None:
-        if self.late:
-            write = self.late[-1]
-            settle_write(write, self.store.apply(write))
-            self.store.apply(write)
+            write = self.late.pop(0)
+            for _ in range(times):
+                settle_write(write, self.store.apply(write))
 
     @rule()
     def empty_the_store(self) -> None:
@@ -125,6 +115,17 @@ class Replicas(RuleBasedStateMachine):
         answer = self.runner.run(proposer.apply([opening("a", self.predicted)], [], []))
         assert answer.windows["a"].base == 0
 
+    def _write(self, replica: Replica, how: str) -> None:
+        if how == "write":
+            self.runner.run(replica.writer.stop())
+        if how == "lose":
+            replica.writer._waiting.clear()
+        live = replica.following.get("a")
+        if how == "write late" and live is not None:
+            write = next_write(live)
+            if write is not None:
+                self.late.append(write)
+
     def _known(self, replica: int) -> int:
         live = self.replicas[replica].following.get("a")
         return UNKNOWN if live is None else live.num_known
@@ -143,8 +144,8 @@ def test_any_interleaving_of_replicas() -> None:
     run_state_machine_as_test(
         Replicas,
         settings=settings(
-            max_examples=150,
-            stateful_step_count=25,
+            max_examples=100,
+            stateful_step_count=40,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow],
         ),
