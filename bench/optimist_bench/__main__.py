@@ -14,6 +14,7 @@ BENCHMARKS = {
     "predictions": "optimist_bench.predictions.command",
     "replicas": "optimist_bench.replicas.command",
     "scheduler": "optimist_bench.scheduler",
+    "windows": "optimist_bench.windows",
 }
 
 

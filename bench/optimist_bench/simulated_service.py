@@ -1,6 +1,7 @@
 """The simulated worker as a process with a gRPC port, whose steps take a given time."""
 
 import asyncio
+import json
 import queue
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import grpc
@@ -16,7 +18,9 @@ from pydantic import Field
 
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_bench.simulated_worker import PlanError, SimulatedModel, SimulatedWorker
+from optimist_bench.truth_worker import TruthWorker
 from optimist_cli.serve import free_ports
+from optimist_common.columns import to_bytes
 from optimist_common.errors import run_or_explain
 from optimist_common.server import GrpcServer, run_service
 from optimist_common.settings import ServiceSettings, load_settings
@@ -39,9 +43,14 @@ class SimulatedSettings(ServiceSettings):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(0, ge=0, le=65535, description="port of the gRPC service")
     step_us: int = Field(1000, ge=0, description="how long a step takes, in microseconds")
+    token_us: int = Field(0, ge=0, description="how much longer each token makes a step")
+    truths: str = Field(
+        "", description="JSON lines with the tokens of what is said; empty: what is expected"
+    )
     stall_every: int = Field(0, ge=0, description="number of steps between stalls; 0: none")
     stall_us: int = Field(0, ge=0, description="how much longer such a step takes")
     max_num_seqs: int = Field(64, ge=1, description="most requests that run at once")
+    max_num_batched_tokens: int = Field(2048, ge=1, description="most tokens of a pass")
 
 
 class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -50,15 +59,35 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
     def __init__(self, settings: SimulatedSettings) -> None:
         self._settings = settings
         # Room for the longest sequence in each slot: nothing is preempted.
-        model = SimulatedModel(max_num_seqs=settings.max_num_seqs)
+        model = SimulatedModel(
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+        )
         num_blocks = settings.max_num_seqs * model.max_model_len // model.block_size
         self._model = replace(model, num_blocks=num_blocks)
+        self._truths: list[list[int]] = []
+        if settings.truths:
+            lines = Path(settings.truths).read_text(encoding="utf-8").splitlines()
+            self._truths = [json.loads(line) for line in lines]
+
+    def _describe(self) -> worker_pb2.DescribeResponse:
+        description, settings = self._model.describe(), self._settings
+        if settings.token_us:
+            sizes = [1 << power for power in range(self._model.max_num_batched_tokens.bit_length())]
+            times = [settings.step_us + settings.token_us * size for size in sizes]
+            description.cost_num_tokens, description.cost_us = to_bytes(sizes), to_bytes(times)
+        return description
+
+    def _make_worker(self) -> SimulatedWorker | TruthWorker:
+        if self._truths:
+            return TruthWorker(self._truths, self._model.describe())
+        return SimulatedWorker(self._model)
 
     async def Describe(  # noqa: N802
         self, request: worker_pb2.DescribeRequest, context: _Context
     ) -> worker_pb2.DescribeResponse:
         """Describes the model that there is not."""
-        return self._model.describe()
+        return self._describe()
 
     async def Execute(  # noqa: N802
         self, request_iterator: AsyncIterator[worker_pb2.ExecuteRequest], context: _Context
@@ -83,7 +112,7 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
             plans.put(None)
 
     def _work(self, plans: _Plans, send: _Send) -> None:
-        worker, settings, num_steps = SimulatedWorker(self._model), self._settings, 0
+        worker, settings, num_steps = self._make_worker(), self._settings, 0
         while True:
             waited_from = time.perf_counter_ns()
             repeats = plans.empty() and worker.can_repeat
@@ -100,6 +129,7 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
             num_steps += 1
             stalls = settings.stall_every and num_steps % settings.stall_every == 0
             duration = settings.step_us + (settings.stall_us if stalls else 0)
+            duration += settings.token_us * response.num_tokens
             wait_until(started + duration * 1000)
             response.idle_ns = started - waited_from
             response.step_ns = time.perf_counter_ns() - started
@@ -124,10 +154,10 @@ def wait_until(end_ns: int) -> None:
 
 
 @contextmanager
-def simulated_worker(*, step_us: int, stall_every: int = 0, stall_us: int = 0) -> Iterator[str]:
-    """Runs a simulated worker in a process of its own; yields its address."""
+def simulated_worker(**settings: int | str) -> Iterator[str]:
+    """Runs a simulated worker with some settings in a process of its own; yields its address."""
     (port,) = free_ports(1)
-    values = {"port": port, "step_us": step_us, "stall_every": stall_every, "stall_us": stall_us}
+    values = {"port": port, **settings}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
     command = [sys.executable, "-m", "optimist_bench.simulated_service", *flags]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:  # noqa: S603
