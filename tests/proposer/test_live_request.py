@@ -1,7 +1,9 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.output_log import encode_output
 from tests.proposer.holding import prepared
 from tests.proposer.text import as_text, texts, tokens
 
@@ -62,6 +64,43 @@ def test_nothing_to_expect_is_said_once() -> None:
     found = request.next_window(64, 0.0)
     assert found is not None
     assert as_text(found.draft.token_ids) == "two\n"
+
+
+def logged(request: LiveRequest, parts: list[str]) -> bytes:
+    """Returns the log of an output that was written part by part."""
+    log, position = b"", 0
+    for part in parts:
+        runs, _ = encode_output(request.prepared.sources, position, tokens(part), 0)
+        log += runs
+        position += len(part)
+    return log
+
+
+def test_log_is_caught_up_with_from_where_it_was_read_last() -> None:
+    request = live("one\ntwo\n")
+    assert as_text(request.catch_up(4, logged(request, ["ONE\n"]))) == "ONE\n"
+    fold(request, 4, "t")
+    more = logged(request, ["ONE\n", "two", "\nX"])
+    assert as_text(request.catch_up(9, more)) == "wo\nX"
+    assert (request.num_known, request.num_logged) == (9, 9)
+    assert request.catch_up(9, more) == tokens("")
+
+
+def test_log_that_was_written_again_is_read_anew() -> None:
+    request = live("one\ntwo\n")
+    request.catch_up(6, logged(request, ["on", "e\n", "tw"]))
+    again = logged(request, ["one\ntwo\n"])
+    assert as_text(request.catch_up(8, again)) == "o\n"
+    fold(request, 8, "X")
+    assert request.catch_up(4, logged(request, ["one\n"])) == tokens("")
+    assert (request.num_known, request.num_logged) == (9, 4)
+
+
+def test_log_of_another_length_is_told_and_moves_nothing() -> None:
+    request = live("one\ntwo\n")
+    with pytest.raises(ValueError, match="a log has 4 tokens, not 5"):
+        request.catch_up(5, logged(request, ["one\n"]))
+    assert request.num_known == 0
 
 
 @given(texts, texts, st.lists(st.integers(0, 40), max_size=4))

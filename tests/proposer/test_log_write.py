@@ -38,7 +38,7 @@ def test_opening_is_written_whole_and_then_what_is_new() -> None:
     request.fold(4, tokens("TWO\n"))
     second = written(request)
     assert (second.kind, second.num_before, second.num_after) == (WriteKind.APPEND, 4, 8)
-    output = decode_output(request.prepared.sources, stored.log + second.data)
+    output = decode_output(request.prepared.sources, 0, stored.log + second.data)
     assert as_text(output) == "one\nTWO\n"
 
 

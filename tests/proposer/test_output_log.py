@@ -29,7 +29,7 @@ def test_output_comes_back_however_it_was_divided(
     predictions: list[str], prompt: str, parts: list[str]
 ) -> None:
     sources = Sources([tokens(text) for text in predictions], tokens(prompt))
-    assert as_text(decode_output(sources, encode(sources, parts))) == "".join(parts)
+    assert as_text(decode_output(sources, 0, encode(sources, parts))) == "".join(parts)
 
 
 @given(texts, texts, st.integers(-100, 100), st.integers(-100, 100))
@@ -38,7 +38,8 @@ def test_any_hint_serves(predicted: str, output: str, first: int, second: int) -
     half = len(output) // 2
     data, _ = encode_output(sources, 0, tokens(output[:half]), first)
     more, _ = encode_output(sources, half, tokens(output[half:]), second)
-    assert as_text(decode_output(sources, data + more)) == output
+    assert as_text(decode_output(sources, 0, data + more)) == output
+    assert as_text(decode_output(sources, half, more)) == output[half:]
 
 
 def test_copying_takes_a_few_bytes_a_step() -> None:
@@ -72,12 +73,12 @@ def test_what_is_in_no_source_takes_little_more_than_its_tokens() -> None:
 )
 def test_what_is_no_log_is_told(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        decode_output(SOURCES, data)
+        decode_output(SOURCES, 0, data)
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_tokens_or_told(data: bytes) -> None:
     with suppress(ValueError):
         assert all(
-            token_id >= 0 or token_id == SEPARATOR for token_id in decode_output(SOURCES, data)
+            token_id >= 0 or token_id == SEPARATOR for token_id in decode_output(SOURCES, 0, data)
         )

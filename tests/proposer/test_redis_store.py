@@ -68,7 +68,7 @@ async def text(store: RedisStore, request_id: str = "a") -> str | None:
         return None
     (value,) = await store.read_sources([stored.source_name])
     assert value is not None
-    output = decode_output(unpack_sources(value), stored.log)
+    output = decode_output(unpack_sources(value), 0, stored.log)
     assert len(output) == stored.num_known
     return as_text(output)
 

@@ -99,7 +99,7 @@ class Replicas(RuleBasedStateMachine):
         stored = self.store.requests.get("a")
         if stored is None:
             return
-        output = decode_output(Sources([tokens(self.predicted)], tokens("")), stored.log)
+        output = decode_output(Sources([tokens(self.predicted)], tokens("")), 0, stored.log)
         assert len(output) == stored.num_known
         assert self.truth.startswith(as_text(output))
 

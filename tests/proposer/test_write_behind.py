@@ -27,7 +27,7 @@ def writer(store: MemoryStore, max_waiting: int = 10) -> WriteBehind:
 def stored_text(store: MemoryStore, request_id: str, sources: Prepared) -> str:
     stored = store.requests[request_id]
     assert stored is not None
-    return as_text(decode_output(sources.sources, stored.log))
+    return as_text(decode_output(sources.sources, 0, stored.log))
 
 
 def dropped() -> float:
@@ -161,3 +161,26 @@ async def test_store_that_hangs_does_not_keep_it_from_stopping() -> None:
     behind = writer(HangingStore())
     behind.note(live("a"))
     await behind.stop()
+
+
+async def test_fault_in_a_write_does_not_end_writing(caplog: pytest.LogCaptureFixture) -> None:
+    class FaultyStore(NotifyingStore):
+        num_faults = 1
+
+        async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
+            if self.num_faults:
+                self.num_faults -= 1
+                raise IndexError("broken")
+            return await super().write(writes, closed)
+
+    store = FaultyStore()
+    behind = writer(store)
+    task = asyncio.create_task(behind.run())
+    behind.note(live("a"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    behind.note(live("b"))
+    await store.written.wait()
+    task.cancel()
+    assert set(store.requests) == {"b"}
+    assert "IndexError: broken" in caplog.text

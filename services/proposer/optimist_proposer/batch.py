@@ -1,5 +1,6 @@
 """One batch of opens, observations and closes."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ class BatchProposer:
         answer = Answer()
         for request in opens:
             self._open(request, answer)
+            # To prepare sources takes time, in which other streams and writes need not wait.
+            await asyncio.sleep(0)
         grouped: Grouped = {}
         for observation in observations:
             if observation.request_id not in answer.refusals:

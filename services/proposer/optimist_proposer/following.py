@@ -11,7 +11,6 @@ from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.limits import LimitCheck
 from optimist_proposer.core.lines import INT32
 from optimist_proposer.core.live_request import LiveRequest
-from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.prepared import Prepared
 from optimist_proposer.core.residents import Residents
 from optimist_proposer.core.source_value import SourceName, name_sources, pack_sources
@@ -135,13 +134,8 @@ class Following:
             live = LiveRequest(request_id, stored.generation, prepared)
             if self._logs is not None:
                 self._logs.open(request_id, prepared.sources)
-        started, num_known = time.thread_time(), live.num_known
-        output = decode_output(prepared.sources, stored.log)
-        if len(output) != stored.num_known:
-            raise ValueError(f"a log has {len(output)} tokens, not {stored.num_known}")
-        live.num_logged = stored.num_known
-        new = output[num_known:]
-        live.fold(num_known, new)
+        started = time.thread_time()
+        new = live.catch_up(stored.num_known, stored.log)
         metrics.REPLAYED_TOKENS.inc(len(new))
         seconds = time.thread_time() - started
         live.spent_seconds += seconds

@@ -1,6 +1,7 @@
 """Calls of Redis that never take long and never raise anything but StoreError."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +15,13 @@ from optimist_proposer.core.breaker import CircuitBreaker
 from optimist_proposer.redis_url import RedisTarget, open_redis, without_password
 from optimist_proposer.store import StoreError
 
+logger = logging.getLogger(__name__)
+
 _FIRST_PAUSE_SECONDS = 0.25
 _LONGEST_PAUSE_SECONDS = 5.0
+# A connection may take so many times what an answer may be waited for: nobody waits for it, and a
+# process that was busy for a while would else take answers that are there for late ones.
+_PATIENCE = 10
 # To find a master or the nodes of a cluster takes some calls.
 _START_SECONDS = 5.0
 
@@ -32,7 +38,7 @@ class RedisClient:
         """Connects when first used; raises SetupError if `url` is no Redis URL."""
         self._url, self._seconds = url, timeout_ms / 1000
         try:
-            self._target: RedisTarget = open_redis(url, self._seconds)
+            self._target: RedisTarget = open_redis(url, _PATIENCE * self._seconds)
         except (ValueError, RedisClusterException) as error:
             raise SetupError(f"--store: {error}") from None
         self._breaker = CircuitBreaker(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
@@ -57,20 +63,27 @@ class RedisClient:
                 "start it, or choose another --store"
             )
 
-    async def run(self, commands: Sequence[Command]) -> list[Any]:
+    async def run(self, commands: Sequence[Command], *, is_urgent: bool) -> list[Any]:
         """Runs commands, all of them even if one fails; returns their answers.
 
         A script that Redis does not know is answered with NoScriptError; for any other failure
-        StoreError is raised, at once while Redis is left alone. What takes too long is not waited
-        for, but runs to its end: it may be the way to a new master.
+        StoreError is raised, at once while Redis is left alone.
+
+        Args:
+            commands: Names and arguments.
+            is_urgent: Whether an answer is of no use later. What takes too long then runs to its
+                end all the same: it may be the way to a new master.
         """
         if self._breaker.is_open:
             raise StoreError("Redis failed a moment ago")
         metrics.REDIS_ROUND_TRIPS.inc()
         task = asyncio.create_task(self._execute(commands))
         self._keep(task)
-        done, _ = await asyncio.wait({task}, timeout=self._seconds)
-        if not done:
+        await asyncio.wait({task}, timeout=self._seconds if is_urgent else None)
+        if not task.done():
+            # If this process was what was slow, the answer is there, and read now.
+            await asyncio.wait({task}, timeout=self._seconds / _PATIENCE)
+        if not task.done():
             raise self._open_breaker(TimeoutError(f"no answer within {self._seconds * 1000:g} ms"))
         try:
             answers = task.result()
@@ -97,6 +110,9 @@ class RedisClient:
         except _FAILURES:
             await self._target.disconnect()
             raise
+        except Exception as error:
+            logger.exception("the Redis client failed")
+            raise RedisError(f"the client failed: {error!r}") from error
         if any(isinstance(answer, ConnectionError) for answer in answers):
             await self._target.disconnect()
         return answers

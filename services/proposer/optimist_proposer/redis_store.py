@@ -55,12 +55,14 @@ class RedisStore(OutputStore):
 
     async def read(self, request_ids: Sequence[str]) -> list[StoredRequest | None]:
         """See `OutputStore.read`."""
-        values = await self._client.run([("GET", self._request_key(one)) for one in request_ids])
+        commands: list[Command] = [("GET", self._request_key(one)) for one in request_ids]
+        values = await self._client.run(commands, is_urgent=True)
         return [_stored_request(value) for value in values]
 
     async def read_sources(self, names: Sequence[SourceName]) -> list[bytes | None]:
         """See `OutputStore.read_sources`."""
-        values = await self._client.run([("GET", self._sources_key(name)) for name in names])
+        commands: list[Command] = [("GET", self._sources_key(name)) for name in names]
+        values = await self._client.run(commands, is_urgent=True)
         return [value if isinstance(value, bytes) else None for value in values]
 
     async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
@@ -102,11 +104,12 @@ class RedisStore(OutputStore):
 
     async def _run(self, commands: Sequence[Command]) -> list[Any]:
         """Runs commands, with the text of the script where Redis does not have it."""
-        results = await self._client.run(commands)
+        results = await self._client.run(commands, is_urgent=False)
         unknown = [n for n, one in enumerate(results) if isinstance(one, NoScriptError)]
         if unknown:
             whole: list[Command] = [("EVAL", WRITE_SCRIPT, *commands[n][2:]) for n in unknown]
-            for number, result in zip(unknown, await self._client.run(whole), strict=True):
+            again = await self._client.run(whole, is_urgent=False)
+            for number, result in zip(unknown, again, strict=True):
                 results[number] = result
         return results
 

@@ -93,6 +93,9 @@ class WriteBehind:
         except StoreError as error:
             metrics.WRITES_DROPPED.inc(len(batch))
             self._note_error(error)
+        except Exception:
+            metrics.WRITES_DROPPED.inc(len(batch))
+            logger.exception("%d requests could not be written", len(batch))
 
     async def _write(self, writes: list[LogWrite], closed: list[str]) -> list[LogWrite]:
         """Returns what is to be written next."""

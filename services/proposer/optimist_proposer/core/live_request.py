@@ -4,6 +4,7 @@ from array import array
 
 from optimist_proposer.core.algorithm import Follower
 from optimist_proposer.core.lines import INT32
+from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.prepared import Prepared
 from optimist_proposer.core.sent_window import SentWindow
 
@@ -26,6 +27,8 @@ class LiveRequest:
         window: The window sent last; None before the first.
         num_logged: Tokens of the output that the store is known to have; NOT_OPENED.
         copy_hint: Place in the sources where the log is expected to go on copying.
+        seen_log: The log in the store as it was read last, so that it is not decoded again.
+        num_seen: Tokens of that log.
         spent_seconds: CPU time spent on it.
     """
 
@@ -34,9 +37,11 @@ class LiveRequest:
         "copy_hint",
         "generation",
         "num_logged",
+        "num_seen",
         "output",
         "prepared",
         "request_id",
+        "seen_log",
         "spent_seconds",
         "window",
     )
@@ -47,6 +52,7 @@ class LiveRequest:
         self.window: SentWindow | None = None
         self.num_logged = NOT_OPENED
         self.copy_hint = 0
+        self.seen_log, self.num_seen = b"", 0
         self.spent_seconds = 0.0
         self._follower: Follower = prepared.reference.follow()
 
@@ -59,6 +65,30 @@ class LiveRequest:
     def num_bytes(self) -> int:
         """Memory it takes without its sources, in bytes, roughly."""
         return _BASE_BYTES + _BYTES_PER_TOKEN * len(self.output)
+
+    def catch_up(self, num_known: int, log: bytes) -> "array[int]":
+        """Takes what the store knows more of the output.
+
+        Args:
+            num_known: Tokens in the store's log.
+            log: This log, of the opening that this copy is of.
+
+        Returns:
+            The tokens that are new.
+
+        Raises:
+            ValueError: It is no log of so many tokens over the request's sources.
+        """
+        # Logs grow at their end, unless they were lost and written again.
+        if not log.startswith(self.seen_log):
+            self.seen_log, self.num_seen = b"", 0
+        runs = log[len(self.seen_log) :]
+        token_ids = decode_output(self.prepared.sources, self.num_seen, runs)
+        if self.num_seen + len(token_ids) != num_known:
+            raise ValueError(f"a log has {self.num_seen + len(token_ids)} tokens, not {num_known}")
+        position = self.num_seen
+        self.seen_log, self.num_seen, self.num_logged = log, num_known, num_known
+        return self.fold(position, token_ids) or token_ids[:0]
 
     def fold(self, position: int, token_ids: "array[int]") -> "array[int] | None":
         """Takes output tokens from an output position on.

@@ -54,8 +54,17 @@ def encode_output(
     return bytes(data), hint
 
 
-def decode_output(sources: Sources, data: bytes) -> "array[int]":
-    """Returns the output [num_tokens]; raises ValueError if `data` is no log over these sources."""
+def decode_output(sources: Sources, start: int, data: bytes) -> "array[int]":
+    """Returns the output tokens that runs stand for [num_tokens].
+
+    Args:
+        sources: The request's sources.
+        start: Output position of the first token.
+        data: Runs, all those from that token on.
+
+    Raises:
+        ValueError: They are no runs over these sources.
+    """
     token_ids = array(INT32)
     numbers = iter(read_varints(data))
     for header in numbers:
@@ -64,7 +73,7 @@ def decode_output(sources: Sources, data: bytes) -> "array[int]":
             delta = next(numbers, None)
             if delta is None:
                 raise ValueError("a copied run has no place")
-            place = len(token_ids) + unzigzag(delta)
+            place = start + len(token_ids) + unzigzag(delta)
             if not 0 <= place <= len(sources.token_ids) - length:
                 raise ValueError("a copied run lies outside the sources")
             token_ids.extend(sources.token_ids[place : place + length])
