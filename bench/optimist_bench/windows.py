@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from tokenizers import Tokenizer
@@ -52,6 +52,7 @@ class WindowsSettings(ServiceSettings):
     token_us: int = Field(5, ge=0, description="how much longer each token makes it")
     depth: int = Field(2, ge=1, le=3, description="plans in flight")
     wait_ms: float = Field(3.0, ge=0, description="longest wait for a window between two passes")
+    wait: Literal["paying", "always"] = Field("paying", description="when to wait that long")
 
 
 def main(arguments: list[str]) -> int:
@@ -125,6 +126,7 @@ def _services(settings: WindowsSettings, directory: Path, worker: str) -> Iterat
             *("--proposers", ",".join(f"127.0.0.1:{port}" for port in ports)),
             *("--proposer-affinity", str(settings.affinity).lower()),
             *("--proposer-wait-ms", str(settings.wait_ms)),
+            *("--proposer-wait", settings.wait),
             *("--max-plans-in-flight", str(settings.depth)),
             *("--max-num-waiting", str(settings.concurrency)),
             *("--metrics-port", str(metrics_port)),
@@ -177,6 +179,7 @@ def _report(
         "pass_ms": settings.pass_ms,
         "token_us": settings.token_us,
         "depth": settings.depth,
+        "wait": settings.wait,
         "all_right": totals.all_right,
         "output_tokens": totals.num_tokens,
         "passes": totals.num_passes,

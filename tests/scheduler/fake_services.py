@@ -107,6 +107,9 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
     def __init__(self) -> None:
         self.predictions: dict[str, list[int]] = {}
         self.outputs: dict[str, list[int]] = {}
+        self.openings: list[proposer_pb2.Open] = []
+        self.opened: list[str] = []
+        self.refused: set[str] = set()
         self.closed: list[str] = []
         self.num_batches = 0
         self.num_gaps = 0
@@ -133,6 +136,11 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         response = proposer_pb2.ProposeResponse(batch=request.batch)
         touched: dict[str, None] = {}
         for item in request.opens:
+            self.openings.append(item)
+            self.opened.append(item.request_id)
+            if item.request_id in self.refused:
+                response.refusals.add(request_id=item.request_id, reason="too long for the test")
+                continue
             self.predictions[item.request_id] = from_bytes(item.predicted_token_ids).tolist()
             self.outputs[item.request_id] = []
             touched[item.request_id] = None
@@ -199,7 +207,11 @@ async def serve_proposer(servicer: FakeProposerServicer, port: int = 0) -> Async
 async def serve_scheduler(
     worker_port: int, proposer_ports: list[int], **values: Any
 ) -> AsyncIterator[tuple[Engine, "scheduler_pb2_grpc.SchedulerServiceAsyncStub"]]:
-    """Runs a scheduler that is connected to its worker; yields it and a client."""
+    """Runs a scheduler that is connected to its worker; yields it and a client.
+
+    The worker takes no time, so that no wait would pay.
+    """
+    values = {"proposer_wait": "always", **values}
     settings = SchedulerSettings(
         worker=f"127.0.0.1:{worker_port}",
         proposers=[f"127.0.0.1:{port}" for port in proposer_ports],

@@ -2,9 +2,8 @@
 
 from types import ModuleType
 
-from optimist_scheduler.core import admission, apply, deliver, repair, rows, settle, state, verified
+from optimist_scheduler.core import admission, apply, deliver, repair, rows, settle, state
 from optimist_scheduler.core.account import DraftAccounts
-from optimist_scheduler.core.requests import RequestTable
 
 State = state.SchedulerState
 
@@ -164,25 +163,6 @@ COMMANDS: dict[str, Rule] = {
         "admit",
         "num_free - num_taken - num_new - num_running",
         "1",
-    ),
-    # Windows.
-    "the window of now is that of a plan in flight": (
-        verified,
-        "record_drafts",
-        "placed.numbers[slots] != new.window_numbers",
-        "slots < 0",
-    ),
-    "trees stay where they are": (
-        deliver,
-        "follow_windows",
-        "_move_trees(state, new, num_agreed < inside)",
-        "None",
-    ),
-    "the worker keeps a window when a newer one has died unsent": (
-        RequestTable,
-        "move_tree",
-        "left or NO_WINDOW",
-        "left",
     ),
     # Decisions made ahead.
     "versions are not checked": (

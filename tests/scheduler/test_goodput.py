@@ -33,7 +33,7 @@ def choose_windows(
     base: int,
     curve: CostCurve,
 ) -> Int32Array:
-    widths, levels, _ = choose_goodput(rates, limits, drafting, base, curve)
+    widths, levels, *_ = choose_goodput(rates, limits, drafting, base, curve)
     assert not levels.any()
     return widths
 

@@ -46,7 +46,7 @@ class Case:
 
     def choose(self) -> tuple[Int32Array, Int32Array]:
         arguments = self.rates, self.limits, self.has_window, self.base, self.curve
-        widths, levels, _ = choose_goodput(*arguments, self.drafter)
+        widths, levels, *_ = choose_goodput(*arguments, self.drafter)
         return widths, levels
 
     def goodput(self, levels: Int32Array) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

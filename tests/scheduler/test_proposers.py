@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.columns import from_bytes, to_bytes
 from tests.scheduler.client import MODES, PROMPT, VOCAB_SIZE, Client, add, ask, truth, until
 from tests.scheduler.fake_services import (
     FakeProposerServicer,
@@ -156,3 +157,95 @@ async def test_several_proposers_take_turns_and_fill_each_others_gaps(
     assert client.tokens[1] == truth(PROMPT, 40)
     assert min(proposer.num_batches, second.num_batches) > 0
     assert proposer.num_gaps + second.num_gaps > 0
+
+
+@pytest.mark.parametrize("num_proposers", [2, 3])
+async def test_a_request_stays_with_the_proposer_that_opened_it(
+    worker: FakeWorkerServicer, worker_port: int, num_proposers: int
+) -> None:
+    proposers = [FakeProposerServicer() for _ in range(num_proposers)]
+    worker.step_seconds = 0.002
+    async with AsyncExitStack() as stack:
+        ports = [await stack.enter_async_context(serve_proposer(each)) for each in proposers]
+        _, stub = await stack.enter_async_context(serve_scheduler(worker_port, ports))
+        prompts = {handle: [handle, 7] for handle in range(1, 7)}
+        client = await ask(
+            stub,
+            *(add(handle, prompt, predicted=truth(prompt)) for handle, prompt in prompts.items()),
+        )
+        await until(lambda: sum(len(each.closed) for each in proposers) == 6)
+    assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
+    # Nobody had to be told anything again, and each was told of the ends of its own.
+    assert [each.num_gaps for each in proposers] == [0] * num_proposers
+    for each in proposers:
+        assert each.opened == sorted(each.closed)
+
+
+async def test_requests_move_to_another_proposer_when_theirs_is_gone(
+    worker: FakeWorkerServicer, worker_port: int, proposer: FakeProposerServicer
+) -> None:
+    worker.step_seconds = 0.01
+    second = FakeProposerServicer()
+    predicted = truth(PROMPT, 50)
+    async with serve_proposer(second) as two, AsyncExitStack() as stack:
+        one = await stack.enter_async_context(serve_proposer(proposer))
+        async with serve_scheduler(worker_port, [one, two]) as (_, stub):
+            client = Client(stub)
+            for handle in (1, 2, 3):
+                await client.send(add(handle, PROMPT, max_tokens=50, predicted=predicted))
+            await client.read_until(lambda: len(client.tokens) == 3)
+            await stack.aclose()
+            await client.read_until(lambda: len(client.finished) == 3)
+            client.close()
+    assert all(tokens == predicted for tokens in client.tokens.values())
+    assert set(second.opened) == {"r1", "r2", "r3"}
+
+
+async def test_a_refused_request_is_followed_no_longer(
+    worker_port: int,
+    proposer_port: int,
+    proposer: FakeProposerServicer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    proposer.refused = {"r1"}
+    async with serve_scheduler(worker_port, [proposer_port], proposer_wait_ms=2000) as (_, stub):
+        client = await ask(
+            stub,
+            add(1, PROMPT, predicted=truth(PROMPT)),
+            add(2, [7], predicted=truth([7])),
+        )
+    assert client.tokens == {1: truth(PROMPT), 2: truth([7])}
+    assert client.finished[1].num_passes == 20
+    assert client.finished[2].accepted_prediction_tokens > 0
+    lines = [record.message for record in caplog.records if "r1" in record.message]
+    assert lines == ["no drafts from proposers for request r1: too long for the test"]
+
+
+async def test_an_opening_says_all_there_is_to_know(
+    worker_port: int, proposer_port: int, proposer: FakeProposerServicer
+) -> None:
+    request = add(1, PROMPT, predicted=[*truth(PROMPT), 4, 5])
+    request.add.num_predicted_tokens = to_bytes([20, 2])
+    request.add.cache_salt = "tenant"
+    options: dict[str, Any] = {"proposer_prompt_tokens": 2, "proposer_wait_ms": 2000}
+    async with serve_scheduler(worker_port, [proposer_port], **options) as (_, stub):
+        await ask(stub, request)
+    (opening,) = proposer.openings
+    assert from_bytes(opening.predicted_token_ids).tolist() == [*truth(PROMPT), 4, 5]
+    assert from_bytes(opening.num_predicted_tokens).tolist() == [20, 2]
+    assert from_bytes(opening.prompt_token_ids).tolist() == PROMPT[-2:]
+    assert opening.tenant == "tenant"
+
+
+async def test_a_wait_is_not_worth_more_than_it_saves(worker_port: int) -> None:
+    proposer = FakeProposerServicer()
+    proposer.delay_seconds = 0.02
+    options: dict[str, Any] = {"proposer_wait_ms": 500, "proposer_wait": "paying"}
+    async with (
+        serve_proposer(proposer) as port,
+        serve_scheduler(worker_port, [port], **options) as (engine, stub),
+    ):
+        client = await ask(stub, add(1, PROMPT, predicted=truth(PROMPT)))
+        # Passes take some microseconds. Before the first there was nothing else to do.
+        assert engine._proposers.waits.num_waits == 1
+    assert client.tokens[1] == truth(PROMPT)

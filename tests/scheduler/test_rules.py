@@ -25,6 +25,7 @@ from tests.scheduler import (
     test_scheduler,
     test_shares,
     test_trees,
+    test_values,
 )
 from tests.scheduler.rules import COMMANDS, LEASES, PREFIXES, SOURCES, Rule, State
 from tests.scheduler.test_random_commands import SchedulerMachine
@@ -203,6 +204,22 @@ NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
     "a tree that the output leaves for another branch is dead": (
         (requests.RequestTable, "move_tree", "left, length)", "None, length)"),
         lambda: test_trees.test_an_alternative_that_agrees_becomes_the_window(3, 1),
+    ),
+    "trees stay where they are": (
+        (deliver, "follow_windows", "_move_trees(state, new, num_agreed < inside)", "None"),
+        lambda: test_trees.test_an_alternative_that_agrees_becomes_the_window(3, 1),
+    ),
+    "the worker keeps a window when a newer one has died unsent": (
+        (requests.RequestTable, "move_tree", "left or NO_WINDOW", "left"),
+        lambda: test_trees.test_a_tree_that_died_unsent_is_not_drafted_from_its_predecessor(),
+    ),
+    "the window of now is that of a plan in flight": (
+        (verified, "record_drafts", "placed.numbers[slots] != new.window_numbers", "slots < 0"),
+        lambda: test_trees.test_what_is_in_flight_counts_by_the_window_that_it_was_planned_with(),
+    ),
+    "what is worth its cost is not asked": (
+        (rows, "_share_budget", "view.widths.goes_by_value", "False"),
+        lambda: test_values.test_drafts_end_where_they_are_not_worth_their_cost(),
     ),
     "what is kept of a tree is the likeliest path's": (
         (verified, "record_drafts", "is_walked |= placed.is_tree[slots]", "pass"),

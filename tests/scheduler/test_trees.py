@@ -139,6 +139,59 @@ def test_kept_positions_are_those_of_the_alternative() -> None:
     situation.finish()
 
 
+def test_what_is_in_flight_counts_by_the_window_that_it_was_planned_with() -> None:
+    situation = Situation(num_speculative_tokens=4)
+    truth = situation.add(9, [1, 2], 20)
+    situation.drain()
+    situation.add(0, [1, 2], 20, predicted_token_ids=[*truth, *truth])
+    set_window = situation.scheduler.set_window
+    assert set_window("r0", make_window(0, 0, [*truth[:3], *wrong(truth[3:])]))
+    situation.send()
+    # The same tokens, from elsewhere.
+    assert set_window("r0", make_window(0, 20, truth))
+    situation.answer()
+    situation.step()
+    finished = situation.abort(0)
+    # Three of the first window, and four of the second behind the model's own token.
+    assert finished.accepted_prediction_tokens == 7
+    assert finished.rejected_prediction_tokens == 1
+    assert finished.num_tokens_by_source[DraftSource.NGRAM] == 0
+
+
+def test_what_is_of_no_prediction_counts_as_the_request_s_own_text() -> None:
+    situation = Situation(num_speculative_tokens=4)
+    truth = situation.add(9, [1, 2], 20)
+    situation.drain()
+    situation.add(0, [1, 2], 20, predicted_token_ids=truth)
+    nodes = [(token, place - 1, place if place % 3 else -1) for place, token in enumerate(truth)]
+    assert situation.scheduler.set_window("r0", window_of(0, nodes))
+    situation.finish()
+    sources = situation.finished(0).num_tokens_by_source
+    # In every pass four of the window and one of the model's own.
+    own = {4, 9, 14, 19}
+    assert sources[DraftSource.TARGET] == len(own)
+    assert sources[DraftSource.NGRAM] == len(set(range(0, 20, 3)) - own)
+    assert sources[DraftSource.PREDICTION] == 20 - sources[0] - sources[DraftSource.NGRAM]
+    assert situation.finished(0).rejected_prediction_tokens == 0
+
+
+def test_a_tree_that_died_unsent_is_not_drafted_from_its_predecessor() -> None:
+    situation = Situation(num_speculative_tokens=4, drafter=Drafter(DraftSource.EAGLE, 2, 2))
+    truth = situation.add(9, [1, 2], 20)
+    situation.drain()
+    situation.add(0, [1, 2], 20, predicted_token_ids=[*truth, *truth])
+    set_window = situation.scheduler.set_window
+    assert set_window("r0", make_window(0, 0, truth))
+    situation.send()
+    far, further = wrong(truth), wrong(wrong(truth))
+    assert set_window("r0", make_window(0, 20, far, [(0, 20, further)]))
+    situation.answer()
+    situation.step()
+    finished = situation.abort(0)
+    assert finished.num_tokens_by_source[DraftSource.PREDICTION] == 4
+    assert DraftSource.EAGLE in situation.worker.draft_sources
+
+
 def test_a_plan_carries_the_tree() -> None:
     situation, _, window = departing(3)
     tree = make_window(*window)

@@ -21,6 +21,9 @@ from optimist_scheduler.worker_link import WorkerLink, WorkerLostError
 
 logger = logging.getLogger(__name__)
 
+PASS_MEMORY = 1 / 8
+"""Weight of a pass among those that tell how long the next one will take."""
+
 
 class Engine:
     """Runs the requests of all gateways on one worker."""
@@ -36,6 +39,7 @@ class Engine:
         self._scheduler: AnyScheduler | None = None
         self._commands: Commands | None = None
         self._metrics = metrics.StatsMetrics()
+        self._pass_seconds = 0.0
         self.description: WorkerDescription | None = None
         """The worker; None until it was reached."""
 
@@ -104,7 +108,12 @@ class Engine:
 
     async def _wait_for_windows(self, scheduler: AnyScheduler) -> None:
         """Waits a little for drafts rather than go on without."""
-        if scheduler.can_send and self._proposers.is_worth_a_wait(scheduler.find_unaligned):
+        if not scheduler.can_send:
+            return
+        is_idle = scheduler.num_plans_in_flight == 0
+        if self._proposers.is_worth_a_wait(
+            scheduler.find_unaligned, scheduler.num_running * is_idle, self._pass_seconds
+        ):
             # The proposers have to see the last tokens to answer them.
             self.delivery.flush()
             if await self._proposers.wait_for_windows(scheduler.find_unaligned):
@@ -141,6 +150,7 @@ class Engine:
             self._settle(scheduler, result)
 
     def _settle(self, scheduler: AnyScheduler, result: StepResult) -> None:
+        self._pass_seconds += (result.step_ns / 1e9 - self._pass_seconds) * PASS_MEMORY
         outputs = scheduler.settle(result)
         if outputs is not NO_OUTPUTS:
             self.delivery.hold(outputs)

@@ -21,6 +21,8 @@ MAX_BATCH_REQUESTS = 1024
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 MAX_WAITING_CLOSES = 4096
 LONGEST_BACKOFF_STEPS = 64
+WAIT_MEMORY = 1 / 16
+"""Weight of a wait among those that tell how long the next one will be."""
 
 OnWindow = Callable[[str, Window], bool]
 
@@ -83,6 +85,8 @@ class Proposers:
             ProposerLink(address, self._take_response, self._note_change) for address in addresses
         ]
         self._wait_seconds = settings.proposer_wait_ms / 1000
+        self._waits_always = settings.proposer_wait == "always"
+        self._expected_wait = self._wait_seconds
         self._num_prompt_tokens = settings.proposer_prompt_tokens
         self._has_affinity = settings.proposer_affinity
         self._on_window = on_window
@@ -149,17 +153,28 @@ class Proposers:
                 self._unsent[request_id] = None
         self._flush()
 
-    def is_worth_a_wait(self, find_unaligned: Callable[[], list[str]]) -> bool:
-        """Tells whether a request lacks a window that an answer could bring.
+    def is_worth_a_wait(
+        self, find_unaligned: Callable[[], list[str]], num_running: int, pass_seconds: float
+    ) -> bool:
+        """Tells whether requests lack windows that answers could bring in time.
+
+        A wait costs the tokens that all requests would get meanwhile; it saves those that lack a
+        window a pass with a single token. It pays if the share of these exceeds that of the wait in
+        the pass.
 
         Args:
             find_unaligned: Returns the requests that would have to go on without drafts.
+            num_running: Requests that the worker could go on with; 0 if it has something to do.
+            pass_seconds: How long a pass takes.
         """
         if not self._followed or not self._wait_seconds:
             return False
         if all(link.is_late or not link.is_open for link in self._links):
             return False
-        return any(request_id in self._followed for request_id in find_unaligned())
+        num_lacking = sum(request_id in self._followed for request_id in find_unaligned())
+        if num_lacking == 0 or self._waits_always:
+            return num_lacking > 0
+        return num_lacking * pass_seconds >= num_running * self._expected_wait
 
     async def wait_for_windows(self, find_unaligned: Callable[[], list[str]]) -> bool:
         """Waits, for a bounded time, while a request without a window has an unanswered batch.
@@ -191,6 +206,7 @@ class Proposers:
             metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
             self.waits.num_waits += 1
             self.waits.seconds += seconds
+            self._expected_wait += (seconds - self._expected_wait) * WAIT_MEMORY
         return True
 
     def _find_awaited(self, find_unaligned: Callable[[], list[str]]) -> list[ProposerLink]:

@@ -26,6 +26,9 @@ class SchedulerSettings(SchedulingOptions, ServiceSettings):
     proposer_wait_ms: float = Field(
         3.0, ge=0, description="longest wait for a proposer's answer between two passes, in ms"
     )
+    proposer_wait: Literal["paying", "always"] = Field(
+        "paying", description="when to wait that long: paying (if that brings more) or always"
+    )
     proposer_prompt_tokens: int = Field(
         8192, ge=0, le=1_048_576, description="tokens of a prompt's end that proposers are shown"
     )

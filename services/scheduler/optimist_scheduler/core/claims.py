@@ -13,7 +13,7 @@ from optimist_scheduler.core.acceptance import (
 from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array
 from optimist_scheduler.core.threshold import MIN_HAZARD
 
-MOST_COMMON_SCALE = 64.0
+MOST_COMMON_SCALE = 256.0
 """By which windows of new rows may be doubted, or believed, at most."""
 
 _PRIOR_HAZARD = -math.log(WINDOW_PRIOR)
@@ -32,11 +32,14 @@ class Claims:
 
     def __init__(self, max_num_seqs: int) -> None:
         """Starts with empty slots."""
-        first = _prior(1.0)
-        self._counts = np.repeat(first[:, None], max_num_seqs, axis=1)
-        """Examined tokens, those that agreed, and claimed hazards [3, max_num_seqs]."""
-        self._all_counts = first.astype(np.float64)
-        """The same of all rows with windows that say values [3]."""
+        self._counts = np.zeros((4, max_num_seqs), np.float32)
+        """Examined tokens, those that agreed, claimed hazards, and how many examined tokens the
+        first trust weighs still [4, max_num_seqs]."""
+        self._counts[3] = PRIOR_TOKENS
+        self._first_scales = np.ones(max_num_seqs, np.float32)
+        agreed, claimed = PRIOR_TOKENS * WINDOW_PRIOR, PRIOR_TOKENS * _PRIOR_HAZARD
+        self._all_counts = np.array([PRIOR_TOKENS, agreed, claimed])
+        """The first three of all rows with windows that say values [3]."""
 
     @property
     def common_scale(self) -> float:
@@ -48,7 +51,9 @@ class Claims:
 
     def reset(self, slot: int) -> None:
         """Forgets what was observed in a slot."""
-        self._counts[:, slot] = _prior(self.common_scale)
+        self._counts[:, slot] = 0
+        self._counts[3, slot] = PRIOR_TOKENS
+        self._first_scales[slot] = self.common_scale
 
     def observe(
         self,
@@ -68,7 +73,7 @@ class Claims:
             claimed: Hazard of the examined tokens together [num_rows].
             is_valued: Whether the window said so itself [num_rows].
         """
-        new = np.empty((3, len(slots)), np.float32)
+        new = np.zeros((4, len(slots)), np.float32)
         new[0], new[1], new[2] = examined, agreed, claimed
         counts = self._counts.take(slots, axis=1)
         counts *= np.exp(new[0] * np.float32(-1 / MEMORY_TOKENS))
@@ -76,26 +81,29 @@ class Claims:
         self._counts[:, slots] = counts
         if not is_valued.all():
             new = new[:, is_valued]
-        total = new.sum(axis=1)
+        total = new[:3].sum(axis=1)
         if total[0]:
             self._all_counts = self._all_counts * math.exp(-total[0] / COMMON_TOKENS) + total
 
     def rate(self, slots: Int32Array) -> Float32Array:
         """Returns the chance that a token agrees, in the mean of those examined [num_rows]."""
-        examined, agreed, _ = self._counts[:, slots]
-        rates: Float32Array = agreed / examined
-        return rates
+        return self._weigh(slots)[0]
 
     def scale(self, slots: Int32Array) -> Float32Array:
         """Returns what hazards of the rows' windows are to be multiplied by [num_rows]."""
-        examined, agreed, claimed = self._counts[:, slots]
-        rates = np.maximum(agreed / examined, np.float32(1e-9))
-        hazards = np.maximum(-np.log(rates), np.float32(MIN_HAZARD))
-        scales: Float32Array = hazards * examined / claimed
+        rates, claimed = self._weigh(slots)
+        hazards = np.maximum(-np.log(np.maximum(rates, np.float32(1e-9))), np.float32(MIN_HAZARD))
+        scales: Float32Array = (hazards / claimed).astype(np.float32)
         return scales
 
+    def _weigh(self, slots: Int32Array) -> tuple[Float32Array, Float32Array]:
+        """Returns the share of tokens that agree, and the mean of what is claimed [num_rows].
 
-def _prior(scale: float) -> Float32Array:
-    """Returns the counts that a row with a scale begins with [3]."""
-    agreed, claimed = math.exp(-_PRIOR_HAZARD * scale), _PRIOR_HAZARD
-    return np.array([PRIOR_TOKENS, PRIOR_TOKENS * agreed, PRIOR_TOKENS * claimed], np.float32)
+        What a row is trusted with at first counts as tokens that claimed what the row's claim.
+        """
+        examined, agreed, claimed, trust = self._counts[:, slots]
+        means = np.where(examined > 0, claimed / np.maximum(examined, 1e-9), _PRIOR_HAZARD)
+        means = np.maximum(means, 1e-6)
+        trusted = trust * np.exp(-means * self._first_scales[slots])
+        rates: Float32Array = ((agreed + trusted) / (examined + trust)).astype(np.float32)
+        return rates, means.astype(np.float32)

@@ -35,6 +35,9 @@ from optimist_scheduler.core.threshold import (
 MIN_GAIN = 1.02
 """Drafts have to raise the goodput of a pass without drafts by this factor."""
 
+_NEW_RATES: Float32Array = np.ones(1, np.float32)
+_NEW_LIMITS: Int32Array = np.full(1, 8, np.int32)
+"""Over how many drafts a new row's cost is taken."""
 _NO_LEVELS: Float32Array = np.empty((0, 0), np.float32)
 
 
@@ -48,6 +51,8 @@ class GoodputChoice(NamedTuple):
     depths: Float32Array
     """Minus the logarithm of the least chance of a draft of the window that is worth its cost; 0
     where none is."""
+    entry: float
+    """The same for a row that comes to the pass and of which nothing is known yet; no column."""
 
 
 def choose_goodput(
@@ -106,7 +111,8 @@ def choose_goodput(
         absent = np.flatnonzero(drafting & (drafter.limits > 0))
         if len(absent):
             levels[absent] = _join_drafter(absent, best, curve, drafter)
-    return GoodputChoice(widths, levels, depths)
+    (entry,), _ = _join(make_rows(_NEW_RATES, _NEW_LIMITS, 1.0), best, curve)
+    return GoodputChoice(widths, levels, depths, float(entry))
 
 
 def _nothing(base_tokens: int, num_rows: int, curve: CostCurve) -> Best:

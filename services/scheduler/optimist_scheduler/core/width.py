@@ -13,6 +13,7 @@ from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.crossover import choose_crossover
 from optimist_scheduler.core.drafter import Drafter, DrafterRows
 from optimist_scheduler.core.goodput import choose_goodput
+from optimist_scheduler.core.threshold import MAX_DEPTH
 from optimist_scheduler.core.window import PRIOR_HAZARD, Window
 
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
@@ -23,8 +24,6 @@ PROBE_SHARE = 8
 """Of the rows for which the drafter is off, one in so many is probed at a time."""
 PROBE_LOSS = 0.01
 """Share of the time that probes of the drafter may take."""
-FIRST_DEPTH = 2.3
-"""Minus the logarithm of the chance with which a new row's drafts are worth a try."""
 
 
 class Widths(NamedTuple):
@@ -58,6 +57,8 @@ class DraftWidths:
         self._drafter = drafter
         self._limits = np.zeros(max_num_seqs, np.int32)
         self._claims = Claims(max_num_seqs)
+        self._entry = MAX_DEPTH
+        """Minus the logarithm of the least chance of a new row's drafts that are worth it."""
         self.depths = np.full(max_num_seqs, np.inf, np.float32)
         """Largest claimed hazard, cumulated, of a draft of the window that is worth its cost; it
         counts for windows that say values [max_num_seqs]."""
@@ -104,7 +105,7 @@ class DraftWidths:
 
     @property
     def _first_depth(self) -> np.float32:
-        return np.float32(FIRST_DEPTH / self._claims.common_scale)
+        return np.float32(self._entry / self._claims.common_scale)
 
     def _first_width(self, limit: int) -> int:
         return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
@@ -154,6 +155,13 @@ class DraftWidths:
         if is_valued is None:
             is_valued = np.zeros(len(slots), np.bool_)
         self._claims.observe(slots, accepted, examined, claimed, is_valued)
+        missed = accepted < examined
+        if missed.any():
+            # Doubts count at once, not only with the next choice.
+            slots = slots[missed]
+            scales = self._claims.scale(slots)
+            self.depths[slots] *= self.scales[slots] / scales
+            self.scales[slots] = scales
 
     def observe_drafts(self, slots: Int32Array, drafted: Int32Array, accepted: Int32Array) -> None:
         """Moves widths that go by the share of accepted drafts.
@@ -225,7 +233,7 @@ class DraftWidths:
                 claims[~is_valued, :1] = np.nan
             else:
                 is_valued, claims = np.zeros(len(slots), np.bool_), None
-            widths, levels, depths = choose_goodput(*arguments, claims)
+            widths, levels, depths, self._entry = choose_goodput(*arguments, claims)
             # Where the window itself says how many are worth it, nothing else limits them.
             widths = np.where(is_valued & (depths > 0), limits, widths)
         else:
