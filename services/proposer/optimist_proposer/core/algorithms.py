@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from optimist_proposer.core.algorithm import Algorithm
+from optimist_proposer.core.auto.follower import AutoAlgorithm
 from optimist_proposer.core.exact import ExactAlgorithm
 from optimist_proposer.core.line import LineAlgorithm
 from optimist_proposer.core.ngram import NgramAlgorithm
@@ -10,6 +11,7 @@ from optimist_proposer.core.suffix import SuffixAlgorithm
 from optimist_proposer.core.vocabulary import Vocabulary
 
 ALGORITHMS: dict[str, Callable[[Vocabulary], Algorithm]] = {
+    "auto": AutoAlgorithm,
     "exact": lambda _: ExactAlgorithm(),
     "line": lambda vocabulary: LineAlgorithm(vocabulary.newline_token_ids),
     "ngram": lambda _: NgramAlgorithm(),

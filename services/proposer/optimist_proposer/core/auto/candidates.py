@@ -1,0 +1,116 @@
+"""What may come next: candidates, each with its features."""
+
+from typing import NamedTuple
+
+from optimist_proposer.core.auto.alignment import Alignment
+from optimist_proposer.core.auto.context_index import ContextIndex
+from optimist_proposer.core.auto.layout import (
+    BLOCKS,
+    FOLLOWED,
+    LENGTH,
+    LOST,
+    MOST_LENGTH,
+    MOST_LOST,
+    NUM_CLASSES,
+    NUM_FOLLOWED,
+    NUM_KINDS,
+    NUM_RUNS,
+)
+from optimist_proposer.core.auto.output_index import OutputIndex
+from optimist_proposer.core.auto.template import Template
+
+_START = {name: block.start for name, block in BLOCKS.items()}
+NO_STOP = -1
+
+
+class Candidate(NamedTuple):
+    """A token that may come next, and where the text goes on behind it."""
+
+    token_id: int
+    kind: int
+    length: int
+    """Tokens before it that agree."""
+    place: int
+    """Where it stands in the text; NOWHERE if nowhere in particular."""
+    stop: int
+    """Place at which the text goes on elsewhere; NO_STOP if it does not."""
+    resume: int
+    """Where it goes on then."""
+    features: tuple[int, ...]
+    """Its own, besides those of its kind."""
+
+
+class Sight(NamedTuple):
+    """All that is looked at for candidates of the next token."""
+
+    text: list[int]
+    """Sources and output."""
+    start: int
+    """Where the output begins."""
+    num_predicted: int
+    classes: bytearray
+    contexts: ContextIndex
+    output: OutputIndex
+    alignment: Alignment
+    template: Template
+
+    @property
+    def num_output(self) -> int:
+        """Tokens of the output."""
+        return len(self.text) - self.start
+
+    @property
+    def last_class(self) -> int:
+        """Class of the last token of the output."""
+        return self.classes[self.text[-1]] if self.num_output else 0
+
+    @property
+    def rejected(self) -> int:
+        """The token that was expected where the place was lost; -1 if it is not lost."""
+        alignment = self.alignment
+        if alignment.num_lost and alignment.lost_at < self.num_predicted:
+            return self.text[alignment.lost_at]
+        return -1
+
+    def compare_classes(self, place: int, num_lost: int) -> int:
+        """Returns 2 if what stands at a lost place is of the class of what was said, 1 if not."""
+        expected = self.text[place] if 0 <= place < len(self.text) else -1
+        if not num_lost or expected < 0:
+            return 0
+        said = self.text[-min(num_lost, self.num_output)]
+        return 2 if self.classes[expected] == self.classes[said] else 1
+
+
+def lost_bucket(num_lost: int) -> int:
+    """Returns the bucket of a number of tokens since a loss."""
+    return LOST[min(num_lost, MOST_LOST)]
+
+
+def class_row(kind: int, last_class: int) -> int:
+    """Returns where the weights of the next token's class begin."""
+    return _START["class"] + (kind * NUM_CLASSES + last_class) * NUM_CLASSES
+
+
+def kind_features(sight: Sight, kind: int) -> tuple[int, ...]:
+    """Returns the features that all candidates of a kind have."""
+    alignment = sight.alignment
+    followed = FOLLOWED[min(alignment.run, MOST_LENGTH)]
+    return (
+        _START["rate"] + kind * NUM_RUNS + alignment.rate,
+        _START["runs"] + kind * NUM_RUNS + alignment.runs,
+        _START["followed"] + kind * NUM_FOLLOWED + followed,
+    )
+
+
+def none_features(sight: Sight) -> tuple[int, ...]:
+    """Returns the features of none of the candidates being right."""
+    alignment = sight.alignment
+    return (
+        _START["none"],
+        _START["none_length"] + LENGTH[min(alignment.run, MOST_LENGTH)],
+        _START["none_class"] + sight.last_class,
+        _START["none_lost"] + lost_bucket(alignment.num_lost),
+    )
+
+
+ALL_KINDS = range(NUM_KINDS)

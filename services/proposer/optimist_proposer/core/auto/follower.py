@@ -1,0 +1,139 @@
+"""The default algorithm: follows an output through all that it may repeat."""
+
+from array import array
+from collections import Counter
+
+from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
+from optimist_proposer.core.auto.alignment import Alignment
+from optimist_proposer.core.auto.candidates import (
+    ALL_KINDS,
+    Candidate,
+    Sight,
+    kind_features,
+    none_features,
+)
+from optimist_proposer.core.auto.context_index import ContextIndex
+from optimist_proposer.core.auto.guesses import (
+    guess_ahead,
+    guess_beginning,
+    guess_frequent,
+    guess_template,
+)
+from optimist_proposer.core.auto.matches import SURE_RUN, find_matches, find_skipped
+from optimist_proposer.core.auto.output_index import OutputIndex
+from optimist_proposer.core.auto.template import Template
+from optimist_proposer.core.auto.token_class import TokenClasses
+from optimist_proposer.core.auto.tree import TreeGrower
+from optimist_proposer.core.auto.weights import Weights, load_weights
+from optimist_proposer.core.draft import Draft
+from optimist_proposer.core.sources import SEPARATOR, Sources
+from optimist_proposer.core.vocabulary import Vocabulary
+
+_NUM_FREQUENT = 64
+_FREQUENT_VALUE = 0.02
+"""Where nodes have to be worth more, frequent tokens are not looked at."""
+_FREQUENT_RUN = 6
+_BYTES_PER_TOKEN = 60
+
+
+class AutoReference(Reference):
+    """Sources with an index of their contexts."""
+
+    def __init__(self, sources: Sources, classes: TokenClasses, weights: Weights) -> None:
+        classes.cover(sources.token_ids)
+        self.sources, self.classes, self.weights = sources, classes, weights
+        self.index = ContextIndex(sources.token_ids)
+        self.text = sources.token_ids.tolist()
+        self.counts = Counter(self.text)
+        del self.counts[SEPARATOR]
+        self.frequent = tuple(token_id for token_id, _ in self.counts.most_common(_NUM_FREQUENT))
+        predicted = sources.token_ids[: sources.num_predicted]
+        ends = [place for place, token_id in enumerate(predicted, 1) if token_id == SEPARATOR]
+        self.starts = [0, *ends[:-1]] if ends else []
+
+    @property
+    def num_bytes(self) -> int:
+        """See `Reference.num_bytes`."""
+        return 4096 + _BYTES_PER_TOKEN * len(self.text)
+
+    def follow(self) -> "AutoFollower":
+        """See `Reference.follow`."""
+        return AutoFollower(self)
+
+
+class AutoFollower(Follower):
+    """An output, the places it stands at, and what may come next."""
+
+    def __init__(self, reference: AutoReference) -> None:
+        self._reference = reference
+        self._text = reference.text.copy()
+        self._start = len(self._text)
+        self._num_predicted = reference.sources.num_predicted
+        self._output = OutputIndex(self._start)
+        self._alignment = Alignment(self._text, self._num_predicted, reference.index)
+        self._template = Template(self._text, self._output)
+
+    def observe(self, token_ids: "array[int]") -> None:
+        """See `Follower.observe`."""
+        self._reference.classes.cover(token_ids)
+        text, output = self._text, self._output
+        for token_id in token_ids:
+            text.append(token_id)
+            output.add(text)
+            self._template.advance(token_id)
+            self._alignment.advance(token_id)
+
+    def propose(self, max_tokens: int, min_value: float) -> Draft:
+        """See `Follower.propose`."""
+        sight, weights = self.look(), self._reference.weights
+        logits = weights.logits
+        shared = [sum(logits[i] for i in kind_features(sight, kind)) for kind in ALL_KINDS]
+        candidates = [
+            (each, shared[each.kind] + sum([logits[i] for i in each.features]))
+            for each in self.find_candidates(sight, min_value)
+        ]
+        none = sum(logits[i] for i in none_features(sight))
+        positions = self._reference.sources.prediction_positions
+        return TreeGrower(sight, weights, positions, max_tokens, min_value).grow(candidates, none)
+
+    def find_candidates(self, sight: Sight, min_value: float) -> list[Candidate]:
+        """Returns what may come next, likely or not."""
+        if not sight.num_output:
+            return guess_beginning(sight, self._reference.starts)
+        candidates = find_matches(sight)
+        run = sight.alignment.run
+        if run < SURE_RUN:
+            taken = {each.place for each in candidates if each.place < self._start}
+            candidates += find_skipped(sight, taken)
+            candidates += guess_template(sight)
+            candidates += guess_ahead(sight, taken)
+        if run < _FREQUENT_RUN and min_value < _FREQUENT_VALUE:
+            reference = self._reference
+            candidates += guess_frequent(sight, reference.frequent, reference.counts)
+        return candidates
+
+    def look(self) -> Sight:
+        """Returns what candidates are found in."""
+        return Sight(
+            self._text,
+            self._start,
+            self._num_predicted,
+            self._reference.classes.table,
+            self._reference.index,
+            self._output,
+            self._alignment,
+            self._template,
+        )
+
+
+class AutoAlgorithm(Algorithm):
+    """The default."""
+
+    def __init__(self, vocabulary: Vocabulary, weights: Weights | None = None) -> None:
+        """Takes the model's vocabulary, and weights other than those of the package."""
+        self._classes = TokenClasses(vocabulary.token_texts)
+        self._weights = weights or load_weights()
+
+    def prepare(self, sources: Sources) -> AutoReference:
+        """See `Algorithm.prepare`."""
+        return AutoReference(sources, self._classes, self._weights)

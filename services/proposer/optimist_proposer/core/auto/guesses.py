@@ -1,0 +1,149 @@
+"""Candidates without agreeing tokens before them: near a lost place, and frequent ones."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from optimist_proposer.core.auto.candidates import (
+    _START,
+    NO_STOP,
+    Candidate,
+    Sight,
+    class_row,
+    lost_bucket,
+)
+from optimist_proposer.core.auto.layout import (
+    AHEAD,
+    EXPECTED,
+    FREQUENT,
+    MOST_AHEAD,
+    NEAR,
+    NUM_AHEAD,
+    NUM_COUNTS,
+    NUM_LOST,
+    TEMPLATE,
+)
+from optimist_proposer.core.auto.template import NOWHERE
+from optimist_proposer.core.auto.token_class import NEWLINE
+
+_MOST_TEMPLATE_AHEAD = 16
+_MOST_LINES = 3
+_MOST_LINE_TOKENS = 200
+_MOST_RECENT = 24
+
+
+def guess_beginning(sight: Sight, starts: list[int]) -> list[Candidate]:
+    """Returns the first token of each prediction."""
+    return [_make_expected(sight, place, 0, 0) for place in starts if sight.text[place] >= 0]
+
+
+def guess_ahead(sight: Sight, taken: set[int]) -> Iterator[Candidate]:
+    """Iterates over what stands where the place in the prediction was lost, and behind it.
+
+    Args:
+        sight: What is looked at.
+        taken: Places that are candidates already.
+    """
+    alignment, text = sight.alignment, sight.text
+    if not alignment.num_lost:
+        return
+    start = alignment.lost_at
+    same = sight.compare_classes(start, alignment.num_lost)
+    seen = set()
+    for place in range(start, min(start + MOST_AHEAD, sight.num_predicted)):
+        token_id = text[place]
+        if token_id < 0:
+            break
+        if token_id not in seen and place not in taken:
+            yield _make_expected(sight, place, place - start, same)
+        seen.add(token_id)
+    if sight.last_class == NEWLINE:
+        yield from _guess_lines(sight, taken)
+
+
+def guess_template(sight: Sight) -> Iterator[Candidate]:
+    """Iterates over what stands where the place in the earlier output was lost, and behind it."""
+    template, text = sight.template, sight.text
+    if not template.num_lost or template.lost_at < 0:
+        return
+    lost, start = lost_bucket(template.num_lost), template.lost_at
+    same = sight.compare_classes(start, template.num_lost)
+    row = class_row(TEMPLATE, sight.last_class)
+    seen = set()
+    for place in range(start, min(start + _MOST_TEMPLATE_AHEAD, len(text))):
+        token_id, ahead = text[place], place - start
+        if token_id in seen:
+            continue
+        seen.add(token_id)
+        features = (
+            _START["template_ahead"] + lost * NUM_AHEAD + AHEAD[ahead],
+            _START["template_same_class"] + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
+            row + sight.classes[token_id],
+        )
+        yield Candidate(token_id, TEMPLATE, 0, place, NO_STOP, NO_STOP, features)
+
+
+def guess_frequent(
+    sight: Sight, frequent: Iterable[int], counts: Mapping[int, int]
+) -> Iterator[Candidate]:
+    """Iterates over the latest tokens of the output and the most frequent ones of the sources.
+
+    Args:
+        sight: What is looked at.
+        frequent: The most frequent tokens of the sources.
+        counts: How often the sources have each token.
+    """
+    text, end = sight.text, len(sight.text)
+    row = class_row(FREQUENT, sight.last_class)
+    seen: dict[int, int] = {}
+    for place in range(end - 1, max(sight.start, end - _MOST_RECENT) - 1, -1):
+        seen.setdefault(text[place], place)
+    for token_id in dict.fromkeys([*seen, *frequent]):
+        place = seen.get(token_id, NOWHERE)
+        count = counts.get(token_id, 0) + len(sight.output.find(1, token_id + 2))
+        age = min((end - place).bit_length(), NUM_COUNTS - 1) if place >= 0 else 0
+        features = (
+            _START["count"] + min(count.bit_length(), NUM_COUNTS - 1),
+            _START["age"] + age,
+            row + sight.classes[token_id],
+        )
+        yield Candidate(token_id, FREQUENT, 0, place, NO_STOP, NO_STOP, features)
+
+
+def _guess_lines(sight: Sight, taken: set[int]) -> Iterator[Candidate]:
+    """Iterates over the beginnings of the next lines behind the place of the loss."""
+    alignment = sight.alignment
+    lost = lost_bucket(alignment.num_lost)
+    row = class_row(EXPECTED, sight.last_class)
+    place = alignment.lost_at
+    for number in range(_MOST_LINES):
+        place = _find_line(sight, place)
+        if place < 0:
+            return
+        token_id = sight.text[place]
+        if place not in taken:
+            features = (
+                _START["next_line"] + number * NUM_LOST + lost,
+                row + sight.classes[token_id],
+            )
+            yield Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features)
+
+
+def _find_line(sight: Sight, place: int) -> int:
+    """Returns the place behind the next line end; -1 if no prediction goes on there."""
+    text, classes = sight.text, sight.classes
+    for behind in range(place, min(place + _MOST_LINE_TOKENS, sight.num_predicted - 1)):
+        if text[behind] < 0:
+            return -1
+        if classes[text[behind]] == NEWLINE:
+            return behind + 1 if text[behind + 1] >= 0 else -1
+    return -1
+
+
+def _make_expected(sight: Sight, place: int, ahead: int, same: int) -> Candidate:
+    token_id = sight.text[place]
+    lost = lost_bucket(sight.alignment.num_lost)
+    features = (
+        _START["ahead"] + lost * NUM_AHEAD + AHEAD[ahead],
+        _START["same_class"] + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
+        class_row(EXPECTED, sight.last_class) + sight.classes[token_id],
+    )
+    return Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features)
