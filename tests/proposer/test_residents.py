@@ -25,7 +25,7 @@ def test_forgets_the_request_used_least_recently() -> None:
 def test_sources_that_nobody_uses_go_first() -> None:
     one = live("a")
     size = one.num_bytes + one.prepared.num_bytes
-    residents = Residents(10, int(2.05 * size))
+    residents = Residents(10, 2 * size + 600)
     residents.put(one)
     residents.pop("a")
     assert residents.get_sources(one.prepared.name) is not None
@@ -66,7 +66,7 @@ def test_one_request_is_kept_however_large() -> None:
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 2)), max_size=40))
 def test_bounds_and_bytes_hold_after_any_use(steps: list[tuple[str, int]]) -> None:
     kinds = [prepared("one\n"), prepared("two\n"), prepared("x" * 90)]
-    residents = Residents(3, 40_000)
+    residents = Residents(3, 130_000)
     for name, kind in steps:
         if kind == 2 and residents.get(name) is not None:
             residents.pop(name)
