@@ -147,15 +147,15 @@ def test_what_is_in_flight_counts_by_the_window_that_it_was_planned_with() -> No
     set_window = situation.scheduler.set_window
     assert set_window("r0", make_window(0, 0, [*truth[:3], *wrong(truth[3:])]))
     situation.send()
-    # The same tokens, from elsewhere.
-    assert set_window("r0", make_window(0, 20, truth))
+    # The same tokens, from no prediction.
+    assert set_window("r0", make_window(0, -1, truth))
     situation.answer()
     situation.step()
     finished = situation.abort(0)
     # Three of the first window, and four of the second behind the model's own token.
-    assert finished.accepted_prediction_tokens == 7
+    assert finished.accepted_prediction_tokens == 3
     assert finished.rejected_prediction_tokens == 1
-    assert finished.num_tokens_by_source[DraftSource.NGRAM] == 0
+    assert finished.num_tokens_by_source[DraftSource.NGRAM] == 4
 
 
 def test_what_is_of_no_prediction_counts_as_the_request_s_own_text() -> None:

@@ -71,10 +71,12 @@ def run_sources(num_runs: int) -> None:
             max_num_batched_tokens=int(rng.integers(12, 60)),
         )
         counts: dict[int, Counter[int]] = defaultdict(Counter)
+        foreign: set[int] = set()
         for handle in range(8):
             while situation.scheduler.num_waiting >= situation.config.max_num_waiting:
                 _count(situation, counts)
-            _add_branching(situation, rng, handle)
+            if _add_branching(situation, rng, handle):
+                foreign.add(handle)
             for _ in range(rng.integers(1, 8)):
                 _count(situation, counts)
         while situation.scheduler.num_running or situation.scheduler.num_waiting:
@@ -82,6 +84,8 @@ def run_sources(num_runs: int) -> None:
         situation.finish()
         for handle, sources in counts.items():
             finished = situation.finished(handle)
+            if handle in foreign:
+                sources[DraftSource.NGRAM] += sources.pop(DraftSource.PREDICTION, 0)
             sources[DraftSource.TARGET] = len(situation.text(handle)) - sources.total()
             by_source = [sources[source] for source in DraftSource]
             assert list(finished.num_tokens_by_source) == by_source
@@ -89,10 +93,13 @@ def run_sources(num_runs: int) -> None:
             assert sources[DraftSource.TARGET] <= finished.num_passes
 
 
-def _add_branching(situation: Situation, rng: np.random.Generator, handle: int) -> None:
+def _add_branching(situation: Situation, rng: np.random.Generator, handle: int) -> bool:
     """Adds a request; mostly its window is wrong from some place on, and has alternatives.
 
     What is expected of the window and of the right alternative stand apart in the prediction.
+
+    Returns:
+        Whether nothing of the window stands in the prediction.
     """
     prompt = rng.integers(0, 50, 5).tolist()
     output = expected_output(prompt, 50, len(prompt) + 24, set())
@@ -103,8 +110,11 @@ def _add_branching(situation: Situation, rng: np.random.Generator, handle: int) 
     if rng.random() < 0.7:
         others.append((at, len(window) + at, rest))
     situation.add(handle, prompt, 24, predicted_token_ids=[*window, *output])
+    is_foreign = bool(rng.random() < 0.3)
     if rng.random() < 0.7:
-        assert situation.scheduler.set_window(f"r{handle}", make_window(0, 0, window, others))
+        tree = make_window(0, -1 if is_foreign else 0, window, others)
+        assert situation.scheduler.set_window(f"r{handle}", tree)
+    return is_foreign
 
 
 def _count(situation: Situation, counts: dict[int, Counter[int]]) -> None:

@@ -32,7 +32,7 @@ def _chances(state: SchedulerState, slots: Int32Array) -> FloatArray:
     rows = state.table.gather(slots)
     placed = state.table.placed
     num_drafts = rows.num_output_placeholders - rows.num_emits_in_flight
-    if state.widths.goes_by_value and placed.is_valued[slots].any():
+    if state.widths.goes_by_value and placed.num_valued:
         chances = _claimed_chances(state, slots, rows, num_drafts)
     else:
         chances = np.power(state.widths.rate(slots), num_drafts)
@@ -55,7 +55,7 @@ def _claimed_chances(
     """Returns how likely what is in flight is accepted, by what windows say [num_rows]."""
     placed = state.table.placed
     # Of a tree, what is in flight leads to its likeliest path's end at most.
-    inside = np.clip(rows.window_end - rows.num_tokens, 0, num_drafts)
+    inside = np.maximum(np.minimum(rows.window_end - rows.num_tokens, num_drafts), 0)
     before = placed.cells(slots, rows.num_tokens - 1)
     hazards = placed.hazards.reshape(-1)
     claimed = (hazards.take(before + inside) - hazards.take(before)) * state.widths.scales[slots]

@@ -115,9 +115,12 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     if wrong.any():
         # What lies behind a window cannot be wrong.
         wrong &= new.cells < table.cells(new.slots, window_ends)[new.rows]
-        rows, first = np.unique(new.rows[wrong], return_index=True)
+        cells, rows = new.cells[wrong], new.rows[wrong]
+        is_first = np.ones(len(rows), np.bool_)
+        is_first[1:] = rows[1:] != rows[:-1]
+        cells, rows = cells[is_first], rows[is_first]
         num_agreed = inside.copy()
-        num_agreed[rows] = new.cells[wrong][first] - table.cells(new.slots, new.starts)[rows]
+        num_agreed[rows] = cells - table.cells(new.slots[rows], new.starts[rows])
         table.window_end[new.slots[rows]] = 0
     _learn_windows(state, new, has_window, inside, num_agreed)
     if table.placed.trees:

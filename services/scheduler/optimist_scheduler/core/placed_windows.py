@@ -36,9 +36,12 @@ class PlacedWindows:
         """Their claimed hazards, cumulated; 0 at the last place before [max_num_seqs, max_length].
         """
         self.numbers = np.zeros(max_num_seqs, np.int32)
-        """Moves with each new window of a slot [max_num_seqs]."""
+        """Moves when a slot gets a window that does not only go on with the one it has
+        [max_num_seqs]."""
         self.is_valued = np.zeros(max_num_seqs, np.bool_)
         """Whether the window says values [max_num_seqs]."""
+        self.num_valued = 0
+        """How many slots that is."""
         self.is_tree = np.zeros(max_num_seqs, np.bool_)
         """Whether there is more than the likeliest path [max_num_seqs]."""
         self.num_side_nodes = np.zeros(max_num_seqs, np.int32)
@@ -55,28 +58,44 @@ class PlacedWindows:
         """Returns where places of sequences lie in the planes, flattened."""
         return self._first_cells[slots] + places
 
-    def set(self, slot: int, window: Window | None, length: int) -> int:
+    def set(self, slot: int, window: Window | None, length: int, end: int = 0) -> int:
         """Replaces the window of a slot whose sequence is so long.
 
         Args:
             slot: The slot.
             window: Begins where the sequence ends; None if nothing is expected.
             length: Prompt and output tokens.
+            end: Length of the sequence at the end of the present window; 0 if that is over.
 
         Returns:
             Length of the sequence at the end of the likeliest path; 0 if there is none.
         """
-        self.numbers[slot] += 1
+        if window is None or not self._goes_on(slot, window, length, end):
+            self.numbers[slot] += 1
         self.windows[slot] = window
         return self.place(slot, window, length)
+
+    def _goes_on(self, slot: int, window: Window, length: int, end: int) -> bool:
+        """Tells whether a chain begins with all that is left of the slot's present one."""
+        size = end - length
+        if (
+            size <= 0
+            or size > len(window.token_ids)
+            or self.is_tree[slot]
+            or window.parents is not None
+        ):
+            return False
+        return np.array_equal(
+            self.positions[slot, length:end], window.prediction_positions[:size]
+        ) and np.array_equal(self.expected[slot, length:end], window.token_ids[:size])
 
     def place(self, slot: int, window: Window | None, length: int) -> int:
         """Writes what is left of the slot's window; returns what `set` does."""
         self._set_tree(slot, None)
         if window is None or len(window.token_ids) == 0:
-            self.is_valued[slot] = False
+            self._set_valued(slot, is_valued=False)
             return 0
-        self.is_valued[slot] = window.has_values
+        self._set_valued(slot, is_valued=window.has_values)
         hazards = window.find_hazards()
         end = min(length + len(window.token_ids), self.expected.shape[1])
         path: slice | Int64Array = slice(end - length)
@@ -135,7 +154,11 @@ class PlacedWindows:
         """
         before = self.cells(slots, lengths - 1)
         hazards = self.hazards.reshape(-1)
-        reach = hazards.take(before + drafts, mode="clip") - hazards.take(before)
+        # Of trees, drafts may be more than there are places.
+        cells = before + drafts
+        reach = (hazards.take(cells, mode="clip") if self.trees else hazards[cells]) - hazards[
+            before
+        ]
         is_worth = reach <= depths
         if not self.trees and is_worth.all():
             return drafts
@@ -173,6 +196,10 @@ class PlacedWindows:
         """Does the same for the tree of one slot."""
         hazards = self.trees[slot].hazards
         self.num_worth[slot] = hazards.searchsorted(np.float32(depth), side="right")
+
+    def _set_valued(self, slot: int, *, is_valued: bool) -> None:
+        self.num_valued += is_valued - int(self.is_valued[slot])
+        self.is_valued[slot] = is_valued
 
     def _set_tree(self, slot: int, tree: PlacedTree | None) -> None:
         if tree is None:

@@ -238,19 +238,19 @@ class RequestTable:
         The version stays if the next pass may draft as much as it may at most, before and after.
         """
         before = int(self.window_end[slot])
-        self._place_window(slot)
+        self._place_window(slot, before)
         assumed = self.num_tokens[slot] + self.num_output_placeholders[slot]
         if min(before, self.window_end[slot]) - assumed < self.draft_width[slot]:
             self.version[slot] += 1
 
-    def _place_window(self, slot: int) -> None:
-        """Notes what a slot's output is expected to go on with."""
+    def _place_window(self, slot: int, end: int = 0) -> None:
+        """Notes what a slot's output is expected to go on with, in place of what ends there."""
         request = self.request(slot)
         if request.window is not None:
             num_prompt_tokens = int(self.num_prompt_tokens[slot])
             request.window = request.window.follow(self.tokens(slot), num_prompt_tokens)
         length = int(self.num_tokens[slot])
-        self.window_end[slot] = self.placed.set(slot, request.window, length)
+        self.window_end[slot] = self.placed.set(slot, request.window, length, end)
 
     def move_tree(self, slot: int, token_ids: Int32Array, *, is_likeliest: bool) -> None:
         """Moves a slot's tree on by tokens that the slot got.

@@ -115,7 +115,7 @@ def _share_budget(
     placed = view.table.placed
     if placed.trees:
         drafts = _take_trees(view, slots, rows, drafts)
-    if view.widths.goes_by_value and placed.is_valued[slots].any():
+    if view.widths.goes_by_value and placed.num_valued:
         drafts = placed.limit_by_value(slots, assumed, drafts, view.widths.depths[slots])
     if view.config.drafter is not None:
         # It drafts from where the row really is, whatever is in flight.

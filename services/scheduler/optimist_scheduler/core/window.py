@@ -1,7 +1,7 @@
 """What a request's output is expected to go on with."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -38,6 +38,8 @@ class Window:
     values: Float32Array
     """Chance that a node and all before it are what comes, never rising [num_nodes]; empty if
     nothing is said of it."""
+    _hazards: list[Float32Array] = field(default_factory=list, init=False, repr=False)
+    """What `find_hazards` has found."""
 
     @property
     def has_values(self) -> bool:
@@ -110,18 +112,24 @@ class Window:
 
         It grows from a node to the next behind it by `LEAST_HAZARD` at least.
         """
+        if not self._hazards:
+            self._hazards.append(self._compute_hazards())
+        return self._hazards[0]
+
+    def _compute_hazards(self) -> Float32Array:
         num_nodes = len(self.token_ids)
         if not self.has_values:
             return _count_depths(self) * np.float32(PRIOR_HAZARD)
         depths = -np.log(np.maximum(self.values, np.float32(LEAST_VALUE)))
         if self.parents is None:
             steps = np.maximum(np.diff(depths, prepend=np.float32(0)), np.float32(LEAST_HAZARD))
-            return np.cumsum(steps, dtype=np.float32)
-        hazards = [0.0] * (num_nodes + 1)
+            hazards: Float32Array = np.cumsum(steps, dtype=np.float32)
+            return hazards
+        sums = [0.0] * (num_nodes + 1)
         own = [*depths.tolist(), 0.0]
         for node, parent in enumerate(self.parents.tolist()):
-            hazards[node] = hazards[parent] + max(own[node] - own[parent], LEAST_HAZARD)
-        return np.array(hazards[:-1], np.float32)
+            sums[node] = sums[parent] + max(own[node] - own[parent], LEAST_HAZARD)
+        return np.array(sums[:-1], np.float32)
 
     def _behind(
         self, node: int, nodes: "slice | Int64Array", parents: Int32Array | None, num_passed: int
