@@ -249,3 +249,25 @@ async def test_a_wait_is_not_worth_more_than_it_saves(worker_port: int) -> None:
         # Passes take some microseconds. Before the first there was nothing else to do.
         assert engine._proposers.waits.num_waits == 1
     assert client.tokens[1] == truth(PROMPT)
+
+
+async def test_what_waits_have_cost_is_told(
+    worker: FakeWorkerServicer,
+    worker_port: int,
+    proposer_port: int,
+    proposer: FakeProposerServicer,
+) -> None:
+    proposer.delay_seconds, proposer.window_tokens = 0.01, 4
+    options: dict[str, Any] = {"proposer_wait_ms": 2000, "max_plans_in_flight": 1}
+    async with serve_scheduler(worker_port, [proposer_port], **options) as (_, stub):
+        client = Client(stub)
+        await client.send(add(1, PROMPT, predicted=truth(PROMPT)))
+        await client.read_until(lambda: len(client.finished) == 1)
+        command = scheduler_pb2.ConnectRequest(command_id=7, get_stats=scheduler_pb2.GetStats())
+        stats = (await client.reply(command)).stats
+        client.close()
+    # A window of four brings five tokens, and each is waited for.
+    assert stats.num_window_waits == stats.num_idle_window_waits == 4
+    assert stats.num_plans == 4
+    assert stats.num_late_window_waits == 0
+    assert stats.window_wait_us >= 4 * 9000

@@ -28,6 +28,22 @@ def request(**values: Any) -> NewRequest:
         ({"prompt_token_ids": [-1]}, "prompt_token_ids: must be from 0 to 49"),
         ({"predicted_token_ids": [50]}, "predicted_token_ids: must be from 0 to 49"),
         ({"predicted_token_ids": [1] * 262_145}, "predicted_token_ids: must be at most 262144"),
+        (
+            {"predicted_token_ids": [1, 2, 3], "num_predicted_tokens": [1, 1]},
+            "num_predicted_tokens: must add up to the 3 predicted_token_ids, not to 2",
+        ),
+        (
+            {"predicted_token_ids": [1, 2], "num_predicted_tokens": [2, 0]},
+            "num_predicted_tokens: each must be at least 1, not 0",
+        ),
+        (
+            {"predicted_token_ids": [1] * 17, "num_predicted_tokens": [1] * 17},
+            "num_predicted_tokens: must be at most 16, not 17",
+        ),
+        (
+            {"num_predicted_tokens": [1]},
+            "num_predicted_tokens: must add up to the 0 predicted_token_ids, not to 1",
+        ),
         ({"stop_token_ids": [50]}, "stop_token_ids: must be from 0 to 49"),
         ({"max_tokens": 0}, "max_tokens: must be at least 1, not 0"),
         ({"min_tokens": -1}, "min_tokens: must be at least 0, not -1"),
@@ -42,6 +58,11 @@ def test_a_request_that_can_never_run_is_refused(values: dict[str, Any], message
         build_request(request(**values), BOUNDS)
     assert str(caught.value).startswith(message)
     assert caught.value.finished.reason is FinishReason.REFUSED
+
+
+def test_a_prediction_may_be_several() -> None:
+    several = request(predicted_token_ids=[1, 2, 3], num_predicted_tokens=[2, 1])
+    assert build_request(several, BOUNDS).num_predicted_tokens == 3
 
 
 @pytest.mark.parametrize(
