@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from optimist_proposer.core.auto.candidates import (
-    ALL_KINDS,
     NO_STOP,
     Candidate,
     Sight,
@@ -27,6 +26,7 @@ from optimist_proposer.core.auto.layout import (
     NUM_CLASSES,
     NUM_LENGTHS,
     NUM_RUNS,
+    NUM_STEPS,
     NUM_WEIGHTS,
     OWN,
     PREDICTED,
@@ -126,7 +126,7 @@ def collect_pass(
         min_value: Least value of a node in this pass.
     """
     sight = follower.look()
-    shared = [kind_features(sight, kind) for kind in ALL_KINDS]
+    shared = kind_features(sight)
     none = none_features(sight)
     none_logit = sum(logits[feature] for feature in none)
     right: list[Follow] = []
@@ -169,7 +169,7 @@ def _steps(
         pair = sight.classes[last] * NUM_CLASSES + sight.classes[text[place]]
         features: tuple[int, ...] = (
             _START["next_length"] + source * NUM_LENGTHS + LENGTH[length],
-            _START["next_step"] + follow.kind * 12 + STEP[step],
+            _START["next_step"] + follow.kind * NUM_STEPS + STEP[step],
             _START["next_class"] + source * NUM_CLASSES * NUM_CLASSES + pair,
             _START["next_rate"] + source * NUM_RUNS + rate,
             _START["next_runs"] + source * NUM_RUNS + runs,

@@ -8,6 +8,8 @@ from optimist_proposer.core.auto.rule import Rule, Rules
 
 SURE_RUN = 3
 """So many tokens as predicted, and the place is taken to be right."""
+CERTAIN_RUN = 16
+"""With so many, nothing else has to be looked at."""
 _NEAR = 6
 """A single token is looked for so far behind the place of the loss."""
 _BEHIND, _AHEAD = 64, 256
@@ -81,8 +83,20 @@ class Alignment:
         else:
             self._diverge(token_id)
 
-    def skip(self, num_tokens: int) -> None:
-        """Takes that many tokens as predicted; no rule is for one of them."""
+    def count_following(self, token_ids: list[int]) -> int:
+        """Returns how many tokens go on as predicted, if it is certain of its place; else 0."""
+        if self.run < CERTAIN_RUN or self.pending is not None:
+            return 0
+        end = min(self.place + len(token_ids), self._num_predicted)
+        predicted, by_token = self._text[self.place : end], self.rules.by_token
+        if by_token or predicted != token_ids:
+            for count, (expected, token_id) in enumerate(zip(predicted, token_ids, strict=False)):
+                if expected != token_id or token_id in by_token:
+                    return count
+        return len(predicted)
+
+    def follow(self, num_tokens: int) -> None:
+        """Takes tokens that `count_following` has counted."""
         self.place += num_tokens
         self.run += num_tokens
         self.lost_at, self.num_lost = self.place, 0

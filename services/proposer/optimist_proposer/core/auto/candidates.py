@@ -91,15 +91,15 @@ def class_row(kind: int, last_class: int) -> int:
     return _START["class"] + (kind * NUM_CLASSES + last_class) * NUM_CLASSES
 
 
-def kind_features(sight: Sight, kind: int) -> tuple[int, ...]:
-    """Returns the features that all candidates of a kind have."""
+def kind_features(sight: Sight) -> list[tuple[int, ...]]:
+    """Returns the features that all candidates of a kind have, for each kind [NUM_KINDS]."""
     alignment = sight.alignment
-    followed = FOLLOWED[min(alignment.run, MOST_LENGTH)]
-    return (
-        _START["rate"] + kind * NUM_RUNS + alignment.rate,
-        _START["runs"] + kind * NUM_RUNS + alignment.runs,
-        _START["followed"] + kind * NUM_FOLLOWED + followed,
-    )
+    followed = _START["followed"] + FOLLOWED[min(alignment.run, MOST_LENGTH)]
+    rate, runs = _START["rate"] + alignment.rate, _START["runs"] + alignment.runs
+    return [
+        (rate + kind * NUM_RUNS, runs + kind * NUM_RUNS, followed + kind * NUM_FOLLOWED)
+        for kind in range(NUM_KINDS)
+    ]
 
 
 def none_features(sight: Sight) -> tuple[int, ...]:
@@ -111,6 +111,3 @@ def none_features(sight: Sight) -> tuple[int, ...]:
         _START["none_class"] + sight.last_class,
         _START["none_lost"] + lost_bucket(alignment.num_lost),
     )
-
-
-ALL_KINDS = range(NUM_KINDS)

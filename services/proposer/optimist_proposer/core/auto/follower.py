@@ -4,9 +4,8 @@ from array import array
 from collections import Counter
 
 from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
-from optimist_proposer.core.auto.alignment import Alignment
+from optimist_proposer.core.auto.alignment import CERTAIN_RUN, Alignment
 from optimist_proposer.core.auto.candidates import (
-    ALL_KINDS,
     Candidate,
     Sight,
     kind_features,
@@ -19,7 +18,7 @@ from optimist_proposer.core.auto.guesses import (
     guess_frequent,
     guess_template,
 )
-from optimist_proposer.core.auto.matches import SURE_RUN, find_matches, find_skipped
+from optimist_proposer.core.auto.matches import find_matches, find_skipped
 from optimist_proposer.core.auto.output_index import OutputIndex
 from optimist_proposer.core.auto.template import Template
 from optimist_proposer.core.auto.token_class import TokenClasses
@@ -29,7 +28,7 @@ from optimist_proposer.core.draft import Draft
 from optimist_proposer.core.sources import SEPARATOR, Sources
 from optimist_proposer.core.vocabulary import Vocabulary
 
-_NUM_FREQUENT = 64
+_NUM_FREQUENT = 24
 _FREQUENT_VALUE = 0.02
 """Where nodes have to be worth more, frequent tokens are not looked at."""
 _FREQUENT_RUN = 6
@@ -76,25 +75,33 @@ class AutoFollower(Follower):
     def observe(self, token_ids: "array[int]") -> None:
         """See `Follower.observe`."""
         self._reference.classes.cover(token_ids)
-        text, output = self._text, self._output
-        for token_id in token_ids:
-            text.append(token_id)
-            output.add(text)
-            self._template.advance(token_id)
-            self._alignment.advance(token_id)
+        rest = token_ids.tolist()
+        while rest:
+            count = self._alignment.count_following(rest)
+            if count:
+                self._alignment.follow(count)
+                self._template.leave()
+            self._append(rest[:count])
+            rest = rest[count:]
+            if rest:
+                self._append(rest[:1])
+                self._template.advance(rest[0])
+                self._alignment.advance(rest[0])
+                rest = rest[1:]
 
     def propose(self, max_tokens: int, min_value: float) -> Draft:
         """See `Follower.propose`."""
         sight, weights = self.look(), self._reference.weights
         logits = weights.logits
-        shared = [sum(logits[i] for i in kind_features(sight, kind)) for kind in ALL_KINDS]
-        candidates = [
-            (each, shared[each.kind] + sum([logits[i] for i in each.features]))
+        weigh = logits.__getitem__
+        shared = [sum(map(weigh, features)) for features in kind_features(sight)]
+        seeds = [
+            (each, shared[each[1]] + sum(map(weigh, each[6])))
             for each in self.find_candidates(sight, min_value)
         ]
-        none = sum(logits[i] for i in none_features(sight))
+        none_logit = sum(map(weigh, none_features(sight)))
         positions = self._reference.sources.prediction_positions
-        return TreeGrower(sight, weights, positions, max_tokens, min_value).grow(candidates, none)
+        return TreeGrower(sight, weights, positions, max_tokens, min_value).grow(seeds, none_logit)
 
     def find_candidates(self, sight: Sight, min_value: float) -> list[Candidate]:
         """Returns what may come next, likely or not."""
@@ -102,7 +109,7 @@ class AutoFollower(Follower):
             return guess_beginning(sight, self._reference.starts)
         candidates = find_matches(sight)
         run = sight.alignment.run
-        if run < SURE_RUN:
+        if run < CERTAIN_RUN:
             taken = {each.place for each in candidates if each.place < self._start}
             candidates += find_skipped(sight, taken)
             candidates += guess_template(sight)
@@ -111,6 +118,11 @@ class AutoFollower(Follower):
             reference = self._reference
             candidates += guess_frequent(sight, reference.frequent, reference.counts)
         return candidates
+
+    def _append(self, token_ids: list[int]) -> None:
+        first = len(self._text)
+        self._text.extend(token_ids)
+        self._output.extend(self._text, first)
 
     def look(self) -> Sight:
         """Returns what candidates are found in."""

@@ -32,7 +32,21 @@ _MOST_RECENT = 24
 
 def guess_beginning(sight: Sight, starts: list[int]) -> list[Candidate]:
     """Returns the first token of each prediction."""
-    return [_make_expected(sight, place, 0, 0) for place in starts if sight.text[place] >= 0]
+    row = class_row(EXPECTED, sight.last_class)
+    features = _START["ahead"] + AHEAD[0], _START["same_class"]
+    return [
+        Candidate(
+            token_id,
+            EXPECTED,
+            0,
+            place,
+            NO_STOP,
+            NO_STOP,
+            (*features, row + sight.classes[token_id]),
+        )
+        for place, token_id in ((place, sight.text[place]) for place in starts)
+        if token_id >= 0
+    ]
 
 
 def guess_ahead(sight: Sight, taken: set[int]) -> Iterator[Candidate]:
@@ -45,15 +59,22 @@ def guess_ahead(sight: Sight, taken: set[int]) -> Iterator[Candidate]:
     alignment, text = sight.alignment, sight.text
     if not alignment.num_lost:
         return
-    start = alignment.lost_at
+    start, lost = alignment.lost_at, lost_bucket(alignment.num_lost)
     same = sight.compare_classes(start, alignment.num_lost)
+    row, aheads = class_row(EXPECTED, sight.last_class), _START["ahead"] + lost * NUM_AHEAD
+    nears, classes = _START["same_class"] + lost * 3 + same, sight.classes
     seen = set()
-    for place in range(start, min(start + MOST_AHEAD, sight.num_predicted)):
-        token_id = text[place]
+    for ahead, token_id in enumerate(text[start : min(start + MOST_AHEAD, sight.num_predicted)]):
         if token_id < 0:
             break
+        place = start + ahead
         if token_id not in seen and place not in taken:
-            yield _make_expected(sight, place, place - start, same)
+            features = (
+                aheads + AHEAD[ahead],
+                nears + NEAR[ahead] * NUM_LOST * 3,
+                row + classes[token_id],
+            )
+            yield Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features)
         seen.add(token_id)
     if sight.last_class == NEWLINE:
         yield from _guess_lines(sight, taken)
@@ -96,15 +117,12 @@ def guess_frequent(
     seen: dict[int, int] = {}
     for place in range(end - 1, max(sight.start, end - _MOST_RECENT) - 1, -1):
         seen.setdefault(text[place], place)
+    ages, classes, count_own = _START["age"], sight.classes, sight.output.count
     for token_id in dict.fromkeys([*seen, *frequent]):
         place = seen.get(token_id, NOWHERE)
-        count = counts.get(token_id, 0) + len(sight.output.find(1, token_id + 2))
+        count = min((counts.get(token_id, 0) + count_own(token_id)).bit_length(), NUM_COUNTS - 1)
         age = min((end - place).bit_length(), NUM_COUNTS - 1) if place >= 0 else 0
-        features = (
-            _START["count"] + min(count.bit_length(), NUM_COUNTS - 1),
-            _START["age"] + age,
-            row + sight.classes[token_id],
-        )
+        features = (_START["count"] + count, ages + age, row + classes[token_id])
         yield Candidate(token_id, FREQUENT, 0, place, NO_STOP, NO_STOP, features)
 
 
@@ -136,14 +154,3 @@ def _find_line(sight: Sight, place: int) -> int:
         if classes[text[behind]] == NEWLINE:
             return behind + 1 if text[behind + 1] >= 0 else -1
     return -1
-
-
-def _make_expected(sight: Sight, place: int, ahead: int, same: int) -> Candidate:
-    token_id = sight.text[place]
-    lost = lost_bucket(sight.alignment.num_lost)
-    features = (
-        _START["ahead"] + lost * NUM_AHEAD + AHEAD[ahead],
-        _START["same_class"] + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
-        class_row(EXPECTED, sight.last_class) + sight.classes[token_id],
-    )
-    return Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features)

@@ -51,6 +51,7 @@ NUM_RUNS = 8
 NUM_FOLLOWED = 6
 NUM_COUNTS = 8
 NUM_SIGHTINGS = 16
+NUM_STEPS = 12
 
 BLOCKS: Final = _lay_out(
     # Of every candidate, by kind.
@@ -86,7 +87,7 @@ BLOCKS: Final = _lay_out(
     # Of a candidate that was right going on to be right.
     ("next_logit", NUM_KINDS),
     ("next_length", 2 * NUM_LENGTHS),
-    ("next_step", NUM_KINDS * 12),
+    ("next_step", NUM_KINDS * NUM_STEPS),
     ("next_class", 2 * NUM_CLASSES * NUM_CLASSES),
     ("next_rate", 2 * NUM_RUNS),
     ("next_runs", 2 * NUM_RUNS),
@@ -111,7 +112,7 @@ MOST_AHEAD = 24
 AHEAD: Final = _buckets((1, 2, 3, 4, 6, 9, 13, 17), MOST_AHEAD)
 NEAR: Final = _buckets((1, 2, 3, 4, 8), MOST_AHEAD)
 RECENCY: Final = _buckets((1, 2, 4, 8), 64)
-STEP: Final = tuple(min(step.bit_length(), 11) for step in range(MOST_STEPS + 1))
+STEP: Final = tuple(min(step.bit_length(), NUM_STEPS - 1) for step in range(MOST_STEPS + 1))
 
 _AHEAD_EDGES = (1, 2, 3, 5, 9, 17, 33, 65, 257)
 _BEHIND_EDGES = (3, 9, 65, 257)

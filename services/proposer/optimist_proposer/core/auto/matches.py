@@ -1,5 +1,6 @@
 """Candidates behind the same tokens, or behind the same but for the last one."""
 
+from optimist_proposer.core.auto.alignment import CERTAIN_RUN
 from optimist_proposer.core.auto.candidates import _START, NO_STOP, Candidate, Sight, class_row
 from optimist_proposer.core.auto.context_index import MOST_ORDER, context_key
 from optimist_proposer.core.auto.layout import (
@@ -21,8 +22,6 @@ from optimist_proposer.core.auto.layout import (
 )
 from optimist_proposer.core.auto.rule import Rule
 
-SURE_RUN = 16
-"""Behind so many tokens as predicted, other places of the sources are not looked at."""
 _MOST_PLACES = (6, 10, 10)
 """Of the sources, by order of the context."""
 _MOST_OWN_PLACES = (4, 8, 8)
@@ -85,7 +84,7 @@ def _find_places(sight: Sight, keys: list[int]) -> dict[int, None]:
     places: dict[int, None] = {}
     if alignment.is_found and alignment.pending is None:
         places[alignment.place] = None
-    if alignment.run < SURE_RUN:
+    if alignment.run < CERTAIN_RUN:
         for order in range(len(keys), 0, -1):
             found = sight.contexts.find(order, keys[order - 1])
             if found is not None:
@@ -105,7 +104,7 @@ def _find_own_places(sight: Sight, keys: list[int]) -> dict[int, None]:
                 places[place] = None
                 if len(places) == most:
                     break
-        if len(places) >= _ENOUGH_OWN_PLACES or sight.alignment.run >= SURE_RUN:
+        if len(places) >= _ENOUGH_OWN_PLACES or sight.alignment.run >= CERTAIN_RUN:
             break
     return places
 
@@ -114,6 +113,8 @@ def _count_equal(sight: Sight, place: int) -> int:
     """Returns how many tokens before a place are those that the output ends with."""
     text, end = sight.text, len(sight.text)
     most = min(MOST_LENGTH, place, sight.num_output)
+    if text[place - most : place] == text[end - most :]:
+        return most
     length = 0
     while length < most and text[place - length - 1] == text[end - length - 1]:
         length += 1

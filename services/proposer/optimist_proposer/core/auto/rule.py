@@ -31,11 +31,12 @@ class Rules:
     """The substitutions of one output, by the first token that they replace."""
 
     def __init__(self) -> None:
-        self._by_token: dict[int, list[Rule]] = {}
+        self.by_token: dict[int, list[Rule]] = {}
+        """None of the lists is empty."""
 
     def find(self, text: list[int], place: int) -> list[Rule]:
         """Returns the rules for what stands at a place."""
-        rules = self._by_token.get(text[place])
+        rules = self.by_token.get(text[place])
         if rules is None:
             return []
         return [rule for rule in rules if _stands(text, place, rule.replaced)]
@@ -48,7 +49,7 @@ class Rules:
         replaced, said = text[start:end], text[place:place_end]
         if replaced == said or min(replaced) < 0:
             return
-        rules = self._by_token.setdefault(replaced[0], [])
+        rules = self.by_token.setdefault(replaced[0], [])
         for rule in rules:
             same = rule.replaced == replaced and rule.length == length
             if same and text[rule.place : rule.place + length] == said:

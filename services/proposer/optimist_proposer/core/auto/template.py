@@ -27,7 +27,12 @@ class Template:
     def advance(self, token_id: int) -> None:
         """Takes the token that was just appended to the text."""
         if 0 <= self.place < len(self._text) - 1 and self._text[self.place] == token_id:
-            self.skip(1)
+            self.place += 1
+            self._run += 1
+            if self._run >= SURE_RUN:
+                self.lost_at, self.num_lost = self.place, 0
+            elif self.num_lost:
+                self.num_lost += 1
             return
         if self._run and not self.num_lost:
             self.lost_at = self.place
@@ -36,14 +41,10 @@ class Template:
         self.place = self._find_place(token_id)
         self._run = int(self.place != self.lost_at)
 
-    def skip(self, num_tokens: int) -> None:
-        """Takes that many tokens that are as before."""
-        self.place += num_tokens
-        self._run += num_tokens
-        if self._run >= SURE_RUN:
-            self.lost_at, self.num_lost = self.place, 0
-        elif self.num_lost:
-            self.num_lost += num_tokens
+    def leave(self) -> None:
+        """Goes nowhere: what the output says is predicted, and needs no template."""
+        self.place = self.lost_at = NOWHERE
+        self._run = self.num_lost = 0
 
     def _find_place(self, token_id: int) -> int:
         text = self._text

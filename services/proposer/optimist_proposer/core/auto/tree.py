@@ -6,9 +6,9 @@ nodes with the highest chances (as in OPT-Tree, arXiv 2406.17276), so nodes are 
 """
 
 from array import array
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import exp
-from typing import NamedTuple
 
 from optimist_proposer.core.auto.candidates import NO_STOP, Candidate, Sight
 from optimist_proposer.core.auto.layout import (
@@ -18,38 +18,31 @@ from optimist_proposer.core.auto.layout import (
     NUM_CLASSES,
     OWN,
     PREDICTED,
-    SOURCE,
 )
 from optimist_proposer.core.auto.template import NOWHERE
-from optimist_proposer.core.auto.weights import Weights
+from optimist_proposer.core.auto.weights import Continuation, Weights
 from optimist_proposer.core.draft import NO_PARENT, Draft
-from optimist_proposer.core.sources import NOT_PREDICTED
+from optimist_proposer.core.sources import NOT_PREDICTED, SEPARATOR
 
 _MOST_EXPONENT = 30.0
 
-
-class Path(NamedTuple):
-    """A candidate that agrees with the nodes up to here."""
-
-    factor: float
-    kind: int
-    length: int
-    """Tokens that agreed before the first node, if that counts on for the kind; else 0."""
-    place: int
-    """Where the first node stands, or would stand; the node behind `steps` others at place + steps."""
-    stop: int
-    resume: int
-    is_cursor: bool
+Path = tuple[float, Continuation, int, int, int, int]
+"""A candidate that agrees with the nodes up to here: the factor of all that comes behind it; the
+other factors; tokens that agreed before the first node if they count on, else 0; where the first
+node stands, so that the node behind n others stands n places on; stop and resume, see Candidate. A
+plain tuple, since some are made for every node."""
 
 
-class Branch(NamedTuple):
+class Branch:
     """What may come behind a node."""
 
-    token_id: int
-    weight: float
-    position: int
-    """In the predictions; NOT_PREDICTED for none."""
-    paths: list[Path]
+    __slots__ = ("paths", "position", "token_id", "weight")
+
+    def __init__(self, token_id: int, weight: float, position: int, paths: list[Path]) -> None:
+        self.token_id, self.weight = token_id, weight
+        self.position = position
+        """In the predictions; NOT_PREDICTED for none."""
+        self.paths = paths
 
 
 class TreeGrower:
@@ -64,147 +57,216 @@ class TreeGrower:
         min_value: float,
     ) -> None:
         """Takes what candidates were found in, and the bounds of the tree (`Follower.propose`)."""
+        alignment = sight.alignment
         self._text, self._classes = sight.text, sight.classes
-        self._alignment, self._num_predicted = sight.alignment, sight.num_predicted
+        self._num_predicted, self._rules = sight.num_predicted, alignment.rules
+        self._rate, self._runs = alignment.rate, alignment.runs
+        self._cursor = NOWHERE
+        if alignment.pending is None and alignment.run:
+            self._cursor = alignment.place
         self._weights, self._positions = weights, positions
         self._max_tokens, self._min_value = max_tokens, min_value
         self._heap: list[tuple[float, int, int, Branch, int]] = []
         self._num_pushed = 0
+        self._next_root = 0.0
+        """Value of the first node that comes next."""
         self._draft = Draft()
 
-    def grow(self, candidates: list[tuple[Candidate, float]], none_logit: float) -> Draft:
+    def grow(self, seeds: Sequence[tuple[Candidate, float]], none_logit: float) -> Draft:
         """Returns the tree.
 
         Args:
-            candidates: What may come first, with logits.
+            seeds: What may come first, with logits.
             none_logit: Logit of none of them being right.
         """
-        branches: dict[int, Branch] = {}
-        for candidate, logit in candidates:
-            self._add_root(branches, candidate, logit - none_logit)
-        self._push_all(branches, 1.0, NO_PARENT, 0)
-        while self._heap and len(self._draft) < self._max_tokens:
-            value, _, parent, branch, step = heappop(self._heap)
+        found: dict[int, list[tuple[Candidate, float]]] = {}
+        odds: dict[int, float] = {}
+        total = 1.0
+        for candidate, logit in seeds:
+            logit -= none_logit
+            weight = exp(logit if logit < _MOST_EXPONENT else _MOST_EXPONENT)
+            total += weight
+            token_id = candidate[0]
+            if token_id in found:
+                odds[token_id] += weight
+                found[token_id].append((candidate, logit))
+            else:
+                odds[token_id] = weight
+                found[token_id] = [(candidate, logit)]
+        draft = self._draft
+        token_ids = sorted(odds, key=odds.__getitem__, reverse=True)
+        values = [odds[token_id] / total for token_id in token_ids]
+        for number, (token_id, value) in enumerate(zip(token_ids, values, strict=True)):
+            if value < self._min_value:
+                break
+            self._grow_above(value)
+            if len(draft.token_ids) >= self._max_tokens:
+                return draft
+            branch = self._sprout(token_id, odds[token_id], found[token_id])
+            self._next_root = values[number + 1] if number + 1 < len(values) else 0.0
+            self._take(branch, value, NO_PARENT, 0)
+        self._grow_above(0.0)
+        return draft
+
+    def _grow_above(self, least: float) -> None:
+        """Makes nodes of all that has been found behind others and is worth that much."""
+        draft, heap = self._draft, self._heap
+        while heap and -heap[0][0] >= least and len(draft.token_ids) < self._max_tokens:
+            value, _, parent, branch, step = heappop(heap)
             self._take(branch, -value, parent, step)
-        return self._draft
 
-    def _add_root(self, branches: dict[int, Branch], candidate: Candidate, logit: float) -> None:
-        place, kind = candidate.place, candidate.kind
-        paths = []
-        if place != NOWHERE:
-            alignment, source = self._alignment, SOURCE[kind]
-            factor = self._weights.next_start(
-                kind, source, min(logit, MOST_LOGIT), alignment.rate, alignment.runs
-            )
-            is_cursor = alignment.pending is None and place == alignment.place and alignment.run > 0
-            length = candidate.length if kind in (PREDICTED, OWN) else 0
-            paths = [Path(factor, kind, length, place, candidate.stop, candidate.resume, is_cursor)]
-        self._add(branches, candidate.token_id, exp(min(logit, _MOST_EXPONENT)), place, paths)
-
-    def _add(
-        self,
-        branches: dict[int, Branch],
-        token_id: int,
-        weight: float,
-        place: int,
-        paths: list[Path],
-    ) -> None:
-        is_predicted = 0 <= place < self._num_predicted
-        position = self._positions[place] if is_predicted else NOT_PREDICTED
-        known = branches.get(token_id)
-        if known is None:
-            branches[token_id] = Branch(token_id, weight, position, paths)
-        else:
-            branches[token_id] = Branch(
-                token_id,
-                known.weight + weight,
-                known.position if known.position != NOT_PREDICTED else position,
-                known.paths + paths,
-            )
-
-    def _push_all(self, branches: dict[int, Branch], value: float, parent: int, step: int) -> None:
-        share = value / (1.0 + sum(branch.weight for branch in branches.values()))
-        for branch in branches.values():
-            self._push(branch, branch.weight * share, parent, step)
-
-    def _push(self, branch: Branch, value: float, parent: int, step: int) -> None:
-        if value >= self._min_value:
-            self._num_pushed += 1
-            heappush(self._heap, (-value, self._num_pushed, parent, branch, step))
+    def _sprout(self, token_id: int, weight: float, seeds: list[tuple[Candidate, float]]) -> Branch:
+        """Makes paths of what a first node was found as."""
+        branch = Branch(token_id, weight, NOT_PREDICTED, [])
+        for candidate, logit in seeds:
+            _, kind, length, place, stop, resume, _ = candidate
+            if place == NOWHERE:
+                continue
+            factor = self._weights.next_start(kind, min(logit, MOST_LOGIT), self._rate, self._runs)
+            factors = self._weights.continuations[kind]
+            if place == self._cursor:
+                factors = self._weights.cursor
+            agreed = length if kind in (PREDICTED, OWN) else 0
+            branch.paths.append((factor, factors, agreed, place, stop, resume))
+            if place < self._num_predicted and branch.position == NOT_PREDICTED:
+                branch.position = self._positions[place]
+        return branch
 
     def _take(self, branch: Branch, value: float, parent: int, step: int) -> None:
         """Makes a node of a branch, and of what comes behind it as long as that is likeliest."""
-        draft = self._draft
+        draft, heap = self._draft, self._heap
         while True:
-            node = len(draft)
-            draft.token_ids.append(branch.token_id)
-            draft.parents.append(parent)
-            draft.positions.append(branch.position)
-            draft.values.append(value)
+            self._append(branch.token_id, parent, branch.position, value)
             step += 1
-            if step >= MOST_STEPS:
-                return
-            branches = self._continue(branch, step)
+            if len(branch.paths) == 1:
+                step, value = self._copy(branch, step, value)
+            node = len(draft.token_ids) - 1
+            branches = self._continue(branch, step) if step < MOST_STEPS else []
             if len(branches) != 1:
-                self._push_all(branches, value, node, step)
+                if branches:
+                    self._push_all(branches, value, node, step)
                 return
-            (branch,) = branches.values()
+            branch = branches[0]
             value *= branch.weight / (1.0 + branch.weight)
-            is_next = not self._heap or value >= -self._heap[0][0]
             if value < self._min_value:
                 return
+            is_next = value >= self._next_root and not (heap and value < -heap[0][0])
             if not is_next or node + 1 >= self._max_tokens:
                 self._push(branch, value, node, step)
                 return
             parent = node
 
-    def _continue(self, branch: Branch, step: int) -> dict[int, Branch]:
-        """Returns what may come behind a branch, `step` nodes behind the output."""
-        text, num_places, weights = self._text, len(self._text), self._weights
-        branches: dict[int, Branch] = {}
-        row = self._classes[branch.token_id] * NUM_CLASSES
-        for path in branch.paths:
-            factor, kind, length, first, stop, resume, is_cursor = path
-            place = first + step
-            if place == stop:
-                place = resume
-                path = Path(factor, kind, length, place - step, NO_STOP, NO_STOP, False)
-                stop, is_cursor = NO_STOP, False
-            if place >= num_places or text[place] < 0:
-                continue
-            token_id, source = text[place], SOURCE[kind]
-            length = min(length + step, MOST_LENGTH)
+    def _append(self, token_id: int, parent: int, position: int, value: float) -> None:
+        draft = self._draft
+        draft.token_ids.append(token_id)
+        draft.parents.append(parent)
+        draft.positions.append(position)
+        draft.values.append(value)
+
+    def _copy(self, branch: Branch, step: int, value: float) -> tuple[int, float]:
+        """Makes nodes of what comes behind a branch of one path, as long as that is all plain.
+
+        What `_continue` and `_take` do for one node at a time, for many; the branch is moved on.
+
+        Returns:
+            Number of nodes before the next, and the value of the last.
+        """
+        factor, (_, lengths, steps, pairs), length, first, stop, _ = branch.paths[0]
+        draft, classes, by_token = self._draft, self._classes, self._rules.by_token
+        least = max(self._min_value, self._next_root, -self._heap[0][0] if self._heap else 0.0)
+        node = len(draft.token_ids) - 1
+        start, most = first + step, min(self._max_tokens - 1 - node, MOST_STEPS - 1 - step)
+        row = classes[branch.token_id] * NUM_CLASSES
+        for place, token_id in enumerate(self._text[start : start + most], start):
+            if place == stop or token_id in by_token or token_id == SEPARATOR:
+                break
+            agreed = length + step
+            klass = classes[token_id]
             weight = (
                 factor
-                * weights.next_length[source][length]
-                * weights.next_step[kind][step]
-                * weights.next_class[source][row + self._classes[token_id]]
+                * lengths[agreed if agreed < MOST_LENGTH else MOST_LENGTH]
+                * steps[step]
+                * pairs[row + klass]
             )
-            if is_cursor:
-                weight *= weights.next_cursor[length]
-            if stop == NO_STOP and place < self._num_predicted:
+            next_value = value * (weight / (1.0 + weight))
+            if next_value < least:
+                break
+            value = next_value
+            is_predicted = place < self._num_predicted
+            draft.token_ids.append(token_id)
+            draft.parents.append(node)
+            draft.positions.append(self._positions[place] if is_predicted else NOT_PREDICTED)
+            draft.values.append(value)
+            branch.token_id, row = token_id, klass * NUM_CLASSES
+            node += 1
+            step += 1
+        return step, value
+
+    def _push_all(self, branches: list[Branch], value: float, parent: int, step: int) -> None:
+        share = value / (1.0 + sum([branch.weight for branch in branches]))
+        for branch in branches:
+            if branch.weight * share >= self._min_value:
+                self._push(branch, branch.weight * share, parent, step)
+
+    def _push(self, branch: Branch, value: float, parent: int, step: int) -> None:
+        self._num_pushed += 1
+        heappush(self._heap, (-value, self._num_pushed, parent, branch, step))
+
+    def _continue(self, branch: Branch, step: int) -> list[Branch]:
+        """Returns what may come behind a branch, `step` nodes behind the output."""
+        text, num_places, classes = self._text, len(self._text), self._classes
+        by_token = self._rules.by_token
+        branches: list[Branch] = []
+        row = classes[branch.token_id] * NUM_CLASSES
+        for path in branch.paths:
+            factor, factors, length, first, stop, resume = path
+            place = first + step
+            if place == stop:
+                place, stop = resume, NO_STOP
+                path = (factor, factors, length, place - step, NO_STOP, NO_STOP)
+            token_id = text[place] if place < num_places else SEPARATOR
+            if token_id == SEPARATOR:
+                continue
+            _, lengths, steps, pairs = factors
+            length += step
+            weight = (
+                factor
+                * lengths[length if length < MOST_LENGTH else MOST_LENGTH]
+                * steps[step]
+                * pairs[row + classes[token_id]]
+            )
+            if token_id in by_token and stop == NO_STOP:
                 weight = self._replace(branches, path, place, step, weight)
-            self._add(branches, token_id, weight, place, [path])
+            self._add(branches, token_id, weight, place, path)
         return branches
 
+    def _add(
+        self, branches: list[Branch], token_id: int, weight: float, place: int, path: Path
+    ) -> None:
+        position = self._positions[place] if place < self._num_predicted else NOT_PREDICTED
+        for branch in branches:
+            if branch.token_id == token_id:
+                branch.weight += weight
+                branch.paths.append(path)
+                if branch.position == NOT_PREDICTED:
+                    branch.position = position
+                return
+        branches.append(Branch(token_id, weight, position, [path]))
+
     def _replace(
-        self, branches: dict[int, Branch], path: Path, place: int, step: int, weight: float
+        self, branches: list[Branch], path: Path, place: int, step: int, weight: float
     ) -> float:
         """Adds what a rule puts in a place; returns the weight of what stands there."""
-        rules = self._alignment.rules.find(self._text, place)
+        if place >= self._num_predicted:
+            return weight
+        rules = self._rules.find(self._text, place)
         if not rules:
             return weight
         rule = rules[0]
-        resume = place + len(rule.replaced)
-        replaced = Path(
-            path.factor,
-            path.kind,
-            path.length,
-            rule.place - step,
-            rule.place + rule.length,
-            resume,
-            False,
-        )
+        factor, factors, length, _, _, _ = path
+        factors = self._weights.continuations[factors.kind]
+        stop, resume = rule.place + rule.length, place + len(rule.replaced)
+        replaced = (factor, factors, length, rule.place - step, stop, resume)
         ruled = weight * self._weights.next_rule[rule.sightings]
-        self._add(branches, self._text[rule.place], ruled, rule.place, [replaced])
+        self._add(branches, self._text[rule.place], ruled, rule.place, replaced)
         return weight * self._weights.next_rule_passed[rule.sightings]

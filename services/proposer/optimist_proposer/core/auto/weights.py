@@ -4,17 +4,19 @@ import json
 import math
 from collections.abc import Sequence
 from importlib.resources import files
+from typing import NamedTuple
 
 from optimist_proposer.core.auto.layout import (
     BLOCKS,
     LENGTH,
-    MOST_LENGTH,
-    MOST_STEPS,
     NUM_CLASSES,
     NUM_KINDS,
     NUM_LENGTHS,
     NUM_RUNS,
+    NUM_STEPS,
     NUM_WEIGHTS,
+    PREDICTED,
+    SOURCE,
     STEP,
 )
 
@@ -22,17 +24,27 @@ _FILE = "weights.json"
 _MOST_EXPONENT = 30.0
 
 
+class Continuation(NamedTuple):
+    """Factors of what comes behind a candidate, apart from its own (`Weights.next_start`)."""
+
+    kind: int
+    lengths: list[float]
+    """By tokens that agree [MOST_LENGTH + 1]."""
+    steps: list[float]
+    """By nodes before [MOST_STEPS + 1]."""
+    classes: list[float]
+    """By classes of the last token and the next [NUM_CLASSES * NUM_CLASSES]."""
+
+
 class Weights:
     """The weights as one column, and those of continuations as factors ready to be multiplied.
 
     Attributes:
         logits: All of them, as `layout.BLOCKS` says [NUM_WEIGHTS].
-        next_length: Factor by length of agreement, for either source [2][MOST_LENGTH + 1].
-        next_step: Factor by number of nodes before, for each kind [NUM_KINDS][MOST_STEPS + 1].
-        next_class: Factor by classes of the last token and the next, for either source
-            [2][NUM_CLASSES * NUM_CLASSES].
-        next_cursor: Factor of the cursor by length [MOST_LENGTH + 1].
-        next_rule, next_rule_passed: Factors of a rule's replacement and of what it replaces.
+        continuations: Factors by kind [NUM_KINDS].
+        cursor: Factors of the cursor, which is of the kind PREDICTED.
+        next_rule, next_rule_passed: Factors of a rule's replacement and of what it replaces, by
+            `Rule.sightings`.
     """
 
     def __init__(self, logits: Sequence[float]) -> None:
@@ -40,30 +52,30 @@ class Weights:
         if len(logits) != NUM_WEIGHTS:
             raise ValueError(f"{len(logits)} weights, not {NUM_WEIGHTS}")
         self.logits = list(logits)
-        lengths = range(MOST_LENGTH + 1)
-        self.next_length = [
-            [
-                self._factor("next_length", source * NUM_LENGTHS + LENGTH[length])
-                for length in lengths
-            ]
-            for source in range(2)
-        ]
-        self.next_step = [
-            [self._factor("next_step", kind * 12 + STEP[step]) for step in range(MOST_STEPS + 1)]
-            for kind in range(NUM_KINDS)
-        ]
         num_pairs = NUM_CLASSES * NUM_CLASSES
-        self.next_class = [
+        classes = [
             [self._factor("next_class", source * num_pairs + pair) for pair in range(num_pairs)]
             for source in range(2)
         ]
-        self.next_cursor = [self._factor("next_cursor", LENGTH[length]) for length in lengths]
+        self.continuations = [
+            Continuation(
+                kind,
+                [self._factor("next_length", SOURCE[kind] * NUM_LENGTHS + each) for each in LENGTH],
+                [self._factor("next_step", kind * NUM_STEPS + each) for each in STEP],
+                classes[SOURCE[kind]],
+            )
+            for kind in range(NUM_KINDS)
+        ]
+        plain = self.continuations[PREDICTED]
+        of_cursor = [self._factor("next_cursor", each) for each in LENGTH]
+        lengths = [one * other for one, other in zip(plain.lengths, of_cursor, strict=True)]
+        self.cursor = plain._replace(lengths=lengths)
         self.next_rule = self._factors("next_rule")
         self.next_rule_passed = self._factors("next_rule_passed")
 
-    def next_start(self, kind: int, source: int, logit: float, rate: int, runs: int) -> float:
+    def next_start(self, kind: int, logit: float, rate: int, runs: int) -> float:
         """Returns the factor of a candidate that is the same for all that comes behind it."""
-        weights = self.logits
+        weights, source = self.logits, SOURCE[kind]
         return math.exp(
             weights[BLOCKS["next_logit"].start + kind] * logit
             + weights[BLOCKS["next_rate"].start + source * NUM_RUNS + rate]
