@@ -24,15 +24,15 @@ def record_drafts(state: SchedulerState, step: StepInFlight, new: NewTokens) -> 
     """
     placed, accounts = state.table.placed, state.accounts
     slots, drafted, kept = new.slots, new.num_drafted_tokens, new.num_accepted_tokens
-    if (new.draft_sources > DraftSource.PREDICTION).any():
+    if state.config.drafter is not None:
         others = new.draft_sources != DraftSource.PREDICTION
         accounts.record_others(slots[others], new.draft_sources[others], kept[others])
         drafted, kept = drafted * ~others, kept * ~others
     is_walked = placed.numbers[slots] != new.window_numbers
     if placed.trees:
         is_walked |= placed.is_tree[slots]
-    is_walked &= drafted > 0
     if is_walked.any():
+        is_walked &= drafted > 0
         _record_walks(state, step, new, np.flatnonzero(is_walked).tolist())
         drafted, kept = drafted * ~is_walked, kept * ~is_walked
     cells = placed.cells(slots, new.starts)
@@ -53,6 +53,8 @@ def _record_walks(
     state: SchedulerState, step: StepInFlight, new: NewTokens, rows: list[int]
 ) -> None:
     """Records the drafts of some rows: the first nodes behind the paths of their outputs."""
+    if not rows:
+        return
     walks = [_walk_row(state, step, new, row) for row in rows]
     sizes = [len(positions) for positions, _ in walks]
     state.accounts.record_nodes(

@@ -122,7 +122,9 @@ class Window:
             return _count_depths(self) * np.float32(PRIOR_HAZARD)
         depths = -np.log(np.maximum(self.values, np.float32(LEAST_VALUE)))
         if self.parents is None:
-            steps = np.maximum(np.diff(depths, prepend=np.float32(0)), np.float32(LEAST_HAZARD))
+            steps = depths.copy()
+            steps[1:] -= depths[:-1]
+            np.maximum(steps, np.float32(LEAST_HAZARD), out=steps)
             hazards: Float32Array = np.cumsum(steps, dtype=np.float32)
             return hazards
         sums = [0.0] * (num_nodes + 1)
@@ -183,9 +185,10 @@ def find_window_fault(window: Window, num_predicted_tokens: int, vocab_size: int
         return f"values: {len(window.values)} of {num_nodes} nodes"
     if num_nodes == 0:
         return None
-    if not _is_within(window.token_ids, 0, vocab_size):
+    # Negative numbers are large without their sign.
+    if int(window.token_ids.view(np.uint32).max()) >= vocab_size:
         return f"token_ids: must be from 0 to {vocab_size - 1}"
-    if not _is_within(window.prediction_positions, -1, num_predicted_tokens):
+    if int((window.prediction_positions + 1).view(np.uint32).max()) > num_predicted_tokens:
         return f"prediction_positions: must be from -1 to {num_predicted_tokens - 1}"
     if window.has_values and not _are_values(window.values):
         return "values: must be from 1 down to 0, and never rise"
@@ -201,10 +204,6 @@ def _find_tree_fault(parents: Int32Array, token_ids: Int32Array) -> str | None:
     if len(set(zip(parents.tolist(), token_ids.tolist(), strict=True))) < num_nodes:
         return "parents: a node has a token twice behind it"
     return None
-
-
-def _is_within(column: Int32Array, least: int, end: int) -> bool:
-    return least <= int(column.min()) and int(column.max()) < end
 
 
 def _are_values(values: Float32Array) -> bool:
