@@ -80,7 +80,8 @@ class FleetClient:
         for request in requests:
             followed = self._followed[request.request_id]
             number = self._find_link(followed.home) if self._stays else turn
-            if number is not None:
+            # Who is behind is not helped by others that know less: it is told later.
+            if number is not None and self.links[number].takes_batches:
                 groups.setdefault(number, []).append(followed)
         for number, members in groups.items():
             self._send(self.links[number], members)
@@ -105,10 +106,10 @@ class FleetClient:
             self.links[number].send(message, [])
 
     def _find_link(self, first: int) -> int | None:
-        """Returns the first replica from a number on that takes batches."""
+        """Returns the first replica from a number on that is there."""
         for offset in range(len(self.links)):
             number = (first + offset) % len(self.links)
-            if self.links[number].takes_batches:
+            if self.links[number].is_open:
                 return number
         return None
 

@@ -9,7 +9,8 @@ import grpc
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_common.channel import open_channel
 
-_MAX_UNANSWERED = 16
+# What waits meanwhile goes into one larger batch: more of them would only queue up.
+_MAX_UNANSWERED = 2
 _PAUSE_SECONDS = 0.05
 
 
@@ -29,6 +30,11 @@ class Link:
         """Set once the stream was opened for the first time."""
         self.answer_seconds: list[float] = []
         """Time from a batch to its answer."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the stream is open."""
+        return self._outbox is not None
 
     @property
     def takes_batches(self) -> bool:
