@@ -1,0 +1,168 @@
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_proposer.core.auto.alignment import CERTAIN_RUN, SURE_RUN, Alignment
+from optimist_proposer.core.auto.context_index import ContextIndex
+from optimist_proposer.core.auto.layout import NUM_RUNS
+from optimist_proposer.core.lines import INT32
+from optimist_proposer.core.sources import SEPARATOR
+
+PREDICTED = "the quick brown fox jumps over the lazy dog and then sleeps"
+
+
+class Fold:
+    """An alignment, and the text that it folds over."""
+
+    def __init__(self, predicted: list[int], output: list[int] | None = None) -> None:
+        self.text = [*predicted, SEPARATOR]
+        index = ContextIndex(array(INT32, self.text))
+        self.alignment = Alignment(self.text, len(self.text), index)
+        self.say(output or [])
+
+    def say(self, output: list[int]) -> None:
+        for token_id in output:
+            self.text.append(token_id)
+            self.alignment.advance(token_id)
+
+    def state(self) -> tuple[object, ...]:
+        alignment = self.alignment
+        return (
+            alignment.place,
+            alignment.run,
+            alignment.lost_at,
+            alignment.num_lost,
+            alignment.pending,
+            alignment.rate,
+            alignment.runs,
+            alignment.rules.by_token,
+        )
+
+
+def letters(text: str) -> list[int]:
+    return [ord(letter) for letter in text]
+
+
+def aligned(output: str, predicted: str = PREDICTED) -> Alignment:
+    return Fold(letters(predicted), letters(output)).alignment
+
+
+def test_it_goes_along_with_what_is_predicted() -> None:
+    alignment = aligned(PREDICTED[:9])
+    assert (alignment.place, alignment.run, alignment.num_lost) == (9, 9, 0)
+    assert alignment.lost_at == 9
+    assert alignment.is_found
+
+
+def test_nothing_is_found_before_the_first_token_and_none_at_the_end() -> None:
+    assert not aligned("").is_found
+    assert not aligned("!").is_found
+    assert aligned("a", "a").is_found  # the separator's place, which stands for the end
+    assert aligned("ab", "a").run == 0
+
+
+def test_lost_place_is_kept_until_tokens_speak_for_another() -> None:
+    alignment = aligned(PREDICTED[:9] + "!%")
+    assert (alignment.lost_at, alignment.num_lost, alignment.run) == (9, 2, 0)
+    assert alignment.place == 9
+
+
+def test_two_tokens_as_predicted_are_a_place() -> None:
+    alignment = aligned(PREDICTED[:9] + "!br")
+    assert (alignment.place, alignment.run) == (PREDICTED.index("own"), 2)
+    assert alignment.num_lost > 0
+
+
+def test_it_is_sure_again_after_some_tokens() -> None:
+    alignment = aligned(PREDICTED[:9] + "!" + "brown"[: SURE_RUN + 1])
+    assert alignment.num_lost == 0
+    assert alignment.lost_at == alignment.place
+
+
+def test_single_token_is_looked_for_near_the_place_only() -> None:
+    assert aligned("the q!c").place == PREDICTED.index("k brown")
+    assert aligned("the q!z").place == 5
+
+
+def test_it_does_not_jump_far_for_two_tokens() -> None:
+    far = PREDICTED + "." * 400 + "XY" + "?"
+    assert aligned("the quXY", far).place < len(PREDICTED)
+    assert aligned("the quXY?", far[:-1] + "?#").place == far.index("XY") + 3
+
+
+def test_what_is_said_instead_becomes_a_rule_that_is_expected_to_hold_again() -> None:
+    predicted = "use old here, and old there, and old too"
+    alignment = aligned("use NEW here", predicted)
+    (rule,) = alignment.rules.find(letters(predicted), predicted.index("old"))
+    assert rule.replaced == letters("old")
+    assert (rule.length, rule.num_sightings) == (3, 1)
+    alignment = aligned("use NEW here, and N", predicted)
+    assert alignment.pending is not None
+    assert alignment.pending[1:] == (1, predicted.index(" there"))
+    alignment = aligned("use NEW here, and NEW t", predicted)
+    assert alignment.pending is None
+    assert alignment.place == predicted.index("here, and old too")
+    (rule,) = alignment.rules.find(letters(predicted), predicted.index("old"))
+    assert rule.num_sightings == 2
+
+
+def test_rule_that_does_not_hold_is_counted() -> None:
+    predicted = "use old here, and old there, and old too"
+    alignment = aligned("use NEW here, and old th", predicted)
+    (rule,) = alignment.rules.find(letters(predicted), predicted.index("old"))
+    assert (rule.num_sightings, rule.num_passed) == (1, 1)
+    assert alignment.place == predicted.index("ere, and old too")
+
+
+def test_replacement_that_goes_on_otherwise_is_a_loss() -> None:
+    predicted = "use old here, and old there, and old too"
+    alignment = aligned("use NEW here, and No", predicted)
+    assert alignment.pending is None
+    assert alignment.num_lost > 0
+    assert alignment.lost_at == predicted.index("old there")
+
+
+def test_insertions_make_no_rule() -> None:
+    alignment = aligned("the very quick brown")
+    assert not alignment.rules.by_token
+    assert alignment.place == PREDICTED.index(" fox")
+
+
+def test_rate_and_runs_tell_losses_from_none() -> None:
+    assert aligned("the").rate == 0
+    without = aligned(PREDICTED[:30])
+    assert without.runs == NUM_RUNS - 1
+    often = aligned("t!e q!ick br!wn f!x j!mps")
+    assert 0 < often.rate < without.rate
+    assert often.runs < without.runs
+
+
+@pytest.mark.parametrize("num_before", [CERTAIN_RUN - 1, CERTAIN_RUN])
+def test_it_counts_what_follows_only_when_certain(num_before: int) -> None:
+    alignment = aligned(PREDICTED[:num_before])
+    rest = letters(PREDICTED[num_before : num_before + 5] + "!!!")
+    assert alignment.count_following(rest) == (5 if num_before == CERTAIN_RUN else 0)
+
+
+@given(
+    predicted=st.lists(st.integers(0, 3), min_size=20, max_size=60),
+    changes=st.lists(st.tuples(st.integers(0, 59), st.integers(0, 6)), max_size=4),
+)
+def test_what_is_followed_in_one_step_is_as_if_token_by_token(
+    predicted: list[int], changes: list[tuple[int, int]]
+) -> None:
+    output = list(predicted)
+    for place, token_id in changes:
+        output[place % len(output)] = token_id
+    stepwise, by_runs = Fold(predicted, output), Fold(predicted)
+    rest = output
+    while rest:
+        count = by_runs.alignment.count_following(rest)
+        by_runs.text.extend(rest[:count])
+        if count:
+            by_runs.alignment.follow(count)
+        by_runs.say(rest[count : count + 1])
+        rest = rest[count + 1 :]
+    assert by_runs.state() == stepwise.state()
