@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from optimist_proposer.core.auto.agreement import choose_longest
 from optimist_proposer.core.auto.context_index import MOST_ORDER, ContextIndex, context_key
 from optimist_proposer.core.auto.layout import NUM_RUNS, run_bucket
 from optimist_proposer.core.auto.rule import Rule, Rules
@@ -14,6 +15,8 @@ _NEAR = 6
 """A single token is looked for so far behind the place of the loss."""
 _BEHIND, _AHEAD = 64, 256
 """Two tokens are believed so far from there."""
+_MOST_AMBIGUOUS = 24
+"""Places behind the same tokens that are compared."""
 _MOST_HUNK = 12
 """Tokens of the output between a loss and the next place that may make a rule."""
 _FIRST_TOKENS = 8
@@ -177,8 +180,14 @@ class Alignment:
             places = self._index.find(order, context_key(text, order))
             if places is None:
                 continue
-            place = places.closest(self.lost_at, self._num_predicted)
-            if place >= 0 and (order > 2 or -_BEHIND <= place - self.lost_at <= _AHEAD):
+            near = places.nearest(self.lost_at, _MOST_AMBIGUOUS)
+            predicted = [place for place in near if place < self._num_predicted]
+            if not predicted:
+                continue
+            place = predicted[0]
+            if len(predicted) > 1:
+                (place,) = choose_longest(text, predicted, num_tokens, self.lost_at, 1)
+            if order > 2 or -_BEHIND <= place - self.lost_at <= _AHEAD:
                 return place
         end = min(self.lost_at + _NEAR, self._num_predicted)
         for place in range(self.lost_at, end):

@@ -39,17 +39,6 @@ class Places(NamedTuple):
         first = max(self.start, min(middle - most // 3, self.end - most))
         return self.all[first : first + most]
 
-    def closest(self, place: int, end: int) -> int:
-        """Returns the one below `end` that is closest to a place, going back counting twice; -1."""
-        middle = bisect_left(self.all, place, self.start, self.end)
-        best, distance = -1, 1 << 30
-        if middle < self.end and self.all[middle] < end:
-            best = self.all[middle]
-            distance = best - place
-        if middle > self.start and 2 * (place - self.all[middle - 1]) < distance:
-            best = self.all[middle - 1]
-        return best
-
 
 class ContextIndex:
     """Sorted contexts of a text that does not change; 36 bytes a token."""
@@ -57,11 +46,14 @@ class ContextIndex:
     def __init__(self, token_ids: "array[int]") -> None:
         """Takes tokens up to MOST_TOKEN_ID, and separators (-1)."""
         last = np.frombuffer(token_ids, np.intc).astype(np.int64) + _OFFSET
-        places = np.arange(1, len(last) + 1, dtype=np.int32)
         before = np.concatenate([np.zeros(2, np.int64), last])
-        two = (last << TOKEN_BITS) | before[1 : 1 + len(last)]
-        three = (two << TOKEN_BITS) | before[: len(last)]
-        self._orders = [_sort(keys, places) for keys in (last, two, three)]
+        columns = [before[: len(last)], before[1 : 1 + len(last)], last]
+        keys = last
+        orders = [_sort(keys, columns[2:])]
+        for order in (2, 3):
+            keys = (keys << TOKEN_BITS) | columns[MOST_ORDER - order]
+            orders.append(_sort(keys, columns[MOST_ORDER - order :]))
+        self._orders = orders
 
     def find(self, order: int, key: int) -> Places | None:
         """Returns the places behind a context of 1 to 3 tokens; None if there are none."""
@@ -73,7 +65,16 @@ class ContextIndex:
 
 
 def _sort(
-    keys: npt.NDArray[np.int64], places: npt.NDArray[np.int32]
+    keys: npt.NDArray[np.int64], columns: list[npt.NDArray[np.int64]]
 ) -> "tuple[array[int], array[int]]":
-    order = np.argsort(keys, kind="stable")
-    return array("q", keys[order].tobytes()), array(INT32, places[order].tobytes())
+    """Sorts by keys, stably: digit by digit of the columns they are made of, the last one last.
+
+    numpy sorts 16 bits by radix, several times faster than it compares keys.
+    """
+    order = np.arange(len(keys))
+    for column in columns:
+        for shift in range(0, int(column.max(initial=0)).bit_length(), 16):
+            digits = (column >> shift).astype(np.uint16)
+            order = order[np.argsort(digits[order], kind="stable")]
+    places = (order + 1).astype(np.int32)
+    return array("q", keys[order].tobytes()), array(INT32, places.tobytes())

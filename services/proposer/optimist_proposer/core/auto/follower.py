@@ -1,7 +1,8 @@
 """The default algorithm: follows an output through all that it may repeat."""
 
 from array import array
-from collections import Counter
+
+import numpy as np
 
 from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
 from optimist_proposer.core.auto.alignment import CERTAIN_RUN, Alignment
@@ -43,9 +44,12 @@ class AutoReference(Reference):
         self.sources, self.classes, self.weights = sources, classes, weights
         self.index = ContextIndex(sources.token_ids)
         self.text = sources.token_ids.tolist()
-        self.counts = Counter(self.text)
-        del self.counts[SEPARATOR]
-        self.frequent = tuple(token_id for token_id, _ in self.counts.most_common(_NUM_FREQUENT))
+        tokens = np.frombuffer(sources.token_ids, np.intc)
+        counts = np.bincount(tokens[tokens != SEPARATOR])
+        distinct = np.flatnonzero(counts)
+        self.counts = dict(zip(distinct.tolist(), counts[distinct].tolist(), strict=True))
+        by_count = distinct[np.argsort(-counts[distinct], kind="stable")]
+        self.frequent = tuple(by_count[:_NUM_FREQUENT].tolist())
         predicted = sources.token_ids[: sources.num_predicted]
         ends = [place for place, token_id in enumerate(predicted, 1) if token_id == SEPARATOR]
         self.starts = [0, *ends[:-1]] if ends else []

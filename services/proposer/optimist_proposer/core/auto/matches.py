@@ -1,8 +1,11 @@
 """Candidates behind the same tokens, or behind the same but for the last one."""
 
+from collections.abc import Sequence
+
+from optimist_proposer.core.auto.agreement import choose_longest, count_equal
 from optimist_proposer.core.auto.alignment import CERTAIN_RUN
 from optimist_proposer.core.auto.candidates import _START, NO_STOP, Candidate, Sight, class_row
-from optimist_proposer.core.auto.context_index import MOST_ORDER, context_key
+from optimist_proposer.core.auto.context_index import MOST_ORDER, Places, context_key
 from optimist_proposer.core.auto.layout import (
     FROM_PROMPT,
     LENGTH,
@@ -26,6 +29,8 @@ _MOST_PLACES = (6, 10, 10)
 """Of the sources, by order of the context."""
 _MOST_OWN_PLACES = (4, 8, 8)
 _ENOUGH_OWN_PLACES = 12
+_MOST_AMBIGUOUS = 48
+"""Places behind the same three tokens that are looked at more closely."""
 _MOST_SKIPPED = 6
 _MOST_OWN_SKIPPED = 4
 _MOST_SKIP_LENGTH = 8
@@ -40,9 +45,11 @@ def find_matches(sight: Sight) -> list[Candidate]:
     for place in _find_places(sight, keys):
         if sight.text[place] >= 0:
             make = _make_predicted if place < sight.num_predicted else _make_prompted
-            candidates.append(make(sight, place, _count_equal(sight, place)))
+            candidates.append(make(sight, place, count_equal(sight.text, place, sight.num_output)))
     for rank, place in enumerate(_find_own_places(sight, keys)):
-        candidates.append(_make_own(sight, place, _count_equal(sight, place), rank))
+        candidates.append(
+            _make_own(sight, place, count_equal(sight.text, place, sight.num_output), rank)
+        )
     return _apply_rules(sight, candidates)
 
 
@@ -88,9 +95,16 @@ def _find_places(sight: Sight, keys: list[int]) -> dict[int, None]:
         for order in range(len(keys), 0, -1):
             found = sight.contexts.find(order, keys[order - 1])
             if found is not None:
-                near = found.nearest(alignment.lost_at, _MOST_PLACES[order - 1])
-                places.update(dict.fromkeys(near))
+                places.update(dict.fromkeys(_choose(sight, found, order)))
     return places
+
+
+def _choose(sight: Sight, places: Places, order: int) -> Sequence[int]:
+    near, most = sight.alignment.lost_at, _MOST_PLACES[order - 1]
+    if order < MOST_ORDER or places.end - places.start <= most:
+        return places.nearest(near, most)
+    ambiguous = places.nearest(near, _MOST_AMBIGUOUS)
+    return choose_longest(sight.text, ambiguous, sight.num_output, near, most)
 
 
 def _find_own_places(sight: Sight, keys: list[int]) -> dict[int, None]:
@@ -99,7 +113,7 @@ def _find_own_places(sight: Sight, keys: list[int]) -> dict[int, None]:
     end = len(sight.text)
     for order in range(len(keys), 0, -1):
         most = len(places) + _MOST_OWN_PLACES[order - 1]
-        for place in reversed(sight.output.find(order, keys[order - 1])):
+        for place in _find_latest(sight, order, keys[order - 1]):
             if place < end:
                 places[place] = None
                 if len(places) == most:
@@ -109,16 +123,15 @@ def _find_own_places(sight: Sight, keys: list[int]) -> dict[int, None]:
     return places
 
 
-def _count_equal(sight: Sight, place: int) -> int:
-    """Returns how many tokens before a place are those that the output ends with."""
-    text, end = sight.text, len(sight.text)
-    most = min(MOST_LENGTH, place, sight.num_output)
-    if text[place - most : place] == text[end - most :]:
-        return most
-    length = 0
-    while length < most and text[place - length - 1] == text[end - length - 1]:
-        length += 1
-    return length
+def _find_latest(sight: Sight, order: int, key: int) -> Sequence[int]:
+    """Returns places of the output behind a context, the latest or those that agree longest first."""
+    places = sight.output.find(order, key)
+    most = _MOST_OWN_PLACES[order - 1] + 1
+    if order < MOST_ORDER or len(places) <= most:
+        return places[::-1]
+    end = len(sight.text)
+    ambiguous = (place for place in places[-_MOST_AMBIGUOUS:] if place < end)
+    return choose_longest(sight.text, ambiguous, sight.num_output, end, most)
 
 
 def _count_equal_before(sight: Sight, place: int) -> int:

@@ -1,4 +1,7 @@
-"""What the output says in place of what was predicted: renamed names, other indentation, quotes."""
+"""What the output says in place of what was predicted: renamed names, other indentation, quotes.
+
+What is inserted or left out is a rule for the token behind it.
+"""
 
 from dataclasses import dataclass
 
@@ -17,6 +20,8 @@ class Rule:
     """Where the output said something else instead."""
     length: int
     """Of that, in tokens."""
+    is_pure: bool
+    """Whether something is only inserted or left out."""
     num_sightings: int = 1
     num_passed: int = 0
     """Times the output said what was predicted."""
@@ -24,7 +29,8 @@ class Rule:
     @property
     def sightings(self) -> int:
         """The bucket of how often it held, and how often not."""
-        return min(3, self.num_sightings - 1) * 4 + min(3, self.num_passed)
+        seen, passed = min(3, self.num_sightings - 1), min(3, self.num_passed)
+        return (self.is_pure * 4 + seen) * 4 + passed
 
 
 class Rules:
@@ -42,7 +48,13 @@ class Rules:
         return [rule for rule in rules if _stands(text, place, rule.replaced)]
 
     def learn(self, text: list[int], start: int, end: int, place: int, place_end: int) -> None:
-        """Notes that `text[place:place_end]` came in place of `text[start:end]`."""
+        """Notes that `text[place:place_end]` came in place of `text[start:end]`.
+
+        Behind both stands the same token.
+        """
+        is_pure = start == end or place == place_end
+        if is_pure:
+            end, place_end = end + 1, place_end + 1
         length = place_end - place
         if not (1 <= end - start <= MOST_TOKENS and 1 <= length <= MOST_TOKENS):
             return
@@ -55,7 +67,7 @@ class Rules:
             if same and text[rule.place : rule.place + length] == said:
                 rule.num_sightings += 1
                 return
-        rules.append(Rule(replaced, place, length))
+        rules.append(Rule(replaced, place, length, is_pure))
         del rules[:-MOST_RULES_PER_TOKEN]
 
 
