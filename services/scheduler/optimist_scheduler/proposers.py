@@ -18,6 +18,9 @@ from optimist_scheduler.settings import SchedulerSettings
 logger = logging.getLogger(__name__)
 
 MAX_BATCH_REQUESTS = 1024
+FEW_BATCH_REQUESTS = 8
+MANY_BATCHES = 8
+"""A step's requests go in that many batches or some more, so that the first answers come early."""
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 MAX_WAITING_CLOSES = 4096
 LONGEST_BACKOFF_STEPS = 64
@@ -286,7 +289,8 @@ class Proposers:
         request = proposer_pb2.ProposeRequest(batch=next(self._batches))
         named: list[str] = []
         num_bytes = 0
-        for request_id in request_ids[:MAX_BATCH_REQUESTS]:
+        size = max(FEW_BATCH_REQUESTS, -(-len(request_ids) // MANY_BATCHES))
+        for request_id in request_ids[: min(size, MAX_BATCH_REQUESTS)]:
             if num_bytes >= MAX_BATCH_BYTES:
                 break
             del self._unsent[request_id]
