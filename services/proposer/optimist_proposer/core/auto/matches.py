@@ -45,11 +45,11 @@ def find_matches(sight: Sight) -> list[Candidate]:
     for place in _find_places(sight, keys):
         if sight.text[place] >= 0:
             make = _make_predicted if place < sight.num_predicted else _make_prompted
-            candidates.append(make(sight, place, count_equal(sight.text, place, sight.num_output)))
+            length = count_equal(sight.text, place, sight.num_output)
+            candidates.append(make(sight, place, length))
     for rank, place in enumerate(_find_own_places(sight, keys)):
-        candidates.append(
-            _make_own(sight, place, count_equal(sight.text, place, sight.num_output), rank)
-        )
+        length = count_equal(sight.text, place, sight.num_output)
+        candidates.append(_make_own(sight, place, length, rank))
     return _apply_rules(sight, candidates)
 
 
@@ -124,7 +124,7 @@ def _find_own_places(sight: Sight, keys: list[int]) -> dict[int, None]:
 
 
 def _find_latest(sight: Sight, order: int, key: int) -> Sequence[int]:
-    """Returns places of the output behind a context, the latest or those that agree longest first."""
+    """Returns places of the output behind a context: the latest, or the longest to agree, first."""
     places = sight.output.find(order, key)
     most = _MOST_OWN_PLACES[order - 1] + 1
     if order < MOST_ORDER or len(places) <= most:
