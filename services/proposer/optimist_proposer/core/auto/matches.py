@@ -222,7 +222,7 @@ def _apply_rules(sight: Sight, candidates: list[Candidate]) -> list[Candidate]:
         return [candidate, *candidates]
     if not alignment.is_found or sight.text[alignment.place] < 0:
         return candidates
-    for rule in alignment.rules.find(sight.text, alignment.place):
+    for rule in alignment.rules.find(sight.text, alignment.place)[:1]:
         passed = _START["rule_passed"] + rule.sightings
         resume = alignment.place + len(rule.replaced)
         first = candidates[0]
