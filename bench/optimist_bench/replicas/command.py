@@ -57,7 +57,13 @@ def main(arguments: list[str]) -> int:
     # Spread over the file, so that few pairs are of many kinds too.
     pairs = load_pairs(settings.pairs, tokenizer, 0)
     pairs = pairs[:: max(1, len(pairs) // settings.edits)][: settings.edits]
-    report = asyncio.run(_measure(settings, pairs))
+    try:
+        report = asyncio.run(_measure(settings, pairs))
+    except ExceptionGroup as group:
+        faults = group.subgroup(SetupError)
+        if faults is None:
+            raise
+        raise SetupError(str(faults.exceptions[0])) from None
     print(json.dumps(report) if as_json else _table(report))
     return 0 if all(mode["all_right"] for mode in report["modes"].values()) else 1
 
