@@ -64,7 +64,7 @@ def choose_configurations(settings: OverlapSettings) -> list[Configuration]:
             if stalls != "worker":
                 chosen.append(replace(one, multi_step_count=LEASE))
             if stalls == "none":
-                chosen += [replace(one, windows=how) for how in ("once", "each step")]
+                chosen += [replace(one, windows=how) for how in ("seldom", "each step")]
                 chosen.append(replace(one, commands=True))
     return chosen
 

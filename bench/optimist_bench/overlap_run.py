@@ -41,8 +41,8 @@ class Configuration:
     """Who stalls for 5 ms at every 50th step: none, worker or scheduler."""
     multi_step_count: int = 1
     windows: str = "none"
-    """How requests get 4 right drafts a step: none; once, a window with the whole answer at the
-    start; or each step, a window of 256 tokens, as a proposer answers each observation."""
+    """How requests get 4 right drafts a step: none; seldom, a window of 256 tokens when half of the
+    last one is used, as a proposer does; or each step, such a window each time."""
     commands: bool = False
     """Whether a command comes at every third step."""
 
@@ -114,6 +114,8 @@ class Run:
         self._num_responses = 0
         self._num_commands = 0
         self._num_output: dict[int, int] = {}
+        self._bases: dict[int, int] = {}
+        """Where the last window of each request begins."""
         """Tokens by handle."""
         self._stepped = asyncio.Event()
 
@@ -161,7 +163,7 @@ class Run:
                 continue
             self._num_responses += 1
             self._stepped.set()
-            if self._configuration.windows == "each step":
+            if self._configuration.windows != "none":
                 self._propose(response)
             delay = self._random.random() * self._configuration.step_us / 1e6
             if self._configuration.stalls == "scheduler" and self._num_responses % STALL_EVERY == 0:
@@ -197,18 +199,20 @@ class Run:
         add.predicted_token_ids = to_bytes(predicted)
         self._engine.commands.carry_out(stream, request)
         if predicted:
-            whole = self._configuration.windows == "once"
-            self._set_window(handle, 0, len(predicted) if whole else WINDOW_TOKENS)
+            self._set_window(handle, 0)
 
     def _propose(self, response: scheduler_pb2.ConnectResponse) -> None:
         """Answers a step's outputs with the next window of each request."""
         counts = from_bytes(response.num_tokens).tolist()
         for handle, count in zip(from_bytes(response.handles).tolist(), counts, strict=True):
             self._num_output[handle] = base = self._num_output.get(handle, 0) + count
-            self._set_window(handle, base, WINDOW_TOKENS)
+            is_short = base > self._bases.get(handle, 0) + WINDOW_TOKENS // 2
+            if is_short or self._configuration.windows == "each step":
+                self._set_window(handle, base)
 
-    def _set_window(self, handle: int, base: int, num_tokens: int) -> None:
-        token_ids = PREDICTION[base : base + num_tokens]
+    def _set_window(self, handle: int, base: int) -> None:
+        self._bases[handle] = base
+        token_ids = PREDICTION[base : base + WINDOW_TOKENS]
         positions = np.arange(base, base + len(token_ids), dtype=np.int32)
         window = Window(base, token_ids, None, positions, np.empty(0, np.float32))
         self._engine.scheduler.set_window(f"request-{handle}", window)
