@@ -18,9 +18,7 @@ class Vocabulary:
         Such a token ends its line even if text follows the line feed inside it: lines are cut
         between tokens, never within one.
         """
-        return frozenset(
-            token_id for token_id, text in enumerate(self.token_texts) if "\n" in text
-        )
+        return frozenset(token_id for token_id, text in enumerate(self.token_texts) if "\n" in text)
 
     @cached_property
     def ids_by_text(self) -> dict[str, int]:
