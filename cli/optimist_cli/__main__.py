@@ -11,7 +11,7 @@ COMMANDS = {
     "serve": ("optimist_cli.serve", "start all services on this machine with one model"),
     "complete": ("optimist_cli.complete", "send one request and stream the answer in colour"),
     "bench": ("optimist_bench.__main__", "measure through the running services"),
-    "train": ("optimist_training.drafters", "train draft networks: medusa, eagle or draft"),
+    "train": ("optimist_training.drafters", "train draft networks, or the proposer from edits"),
     "explain": ("optimist_cli.explain", "tell what the proposer did for one request, from its log"),
     "replay": ("optimist_scheduler.replay", "check that a scheduler's log comes out again"),
     "gateway": ("optimist_gateway.__main__", "start the REST gateway alone"),

@@ -1,4 +1,4 @@
-"""`optimist train medusa|eagle|draft`: trains a drafter for any model that the worker serves."""
+"""`optimist train`: trains drafters for any model that the worker serves, and the proposer."""
 
 import argparse
 import json
@@ -19,11 +19,11 @@ from optimist_training.eagle_training import EagleTrainee, known_head, new_head
 from optimist_training.examples import BUILTIN, Data, Example, batches
 from optimist_training.loop import InterruptedRunError, run
 from optimist_training.medusa_training import MedusaTrainee, known_heads, new_heads
+from optimist_training.proposer_training import add_options, train_proposer
 from optimist_training.schedule import Schedule
 from optimist_training.target import Target
 from optimist_training.trainee import Trainee
 
-KINDS = ("medusa", "eagle", "draft")
 _STORED = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
         one.add_argument("--threads", type=int, default=0, help="CPU threads; 0: PyTorch decides")
         _kind_options(one, kind)
+    add_options(kinds.add_parser("proposer", help="weights of the algorithm for predictions"))
     return result
 
 
@@ -95,6 +96,9 @@ def main(arguments: list[str] | None = None) -> int:
         SetupError: An option, the model or the data cannot be used.
     """
     options = parser().parse_args(arguments)
+    if options.kind == "proposer":
+        train_proposer(options)
+        return 0
     if options.threads:
         torch.set_num_threads(options.threads)
     for name in ("batch_tokens", "max_length", "eval_examples"):

@@ -1,14 +1,14 @@
 """Fits the proposer's weights to examples: maximum likelihood of the right token in each group.
 
 In a group with logits s the right token has the chance sum(exp(s) of right rows) /
-(exp(none) + sum(exp(s))). Adam (arXiv 1412.6980) with a learning rate that falls to 0.
+(exp(none) + sum(exp(s))). Adam (arXiv 1412.6980) with a learning rate that falls to near 0.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from optimist_proposer.core.auto.layout import BLOCKS, NUM_KINDS, NUM_WEIGHTS
-from optimist_training.proposer_examples import WIDTH, Examples
+from optimist_training.proposer_examples import NUM_NONE_FEATURES, WIDTH, Examples
 
 Column = npt.NDArray[np.float64]
 
@@ -18,75 +18,70 @@ LEARNING_RATE = 0.05
 LAST_LEARNING_RATE = 0.002
 DECAY = 4e-6
 MOST_LOGIT = 25.0
+_MEAN_RATE, _SQUARE_RATE = 0.1, 0.005
+"""How fast Adam's averages follow."""
 _NEXT_LOGIT = BLOCKS["next_logit"].start
 
 
-def fit(weights: Column, examples: list[Examples], *, is_step: bool, seed: int) -> float:
+def fit(weights: Column, examples: Examples, *, is_step: bool, seed: int) -> float:
     """Changes weights in place; returns the mean negative log likelihood of the last epoch.
 
     Args:
         weights: One more than the model has; the last one stays 0 [NUM_WEIGHTS + 1].
-        examples: Packed.
+        examples: Nothing changes if there are none.
         is_step: Whether they are continuations, of which the logit of the first node is a feature.
         seed: Of the order of examples.
     """
     random = np.random.default_rng(seed)
-    batches = [
-        (each, first, min(first + GROUPS_PER_STEP, len(each.bounds) - 1))
-        for each in examples
-        for first in range(0, len(each.bounds) - 1, GROUPS_PER_STEP)
-    ]
+    firsts = range(0, examples.num_groups, GROUPS_PER_STEP)
     mean, square = np.zeros_like(weights), np.zeros_like(weights)
-    num_steps, total = 0, NUM_EPOCHS * len(batches)
-    loss = num_groups = 0.0
+    num_steps, total = 0, NUM_EPOCHS * len(firsts)
+    loss = 0.0
     for _ in range(NUM_EPOCHS):
-        loss = num_groups = 0.0
-        for index in random.permutation(len(batches)):
-            each, first, end = batches[index]
-            gradient, part = _gradient(weights, each, first, end, is_step)
-            loss, num_groups = loss + part, num_groups + end - first
+        loss = 0.0
+        for index in random.permutation(len(firsts)):
+            first = firsts[index]
+            end = min(first + GROUPS_PER_STEP, examples.num_groups)
+            gradient, part = loss_gradient(weights, examples, first, end, is_step=is_step)
+            loss += part
             gradient = gradient / (end - first) + DECAY * weights * (gradient != 0)
             num_steps += 1
-            mean += 0.1 * (gradient - mean)
-            square += 0.005 * (gradient**2 - square)
+            mean += _MEAN_RATE * (gradient - mean)
+            square += _SQUARE_RATE * (gradient**2 - square)
             rate = LEARNING_RATE * (1 - num_steps / total) + LAST_LEARNING_RATE
-            step = (mean / (1 - 0.9**num_steps)) / (np.sqrt(square / (1 - 0.995**num_steps)) + 1e-6)
-            weights -= rate * step * (square > 0)
+            direction = mean / (1 - (1 - _MEAN_RATE) ** num_steps)
+            size = np.sqrt(square / (1 - (1 - _SQUARE_RATE) ** num_steps)) + 1e-6
+            weights -= rate * direction / size * (square > 0)
             weights[NUM_WEIGHTS] = 0
-    return loss / max(num_groups, 1)
+    return loss / max(examples.num_groups, 1)
 
 
-def _gradient(
-    weights: Column, examples: Examples, first: int, end: int, is_step: bool
+def loss_gradient(
+    weights: Column, examples: Examples, first: int, end: int, *, is_step: bool
 ) -> tuple[Column, float]:
-    """Returns the gradient of the loss of some groups, and the loss."""
+    """Returns the gradient of the loss of some groups [NUM_WEIGHTS + 1], and the loss."""
+    num_groups = end - first
     start, stop = examples.bounds[first], examples.bounds[end]
     features = examples.features[start:stop]
     none_features = examples.none_features[first:end]
-    groups = np.repeat(np.arange(end - first), np.diff(examples.bounds[first : end + 1]))
-    logits = weights[features].sum(1)
+    groups = np.repeat(np.arange(num_groups), np.diff(examples.bounds[first : end + 1]))
+    kinds, base = examples.kinds[start:stop], examples.logits[start:stop]
+    logits = weights[features].sum(1) - weights[none_features].sum(1)[groups]
     if is_step:
-        kinds, base = examples.kinds[start:stop], examples.logits[start:stop]
-        logits = logits + weights[_NEXT_LOGIT + kinds] * base
-    logits -= weights[none_features].sum(1)[groups]
+        logits += weights[_NEXT_LOGIT + kinds] * base
     odds = np.exp(np.clip(logits, -MOST_LOGIT, MOST_LOGIT))
-    total = 1 + np.bincount(groups, odds, end - first)
+    total = 1 + np.bincount(groups, odds, num_groups)
     is_right = examples.is_right[start:stop]
-    right = np.bincount(groups, odds * is_right, end - first)
-    has_right = right > 0
-    of_right = np.where(has_right, right, 1.0)
-    loss = float(-np.log(of_right / total).sum())
-    slopes = odds / total[groups] - np.where(
-        has_right[groups], is_right * odds / of_right[groups], 0.0
-    )
+    right = np.bincount(groups, odds * is_right, num_groups)
+    right[right == 0] = 1.0  # None of them was right, which has odds of 1.
+    loss = float(np.log(total / right).sum())
+    slopes = odds / total[groups] - is_right * odds / right[groups]
     size = NUM_WEIGHTS + 1
-    gradient: Column = np.bincount(features.ravel(), np.repeat(slopes, WIDTH), size)
+    gradient: Column = np.bincount(features.ravel(), np.repeat(slopes, WIDTH), size).astype(float)
+    of_none = np.repeat(np.bincount(groups, slopes, num_groups), NUM_NONE_FEATURES)
+    gradient -= np.bincount(none_features.ravel(), of_none, size)
     if is_step:
         ends = slice(_NEXT_LOGIT, _NEXT_LOGIT + NUM_KINDS)
         gradient[ends] += np.bincount(kinds, slopes * base, NUM_KINDS)
-    else:
-        of_none = -np.bincount(groups, slopes, end - first)
-        width = none_features.shape[1]
-        gradient += np.bincount(none_features.ravel(), np.repeat(of_none, width), size)
     gradient[NUM_WEIGHTS] = 0
     return gradient, loss

@@ -1,90 +1,116 @@
-"""Makes the weights of the proposer's default algorithm from edits: before and after.
+"""`optimist train proposer`: fits the weights of the proposer's default algorithm to edits.
 
 Rounds of simulating requests with the weights so far, at costs from nothing up, and of fitting new
 weights to what was met there.
 """
 
 import argparse
-import json
-from array import array
-from collections.abc import Iterator
+import os
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from tokenizers import Tokenizer
 
-from optimist_proposer.core.auto.follower import AutoAlgorithm
+from optimist_bench.predictions.pair import Pair, load_pairs, load_tokenizer, load_vocabulary
+from optimist_common.errors import SetupError
 from optimist_proposer.core.auto.layout import NUM_WEIGHTS
-from optimist_proposer.core.auto.weights import Weights, to_json
-from optimist_proposer.core.draft import NO_PARENT, Draft
-from optimist_proposer.core.sources import Sources
-from optimist_proposer.core.vocabulary import Vocabulary
-from optimist_training.proposer_examples import Examples, collect_pass
-from optimist_training.proposer_fit import Column, fit
+from optimist_proposer.core.auto.weights import to_json
+from optimist_training.proposer_examples import Examples, join
+from optimist_training.proposer_fit import fit
+from optimist_training.proposer_passes import Edit, Round, collect
 
-WINDOW = 64
 MIN_VALUES = (0.0, 0.09, 0.2)
 """Least values of nodes, as costs of 0, 1 and 3 % of a pass make them."""
+MOST_TOKENS = 32768
+"""Of each text; longer edits are left out."""
+_EDITS_PER_TASK = 4
 
 
-class Edit(NamedTuple):
-    """An edit as tokens."""
-
-    before: "array[int]"
-    after: "array[int]"
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.add_argument(
+        "--pairs", type=Path, nargs="+", required=True, help="JSONL files with before and after"
+    )
+    parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--max-pairs", type=int, default=1000, help="chosen by --seed if more")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
 
 
 def train_proposer(options: argparse.Namespace) -> None:
-    """Fits weights to `options.pairs` and writes them to `options.out`."""
-    tokenizer = Tokenizer.from_file(str(options.tokenizer))
-    size = tokenizer.get_vocab_size()
-    vocabulary = Vocabulary(tokenizer.decode_batch([[token_id] for token_id in range(size)]))
-    edits = [edit for path in options.pairs for edit in _read(path, tokenizer)]
+    """Fits weights to `options.pairs` and writes them to `options.out` after each round.
+
+    Raises:
+        SetupError: An option or a file cannot be used.
+    """
+    for name in ("rounds", "max_pairs", "processes"):
+        if getattr(options, name) < 1:
+            raise SetupError(f"--{name.replace('_', '-')}: must be at least 1")
+    if options.seed < 0:
+        raise SetupError("--seed: must not be negative")
+    if options.out.is_dir() or not options.out.parent.is_dir():
+        raise SetupError(f"--out: {options.out} is not a file in a directory that exists")
+    tokenizer = load_tokenizer(str(options.tokenizer))
+    token_texts = load_vocabulary(tokenizer).token_texts
+    pairs = [pair for path in options.pairs for pair in load_pairs(str(path), tokenizer, 0)]
+    edits = _choose(pairs, options.max_pairs, options.seed)
     weights = np.zeros(NUM_WEIGHTS + 1)
     for number in range(options.rounds):
+        # Without weights the values of nodes say nothing.
         min_values = MIN_VALUES if number else MIN_VALUES[:1]
-        roots, steps = _collect(vocabulary, edits, weights, min_values)
-        root_loss = fit(weights, [roots], is_step=False, seed=options.seed + number)
-        step_loss = fit(weights, [steps], is_step=True, seed=options.seed + number)
+        round_ = Round(token_texts, weights[:NUM_WEIGHTS].tolist(), min_values)
+        roots, steps = _collect(round_, edits, options.processes)
+        seed = options.seed + number
+        root_loss = fit(weights, roots, is_step=False, seed=seed)
+        step_loss = fit(weights, steps, is_step=True, seed=seed)
         print(f"round {number + 1}: first tokens {root_loss:.4f}, further ones {step_loss:.4f}")
-        options.out.write_text(to_json(weights[:NUM_WEIGHTS].tolist()))
+        _write(options.out, to_json(weights[:NUM_WEIGHTS].tolist()))
 
 
-def _read(path: Path, tokenizer: Tokenizer) -> Iterator[Edit]:
-    for line in path.read_text().splitlines():
-        row = json.loads(line)
-        before, after = (tokenizer.encode(row[name]).ids for name in ("before", "after"))
-        yield Edit(array("i", before), array("i", after))
+def _choose(pairs: Sequence[Pair], most: int, seed: int) -> list[Edit]:
+    edits = [Edit(pair.predicted, pair.truth) for pair in pairs]
+    short = [edit for edit in edits if edit.after and max(map(len, edit)) <= MOST_TOKENS]
+    if not short:
+        raise SetupError(f"--pairs: no edit has a text of 1 to {MOST_TOKENS} tokens")
+    if len(short) < len(edits):
+        print(f"{len(edits) - len(short)} edits are left out: empty, or over {MOST_TOKENS} tokens")
+    return short if len(short) <= most else random.Random(seed).sample(short, most)
 
 
-def _collect(
-    vocabulary: Vocabulary, edits: list[Edit], weights: Column, min_values: tuple[float, ...]
-) -> tuple[Examples, Examples]:
-    logits = weights.tolist()
-    algorithm = AutoAlgorithm(vocabulary, Weights(logits[:NUM_WEIGHTS]))
-    roots, steps = Examples(), Examples()
-    for edit in edits:
-        reference = algorithm.prepare(Sources([edit.before]))
-        for min_value in min_values:
-            follower, position = reference.follow(), 0
-            while position < len(edit.after):
-                collect_pass(follower, edit.after, position, logits, roots, steps, min_value)
-                draft = follower.propose(WINDOW, min_value)
-                emitted = edit.after[
-                    position : position + _count_accepted(draft, edit, position) + 1
-                ]
-                follower.observe(emitted)
-                position += len(emitted)
-    roots.pack()
-    steps.pack()
-    return roots, steps
+def _collect(round_: Round, edits: Sequence[Edit], processes: int) -> tuple[Examples, Examples]:
+    """Returns the examples of all edits in their order, however many processes there are."""
+    parts = [
+        edits[first : first + _EDITS_PER_TASK] for first in range(0, len(edits), _EDITS_PER_TASK)
+    ]
+    found = list(_map(round_, parts, min(processes, len(parts))))
+    return join([roots for roots, _ in found]), join([steps for _, steps in found])
 
 
-def _count_accepted(draft: Draft, edit: Edit, position: int) -> int:
-    node, num_accepted = NO_PARENT, 0
-    for index, parent in enumerate(draft.parents):
-        place = position + num_accepted
-        if parent == node and edit.after[place : place + 1] == draft.token_ids[index : index + 1]:
-            node, num_accepted = index, num_accepted + 1
-    return num_accepted
+def _map(
+    round_: Round, parts: Sequence[Sequence[Edit]], processes: int
+) -> Iterator[tuple[Examples, Examples]]:
+    # Ctrl-C is for this process, which then ends the others.
+    with ProcessPoolExecutor(
+        processes,
+        get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    ) as pool:
+        try:
+            yield from pool.map(collect, [round_] * len(parts), parts)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise SetupError(f"--out: cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,133 @@
+import math
+
+import numpy as np
+import pytest
+
+from optimist_proposer.core.auto.layout import BLOCKS, NUM_KINDS, NUM_WEIGHTS
+from optimist_training.proposer_examples import ExampleBuilder, Examples, join
+from optimist_training.proposer_fit import Column, fit, loss_gradient
+
+NEXT_LOGIT = BLOCKS["next_logit"].start
+FEATURES = 40
+"""So many of the first features are used."""
+
+
+def random_weights(seed: int, scale: float = 1.0) -> Column:
+    weights = np.random.default_rng(seed).normal(0, scale, NUM_WEIGHTS + 1)
+    weights[NUM_WEIGHTS] = 0
+    return weights
+
+
+def sampled(weights: Column, num_groups: int, seed: int, *, is_step: bool = False) -> Examples:
+    """Returns groups in which each row is right as often as the weights say."""
+    generator = np.random.default_rng(seed)
+    builder = ExampleBuilder()
+    for _ in range(num_groups):
+        rows = [
+            tuple(generator.choice(FEATURES, 3, replace=False).tolist())
+            for _ in range(generator.integers(0, 5))
+        ]
+        bases = generator.normal(0, 2, len(rows)) if is_step else np.zeros(len(rows))
+        kinds = generator.integers(0, NUM_KINDS, len(rows))
+        none = tuple(generator.choice(FEATURES, 4, replace=False) + FEATURES)
+        logits = np.array([weights[list(row)].sum() for row in rows])
+        if is_step:
+            logits = logits + weights[NEXT_LOGIT + kinds] * bases
+        odds = np.exp([weights[list(none)].sum(), *logits])
+        chosen = generator.choice(len(odds), p=odds / odds.sum())
+        for number, row in enumerate(rows, 1):
+            builder.add_row(row, number == chosen, bases[number - 1], int(kinds[number - 1]))
+        builder.end_group(none)
+    return builder.build()
+
+
+def mean_loss(weights: Column, examples: Examples, *, is_step: bool) -> float:
+    _, loss = loss_gradient(weights, examples, 0, examples.num_groups, is_step=is_step)
+    return loss / examples.num_groups
+
+
+@pytest.mark.parametrize("is_step", [False, True])
+def test_gradient_is_the_slope_of_the_loss(is_step: bool) -> None:
+    weights = random_weights(1)
+    examples = sampled(random_weights(2), 30, 3, is_step=is_step)
+    gradient, _ = loss_gradient(weights, examples, 5, 30, is_step=is_step)
+    used = [*range(2 * FEATURES), *range(NEXT_LOGIT, NEXT_LOGIT + NUM_KINDS)]
+    for index in used:
+        slope = 0.0
+        for sign in (1, -1):
+            moved = weights.copy()
+            moved[index] += sign * 1e-5
+            _, loss = loss_gradient(moved, examples, 5, 30, is_step=is_step)
+            slope += sign * loss / 2e-5
+        assert gradient[index] == pytest.approx(slope, abs=1e-5)
+    assert np.count_nonzero(gradient[: 2 * FEATURES]) > FEATURES
+    assert bool(gradient[NEXT_LOGIT : NEXT_LOGIT + NUM_KINDS].any()) == is_step
+
+
+def test_loss_is_the_negative_logarithm_of_the_chance_of_what_was_right() -> None:
+    builder = ExampleBuilder()
+    builder.add_row((0,), True)
+    builder.add_row((1,), True)
+    builder.add_row((2,), False)
+    builder.end_group((3, NUM_WEIGHTS, NUM_WEIGHTS, NUM_WEIGHTS))
+    builder.add_row((0,), False)
+    builder.end_group()
+    weights = np.zeros(NUM_WEIGHTS + 1)
+    weights[:4] = np.log([2.0, 3.0, 4.0, 5.0])
+    _, loss = loss_gradient(weights, builder.build(), 0, 2, is_step=False)
+    # 5 of 14; and none of them right, which is 1 of 3.
+    assert loss == pytest.approx(math.log(14 / 5) + math.log(3))
+
+
+@pytest.mark.parametrize("is_step", [False, True])
+def test_known_weights_are_recovered(is_step: bool) -> None:
+    truth = random_weights(4, 0.7)
+    examples = sampled(truth, 20_000, 5, is_step=is_step)
+    weights = np.zeros(NUM_WEIGHTS + 1)
+    loss = fit(weights, examples, is_step=is_step, seed=1)
+    best = mean_loss(truth, examples, is_step=is_step)
+    assert mean_loss(np.zeros(NUM_WEIGHTS + 1), examples, is_step=is_step) > best + 0.1
+    assert loss < best + 0.02
+    # Only differences count, since every row and every none has as many features as all others.
+    found, known = (one[:FEATURES] - one[:FEATURES].mean() for one in (weights, truth))
+    assert np.corrcoef(found, known)[0, 1] > 0.95
+    assert np.abs(found - known).mean() < 0.2
+    if is_step:
+        ends = slice(NEXT_LOGIT, NEXT_LOGIT + NUM_KINDS)
+        assert np.abs(weights[ends] - truth[ends]).max() < 0.2
+
+
+def test_weights_of_what_does_not_occur_stay() -> None:
+    weights = random_weights(6)
+    before = weights.copy()
+    fit(weights, sampled(before, 50, 7), is_step=False, seed=1)
+    changed = np.flatnonzero(weights != before)
+    assert len(changed)
+    assert changed.max() < 2 * FEATURES
+
+
+def test_same_seed_gives_the_same_weights() -> None:
+    examples = sampled(random_weights(8), 2000, 9)
+    results = []
+    for seed in (1, 1, 2):
+        weights = np.zeros(NUM_WEIGHTS + 1)
+        fit(weights, examples, is_step=False, seed=seed)
+        results.append(weights)
+    assert (results[0] == results[1]).all()
+    assert (results[0] != results[2]).any()
+
+
+def test_joined_examples_are_fitted_as_one() -> None:
+    parts = [sampled(random_weights(10), count, count) for count in (7, 0, 5)]
+    whole, weights = join(parts), random_weights(11)
+    assert whole.num_groups == 12
+    losses = [loss_gradient(weights, each, 0, each.num_groups, is_step=False)[1] for each in parts]
+    _, loss = loss_gradient(weights, whole, 0, 12, is_step=False)
+    assert loss == pytest.approx(sum(losses))
+
+
+def test_no_examples_change_nothing() -> None:
+    weights = random_weights(12)
+    before = weights.copy()
+    assert fit(weights, ExampleBuilder().build(), is_step=True, seed=1) == 0
+    assert (weights == before).all()

@@ -1,0 +1,140 @@
+import random
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
+from optimist_proposer.core.auto.layout import BLOCKS, NUM_WEIGHTS
+from optimist_proposer.core.auto.weights import Weights, load_weights
+from optimist_proposer.core.draft import NO_PARENT, Draft
+from optimist_proposer.core.sources import Sources
+from optimist_proposer.core.vocabulary import Vocabulary
+from optimist_training.proposer_examples import NUM_NONE_FEATURES, ExampleBuilder, Examples
+from optimist_training.proposer_passes import Edit, Round, collect, collect_pass
+
+TOKEN_TEXTS = [" a", "b", "\n", "(", "1", " ", "c", " d"]
+OLD, NEW = 6, 7
+
+
+def some_logits(seed: int) -> list[float]:
+    generator = random.Random(seed)
+    return [generator.gauss(0, 0.5) for _ in range(NUM_WEIGHTS)]
+
+
+def renaming(seed: int) -> tuple[list[int], list[int]]:
+    """Returns a text, and the same with a token renamed."""
+    generator = random.Random(seed)
+    before = [generator.choice([0, 1, 2, 3, 4, 5, OLD]) for _ in range(60)]
+    return before, [NEW if token_id == OLD else token_id for token_id in before]
+
+
+def followed(logits: Sequence[float], before: list[int], output: list[int]) -> AutoFollower:
+    algorithm = AutoAlgorithm(Vocabulary(TOKEN_TEXTS), Weights(logits))
+    follower = algorithm.prepare(Sources([array("i", before)])).follow()
+    follower.observe(array("i", output))
+    return follower
+
+
+def chances(
+    examples: Examples, logits: Sequence[float], group: int, *, is_step: bool
+) -> tuple[float, float]:
+    """Returns the share of the rows that are right, and of all rows."""
+    weights = np.array([*logits, 0.0])
+    start, end = examples.bounds[group : group + 2]
+    odds = weights[examples.features[start:end]].sum(1)
+    if is_step:
+        of_kind = weights[BLOCKS["next_logit"].start + examples.kinds[start:end]]
+        odds = odds + of_kind * examples.logits[start:end]
+    odds = np.exp(odds - weights[examples.none_features[group]].sum())
+    total = 1 + odds.sum()
+    return float(odds[examples.is_right[start:end]].sum() / total), float(odds.sum() / total)
+
+
+def path_values(draft: Draft, truth: Sequence[int]) -> list[float]:
+    """Returns the values of the nodes that the truth begins with."""
+    node = NO_PARENT
+    values: list[float] = []
+    for index, parent in enumerate(draft.parents):
+        if len(values) == len(truth):
+            break
+        if parent == node and draft.token_ids[index] == truth[len(values)]:
+            node = index
+            values.append(draft.values[index])
+    return values
+
+
+@pytest.mark.parametrize("logits", [some_logits(1), some_logits(2), load_weights().logits])
+@pytest.mark.parametrize("seed", range(4))
+def test_examples_say_what_the_tree_says(logits: list[float], seed: int) -> None:
+    """The value of a node is the product of the shares of what was right up to it."""
+    before, after = renaming(seed)
+    num_nodes = 0
+    for position in range(0, 50, 3):
+        follower = followed(logits, before, after[:position])
+        truth = after[position:]
+        roots, steps = ExampleBuilder(), ExampleBuilder()
+        collect_pass(follower, truth, logits, 0.0, roots, steps)
+        packed = roots.build(), steps.build()
+        draft = follower.propose(500, 0.0)
+        expected = 1.0
+        values = path_values(draft, truth)
+        for depth, value in enumerate(values):
+            examples, group = (packed[0], 0) if depth == 0 else (packed[1], depth - 1)
+            expected *= chances(examples, logits, group, is_step=depth > 0)[0]
+            assert value == pytest.approx(expected, rel=1e-4)
+        num_nodes += len(values)
+        first = sum(
+            value
+            for value, parent in zip(draft.values, draft.parents, strict=True)
+            if parent == NO_PARENT
+        )
+        share = chances(packed[0], logits, 0, is_step=False)[1]
+        assert first <= share * (1 + 1e-5)
+    assert num_nodes > 20
+
+
+def test_no_row_is_right_where_none_of_the_candidates_is() -> None:
+    roots, steps = ExampleBuilder(), ExampleBuilder()
+    follower = followed(some_logits(3), [0, 1, 2], [0])
+    collect_pass(follower, [7, 0], some_logits(3), 0.5, roots, steps)
+    assert roots.build().num_groups == 1
+    assert not roots.build().is_right.any()
+    assert steps.build().num_groups == 0
+
+
+def test_right_candidates_are_followed_to_where_they_err() -> None:
+    roots, steps = ExampleBuilder(), ExampleBuilder()
+    follower = followed(some_logits(3), [0, 1, 2, 3, 4, 5], [0])
+    collect_pass(follower, [1, 2, 3, 7, 5], some_logits(3), 0.0, roots, steps)
+    examples = steps.build()
+    rights = [
+        bool(examples.is_right[start:end].any())
+        for start, end in zip(examples.bounds[:-1], examples.bounds[1:], strict=True)
+    ]
+    assert rights == [True, True, False]
+
+
+def test_rows_stay_within_the_weights() -> None:
+    before, after = renaming(5)
+    round_ = Round(TOKEN_TEXTS, some_logits(5), (0.0, 0.1))
+    for examples in collect(round_, [Edit(array("i", before), array("i", after))]):
+        assert examples.num_groups > 5
+        assert examples.bounds[-1] == len(examples.features) == len(examples.is_right)
+        assert len(examples.logits) == len(examples.kinds) == len(examples.features)
+        assert examples.none_features.shape == (examples.num_groups, NUM_NONE_FEATURES)
+        for features in (examples.features, examples.none_features):
+            assert features.min() >= 0
+            assert features.max() <= NUM_WEIGHTS
+
+
+def test_each_least_value_is_a_request_of_its_own() -> None:
+    before, after = renaming(6)
+    edit = Edit(array("i", before), array("i", after))
+    sizes = [
+        collect(Round(TOKEN_TEXTS, some_logits(6), values), [edit])[0].num_groups
+        for values in ((0.0,), (0.3,), (0.0, 0.3))
+    ]
+    assert sizes[2] == sizes[0] + sizes[1]
+    assert sizes[1] >= sizes[0]
