@@ -124,10 +124,10 @@ def test_replacement_that_goes_on_otherwise_is_a_loss() -> None:
     assert alignment.lost_at == predicted.index("old there")
 
 
-def test_insertions_make_no_rule() -> None:
-    alignment = aligned("the very quick brown")
-    assert not alignment.rules.by_token
-    assert alignment.place == PREDICTED.index(" fox")
+def test_among_places_behind_the_same_tokens_the_longest_agreement_is_taken() -> None:
+    predicted = "XY abcd 1. ABC abcd 2."
+    assert aligned("C abcd", predicted).place == predicted.index(" 2.")
+    assert aligned("Y abcd", predicted).place == predicted.index(" 1.")
 
 
 def test_rate_and_runs_tell_losses_from_none() -> None:

@@ -1,6 +1,5 @@
 from array import array
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,23 +61,3 @@ def test_nearest_are_side_by_side_and_most_of_them_ahead(
     before, ahead = (sum(each < place for each in places), sum(each >= place for each in places))
     if len(places) > most and before >= most // 3 and ahead >= most - most // 3:
         assert sum(each < place for each in found) == most // 3
-
-
-@given(places=place_lists, end=st.integers(0, 62), data=st.data())
-def test_closest_counts_the_way_back_twice(
-    places: list[int], end: int, data: st.DataObject
-) -> None:
-    place = data.draw(st.integers(0, end))
-    found = Places(array(INT32, places), 0, len(places)).closest(place, end)
-    ways = {each: each - place if each >= place else 2 * (place - each) for each in places}
-    inside = [way for each, way in ways.items() if each < end]
-    if inside:
-        assert found < end
-        assert ways[found] == min(inside)
-    else:
-        assert found == -1
-
-
-@pytest.mark.parametrize(("place", "expected"), [(10, 10), (11, 10), (12, 14), (13, 14)])
-def test_closest_of_two(place: int, expected: int) -> None:
-    assert Places(array(INT32, [10, 14]), 0, 2).closest(place, 20) == expected

@@ -41,13 +41,28 @@ def test_other_replacements_of_the_same_are_rules_of_their_own_and_the_last_ones
     assert places == list(range(3, 3 + MOST_RULES_PER_TOKEN))
 
 
+def test_insertion_is_a_rule_for_the_token_behind_it() -> None:
+    text = [10, 11, -1, 10, 20, 21, 11]
+    rules = Rules()
+    rules.learn(text, 1, 1, 4, 6)
+    (rule,) = rules.find(text, 1)
+    assert (rule.replaced, rule.place, rule.length, rule.is_pure) == ([11], 4, 3, True)
+
+
+def test_what_is_left_out_is_a_rule_with_the_token_behind_it() -> None:
+    text = [10, 11, 12, -1, 10, 12]
+    rules = Rules()
+    rules.learn(text, 1, 2, 5, 5)
+    (rule,) = rules.find(text, 1)
+    assert (rule.replaced, rule.place, rule.length, rule.is_pure) == ([11, 12], 5, 1, True)
+
+
 @pytest.mark.parametrize(
     ("start", "end", "place", "place_end"),
     [
-        (0, 0, 6, 8),  # an insertion
-        (0, 2, 6, 6),  # a deletion
         (3, 5, 0, 2),  # the same
         (4, 6, 6, 7),  # across the end of a text
+        (5, 5, 6, 8),  # before the end of a text
     ],
 )
 def test_what_is_no_substitution_is_not_learned(
@@ -55,7 +70,7 @@ def test_what_is_no_substitution_is_not_learned(
 ) -> None:
     rules = Rules()
     rules.learn(TEXT, start, end, place, place_end)
-    assert not any(rules.find(TEXT, index) for index in range(len(TEXT)))
+    assert not rules.by_token
 
 
 @pytest.mark.parametrize(
@@ -77,9 +92,10 @@ def test_long_substitutions_are_not_learned(
 
 def test_sightings_have_a_bucket_for_each_pair_of_counts() -> None:
     buckets = {
-        Rule([1], 2, 1, num_sightings=seen, num_passed=passed).sightings
+        Rule([1], 2, 1, is_pure, num_sightings=seen, num_passed=passed).sightings
+        for is_pure in (False, True)
         for seen in range(1, 5)
         for passed in range(4)
     }
     assert buckets == set(range(NUM_SIGHTINGS))
-    assert Rule([1], 2, 1, 100, 100).sightings == NUM_SIGHTINGS - 1
+    assert Rule([1], 2, 1, True, 100, 100).sightings == NUM_SIGHTINGS - 1
