@@ -7,6 +7,8 @@ example of its own, in which it competes with the others that were right until t
 
 from array import array
 from collections.abc import Sequence
+from heapq import nlargest
+from operator import itemgetter
 from typing import NamedTuple
 
 from optimist_proposer.core.auto.candidates import (
@@ -32,6 +34,7 @@ from optimist_proposer.core.auto.layout import (
     STEP,
 )
 from optimist_proposer.core.auto.rule import Rule
+from optimist_proposer.core.auto.tree import _MOST_PATHS
 from optimist_proposer.core.auto.weights import Weights
 from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.sources import Sources
@@ -97,15 +100,16 @@ def collect_pass(
     sight = follower.look()
     shared, none = kind_features(sight), none_features(sight)
     none_logit = sum(logits[feature] for feature in none)
-    right: list[_Follow] = []
+    found: list[tuple[float, Candidate]] = []
     for each in follower.find_candidates(sight, min_value):
         features = (*each.features, *shared[each.kind])
         is_right = each.token_id == truth[0]
         roots.add_row(features, is_right)
-        if is_right and each.place >= 0:
-            logit = sum(logits[feature] for feature in features) - none_logit
-            right.append(_begin(sight, each, logit))
+        if is_right:
+            found.append((sum(logits[feature] for feature in features) - none_logit, each))
     roots.end_group(none)
+    likeliest = nlargest(_MOST_PATHS, found, key=itemgetter(0))
+    right = [_begin(sight, each, logit) for logit, each in likeliest if each.place >= 0]
     for step in range(1, min(len(truth), _MOST_STEPS_FOLLOWED)):
         rows = [row for follow in right for row in _go_on(sight, follow, truth[step - 1], step)]
         if not rows:
