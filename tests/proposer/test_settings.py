@@ -8,7 +8,7 @@ from optimist_proposer.settings import ProposerSettings
 def test_defaults() -> None:
     settings = load_settings(ProposerSettings, ["--model", "here"])
     assert (settings.host, settings.port, settings.store) == ("127.0.0.1", 50053, "memory")
-    assert (settings.algorithm, settings.window_tokens) == ("auto", 256)
+    assert (settings.algorithm, settings.window_tokens) == ("auto", 128)
     assert (settings.min_value, settings.request_log) == (0.02, False)
     assert (settings.redis_timeout_ms, settings.state_ttl_seconds) == (50, 600)
 

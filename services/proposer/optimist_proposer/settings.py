@@ -20,7 +20,7 @@ class ProposerSettings(ServiceSettings):
     algorithm: Literal["exact", "line", "ngram", "suffix", "auto"] = Field(
         "auto", description="exact, line, ngram, suffix or auto"
     )
-    window_tokens: int = Field(256, ge=2, le=65536, description="most tokens in a window")
+    window_tokens: int = Field(128, ge=2, le=256, description="most tokens in a window")
     min_value: float = Field(
         0.02, ge=0, lt=1, description="least chance of a token that is sent in a window"
     )

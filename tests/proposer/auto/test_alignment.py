@@ -123,6 +123,15 @@ def test_replacement_that_goes_on_otherwise_is_a_loss() -> None:
     assert alignment.lost_at == predicted.index("old there")
 
 
+def test_what_is_inserted_becomes_a_rule_for_the_token_behind_it() -> None:
+    predicted = "say (one, say (two, say (six"
+    alignment = aligned("say #(one, say #(tw", predicted)
+    (rule,) = alignment.rules.find(letters(predicted), predicted.index("(six"))
+    assert rule.replaced == letters("(")
+    assert (rule.length, rule.num_sightings, rule.is_pure) == (2, 2, True)
+    assert alignment.place == predicted.index("o, say (six")
+
+
 def test_among_places_behind_the_same_tokens_the_longest_agreement_is_taken() -> None:
     predicted = "XY abcd 1. ABC abcd 2."
     assert aligned("C abcd", predicted).place == predicted.index(" 2.")

@@ -15,8 +15,8 @@ NO_PARENT = -1
 class Draft:
     """A tree of expected tokens, the likeliest nodes first.
 
-    Parents stand before their children, and values never rise, so any number of nodes from the front
-    is a tree too.
+    Parents stand before their children, and values never rise, so any number of nodes from the
+    front is a tree too.
     """
 
     token_ids: "array[int]" = field(default_factory=lambda: array(INT32))
@@ -24,7 +24,7 @@ class Draft:
     parents: "array[int]" = field(default_factory=lambda: array(INT32))
     """Index of the node that each node comes behind; NO_PARENT for none [num_nodes]."""
     positions: "array[int]" = field(default_factory=lambda: array(INT32))
-    """Position in the predictions that each node was read from; NOT_PREDICTED for none [num_nodes]."""
+    """Position in the predictions of each node; NOT_PREDICTED for none [num_nodes]."""
     values: "array[float]" = field(default_factory=lambda: array(FLOAT32))
     """Chance that a node and all before it are what the output goes on with [num_nodes]."""
 

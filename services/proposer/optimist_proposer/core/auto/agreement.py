@@ -1,8 +1,10 @@
 """How far what stands before a place agrees with what the output ends with."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from optimist_proposer.core.auto.layout import MOST_LENGTH
+
+_LENGTHS = (MOST_LENGTH, 16, 8, 5)
 
 
 def count_equal(text: list[int], place: int, num_output: int) -> int:
@@ -18,15 +20,22 @@ def count_equal(text: list[int], place: int, num_output: int) -> int:
     if text[place - most : place] == text[end - most :]:
         return most
     length = 0
-    while text[place - length - 1] == text[end - length - 1]:
+    while (
+        length + 4 <= most
+        and text[place - length - 4 : place - length] == text[end - length - 4 : end - length]
+    ):
+        length += 4
+    while length < most and text[place - length - 1] == text[end - length - 1]:
         length += 1
     return length
 
 
 def choose_longest(
-    text: list[int], places: Iterable[int], num_output: int, near: int, most: int
+    text: list[int], places: Sequence[int], num_output: int, near: int, most: int
 ) -> list[int]:
     """Returns the places that agree the longest, among equals the nearest; going back counts twice.
+
+    Lengths are told apart roughly, by `_LENGTHS`.
 
     Args:
         text: Sources and output.
@@ -36,8 +45,19 @@ def choose_longest(
         most: How many to return.
     """
 
-    def rank(place: int) -> tuple[int, int]:
-        distance = place - near
-        return -count_equal(text, place, num_output), distance if distance >= 0 else -2 * distance
+    def measure(place: int) -> int:
+        return place - near if place >= near else 2 * (near - place)
 
-    return sorted(places, key=rank)[:most]
+    chosen: list[int] = []
+    rest = places
+    for length in _LENGTHS:
+        if length > num_output:
+            continue
+        tail = text[-length:]
+        agreeing = [place for place in rest if text[place - length : place] == tail]
+        if agreeing:
+            chosen += sorted(agreeing, key=measure)
+            if len(chosen) >= most:
+                return chosen[:most]
+            rest = [place for place in rest if place not in agreeing]
+    return (chosen + sorted(rest, key=measure))[:most]

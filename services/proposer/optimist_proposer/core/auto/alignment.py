@@ -81,14 +81,17 @@ class Alignment:
         elif self.place < self._num_predicted and self._text[self.place] == token_id:
             for rule in self.rules.find(self._text, self.place):
                 rule.num_passed += 1
+            is_back = self.num_lost > 0 and not self.run
             self.place += 1
             self._count()
+            if is_back:
+                self._learn(self.place)
         else:
             self._diverge(token_id)
 
     def count_following(self, token_ids: list[int]) -> int:
-        """Returns how many tokens go on as predicted, if it is certain of its place; else 0."""
-        if self.run < CERTAIN_RUN or self.pending is not None:
+        """Returns how many tokens go on as predicted and have no rule; 0 while one is pending."""
+        if self.pending is not None:
             return 0
         end = min(self.place + len(token_ids), self._num_predicted)
         predicted, by_token = self._text[self.place : end], self.rules.by_token

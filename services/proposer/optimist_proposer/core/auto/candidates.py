@@ -40,37 +40,50 @@ class Candidate(NamedTuple):
     """Its own, besides those of its kind."""
 
 
-class Sight(NamedTuple):
-    """All that is looked at for candidates of the next token."""
+class Sight:
+    """All that is looked at for candidates of the next token.
 
-    text: list[int]
-    """Sources and output."""
-    start: int
-    """Where the output begins."""
-    num_predicted: int
-    classes: bytearray
-    contexts: ContextIndex
-    output: OutputIndex
-    alignment: Alignment
-    template: Template
+    Attributes:
+        text: Sources and output.
+        start: Where the output begins.
+        num_output: Tokens of the output.
+        last_class: Class of its last token.
+        rejected: The token that was expected where the place was lost; -1 if it is not lost.
+    """
 
-    @property
-    def num_output(self) -> int:
-        """Tokens of the output."""
-        return len(self.text) - self.start
+    __slots__ = (
+        "alignment",
+        "classes",
+        "contexts",
+        "last_class",
+        "num_output",
+        "num_predicted",
+        "output",
+        "rejected",
+        "start",
+        "template",
+        "text",
+    )
 
-    @property
-    def last_class(self) -> int:
-        """Class of the last token of the output."""
-        return self.classes[self.text[-1]] if self.num_output else 0
-
-    @property
-    def rejected(self) -> int:
-        """The token that was expected where the place was lost; -1 if it is not lost."""
-        alignment = self.alignment
-        if alignment.num_lost and alignment.lost_at < self.num_predicted:
-            return self.text[alignment.lost_at]
-        return -1
+    def __init__(
+        self,
+        text: list[int],
+        start: int,
+        num_predicted: int,
+        classes: bytearray,
+        contexts: ContextIndex,
+        output: OutputIndex,
+        alignment: Alignment,
+        template: Template,
+    ) -> None:
+        self.text, self.start, self.num_predicted = text, start, num_predicted
+        self.classes, self.contexts, self.output = classes, contexts, output
+        self.alignment, self.template = alignment, template
+        self.num_output = len(text) - start
+        self.last_class = classes[text[-1]] if self.num_output else 0
+        self.rejected = -1
+        if alignment.num_lost and alignment.lost_at < num_predicted:
+            self.rejected = text[alignment.lost_at]
 
     def compare_classes(self, place: int, num_lost: int) -> int:
         """Returns 2 if what stands at a lost place is of the class of what was said, 1 if not."""

@@ -12,7 +12,7 @@ from optimist_proposer.core.auto.candidates import (
     kind_features,
     none_features,
 )
-from optimist_proposer.core.auto.context_index import ContextIndex
+from optimist_proposer.core.auto.context_index import MOST_TOKEN_ID, ContextIndex
 from optimist_proposer.core.auto.guesses import (
     guess_ahead,
     guess_beginning,
@@ -40,6 +40,8 @@ class AutoReference(Reference):
     """Sources with an index of their contexts."""
 
     def __init__(self, sources: Sources, classes: TokenClasses, weights: Weights) -> None:
+        if max(sources.token_ids, default=0) > MOST_TOKEN_ID:
+            raise ValueError(f"sources: a token is larger than {MOST_TOKEN_ID}")
         classes.cover(sources.token_ids)
         self.sources, self.classes, self.weights = sources, classes, weights
         self.index = ContextIndex(sources.token_ids)
@@ -78,20 +80,32 @@ class AutoFollower(Follower):
 
     def observe(self, token_ids: "array[int]") -> None:
         """See `Follower.observe`."""
-        self._reference.classes.cover(token_ids)
-        rest = token_ids.tolist()
-        while rest:
-            count = self._alignment.count_following(rest)
+        text, output, alignment, template = (
+            self._text,
+            self._output,
+            self._alignment,
+            self._template,
+        )
+        # A token that no vocabulary has stands for all of them, so that tables stay small.
+        new, position = [min(token_id, MOST_TOKEN_ID) for token_id in token_ids], 0
+        self._reference.classes.cover(new)
+        while position < len(new):
+            count, first = 0, len(text)
+            if alignment.run >= CERTAIN_RUN:
+                count = alignment.count_following(new[position:])
             if count:
-                self._alignment.follow(count)
-                self._template.leave()
-            self._append(rest[:count])
-            rest = rest[count:]
-            if rest:
-                self._append(rest[:1])
-                self._template.advance(rest[0])
-                self._alignment.advance(rest[0])
-                rest = rest[1:]
+                text.extend(new[position : position + count])
+                output.extend(text, first)
+                alignment.follow(count)
+                template.leave()
+                position += count
+            else:
+                token_id = new[position]
+                text.append(token_id)
+                output.extend(text, first)
+                template.advance(token_id)
+                alignment.advance(token_id)
+                position += 1
 
     def propose(self, max_tokens: int, min_value: float) -> Draft:
         """See `Follower.propose`."""
@@ -122,11 +136,6 @@ class AutoFollower(Follower):
             reference = self._reference
             candidates += guess_frequent(sight, reference.frequent, reference.counts)
         return candidates
-
-    def _append(self, token_ids: list[int]) -> None:
-        first = len(self._text)
-        self._text.extend(token_ids)
-        self._output.extend(self._text, first)
 
     def look(self) -> Sight:
         """Returns what candidates are found in."""

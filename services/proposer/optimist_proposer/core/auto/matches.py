@@ -29,7 +29,7 @@ _MOST_PLACES = (6, 10, 10)
 """Of the sources, by order of the context."""
 _MOST_OWN_PLACES = (4, 8, 8)
 _ENOUGH_OWN_PLACES = 12
-_MOST_AMBIGUOUS = 48
+_MOST_AMBIGUOUS = 32
 """Places behind the same three tokens that are looked at more closely."""
 _MOST_SKIPPED = 6
 _MOST_OWN_SKIPPED = 4
@@ -47,7 +47,8 @@ def find_matches(sight: Sight) -> list[Candidate]:
             make = _make_predicted if place < sight.num_predicted else _make_prompted
             length = count_equal(sight.text, place, sight.num_output)
             candidates.append(make(sight, place, length))
-    for rank, place in enumerate(_find_own_places(sight, keys)):
+    own = _find_own_places(sight, keys) if sight.alignment.run < CERTAIN_RUN else ()
+    for rank, place in enumerate(own):
         length = count_equal(sight.text, place, sight.num_output)
         candidates.append(_make_own(sight, place, length, rank))
     return _apply_rules(sight, candidates)
@@ -128,9 +129,9 @@ def _find_latest(sight: Sight, order: int, key: int) -> Sequence[int]:
     places = sight.output.find(order, key)
     most = _MOST_OWN_PLACES[order - 1] + 1
     if order < MOST_ORDER or len(places) <= most:
-        return places[::-1]
+        return places[: -most - 1 : -1]
     end = len(sight.text)
-    ambiguous = (place for place in places[-_MOST_AMBIGUOUS:] if place < end)
+    ambiguous = [place for place in places[-_MOST_AMBIGUOUS:] if place < end]
     return choose_longest(sight.text, ambiguous, sight.num_output, end, most)
 
 

@@ -3,6 +3,7 @@
 from optimist_proposer.core.auto.context_index import TOKEN_BITS
 
 _OFFSET = 2
+_NOWHERE: list[int] = []
 
 
 class OutputIndex:
@@ -11,7 +12,8 @@ class OutputIndex:
     def __init__(self, start: int) -> None:
         """Indexes what is appended to a text from place `start` on."""
         self._start = start
-        self._orders: tuple[dict[int, list[int]], ...] = ({}, {}, {})
+        # Most contexts are met once: a list for each would be most of the memory.
+        self._orders: tuple[dict[int, int | list[int]], ...] = ({}, {}, {})
 
     def extend(self, text: list[int], first: int) -> None:
         """Takes the tokens of the text from place `first` on, which were just appended."""
@@ -21,31 +23,30 @@ class OutputIndex:
         before = text[first - 2] + _OFFSET if first - 1 > start else 0
         for place, token_id in enumerate(text[first:], first + 1):
             key = token_id + _OFFSET
-            places = ones.get(key)
-            if places is None:
-                ones[key] = [place]
-            else:
-                places.append(place)
+            _add(ones, key, place)
             two = (key << TOKEN_BITS) | last
             if last:
-                places = twos.get(two)
-                if places is None:
-                    twos[two] = [place]
-                else:
-                    places.append(place)
+                _add(twos, two, place)
                 if before:
                     three = (two << TOKEN_BITS) | before
-                    places = threes.get(three)
-                    if places is None:
-                        threes[three] = [place]
-                    else:
-                        places.append(place)
+                    _add(threes, three, place)
             before, last = last, key
 
     def find(self, order: int, key: int) -> list[int]:
         """Returns the places behind a context; the last one may be the end of the text."""
-        return self._orders[order - 1].get(key, [])
+        places = self._orders[order - 1].get(key, _NOWHERE)
+        return [places] if isinstance(places, int) else places
 
     def count(self, token_id: int) -> int:
         """Returns how often the output has a token."""
-        return len(self._orders[0].get(token_id + _OFFSET, ()))
+        places = self._orders[0].get(token_id + _OFFSET, _NOWHERE)
+        return 1 if isinstance(places, int) else len(places)
+
+
+def _add(order: dict[int, int | list[int]], key: int, place: int) -> None:
+    places = order.setdefault(key, place)
+    if places is not place:
+        if isinstance(places, int):
+            order[key] = [places, place]
+        else:
+            places.append(place)

@@ -7,8 +7,9 @@ nodes with the highest chances (as in OPT-Tree, arXiv 2406.17276), so nodes are 
 
 from array import array
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nlargest
 from math import exp
+from operator import itemgetter
 
 from optimist_proposer.core.auto.candidates import NO_STOP, Candidate, Sight
 from optimist_proposer.core.auto.layout import (
@@ -25,6 +26,8 @@ from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.sources import NOT_PREDICTED, SEPARATOR
 
 _MOST_EXPONENT = 30.0
+_MOST_PATHS = 5
+"""Candidates of one first token that are followed further."""
 
 Path = tuple[float, Continuation, int, int, int, int]
 """A candidate that agrees with the nodes up to here: the factor of all that comes behind it; the
@@ -118,6 +121,8 @@ class TreeGrower:
     def _sprout(self, token_id: int, weight: float, seeds: list[tuple[Candidate, float]]) -> Branch:
         """Makes paths of what a first node was found as."""
         branch = Branch(token_id, weight, NOT_PREDICTED, [])
+        if len(seeds) > _MOST_PATHS:
+            seeds = nlargest(_MOST_PATHS, seeds, key=itemgetter(1))
         for candidate, logit in seeds:
             _, kind, length, place, stop, resume, _ = candidate
             if place == NOWHERE:
