@@ -19,7 +19,7 @@ from optimist_proposer.core.auto.layout import (
 from optimist_proposer.core.auto.output_index import OutputIndex
 from optimist_proposer.core.auto.template import Template
 
-_START = {name: block.start for name, block in BLOCKS.items()}
+START = {name: block.start for name, block in BLOCKS.items()}
 NO_STOP = -1
 
 
@@ -101,14 +101,14 @@ def lost_bucket(num_lost: int) -> int:
 
 def class_row(kind: int, last_class: int) -> int:
     """Returns where the weights of the next token's class begin."""
-    return _START["class"] + (kind * NUM_CLASSES + last_class) * NUM_CLASSES
+    return START["class"] + (kind * NUM_CLASSES + last_class) * NUM_CLASSES
 
 
 def kind_features(sight: Sight) -> list[tuple[int, ...]]:
     """Returns the features that all candidates of a kind have, for each kind [NUM_KINDS]."""
     alignment = sight.alignment
-    followed = _START["followed"] + FOLLOWED[min(alignment.run, MOST_LENGTH)]
-    rate, runs = _START["rate"] + alignment.rate, _START["runs"] + alignment.runs
+    followed = START["followed"] + FOLLOWED[min(alignment.run, MOST_LENGTH)]
+    rate, runs = START["rate"] + alignment.rate, START["runs"] + alignment.runs
     return [
         (rate + kind * NUM_RUNS, runs + kind * NUM_RUNS, followed + kind * NUM_FOLLOWED)
         for kind in range(NUM_KINDS)
@@ -119,8 +119,8 @@ def none_features(sight: Sight) -> tuple[int, ...]:
     """Returns the features of none of the candidates being right."""
     alignment = sight.alignment
     return (
-        _START["none"],
-        _START["none_length"] + LENGTH[min(alignment.run, MOST_LENGTH)],
-        _START["none_class"] + sight.last_class,
-        _START["none_lost"] + lost_bucket(alignment.num_lost),
+        START["none"],
+        START["none_length"] + LENGTH[min(alignment.run, MOST_LENGTH)],
+        START["none_class"] + sight.last_class,
+        START["none_lost"] + lost_bucket(alignment.num_lost),
     )

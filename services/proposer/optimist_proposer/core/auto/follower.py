@@ -19,7 +19,7 @@ from optimist_proposer.core.auto.guesses import (
     guess_frequent,
     guess_template,
 )
-from optimist_proposer.core.auto.matches import find_matches, find_skipped
+from optimist_proposer.core.auto.matches import LONG_LENGTH, find_matches, find_skipped
 from optimist_proposer.core.auto.output_index import OutputIndex
 from optimist_proposer.core.auto.template import Template
 from optimist_proposer.core.auto.token_class import TokenClasses
@@ -127,7 +127,8 @@ class AutoFollower(Follower):
             return guess_beginning(sight, self._reference.starts)
         candidates = find_matches(sight)
         run = sight.alignment.run
-        if run < CERTAIN_RUN:
+        longest = max([each[2] for each in candidates], default=0)
+        if run < CERTAIN_RUN and longest < LONG_LENGTH:
             taken = {each.place for each in candidates if each.place < self._start}
             candidates += find_skipped(sight, taken)
             candidates += guess_template(sight)

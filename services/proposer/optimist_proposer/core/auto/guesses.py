@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from optimist_proposer.core.auto.candidates import (
-    _START,
     NO_STOP,
+    START,
     Candidate,
     Sight,
     class_row,
@@ -33,7 +33,7 @@ _MOST_RECENT = 24
 def guess_beginning(sight: Sight, starts: list[int]) -> list[Candidate]:
     """Returns the first token of each prediction."""
     row = class_row(EXPECTED, sight.last_class)
-    features = _START["ahead"] + AHEAD[0], _START["same_class"]
+    features = START["ahead"] + AHEAD[0], START["same_class"]
     return [
         Candidate(
             token_id,
@@ -61,8 +61,8 @@ def guess_ahead(sight: Sight, taken: set[int]) -> Iterator[Candidate]:
         return
     start, lost = alignment.lost_at, lost_bucket(alignment.num_lost)
     same = sight.compare_classes(start, alignment.num_lost)
-    row, aheads = class_row(EXPECTED, sight.last_class), _START["ahead"] + lost * NUM_AHEAD
-    nears, classes = _START["same_class"] + lost * 3 + same, sight.classes
+    row, aheads = class_row(EXPECTED, sight.last_class), START["ahead"] + lost * NUM_AHEAD
+    nears, classes = START["same_class"] + lost * 3 + same, sight.classes
     seen = set()
     for ahead, token_id in enumerate(text[start : min(start + MOST_AHEAD, sight.num_predicted)]):
         if token_id < 0:
@@ -95,8 +95,8 @@ def guess_template(sight: Sight) -> Iterator[Candidate]:
             continue
         seen.add(token_id)
         features = (
-            _START["template_ahead"] + lost * NUM_AHEAD + AHEAD[ahead],
-            _START["template_same_class"] + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
+            START["template_ahead"] + lost * NUM_AHEAD + AHEAD[ahead],
+            START["template_same_class"] + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
             row + sight.classes[token_id],
         )
         yield Candidate(token_id, TEMPLATE, 0, place, NO_STOP, NO_STOP, features)
@@ -117,12 +117,12 @@ def guess_frequent(
     seen: dict[int, int] = {}
     for place in range(end - 1, max(sight.start, end - _MOST_RECENT) - 1, -1):
         seen.setdefault(text[place], place)
-    ages, classes, count_own = _START["age"], sight.classes, sight.output.count
+    ages, classes, count_own = START["age"], sight.classes, sight.output.count
     for token_id in dict.fromkeys([*seen, *frequent]):
         place = seen.get(token_id, NOWHERE)
         count = min((counts.get(token_id, 0) + count_own(token_id)).bit_length(), NUM_COUNTS - 1)
         age = min((end - place).bit_length(), NUM_COUNTS - 1) if place >= 0 else 0
-        features = (_START["count"] + count, ages + age, row + classes[token_id])
+        features = (START["count"] + count, ages + age, row + classes[token_id])
         yield Candidate(token_id, FREQUENT, 0, place, NO_STOP, NO_STOP, features)
 
 
@@ -139,7 +139,7 @@ def _guess_lines(sight: Sight, taken: set[int]) -> Iterator[Candidate]:
         token_id = sight.text[place]
         if place not in taken:
             features = (
-                _START["next_line"] + number * NUM_LOST + lost,
+                START["next_line"] + number * NUM_LOST + lost,
                 row + sight.classes[token_id],
             )
             yield Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features)

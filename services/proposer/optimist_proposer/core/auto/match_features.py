@@ -1,0 +1,147 @@
+"""Candidates made of places, with the features of what agrees there."""
+
+from collections.abc import Iterable
+
+from optimist_proposer.core.auto.agreement import count_equal
+from optimist_proposer.core.auto.candidates import NO_STOP, Candidate, Sight, class_row
+from optimist_proposer.core.auto.layout import (
+    BLOCKS,
+    FROM_PROMPT,
+    LENGTH,
+    LENGTH_CLASS,
+    NO_DISTANCE,
+    NUM_DISTANCES,
+    NUM_LENGTHS,
+    NUM_RECENCIES,
+    OWN,
+    OWN_SKIP,
+    PREDICTED,
+    PREDICTED_SKIP,
+    RECENCY,
+    distance_bucket,
+)
+from optimist_proposer.core.auto.rule import Rule
+from optimist_proposer.core.auto.template import NOWHERE
+
+_MOST_SKIP_LENGTH = 8
+
+_LENGTH = BLOCKS["length"].start
+_DISTANCE = BLOCKS["distance"].start
+_SKIP_DISTANCE = BLOCKS["skip_distance"].start
+_RECENCY = BLOCKS["recency"].start
+_SKIP_RECENCY = BLOCKS["skip_recency"].start
+_TEMPLATE_DISTANCE = BLOCKS["template_distance"].start
+_CURSOR = BLOCKS["cursor"].start
+_RULE = BLOCKS["rule"].start
+_REJECTED = BLOCKS["rejected"].start
+
+
+def make_predicted(sight: Sight, places: Iterable[int]) -> list[Candidate]:
+    """Returns candidates at places of predictions, behind equal tokens."""
+    text, num_output, classes = sight.text, sight.num_output, sight.classes
+    alignment, rejected = sight.alignment, sight.rejected
+    cursor = alignment.place if alignment.is_found else NOWHERE
+    lost_at, row = alignment.lost_at, class_row(PREDICTED, sight.last_class)
+    candidates = []
+    for place in places:
+        token_id, length = text[place], count_equal(text, place, num_output)
+        distance = distance_bucket(place - lost_at)
+        features: tuple[int, ...] = (
+            _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length],
+            _DISTANCE + LENGTH_CLASS[length] * NUM_DISTANCES + distance,
+            row + classes[token_id],
+        )
+        if token_id == rejected:
+            features += (_rejected_feature(sight, PREDICTED),)
+        if place == cursor:
+            features += (_CURSOR + LENGTH[length],)
+        candidates.append(Candidate(token_id, PREDICTED, length, place, NO_STOP, NO_STOP, features))
+    return candidates
+
+
+def make_own(sight: Sight, places: Iterable[int], *, is_prompt: bool = False) -> list[Candidate]:
+    """Returns candidates at places of the output, best first, or of the prompt."""
+    text, num_output, classes = sight.text, sight.num_output, sight.classes
+    rejected, row = sight.rejected, class_row(OWN, sight.last_class)
+    candidates = []
+    for rank, place in enumerate(places):
+        token_id, length = text[place], count_equal(text, place, num_output)
+        length_class = LENGTH_CLASS[length]
+        recency = FROM_PROMPT if is_prompt else RECENCY[rank]
+        distance = _template_distance(sight, place)
+        features: tuple[int, ...] = (
+            _LENGTH + OWN * NUM_LENGTHS + LENGTH[length],
+            _RECENCY + length_class * NUM_RECENCIES + recency,
+            _TEMPLATE_DISTANCE + length_class * NUM_DISTANCES + distance,
+            row + classes[token_id],
+        )
+        if token_id == rejected:
+            features += (_rejected_feature(sight, OWN),)
+        candidates.append(Candidate(token_id, OWN, length, place, NO_STOP, NO_STOP, features))
+    return candidates
+
+
+def make_skipped(sight: Sight, place: int) -> Candidate:
+    """Returns a candidate at a place of the sources, behind tokens equal but for the last."""
+    if place >= sight.num_predicted:
+        return make_own_skipped(sight, place, -1)
+    token_id, length = sight.text[place], _count_equal_before(sight, place)
+    features = (
+        _LENGTH + PREDICTED_SKIP * NUM_LENGTHS + length,
+        _SKIP_DISTANCE + distance_bucket(place - sight.alignment.lost_at),
+        *_token_features(sight, PREDICTED_SKIP, token_id),
+    )
+    return Candidate(token_id, PREDICTED_SKIP, length, place, NO_STOP, NO_STOP, features)
+
+
+def make_own_skipped(sight: Sight, place: int, rank: int) -> Candidate:
+    """Returns such a candidate of the output, by how many later ones there are; -1: the prompt."""
+    token_id, length = sight.text[place], _count_equal_before(sight, place)
+    features = (
+        _LENGTH + OWN_SKIP * NUM_LENGTHS + length,
+        _SKIP_RECENCY + (RECENCY[rank] if rank >= 0 else FROM_PROMPT),
+        _TEMPLATE_DISTANCE + _template_distance(sight, place),
+        *_token_features(sight, OWN_SKIP, token_id),
+    )
+    return Candidate(token_id, OWN_SKIP, length, place, NO_STOP, NO_STOP, features)
+
+
+def make_ruled(sight: Sight, rule: Rule, place: int, resume: int, length: int) -> Candidate:
+    """Returns what a rule says at a place of its replacement."""
+    token_id = sight.text[place]
+    features = (
+        _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length],
+        _CURSOR + LENGTH[length],
+        _RULE + rule.sightings,
+        class_row(PREDICTED, sight.last_class) + sight.classes[token_id],
+    )
+    stop = rule.place + rule.length
+    return Candidate(token_id, PREDICTED, length, place, stop, resume, features)
+
+
+def _token_features(sight: Sight, kind: int, token_id: int) -> tuple[int, ...]:
+    class_feature = class_row(kind, sight.last_class) + sight.classes[token_id]
+    if token_id != sight.rejected:
+        return (class_feature,)
+    return class_feature, _rejected_feature(sight, kind)
+
+
+def _rejected_feature(sight: Sight, kind: int) -> int:
+    return _REJECTED + kind * 2 + (sight.alignment.num_lost > 1)
+
+
+def _template_distance(sight: Sight, place: int) -> int:
+    lost_at = sight.template.lost_at
+    if lost_at < 0 or place < sight.start:
+        return NO_DISTANCE
+    return distance_bucket(place - lost_at)
+
+
+def _count_equal_before(sight: Sight, place: int) -> int:
+    """Returns how many tokens before the last are equal."""
+    text, end = sight.text, len(sight.text)
+    most = min(_MOST_SKIP_LENGTH, place - 1, sight.num_output - 1)
+    length = 0
+    while length < most and text[place - length - 2] == text[end - length - 2]:
+        length += 1
+    return length
