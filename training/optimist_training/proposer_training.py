@@ -1,17 +1,19 @@
 """`optimist train proposer`: fits the weights of the proposer's default algorithm to edits.
 
 Rounds of simulating requests with the weights so far, at costs from nothing up, and of fitting new
-weights to what was met there.
+weights to what was met there; in the end a correction that is chosen by what it brings.
 """
 
 import argparse
 import os
 import random
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from optimist_bench.predictions.pair import Pair, load_pairs, load_tokenizer, lo
 from optimist_common.errors import SetupError
 from optimist_proposer.core.auto.layout import NUM_WEIGHTS
 from optimist_proposer.core.auto.weights import to_json
+from optimist_training.proposer_calibration import calibrate
 from optimist_training.proposer_examples import Examples, join
 from optimist_training.proposer_fit import fit
 from optimist_training.proposer_passes import Edit, Round, collect
@@ -27,7 +30,11 @@ MIN_VALUES = (0.0, 0.09, 0.2)
 """Least values of nodes, as costs of 0, 1 and 3 % of a pass make them."""
 MOST_TOKENS = 32768
 """Of each text; longer edits are left out."""
+MOST_CALIBRATION_PAIRS = 120
 _EDITS_PER_TASK = 4
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +66,8 @@ def train_proposer(options: argparse.Namespace) -> None:
     tokenizer = load_tokenizer(str(options.tokenizer))
     token_texts = load_vocabulary(tokenizer).token_texts
     pairs = [pair for path in options.pairs for pair in load_pairs(str(path), tokenizer, 0)]
-    edits = _choose(pairs, options.max_pairs, options.seed)
+    pairs = _choose(pairs, options.max_pairs, options.seed)
+    edits = [Edit(pair.predicted, pair.truth) for pair in pairs]
     weights = np.zeros(NUM_WEIGHTS + 1)
     for number in range(options.rounds):
         # Without weights the values of nodes say nothing.
@@ -71,15 +79,22 @@ def train_proposer(options: argparse.Namespace) -> None:
         step_loss = fit(weights, steps, is_step=True, seed=seed)
         print(f"round {number + 1}: first tokens {root_loss:.4f}, further ones {step_loss:.4f}")
         _write(options.out, to_json(weights[:NUM_WEIGHTS].tolist()))
+    some = random.Random(options.seed).sample(pairs, min(len(pairs), MOST_CALIBRATION_PAIRS))
+    run = partial(_map, processes=options.processes)
+    corrected = calibrate(token_texts, some, weights[:NUM_WEIGHTS].tolist(), run)
+    _write(options.out, to_json(corrected))
 
 
-def _choose(pairs: Sequence[Pair], most: int, seed: int) -> list[Edit]:
-    edits = [Edit(pair.predicted, pair.truth) for pair in pairs]
-    short = [edit for edit in edits if edit.after and max(map(len, edit)) <= MOST_TOKENS]
+def _choose(pairs: Sequence[Pair], most: int, seed: int) -> list[Pair]:
+    short = [
+        pair
+        for pair in pairs
+        if pair.truth and max(len(pair.predicted), len(pair.truth)) <= MOST_TOKENS
+    ]
     if not short:
         raise SetupError(f"--pairs: no edit has a text of 1 to {MOST_TOKENS} tokens")
-    if len(short) < len(edits):
-        print(f"{len(edits) - len(short)} edits are left out: empty, or over {MOST_TOKENS} tokens")
+    if len(short) < len(pairs):
+        print(f"{len(pairs) - len(short)} edits are left out: empty, or over {MOST_TOKENS} tokens")
     return short if len(short) <= most else random.Random(seed).sample(short, most)
 
 
@@ -88,22 +103,20 @@ def _collect(round_: Round, edits: Sequence[Edit], processes: int) -> tuple[Exam
     parts = [
         edits[first : first + _EDITS_PER_TASK] for first in range(0, len(edits), _EDITS_PER_TASK)
     ]
-    found = list(_map(round_, parts, min(processes, len(parts))))
+    found = list(_map(partial(collect, round_), parts, processes))
     return join([roots for roots, _ in found]), join([steps for _, steps in found])
 
 
-def _map(
-    round_: Round, parts: Sequence[Sequence[Edit]], processes: int
-) -> Iterator[tuple[Examples, Examples]]:
+def _map(function: Callable[[T], U], arguments: Sequence[T], processes: int) -> Iterator[U]:
     # Ctrl-C is for this process, which then ends the others.
     with ProcessPoolExecutor(
-        processes,
+        min(processes, len(arguments)),
         get_context("spawn"),
         initializer=signal.signal,
         initargs=(signal.SIGINT, signal.SIG_IGN),
     ) as pool:
         try:
-            yield from pool.map(collect, [round_] * len(parts), parts)
+            yield from pool.map(function, arguments)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
