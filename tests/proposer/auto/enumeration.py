@@ -20,7 +20,7 @@ from optimist_proposer.core.auto.layout import (
     STEP,
 )
 
-_MOST_PATHS = 5
+_MOST_PATHS = 3
 """Candidates of one first token that are followed further: the likeliest."""
 _START = {name: block.start for name, block in BLOCKS.items()}
 

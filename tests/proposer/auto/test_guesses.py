@@ -28,7 +28,7 @@ def test_beginning_is_the_first_token_of_each_prediction() -> None:
 
 def test_nothing_is_ahead_unless_the_place_is_lost() -> None:
     assert ahead(look(LETTERS, "abcd")) == ""
-    assert ahead(look(LETTERS, "abcd!")) == LETTERS[4:]
+    assert ahead(look(LETTERS, "abcd!")) == LETTERS[4 : 4 + MOST_AHEAD]
 
 
 def test_ahead_ends_with_the_prediction_and_after_some_tokens() -> None:

@@ -33,7 +33,7 @@ _NUM_FREQUENT = 24
 _FREQUENT_VALUE = 0.02
 """Where nodes have to be worth more, frequent tokens are not looked at."""
 _FREQUENT_RUN = 6
-_BYTES_PER_TOKEN = 60
+_BYTES_PER_TOKEN = 84
 
 
 class AutoReference(Reference):

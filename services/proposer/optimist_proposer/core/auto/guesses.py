@@ -24,7 +24,7 @@ from optimist_proposer.core.auto.layout import (
 from optimist_proposer.core.auto.template import NOWHERE
 from optimist_proposer.core.auto.token_class import NEWLINE
 
-_MOST_TEMPLATE_AHEAD = 16
+_MOST_TEMPLATE_AHEAD = 10
 _MOST_LINES = 3
 _MOST_LINE_TOKENS = 200
 _MOST_RECENT = 24

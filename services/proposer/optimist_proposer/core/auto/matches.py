@@ -17,15 +17,15 @@ from optimist_proposer.core.auto.match_features import (
 
 _RULE_PASSED = BLOCKS["rule_passed"].start
 
-_MOST_PLACES = (6, 10, 10)
+_MOST_PLACES = (4, 6, 7)
 """Of the sources, by order of the context."""
-_MOST_OWN_PLACES = (4, 8, 8)
-_ENOUGH_OWN_PLACES = 12
-_MOST_AMBIGUOUS = 32
+_MOST_OWN_PLACES = (3, 4, 6)
+_ENOUGH_OWN_PLACES = 8
+_MOST_AMBIGUOUS = 20
 """Places behind the same three tokens that are looked at more closely."""
 LONG_LENGTH = 8
-_MOST_SKIPPED = 6
-_MOST_OWN_SKIPPED = 4
+_MOST_SKIPPED = 4
+_MOST_OWN_SKIPPED = 3
 
 
 def find_matches(sight: Sight) -> list[Candidate]:

@@ -26,7 +26,7 @@ from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.sources import NOT_PREDICTED, SEPARATOR
 
 _MOST_EXPONENT = 30.0
-_MOST_PATHS = 5
+_MOST_PATHS = 3
 """Candidates of one first token that are followed further."""
 
 Path = tuple[float, Continuation, int, int, int, int]
