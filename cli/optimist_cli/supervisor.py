@@ -24,7 +24,8 @@ class Supervisor:
     ) -> None:
         self._specs = specs
         self._write_line = write_line
-        self._processes: dict[str, ServiceProcess] = {}
+        self._processes: dict[int, ServiceProcess] = {}
+        """By index of the spec: several services may have the same name."""
 
     async def start(self) -> None:
         """Starts every service and returns when all are healthy.
@@ -32,10 +33,10 @@ class Supervisor:
         Raises:
             SetupError: A service ended or did not become healthy in time.
         """
-        for spec in self._specs:
-            await self._start_one(spec)
-        for spec in self._specs:
-            await self._until_healthy(spec.name)
+        for index in range(len(self._specs)):
+            await self._start_one(index)
+        for index in range(len(self._specs)):
+            await self._until_healthy(index)
 
     async def watch(self) -> None:
         """Restarts services that die; returns never.
@@ -43,7 +44,9 @@ class Supervisor:
         Raises:
             SetupError: A service died too often.
         """
-        watchers = [asyncio.create_task(self._watch_one(spec)) for spec in self._specs]
+        watchers = [
+            asyncio.create_task(self._watch_one(index)) for index in range(len(self._specs))
+        ]
         try:
             await asyncio.gather(*watchers)
         finally:
@@ -53,17 +56,17 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Ends the services, the last started first."""
-        for spec in reversed(self._specs):
-            if spec.name in self._processes:
-                await self._processes[spec.name].stop(GRACE_SECONDS)
+        for index in reversed(range(len(self._specs))):
+            if index in self._processes:
+                await self._processes[index].stop(GRACE_SECONDS)
 
-    async def _start_one(self, spec: ServiceSpec) -> None:
-        process = ServiceProcess(spec, self._write_line)
+    async def _start_one(self, index: int) -> None:
+        process = ServiceProcess(self._specs[index], self._write_line)
         await process.start()
-        self._processes[spec.name] = process
+        self._processes[index] = process
 
-    async def _until_healthy(self, name: str) -> None:
-        process = self._processes[name]
+    async def _until_healthy(self, index: int) -> None:
+        process, name = self._processes[index], self._specs[index].name
         ended = asyncio.create_task(process.exit_code())
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         try:
@@ -81,10 +84,11 @@ class Supervisor:
         reason = process.last_lines[-1] if process.last_lines else "it printed nothing"
         raise SetupError(f"{name} could not start: {reason}")
 
-    async def _watch_one(self, spec: ServiceSpec) -> None:
+    async def _watch_one(self, index: int) -> None:
+        spec = self._specs[index]
         deaths: list[float] = []
         while True:
-            code = await self._processes[spec.name].exit_code()
+            code = await self._processes[index].exit_code()
             now = time.monotonic()
             deaths = [at for at in deaths if now - at < RESTART_WINDOW_SECONDS] + [now]
             if len(deaths) > MAX_RESTARTS:
@@ -93,4 +97,4 @@ class Supervisor:
                 )
             self._write_line(spec.name, f"ended with exit code {code}; starting it again")
             await asyncio.sleep(RESTART_PAUSE_SECONDS)
-            await self._start_one(spec)
+            await self._start_one(index)

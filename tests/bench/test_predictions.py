@@ -200,7 +200,7 @@ def test_wrong_pairs_are_explained(
         (("--pairs", "none.jsonl"), "--pairs: cannot read none.jsonl"),
         (("--tokenizer", "none.json", "--pairs", "none.jsonl"), "--tokenizer: no file none.json"),
         (("--tokenizer", __file__, "--pairs", "none.jsonl"), "is no tokenizer file"),
-        (("--method", "magic"), "--method: there is no 'magic'; there are: exact"),
+        (("--method", "magic"), "--method: there is no 'magic'; there are: auto, exact"),
         (("--window", "0"), "--window: must be numbers from 1"),
         (("--window", "8,16", "--cases"), "--window: one only"),
         (("--marginal-cost", "-1"), "--marginal-cost"),

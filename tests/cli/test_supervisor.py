@@ -102,3 +102,19 @@ async def test_a_service_that_cannot_start_says_why(
     with pytest.raises(SetupError, match="first could not start: last words"):
         await supervisor.start()
     await supervisor.stop()
+
+
+async def test_it_ends_all_services_of_the_same_name(
+    fake_service: Callable[..., ServiceSpec], tmp_path: Path
+) -> None:
+    lines = Lines()
+    one = fake_service("first")
+    file = tmp_path / "other.starts"
+    other = ServiceSpec("first", [str(file), "600", "0"], file.exists)
+    supervisor = Supervisor([one, other], lines.write)
+    await supervisor.start()
+    processes = list(supervisor._processes.values())
+    await supervisor.stop()
+    assert len(processes) == 2
+    # A process that was not ended would be waited for in vain.
+    assert [await asyncio.wait_for(each.exit_code(), 5) for each in processes] == [-15, -15]

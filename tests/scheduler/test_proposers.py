@@ -246,8 +246,9 @@ async def test_a_wait_is_not_worth_more_than_it_saves(worker_port: int) -> None:
         serve_scheduler(worker_port, [port], **options) as (engine, stub),
     ):
         client = await ask(stub, add(1, PROMPT, predicted=truth(PROMPT)))
-        # Passes take some microseconds. Before the first there was nothing else to do.
-        assert engine._proposers.waits.num_waits == 1
+        # Passes take some microseconds. Before the first there is nothing else to do, unless the
+        # proposer's answer is there by then.
+        assert engine._proposers.waits.num_waits <= 1
     assert client.tokens[1] == truth(PROMPT)
 
 
