@@ -34,7 +34,7 @@ from optimist_proposer.core.auto.layout import (
     STEP,
 )
 from optimist_proposer.core.auto.rule import Rule
-from optimist_proposer.core.auto.tree import _MOST_PATHS
+from optimist_proposer.core.auto.tree import MOST_PATHS
 from optimist_proposer.core.auto.weights import Weights
 from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.sources import Sources
@@ -108,7 +108,7 @@ def collect_pass(
         if is_right:
             found.append((sum(logits[feature] for feature in features) - none_logit, each))
     roots.end_group(none)
-    likeliest = nlargest(_MOST_PATHS, found, key=itemgetter(0))
+    likeliest = nlargest(MOST_PATHS, found, key=itemgetter(0))
     right = [_begin(sight, each, logit) for logit, each in likeliest if each.place >= 0]
     for step in range(1, min(len(truth), _MOST_STEPS_FOLLOWED)):
         rows = [row for follow in right for row in _go_on(sight, follow, truth[step - 1], step)]

@@ -20,7 +20,7 @@ from optimist_proposer.core.auto.layout import (
     STEP,
 )
 
-_MOST_PATHS = 3
+MOST_PATHS = 3
 """Candidates of one first token that are followed further: the likeliest."""
 _START = {name: block.start for name, block in BLOCKS.items()}
 
@@ -61,7 +61,7 @@ class Enumeration:
             weight, known = found.get(each.token_id, (0.0, []))
             found[each.token_id] = weight + exp(logit), known + traces
         for token_id, (weight, traces) in found.items():
-            likeliest = sorted(traces, key=lambda trace: -trace.logit)[:_MOST_PATHS]
+            likeliest = sorted(traces, key=lambda trace: -trace.logit)[:MOST_PATHS]
             found[token_id] = weight, likeliest
         self._share((), 1.0, found)
 

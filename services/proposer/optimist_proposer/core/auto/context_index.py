@@ -13,14 +13,14 @@ MOST_ORDER = 3
 TOKEN_BITS = 21
 MOST_TOKEN_ID = (1 << TOKEN_BITS) - 3
 """Three tokens make a key of 63 bits; 0 stands for what is before the beginning."""
-_OFFSET = 2
+TOKEN_OFFSET = 2
 
 
 def context_key(tokens: list[int], order: int) -> int:
     """Returns the key of the last `order` tokens, the last one in the highest bits."""
     key = 0
     for distance in range(1, order + 1):
-        key = (key << TOKEN_BITS) | (tokens[-distance] + _OFFSET)
+        key = (key << TOKEN_BITS) | (tokens[-distance] + TOKEN_OFFSET)
     return key
 
 
@@ -45,7 +45,7 @@ class ContextIndex:
 
     def __init__(self, token_ids: "array[int]") -> None:
         """Takes tokens up to MOST_TOKEN_ID, and separators (-1)."""
-        last = np.frombuffer(token_ids, np.intc).astype(np.int64) + _OFFSET
+        last = np.frombuffer(token_ids, np.intc).astype(np.int64) + TOKEN_OFFSET
         before = np.concatenate([np.zeros(2, np.int64), last])
         columns = [before[: len(last)], before[1 : 1 + len(last)], last]
         keys = last

@@ -1,8 +1,7 @@
 """Where the output itself says what was said last."""
 
-from optimist_proposer.core.auto.context_index import TOKEN_BITS
+from optimist_proposer.core.auto.context_index import TOKEN_BITS, TOKEN_OFFSET
 
-_OFFSET = 2
 _NOWHERE: list[int] = []
 
 
@@ -19,10 +18,10 @@ class OutputIndex:
         """Takes the tokens of the text from place `first` on, which were just appended."""
         ones, twos, threes = self._orders
         start = self._start
-        last = text[first - 1] + _OFFSET if first > start else 0
-        before = text[first - 2] + _OFFSET if first - 1 > start else 0
+        last = text[first - 1] + TOKEN_OFFSET if first > start else 0
+        before = text[first - 2] + TOKEN_OFFSET if first - 1 > start else 0
         for place, token_id in enumerate(text[first:], first + 1):
-            key = token_id + _OFFSET
+            key = token_id + TOKEN_OFFSET
             _add(ones, key, place)
             two = (key << TOKEN_BITS) | last
             if last:
@@ -39,7 +38,7 @@ class OutputIndex:
 
     def count(self, token_id: int) -> int:
         """Returns how often the output has a token."""
-        places = self._orders[0].get(token_id + _OFFSET, _NOWHERE)
+        places = self._orders[0].get(token_id + TOKEN_OFFSET, _NOWHERE)
         return 1 if isinstance(places, int) else len(places)
 
 

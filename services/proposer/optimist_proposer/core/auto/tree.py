@@ -26,7 +26,7 @@ from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.sources import NOT_PREDICTED, SEPARATOR
 
 _MOST_EXPONENT = 30.0
-_MOST_PATHS = 3
+MOST_PATHS = 3
 """Candidates of one first token that are followed further."""
 
 Path = tuple[float, Continuation, int, int, int, int]
@@ -121,12 +121,11 @@ class TreeGrower:
     def _sprout(self, token_id: int, weight: float, seeds: list[tuple[Candidate, float]]) -> Branch:
         """Makes paths of what a first node was found as."""
         branch = Branch(token_id, weight, NOT_PREDICTED, [])
-        if len(seeds) > _MOST_PATHS:
-            seeds = nlargest(_MOST_PATHS, seeds, key=itemgetter(1))
+        seeds = [seed for seed in seeds if seed[0][3] != NOWHERE]
+        if len(seeds) > MOST_PATHS:
+            seeds = nlargest(MOST_PATHS, seeds, key=itemgetter(1))
         for candidate, logit in seeds:
             _, kind, length, place, stop, resume, _ = candidate
-            if place == NOWHERE:
-                continue
             factor = self._weights.next_start(kind, min(logit, MOST_LOGIT), self._rate, self._runs)
             factors = self._weights.continuations[kind]
             if place == self._cursor:
