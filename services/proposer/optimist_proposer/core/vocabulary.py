@@ -19,11 +19,3 @@ class Vocabulary:
         between tokens, never within one.
         """
         return frozenset(token_id for token_id, text in enumerate(self.token_texts) if "\n" in text)
-
-    @cached_property
-    def ids_by_text(self) -> dict[str, int]:
-        """The first token with each text."""
-        ids: dict[str, int] = {}
-        for token_id, text in enumerate(self.token_texts):
-            ids.setdefault(text, token_id)
-        return ids
