@@ -51,9 +51,9 @@ setup: .venv/installed ## make .venv with everything in it
 up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS="--port 8001"
 	@$(BIN)/optimist serve $(MODEL) $(ARGS)
 
-test: lint ## run every check and every test, with a real Redis
+test: lint ## run every check and every test, a file per core at a time, with a real Redis
 	@$(call require,redis-server,redis-server)
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile $(ARGS)
 
 lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfiles
 	@$(BIN)/ruff format --check .
