@@ -51,7 +51,7 @@ class WindowsSettings(ServiceSettings):
     pass_ms: float = Field(20.0, gt=0, description="how long a pass takes without its tokens")
     token_us: int = Field(5, ge=0, description="how much longer each token makes it")
     depth: int = Field(2, ge=1, le=3, description="plans in flight")
-    wait_ms: float = Field(3.0, ge=0, description="longest wait for a window between two passes")
+    wait_ms: float = Field(10.0, ge=0, description="longest wait for a window between two passes")
     wait: Literal["paying", "always"] = Field("paying", description="when to wait that long")
 
 

@@ -1,6 +1,7 @@
 """`optimist serve MODEL`: proposer, worker, scheduler and gateway as processes on this machine."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -35,6 +36,9 @@ class ServeSettings(ServiceSettings):
     port: int = Field(8000, ge=1, le=65535, description="port that the REST API listens on")
     served_model_name: str = Field(
         "", description="name in the API; empty for the last part of MODEL"
+    )
+    proposers: int = Field(
+        0, ge=0, le=16, description="how many proposers; 0: one for each 8 cores, at most 4"
     )
     store: str = Field("memory", description="where proposers keep cursors: memory or redis://...")
     device: str = Field("", description="device of the worker, such as cpu or cuda")
@@ -79,7 +83,7 @@ async def serve(settings: ServeSettings) -> int:
 
 
 async def _start_and_watch(supervisor: Supervisor, settings: ServeSettings) -> None:
-    print(f"starting proposer, worker, scheduler and gateway with {settings.model}", flush=True)
+    print(f"starting proposers, worker, scheduler and gateway with {settings.model}", flush=True)
     await supervisor.start()
     url = f"http://{settings.host}:{settings.port}"
     print(
@@ -106,7 +110,8 @@ def model_name(settings: ServeSettings) -> str:
 
 def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
     """Returns how to start each service, in starting order, on free ports of the loopback."""
-    proposer, worker, scheduler = (f"127.0.0.1:{port}" for port in free_ports(3))
+    num_proposers = settings.proposers or min(max((os.cpu_count() or 1) // 8, 1), 4)
+    worker, scheduler, *proposers = (f"127.0.0.1:{port}" for port in free_ports(2 + num_proposers))
     common = ["--log-level", settings.log_level]
     optional = [
         ("--device", settings.device),
@@ -117,10 +122,13 @@ def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
     model_options = [word for flag, value in optional if value for word in (flag, value)]
     url = f"http://{settings.host}:{settings.port}/health"
     return [
-        ServiceSpec(
-            "proposer",
-            [*_listen(proposer), "--model", settings.model, "--store", settings.store, *common],
-            _serving(proposer),
+        *(
+            ServiceSpec(
+                "proposer",
+                [*_listen(each), "--model", settings.model, "--store", settings.store, *common],
+                _serving(each),
+            )
+            for each in proposers
         ),
         ServiceSpec(
             "worker",
@@ -129,7 +137,11 @@ def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
         ),
         ServiceSpec(
             "scheduler",
-            [*_listen(scheduler), "--worker", worker, "--proposers", proposer, *common],
+            [
+                *_listen(scheduler),
+                *("--worker", worker, "--proposers", ",".join(proposers)),
+                *common,
+            ],
             _serving(scheduler),
         ),
         ServiceSpec(

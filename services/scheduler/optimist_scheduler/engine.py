@@ -32,7 +32,7 @@ class Engine:
         """Sets up an engine that is not connected; raises SetupError if it cannot log."""
         self._news = asyncio.Event()
         self._worker = WorkerLink(settings, self._news.set)
-        self._proposers = Proposers(settings, self._set_window)
+        self._proposers = Proposers(settings, self._set_window, self._find_unaligned)
         path = settings.replay_log
         self._journal = Journal(path, settings.replay_log_mib) if path else None
         self.delivery = Delivery(self._proposers)
@@ -111,12 +111,11 @@ class Engine:
         if not scheduler.can_send:
             return
         is_idle = scheduler.num_plans_in_flight == 0
-        if self._proposers.is_worth_a_wait(
-            scheduler.find_unaligned, scheduler.num_running * is_idle, self._pass_seconds
-        ):
+        num_running = scheduler.num_running * is_idle
+        if self._proposers.is_worth_a_wait(num_running, self._pass_seconds):
             # The proposers have to see the last tokens to answer them.
             self.delivery.flush()
-            if await self._proposers.wait_for_windows(scheduler.find_unaligned):
+            if await self._proposers.wait_for_windows():
                 is_idle = scheduler.num_plans_in_flight <= self._worker.num_results
                 self._proposers.waits.num_idle += is_idle
                 metrics.PROPOSER_IDLE_WAITS.inc(is_idle)
@@ -169,3 +168,6 @@ class Engine:
 
     def _set_window(self, request_id: str, window: Window) -> bool:
         return self.scheduler.set_window(request_id, window)
+
+    def _find_unaligned(self) -> list[str]:
+        return self.scheduler.find_unaligned()

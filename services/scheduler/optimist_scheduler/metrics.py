@@ -31,7 +31,10 @@ PROPOSER_LATE = Counter("optimist_scheduler_proposer_late", "Waits that ended wi
 PROPOSER_WAIT_SECONDS = Histogram(
     "optimist_scheduler_proposer_wait_seconds",
     "How long steps waited for a proposer's answer",
-    buckets=(0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.0035, 0.005, 0.01, 0.02, 0.05),
+    buckets=(
+        *(0.0002, 0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.006, 0.008),
+        *(0.01, 0.011, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05),
+    ),
 )
 PROPOSER_REFUSALS = Counter(
     "optimist_scheduler_proposer_refusals", "Requests that a proposer would not follow"

@@ -4,16 +4,16 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from time import perf_counter
 
 from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
 from optimist_scheduler import metrics
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window, WindowError, make_window
+from optimist_scheduler.followed import Followed
 from optimist_scheduler.proposer_link import ProposerLink
 from optimist_scheduler.settings import SchedulerSettings
+from optimist_scheduler.window_waits import WindowWaits
 
 logger = logging.getLogger(__name__)
 
@@ -23,47 +23,9 @@ MANY_BATCHES = 8
 """A step's requests go in that many batches or some more, so that the first answers come early."""
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 MAX_WAITING_CLOSES = 4096
-LONGEST_BACKOFF_STEPS = 64
-WAIT_MEMORY = 1 / 16
-"""Weight of a wait among those that tell how long the next one will be."""
 
 OnWindow = Callable[[str, Window], bool]
-
-
-@dataclass(slots=True)
-class Followed:
-    """A request that has a prediction, and what of it was sent."""
-
-    opening: proposer_pb2.Open
-    token_ids: list[int] = field(default_factory=list)
-    """Output so far."""
-    num_sent_tokens: int = 0
-    must_open: bool = True
-    batch: int = -1
-    """The last batch that names the request."""
-    link: ProposerLink | None = None
-    """Where that batch went."""
-    repaired_before: int = -1
-    """Gaps of batches below this one were mended since."""
-    num_gaps: int = 0
-    """Gaps without an answer that had none between."""
-    num_skipped_steps: int = 0
-    """Steps that are still not observed, because of gaps."""
-    has_bad_window: bool = False
-    """Whether a window was refused, which is logged once."""
-
-
-@dataclass(slots=True)
-class WindowWaits:
-    """Steps that were held up for a proposer's answer."""
-
-    num_waits: int = 0
-    num_late: int = 0
-    """How many of them ended without it."""
-    num_idle: int = 0
-    """How many of them ended with nothing left for the worker to run."""
-    seconds: float = 0.0
-    """Time of all together."""
+FindUnaligned = Callable[[], list[str]]
 
 
 class Proposers:
@@ -74,7 +36,9 @@ class Proposers:
     sent later or not at all, and a proposer that lost track of a request is told its output again.
     """
 
-    def __init__(self, settings: SchedulerSettings, on_window: OnWindow) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, on_window: OnWindow, find_unaligned: FindUnaligned
+    ) -> None:
         """Sets up links that are not connected until `run` is.
 
         Args:
@@ -82,26 +46,25 @@ class Proposers:
                 or without speculation, requests are not followed.
             on_window: Takes each new window; returns whether it is of use, and raises WindowError
                 if it never is.
+            find_unaligned: Returns the requests that would have to go on without drafts.
         """
         addresses = settings.proposers if settings.num_speculative_tokens else []
         self._links = [
             ProposerLink(address, self._take_response, self._note_change) for address in addresses
         ]
-        self._wait_seconds = settings.proposer_wait_ms / 1000
-        self._waits_always = settings.proposer_wait == "always"
-        self._expected_wait = self._wait_seconds
+        self.waits = WindowWaits(
+            settings.proposer_wait_ms / 1000, pays_always=settings.proposer_wait == "always"
+        )
+        """What steps wait for them, and what that has cost."""
         self._num_prompt_tokens = settings.proposer_prompt_tokens
         self._has_affinity = settings.proposer_affinity
-        self._on_window = on_window
+        self._on_window, self._find_unaligned = on_window, find_unaligned
         self._followed: dict[str, Followed] = {}
         self._unsent: dict[str, None] = {}
         self._closed: dict[str, ProposerLink | None] = {}
         self._batches = itertools.count(1)
         self._next_link = 0
-        self._answered = asyncio.Event()
         self._flush_handle: asyncio.Handle | None = None
-        self.waits = WindowWaits()
-        """What waiting has cost."""
 
     async def run(self) -> None:
         """Keeps all links connected for ever."""
@@ -144,84 +107,54 @@ class Proposers:
         return followed
 
     def observe(self, observed: Sequence[tuple[str, list[int]]]) -> None:
-        """Sends new tokens, by request id, of the requests that are followed."""
+        """Sends new tokens, by request id, of the requests that are followed.
+
+        Those that would have to go on without drafts come first.
+        """
+        unaligned = set(self._find_unaligned())
+        ready: list[str] = []
         for request_id, token_ids in observed:
             followed = self._followed.get(request_id)
-            if followed is None:
-                continue
-            followed.token_ids += token_ids
-            if followed.num_skipped_steps:
-                followed.num_skipped_steps -= 1
-            else:
-                self._unsent[request_id] = None
+            if followed is not None and followed.take(token_ids):
+                ready.append(request_id)
+        ready.sort(key=lambda request_id: request_id not in unaligned)
+        self._unsent.update(dict.fromkeys(ready))
         self._flush()
 
-    def is_worth_a_wait(
-        self, find_unaligned: Callable[[], list[str]], num_running: int, pass_seconds: float
-    ) -> bool:
+    def is_worth_a_wait(self, num_running: int, pass_seconds: float) -> bool:
         """Tells whether requests lack windows that answers could bring in time.
 
-        A wait costs the tokens that all requests would get meanwhile; it saves those that lack a
-        window a pass with a single token. It pays if the share of these exceeds that of the wait in
-        the pass.
-
         Args:
-            find_unaligned: Returns the requests that would have to go on without drafts.
             num_running: Requests that the worker could go on with; 0 if it has something to do.
             pass_seconds: How long a pass takes.
         """
-        if not self._followed or not self._wait_seconds:
+        if not self._followed or all(link.is_late or not link.is_open for link in self._links):
             return False
-        if all(link.is_late or not link.is_open for link in self._links):
-            return False
-        num_lacking = sum(request_id in self._followed for request_id in find_unaligned())
-        if num_lacking == 0 or self._waits_always:
-            return num_lacking > 0
-        return num_lacking * pass_seconds >= num_running * self._expected_wait
+        num_lacking = sum(request_id in self._followed for request_id in self._find_unaligned())
+        return self.waits.is_worth_one(num_lacking, num_running, pass_seconds)
 
-    async def wait_for_windows(self, find_unaligned: Callable[[], list[str]]) -> bool:
+    async def wait_for_windows(self) -> bool:
         """Waits, for a bounded time, while a request without a window has an unanswered batch.
 
         Returns whether there was anything to wait for.
-
-        Args:
-            find_unaligned: Returns the requests that would have to go on without drafts.
         """
-        awaited = self._find_awaited(find_unaligned)
-        if not awaited:
+        if not self._find_awaited():
             return False
-        metrics.PROPOSER_WAITS.inc()
-        started = perf_counter()
-        try:
-            async with asyncio.timeout(self._wait_seconds):
-                while awaited:
-                    self._answered.clear()
-                    await self._answered.wait()
-                    awaited = self._find_awaited(find_unaligned)
-        except TimeoutError:
-            metrics.PROPOSER_LATE.inc()
-            self.waits.num_late += 1
+        for link in await self.waits.wait(self._find_awaited):
             # Not waited for again before it answers anything.
-            for link in awaited:
-                link.is_late = True
-        finally:
-            seconds = perf_counter() - started
-            metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
-            self.waits.num_waits += 1
-            self.waits.seconds += seconds
-            self._expected_wait += (seconds - self._expected_wait) * WAIT_MEMORY
+            link.is_late = True
         return True
 
-    def _find_awaited(self, find_unaligned: Callable[[], list[str]]) -> list[ProposerLink]:
+    def _find_awaited(self) -> list[ProposerLink]:
         links: list[ProposerLink] = []
-        for request_id in find_unaligned():
+        for request_id in self._find_unaligned():
             followed = self._followed.get(request_id)
             if followed and followed.link and followed.link.is_awaited(followed.batch):
                 links.append(followed.link)
         return links
 
     def _note_change(self) -> None:
-        self._answered.set()
+        self.waits.note_answer()
         self._flush_soon()
 
     def _flush_soon(self) -> None:
@@ -294,7 +227,7 @@ class Proposers:
             if num_bytes >= MAX_BATCH_BYTES:
                 break
             del self._unsent[request_id]
-            num_bytes += self._add(request, link, self._followed[request_id])
+            num_bytes += self._followed[request_id].add_to(request, link)
             named.append(request_id)
         for request_id, home in list(self._closed.items()):
             if len(request.closed_request_ids) == MAX_BATCH_REQUESTS:
@@ -303,31 +236,6 @@ class Proposers:
                 request.closed_request_ids.append(request_id)
                 del self._closed[request_id]
         return request, named
-
-    def _add(
-        self, request: proposer_pb2.ProposeRequest, link: ProposerLink, followed: Followed
-    ) -> int:
-        """Adds what is unsent of a request to a batch; returns its size in bytes."""
-        num_bytes = 0
-        if followed.must_open:
-            request.opens.append(followed.opening)
-            num_bytes += followed.opening.ByteSize()
-        if followed.num_sent_tokens < len(followed.token_ids):
-            tokens = to_bytes(followed.token_ids[followed.num_sent_tokens :])
-            request.observations.add(
-                request_id=followed.opening.request_id,
-                position=followed.num_sent_tokens,
-                token_ids=tokens,
-            )
-            num_bytes += len(tokens)
-        if followed.link is not link:
-            if followed.link is not None:
-                followed.link.num_requests -= 1
-            link.num_requests += 1
-        followed.must_open = False
-        followed.num_sent_tokens = len(followed.token_ids)
-        followed.batch, followed.link = request.batch, link
-        return num_bytes
 
     def _take_response(
         self, request_ids: list[str], response: proposer_pb2.ProposeResponse
@@ -347,7 +255,7 @@ class Proposers:
             followed = self._followed.get(message.request_id)
             if followed is not None:
                 self._take_window(message, followed)
-        self._answered.set()
+        self.waits.note_answer()
         if self._unsent or self._closed:
             self._flush_soon()
 
@@ -370,18 +278,12 @@ class Proposers:
             metrics.WINDOWS.labels("taken" if is_taken else "late").inc()
 
     def _repair(self, request_id: str, followed: Followed, num_known_tokens: int) -> None:
-        """Prepares to send again what a proposer lacks, ever later if that does not help."""
-        followed.must_open = num_known_tokens < 0
-        followed.num_sent_tokens = min(max(num_known_tokens, 0), followed.num_sent_tokens)
-        followed.repaired_before = followed.batch
-        followed.num_gaps += 1
-        if followed.num_gaps == 1:
+        """Sends again what a proposer lacks, ever later if that does not help."""
+        if followed.repair(num_known_tokens):
             self._unsent[request_id] = None
             self._flush_soon()
         else:
             self._unsent.pop(request_id, None)
-            backoff = 2 ** min(followed.num_gaps, 16)
-            followed.num_skipped_steps = min(backoff, LONGEST_BACKOFF_STEPS)
 
 
 def _window(message: proposer_pb2.Window) -> Window:

@@ -24,7 +24,7 @@ class SchedulerSettings(SchedulingOptions, ServiceSettings):
         0, ge=0, description="most tokens of a forward pass; 0: worker's"
     )
     proposer_wait_ms: float = Field(
-        3.0, ge=0, description="longest wait for a proposer's answer between two passes, in ms"
+        10.0, ge=0, description="longest wait for a proposer's answer between two passes, in ms"
     )
     proposer_wait: Literal["paying", "always"] = Field(
         "paying", description="when to wait that long: paying (if that brings more) or always"

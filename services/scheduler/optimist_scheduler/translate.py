@@ -10,8 +10,8 @@ from optimist_scheduler.core.output import Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window
-from optimist_scheduler.proposers import WindowWaits
 from optimist_scheduler.recorded_scheduler import AnyScheduler
+from optimist_scheduler.window_waits import WindowWaits
 
 _REASONS = {
     FinishReason.STOP: scheduler_pb2.FINISH_REASON_STOP,

@@ -6,7 +6,7 @@ nodes with the highest chances (as in OPT-Tree, arXiv 2406.17276), so nodes are 
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable
 from heapq import heappop, heappush, nlargest
 from math import exp
 from operator import itemgetter
@@ -28,12 +28,15 @@ from optimist_proposer.core.sources import NOT_PREDICTED, SEPARATOR
 _MOST_EXPONENT = 30.0
 MOST_PATHS = 3
 """Candidates of one first token that are followed further."""
+_ENDED = -1
 
 Path = tuple[float, Continuation, int, int, int, int]
 """A candidate that agrees with the nodes up to here: the factor of all that comes behind it; the
 other factors; tokens that agreed before the first node if they count on, else 0; where the first
 node stands, so that the node behind n others stands n places on; stop and resume, see Candidate. A
 plain tuple, since some are made for every node."""
+Seed = tuple[Candidate, float]
+"""A candidate of the first token, and its logit."""
 
 
 class Branch:
@@ -63,26 +66,27 @@ class TreeGrower:
         alignment = sight.alignment
         self._text, self._classes = sight.text, sight.classes
         self._num_predicted, self._rules = sight.num_predicted, alignment.rules
-        self._rate, self._runs = alignment.rate, alignment.runs
         self._cursor = NOWHERE
         if alignment.pending is None and alignment.run:
             self._cursor = alignment.place
         self._weights, self._positions = weights, positions
+        self._next_shared = weights.next_shared(alignment.rate, alignment.runs)
         self._max_tokens, self._min_value = max_tokens, min_value
         self._heap: list[tuple[float, int, int, Branch, int]] = []
         self._num_pushed = 0
         self._next_root = 0.0
         """Value of the first node that comes next."""
-        self._draft = Draft()
+        self._nodes: list[tuple[int, int, int, float]] = []
+        """Rows of the columns of a draft."""
 
-    def grow(self, seeds: Sequence[tuple[Candidate, float]], none_logit: float) -> Draft:
+    def grow(self, seeds: Iterable[Seed], none_logit: float) -> Draft:
         """Returns the tree.
 
         Args:
             seeds: What may come first, with logits.
             none_logit: Logit of none of them being right.
         """
-        found: dict[int, list[tuple[Candidate, float]]] = {}
+        found: dict[int, list[Seed]] = {}
         odds: dict[int, float] = {}
         total = 1.0
         for candidate, logit in seeds:
@@ -90,43 +94,47 @@ class TreeGrower:
             weight = exp(logit if logit < _MOST_EXPONENT else _MOST_EXPONENT)
             total += weight
             token_id = candidate[0]
-            if token_id in found:
+            if token_id in odds:
                 odds[token_id] += weight
                 found[token_id].append((candidate, logit))
             else:
                 odds[token_id] = weight
                 found[token_id] = [(candidate, logit)]
-        draft = self._draft
         token_ids = sorted(odds, key=odds.__getitem__, reverse=True)
         values = [odds[token_id] / total for token_id in token_ids]
-        for number, (token_id, value) in enumerate(zip(token_ids, values, strict=True)):
+        values.append(0.0)
+        for number, token_id in enumerate(token_ids):
+            value = values[number]
             if value < self._min_value:
                 break
             self._grow_above(value)
-            if len(draft.token_ids) >= self._max_tokens:
-                return draft
+            if len(self._nodes) >= self._max_tokens:
+                break
             branch = self._sprout(token_id, odds[token_id], found[token_id])
-            self._next_root = values[number + 1] if number + 1 < len(values) else 0.0
+            self._next_root = values[number + 1]
             self._take(branch, value, NO_PARENT, 0)
         self._grow_above(0.0)
-        return draft
+        return Draft.from_nodes(self._nodes)
 
     def _grow_above(self, least: float) -> None:
         """Makes nodes of all that has been found behind others and is worth that much."""
-        draft, heap = self._draft, self._heap
-        while heap and -heap[0][0] >= least and len(draft.token_ids) < self._max_tokens:
+        nodes, heap, max_tokens = self._nodes, self._heap, self._max_tokens
+        while heap and -heap[0][0] >= least and len(nodes) < max_tokens:
             value, _, parent, branch, step = heappop(heap)
             self._take(branch, -value, parent, step)
 
-    def _sprout(self, token_id: int, weight: float, seeds: list[tuple[Candidate, float]]) -> Branch:
+    def _sprout(self, token_id: int, weight: float, seeds: list[Seed]) -> Branch:
         """Makes paths of what a first node was found as."""
         branch = Branch(token_id, weight, NOT_PREDICTED, [])
-        seeds = [seed for seed in seeds if seed[0][3] != NOWHERE]
         if len(seeds) > MOST_PATHS:
-            seeds = nlargest(MOST_PATHS, seeds, key=itemgetter(1))
+            placed = [seed for seed in seeds if seed[0][3] != NOWHERE]
+            seeds = nlargest(MOST_PATHS, placed, key=itemgetter(1))
         for candidate, logit in seeds:
             _, kind, length, place, stop, resume, _ = candidate
-            factor = self._weights.next_start(kind, min(logit, MOST_LOGIT), self._rate, self._runs)
+            if place == NOWHERE:
+                continue
+            slope, shared = self._next_shared[kind]
+            factor = exp(slope * (logit if logit < MOST_LOGIT else MOST_LOGIT) + shared)
             factors = self._weights.continuations[kind]
             if place == self._cursor:
                 factors = self._weights.cursor
@@ -138,52 +146,52 @@ class TreeGrower:
 
     def _take(self, branch: Branch, value: float, parent: int, step: int) -> None:
         """Makes a node of a branch, and of what comes behind it as long as that is likeliest."""
-        draft, heap = self._draft, self._heap
+        nodes, heap = self._nodes, self._heap
         while True:
-            self._append(branch.token_id, parent, branch.position, value)
+            nodes.append((branch.token_id, parent, branch.position, value))
             step += 1
-            if len(branch.paths) == 1:
-                step, value = self._copy(branch, step, value)
-            node = len(draft.token_ids) - 1
-            branches = self._continue(branch, step) if step < MOST_STEPS else []
+            num_paths = len(branch.paths)
+            if not num_paths or step == MOST_STEPS or len(nodes) == self._max_tokens:
+                return
+            if num_paths == 1:
+                step, value = self._copy(branch, value, step)
+                if step == _ENDED:
+                    return
+            parent = len(nodes) - 1
+            branches = self._continue(branch, step)
             if len(branches) != 1:
                 if branches:
-                    self._push_all(branches, value, node, step)
+                    self._push_all(branches, value, parent, step)
                 return
             branch = branches[0]
             value *= branch.weight / (1.0 + branch.weight)
             if value < self._min_value:
                 return
-            is_next = value >= self._next_root and not (heap and value < -heap[0][0])
-            if not is_next or node + 1 >= self._max_tokens:
-                self._push(branch, value, node, step)
+            if value < self._next_root or (heap and value < -heap[0][0]):
+                self._push(branch, value, parent, step)
                 return
-            parent = node
 
-    def _append(self, token_id: int, parent: int, position: int, value: float) -> None:
-        draft = self._draft
-        draft.token_ids.append(token_id)
-        draft.parents.append(parent)
-        draft.positions.append(position)
-        draft.values.append(value)
-
-    def _copy(self, branch: Branch, step: int, value: float) -> tuple[int, float]:
+    def _copy(self, branch: Branch, value: float, step: int) -> tuple[int, float]:
         """Makes nodes of what comes behind a branch of one path, as long as that is all plain.
 
         What `_continue` and `_take` do for one node at a time, for many; the branch is moved on.
 
         Returns:
-            Number of nodes before the next, and the value of the last.
+            Number of nodes before the next, and the value of the last; _ENDED if all is done that
+            can be: the text or the tree ended, or something else is likelier than the next node.
         """
         factor, (_, lengths, steps, pairs), length, first, stop, _ = branch.paths[0]
-        draft, classes, by_token = self._draft, self._classes, self._rules.by_token
+        nodes, classes, by_token = self._nodes, self._classes, self._rules.by_token
         least = max(self._min_value, self._next_root, -self._heap[0][0] if self._heap else 0.0)
-        node = len(draft.token_ids) - 1
-        start, most = first + step, min(self._max_tokens - 1 - node, MOST_STEPS - 1 - step)
-        row = classes[branch.token_id] * NUM_CLASSES
+        num_predicted, positions = self._num_predicted, self._positions
+        token_id, start, node = branch.token_id, first + step, len(nodes) - 1
+        most = min(self._max_tokens - 1 - node, MOST_STEPS - step)
+        row = classes[token_id] * NUM_CLASSES
         for place, token_id in enumerate(self._text[start : start + most], start):
-            if place == stop or token_id in by_token or token_id == SEPARATOR:
+            if token_id == SEPARATOR:
                 break
+            if place == stop or token_id in by_token:
+                return step, value
             agreed = length + step
             klass = classes[token_id]
             weight = (
@@ -193,18 +201,18 @@ class TreeGrower:
                 * pairs[row + klass]
             )
             next_value = value * (weight / (1.0 + weight))
+            position = positions[place] if place < num_predicted else NOT_PREDICTED
             if next_value < least:
+                if next_value >= self._min_value:
+                    branch.token_id, branch.weight, branch.position = token_id, weight, position
+                    self._push(branch, next_value, node, step)
                 break
             value = next_value
-            is_predicted = place < self._num_predicted
-            draft.token_ids.append(token_id)
-            draft.parents.append(node)
-            draft.positions.append(self._positions[place] if is_predicted else NOT_PREDICTED)
-            draft.values.append(value)
+            nodes.append((token_id, node, position, value))
             branch.token_id, row = token_id, klass * NUM_CLASSES
             node += 1
             step += 1
-        return step, value
+        return _ENDED, value
 
     def _push_all(self, branches: list[Branch], value: float, parent: int, step: int) -> None:
         share = value / (1.0 + sum([branch.weight for branch in branches]))

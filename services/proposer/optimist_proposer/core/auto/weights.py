@@ -73,14 +73,20 @@ class Weights:
         self.next_rule = self._factors("next_rule")
         self.next_rule_passed = self._factors("next_rule_passed")
 
-    def next_start(self, kind: int, logit: float, rate: int, runs: int) -> float:
-        """Returns the factor of a candidate that is the same for all that comes behind it."""
-        weights, source = self.logits, SOURCE[kind]
-        return math.exp(
-            weights[BLOCKS["next_logit"].start + kind] * logit
-            + weights[BLOCKS["next_rate"].start + source * NUM_RUNS + rate]
-            + weights[BLOCKS["next_runs"].start + source * NUM_RUNS + runs]
-        )
+    def next_shared(self, rate: int, runs: int) -> list[tuple[float, float]]:
+        """Returns what makes a candidate's factor of all that comes behind it.
+
+        Returns:
+            For each kind the slope by the candidate's logit, and the rest, of the factor's
+            logarithm [NUM_KINDS].
+        """
+        weights = self.logits
+        shared = [
+            weights[START["next_rate"] + source * NUM_RUNS + rate]
+            + weights[START["next_runs"] + source * NUM_RUNS + runs]
+            for source in range(2)
+        ]
+        return [(slope, shared[source]) for slope, source in zip(self.slopes, SOURCE, strict=True)]
 
     def _factor(self, block: str, index: int) -> float:
         return math.exp(min(self.logits[BLOCKS[block].start + index], _MOST_EXPONENT))

@@ -1,0 +1,27 @@
+"""What `optimist serve` starts."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from optimist_cli.serve import serve_settings, service_specs
+
+
+def _value(arguments: Sequence[str], flag: str) -> str:
+    return arguments[arguments.index(flag) + 1]
+
+
+@pytest.mark.parametrize("num_proposers", [1, 3])
+def test_the_scheduler_knows_every_proposer(num_proposers: int) -> None:
+    specs = service_specs(serve_settings(["model", "--proposers", str(num_proposers)]))
+    proposers = [spec.arguments for spec in specs if spec.name == "proposer"]
+    (scheduler,) = [spec.arguments for spec in specs if spec.name == "scheduler"]
+    addresses = [f"{_value(each, '--host')}:{_value(each, '--port')}" for each in proposers]
+    assert _value(scheduler, "--proposers").split(",") == addresses
+    assert len(set(addresses)) == num_proposers
+
+
+def test_there_is_a_proposer_by_default() -> None:
+    names = [spec.name for spec in service_specs(serve_settings(["model"]))]
+    assert names.count("proposer") in range(1, 5)
+    assert sorted(set(names)) == ["gateway", "proposer", "scheduler", "worker"]
