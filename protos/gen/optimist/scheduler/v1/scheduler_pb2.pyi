@@ -225,6 +225,7 @@ class Add(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_PREDICTED_TOKENS_FIELD_NUMBER: _builtins.int
+    WANTS_PREDICTION_POSITIONS_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream; chosen by the gateway, not used twice."""
     request_id: _builtins.str
@@ -249,6 +250,8 @@ class Add(_message.Message):
     """Most drafts per pass for this request; absent for the scheduler's own limit, 0 for no speculation."""
     num_predicted_tokens: _builtins.bytes
     """Number of tokens of each prediction; empty for one prediction."""
+    wants_prediction_positions: _builtins.bool
+    """Tells where in the predictions accepted drafts stand."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """How logits become tokens."""
@@ -268,10 +271,11 @@ class Add(_message.Message):
         cache_salt: _builtins.str = ...,
         max_draft_tokens: _builtins.int | None = ...,
         num_predicted_tokens: _builtins.bytes = ...,
+        wants_prediction_positions: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "max_draft_tokens", b"max_draft_tokens", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "handle", b"handle", "max_draft_tokens", b"max_draft_tokens", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_predicted_tokens", b"num_predicted_tokens", "predicted_token_ids", b"predicted_token_ids", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "handle", b"handle", "max_draft_tokens", b"max_draft_tokens", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_predicted_tokens", b"num_predicted_tokens", "predicted_token_ids", b"predicted_token_ids", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids", "wants_prediction_positions", b"wants_prediction_positions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015
@@ -526,6 +530,8 @@ class ConnectResponse(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     REPLIES_FIELD_NUMBER: _builtins.int
     DRAFT_SOURCES_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    PREDICTION_POSITIONS_FIELD_NUMBER: _builtins.int
     handles: _builtins.bytes
     """Handles of the requests that got tokens."""
     num_tokens: _builtins.bytes
@@ -544,6 +550,16 @@ class ConnectResponse(_message.Message):
     def replies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reply]:
         """Answers to commands."""
 
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Logprobs]:
+        """Log-probabilities for the requests that want some; each stands beside the tokens it is of, those of
+        prompt tokens may come before any.
+        """
+
+    @_builtins.property
+    def prediction_positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PredictionPositions]:
+        """For requests that want positions: where accepted drafts stand in the predictions."""
+
     def __init__(
         self,
         *,
@@ -554,14 +570,98 @@ class ConnectResponse(_message.Message):
         finished: _abc.Iterable[Global___Finished] | None = ...,
         replies: _abc.Iterable[Global___Reply] | None = ...,
         draft_sources: _builtins.bytes = ...,
+        logprobs: _abc.Iterable[Global___Logprobs] | None = ...,
+        prediction_positions: _abc.Iterable[Global___PredictionPositions] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_sources", b"draft_sources", "finished", b"finished", "handles", b"handles", "num_accepted_tokens", b"num_accepted_tokens", "num_tokens", b"num_tokens", "replies", b"replies", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_sources", b"draft_sources", "finished", b"finished", "handles", b"handles", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_tokens", b"num_tokens", "prediction_positions", b"prediction_positions", "replies", b"replies", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConnectResponse: _TypeAlias = ConnectResponse  # noqa: Y015
+
+@_typing.final
+class Logprobs(_message.Message):
+    """Log-probabilities of tokens of one request: first of prompt tokens, then of its new tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    FIRST_PROMPT_POSITION_FIELD_NUMBER: _builtins.int
+    NUM_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_PROMPT_CANDIDATES_FIELD_NUMBER: _builtins.int
+    NUM_CANDIDATES_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    CANDIDATE_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    CANDIDATE_LOGPROBS_FIELD_NUMBER: _builtins.int
+    handle: _builtins.int
+    """Names the request."""
+    first_prompt_position: _builtins.int
+    """Position in the prompt of the first of the prompt tokens. Each is told of once, in order."""
+    num_prompt_tokens: _builtins.int
+    """How many prompt tokens are told of."""
+    num_prompt_candidates: _builtins.int
+    """How many of the likeliest tokens are told of in the place of each prompt token."""
+    num_candidates: _builtins.int
+    """How many of the likeliest tokens are told of in the place of each new token."""
+    logprobs: _builtins.bytes
+    """Log-probability of each token, little-endian float32 [num_prompt_tokens + num_tokens]; without those of
+    new tokens if only the prompt's are wanted.
+    """
+    candidate_token_ids: _builtins.bytes
+    """The likeliest tokens in each place, the likeliest first
+    [num_prompt_tokens * num_prompt_candidates + num_tokens * num_candidates].
+    """
+    candidate_logprobs: _builtins.bytes
+    """Their log-probabilities, little-endian float32, one element per candidate_token_ids."""
+    def __init__(
+        self,
+        *,
+        handle: _builtins.int = ...,
+        first_prompt_position: _builtins.int = ...,
+        num_prompt_tokens: _builtins.int = ...,
+        num_prompt_candidates: _builtins.int = ...,
+        num_candidates: _builtins.int = ...,
+        logprobs: _builtins.bytes = ...,
+        candidate_token_ids: _builtins.bytes = ...,
+        candidate_logprobs: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_logprobs", b"candidate_logprobs", "candidate_token_ids", b"candidate_token_ids", "first_prompt_position", b"first_prompt_position", "handle", b"handle", "logprobs", b"logprobs", "num_candidates", b"num_candidates", "num_prompt_candidates", b"num_prompt_candidates", "num_prompt_tokens", b"num_prompt_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Logprobs: _TypeAlias = Logprobs  # noqa: Y015
+
+@_typing.final
+class PredictionPositions(_message.Message):
+    """Where accepted drafts of one request stand."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    handle: _builtins.int
+    """Names the request."""
+    positions: _builtins.bytes
+    """Position in all predictions, one after the other, of each accepted draft; -1 for what was read from none
+    of them [num_accepted_tokens].
+    """
+    def __init__(
+        self,
+        *,
+        handle: _builtins.int = ...,
+        positions: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "positions", b"positions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PredictionPositions: _TypeAlias = PredictionPositions  # noqa: Y015
 
 @_typing.final
 class Finished(_message.Message):
@@ -576,6 +676,7 @@ class Finished(_message.Message):
     REJECTED_PREDICTION_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_PASSES_FIELD_NUMBER: _builtins.int
     NUM_TOKENS_BY_SOURCE_FIELD_NUMBER: _builtins.int
+    NUM_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream."""
     reason: Global___FinishReason.ValueType
@@ -590,6 +691,8 @@ class Finished(_message.Message):
     """Forward passes that emitted tokens of this request."""
     num_tokens_by_source: _builtins.bytes
     """Delivered tokens by where they came from, indexed by DraftSource; UNSPECIFIED counts the target's own."""
+    num_drafted_tokens: _builtins.int
+    """Drafts that were verified, accepted or not, trees with all their nodes."""
     def __init__(
         self,
         *,
@@ -600,10 +703,11 @@ class Finished(_message.Message):
         rejected_prediction_tokens: _builtins.int = ...,
         num_passes: _builtins.int = ...,
         num_tokens_by_source: _builtins.bytes = ...,
+        num_drafted_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "handle", b"handle", "message", b"message", "num_passes", b"num_passes", "num_tokens_by_source", b"num_tokens_by_source", "reason", b"reason", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "handle", b"handle", "message", b"message", "num_drafted_tokens", b"num_drafted_tokens", "num_passes", b"num_passes", "num_tokens_by_source", b"num_tokens_by_source", "reason", b"reason", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

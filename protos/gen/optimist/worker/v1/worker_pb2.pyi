@@ -296,6 +296,7 @@ class ExecuteResponse(_message.Message):
     IDLE_NS_FIELD_NUMBER: _builtins.int
     DRAFT_SOURCES_FIELD_NUMBER: _builtins.int
     DRAFT_NS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of the plan."""
     slots: _builtins.bytes
@@ -326,6 +327,10 @@ class ExecuteResponse(_message.Message):
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowError]:
         """Rows that failed; they emitted nothing and their slots still have to be released."""
 
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowLogprobs]:
+        """Log-probabilities of the rows whose requests want some, in no order."""
+
     def __init__(
         self,
         *,
@@ -343,14 +348,69 @@ class ExecuteResponse(_message.Message):
         idle_ns: _builtins.int = ...,
         draft_sources: _builtins.bytes = ...,
         draft_ns: _builtins.int = ...,
+        logprobs: _abc.Iterable[Global___RowLogprobs] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_ns", b"draft_ns", "draft_sources", b"draft_sources", "errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_tokens", b"num_tokens", "repeat", b"repeat", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_ns", b"draft_ns", "draft_sources", b"draft_sources", "errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_tokens", b"num_tokens", "repeat", b"repeat", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecuteResponse: _TypeAlias = ExecuteResponse  # noqa: Y015
+
+@_typing.final
+class RowLogprobs(_message.Message):
+    """Log-probabilities of tokens of one row: first of prompt tokens, then of the tokens that it emitted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SLOT_FIELD_NUMBER: _builtins.int
+    FIRST_PROMPT_POSITION_FIELD_NUMBER: _builtins.int
+    NUM_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_PROMPT_CANDIDATES_FIELD_NUMBER: _builtins.int
+    NUM_CANDIDATES_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    CANDIDATE_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    CANDIDATE_LOGPROBS_FIELD_NUMBER: _builtins.int
+    slot: _builtins.int
+    """Slot of the row."""
+    first_prompt_position: _builtins.int
+    """Position in the sequence of the first of the prompt tokens; they follow one another."""
+    num_prompt_tokens: _builtins.int
+    """How many prompt tokens are told of; 0 if none is wanted, or all were told of."""
+    num_prompt_candidates: _builtins.int
+    """How many of the likeliest tokens are told of in the place of each prompt token."""
+    num_candidates: _builtins.int
+    """How many of the likeliest tokens are told of in the place of each emitted token."""
+    logprobs: _builtins.bytes
+    """Log-probability of each token, little-endian float32 [num_prompt_tokens + num_emitted_tokens]; without
+    those of emitted tokens if only the prompt's are wanted.
+    """
+    candidate_token_ids: _builtins.bytes
+    """The likeliest tokens in each place, the likeliest first
+    [num_prompt_tokens * num_prompt_candidates + num_emitted_tokens * num_candidates].
+    """
+    candidate_logprobs: _builtins.bytes
+    """Their log-probabilities, little-endian float32, one element per candidate_token_ids."""
+    def __init__(
+        self,
+        *,
+        slot: _builtins.int = ...,
+        first_prompt_position: _builtins.int = ...,
+        num_prompt_tokens: _builtins.int = ...,
+        num_prompt_candidates: _builtins.int = ...,
+        num_candidates: _builtins.int = ...,
+        logprobs: _builtins.bytes = ...,
+        candidate_token_ids: _builtins.bytes = ...,
+        candidate_logprobs: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_logprobs", b"candidate_logprobs", "candidate_token_ids", b"candidate_token_ids", "first_prompt_position", b"first_prompt_position", "logprobs", b"logprobs", "num_candidates", b"num_candidates", "num_prompt_candidates", b"num_prompt_candidates", "num_prompt_tokens", b"num_prompt_tokens", "slot", b"slot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RowLogprobs: _TypeAlias = RowLogprobs  # noqa: Y015
 
 @_typing.final
 class RowError(_message.Message):
