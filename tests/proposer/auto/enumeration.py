@@ -6,7 +6,6 @@ from typing import NamedTuple
 from optimist_proposer.core.auto.candidates import NO_STOP, Sight, kind_features, none_features
 from optimist_proposer.core.auto.follower import AutoFollower
 from optimist_proposer.core.auto.layout import (
-    BLOCKS,
     LENGTH,
     MOST_LENGTH,
     MOST_LOGIT,
@@ -17,12 +16,12 @@ from optimist_proposer.core.auto.layout import (
     OWN,
     PREDICTED,
     SOURCE,
+    START,
     STEP,
 )
 
 MOST_PATHS = 3
 """Candidates of one first token that are followed further: the likeliest."""
-_START = {name: block.start for name, block in BLOCKS.items()}
 
 
 class Trace(NamedTuple):
@@ -101,9 +100,9 @@ class Enumeration:
                         resume=place + len(rule.replaced),
                         is_cursor=False,
                     )
-                    more = self._logits[_START["next_rule"] + rule.sightings]
+                    more = self._logits[START["next_rule"] + rule.sightings]
                     add(text[rule.place], logit + more, ruled)
-                    logit += self._logits[_START["next_rule_passed"] + rule.sightings]
+                    logit += self._logits[START["next_rule_passed"] + rule.sightings]
             add(text[place], logit, trace._replace(next_place=place + 1))
         return found
 
@@ -113,13 +112,13 @@ class Enumeration:
         length = LENGTH[min(trace.length + step, MOST_LENGTH)]
         pair = classes[last] * NUM_CLASSES + classes[token_id]
         features = [
-            _START["next_length"] + source * NUM_LENGTHS + length,
-            _START["next_step"] + trace.kind * NUM_STEPS + STEP[step],
-            _START["next_class"] + source * NUM_CLASSES**2 + pair,
-            _START["next_rate"] + source * NUM_RUNS + alignment.rate,
-            _START["next_runs"] + source * NUM_RUNS + alignment.runs,
+            START["next_length"] + source * NUM_LENGTHS + length,
+            START["next_step"] + trace.kind * NUM_STEPS + STEP[step],
+            START["next_class"] + source * NUM_CLASSES**2 + pair,
+            START["next_rate"] + source * NUM_RUNS + alignment.rate,
+            START["next_runs"] + source * NUM_RUNS + alignment.runs,
         ]
         if trace.is_cursor:
-            features.append(_START["next_cursor"] + length)
-        base = self._logits[_START["next_logit"] + trace.kind] * min(trace.logit, MOST_LOGIT)
+            features.append(START["next_cursor"] + length)
+        base = self._logits[START["next_logit"] + trace.kind] * min(trace.logit, MOST_LOGIT)
         return base + sum(self._logits[feature] for feature in features)

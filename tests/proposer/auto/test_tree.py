@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
-from optimist_proposer.core.auto.layout import BLOCKS, MOST_STEPS, NUM_WEIGHTS
+from optimist_proposer.core.auto.layout import BLOCKS, MOST_STEPS, NUM_WEIGHTS, START
 from optimist_proposer.core.auto.weights import Weights, load_weights
 from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.lines import INT32
@@ -26,7 +26,7 @@ def some_logits(seed: int) -> list[float]:
     generator = random.Random(seed)
     logits = [generator.gauss(0, 0.7) for _ in range(NUM_WEIGHTS)]
     for kind in range(BLOCKS["next_logit"].num_weights):
-        logits[BLOCKS["next_logit"].start + kind] = generator.uniform(0, 1)
+        logits[START["next_logit"] + kind] = generator.uniform(0, 1)
     return logits
 
 

@@ -19,6 +19,7 @@ from optimist_proposer.core.auto.layout import (
     NUM_WEIGHTS,
     PREDICTED,
     SOURCE,
+    START,
     STEP,
 )
 from optimist_proposer.core.auto.weights import Weights, load_weights, to_json
@@ -32,7 +33,7 @@ def some_logits(seed: int = 3) -> list[float]:
 def test_blocks_lie_side_by_side() -> None:
     end = 0
     for block in BLOCKS.values():
-        assert block.start == end
+        assert START[block.name] == block.start == end
         assert block.num_weights > 0
         end += block.num_weights
     assert end == NUM_WEIGHTS
@@ -71,7 +72,7 @@ def test_product_of_factors_is_the_exponential_of_the_sum_of_logits() -> None:
 
     def cell(block: str, index: int) -> float:
         assert 0 <= index < BLOCKS[block].num_weights
-        return logits[BLOCKS[block].start + index]
+        return logits[START[block] + index]
 
     for _ in range(300):
         kind = generator.randrange(NUM_KINDS)
@@ -81,10 +82,11 @@ def test_product_of_factors_is_the_exponential_of_the_sum_of_logits() -> None:
         length, step = generator.randint(0, MOST_LENGTH), generator.randint(0, MOST_STEPS)
         pair = generator.randrange(NUM_CLASSES**2)
         sightings = generator.randrange(NUM_SIGHTINGS)
+        slope, of_rate, of_runs = weights.next_terms(rate, runs)[kind]
         factors = weights.continuations[kind]
         assert factors.kind == kind
         product = (
-            weights.next_start(kind, logit, rate, runs)
+            math.exp(slope * logit + of_rate + of_runs)
             * factors.lengths[length]
             * factors.steps[step]
             * factors.classes[pair]
@@ -110,7 +112,7 @@ def test_cursor_has_a_factor_more_than_other_places_of_predictions() -> None:
     plain, cursor = weights.continuations[PREDICTED], weights.cursor
     assert (cursor.steps, cursor.classes) == (plain.steps, plain.classes)
     for length in range(MOST_LENGTH + 1):
-        more = logits[BLOCKS["next_cursor"].start + LENGTH[length]]
+        more = logits[START["next_cursor"] + LENGTH[length]]
         assert math.log(cursor.lengths[length] / plain.lengths[length]) == pytest.approx(more)
 
 

@@ -1,6 +1,7 @@
 """What an output is expected to go on with."""
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from optimist_proposer.core.lines import INT32
@@ -28,10 +29,26 @@ class Draft:
     values: "array[float]" = field(default_factory=lambda: array(FLOAT32))
     """Chance that a node and all before it are what the output goes on with [num_nodes]."""
 
+    @classmethod
+    def from_nodes(cls, nodes: Sequence[tuple[int, int, int, float]]) -> "Draft":
+        """Returns the tree of some nodes: of each a cell of every column."""
+        if not nodes:
+            return cls()
+        token_ids, parents, positions, values = zip(*nodes, strict=True)
+        return cls(
+            array(INT32, token_ids),
+            array(INT32, parents),
+            array(INT32, positions),
+            array(FLOAT32, values),
+        )
+
     def __len__(self) -> int:
         return len(self.token_ids)
 
     @property
     def is_chain(self) -> bool:
         """Whether every node comes behind the one before it."""
-        return self.parents == array(INT32, range(-1, len(self.token_ids) - 1))
+        parents = self.parents
+        if parents and parents[-1] != len(parents) - 2:
+            return False
+        return parents == array(INT32, range(-1, len(parents) - 1))

@@ -5,7 +5,6 @@ from typing import NamedTuple
 from optimist_proposer.core.auto.alignment import Alignment
 from optimist_proposer.core.auto.context_index import ContextIndex
 from optimist_proposer.core.auto.layout import (
-    BLOCKS,
     FOLLOWED,
     LENGTH,
     LOST,
@@ -15,11 +14,11 @@ from optimist_proposer.core.auto.layout import (
     NUM_FOLLOWED,
     NUM_KINDS,
     NUM_RUNS,
+    START,
 )
 from optimist_proposer.core.auto.output_index import OutputIndex
 from optimist_proposer.core.auto.template import Template
 
-START = {name: block.start for name, block in BLOCKS.items()}
 NO_STOP = -1
 
 

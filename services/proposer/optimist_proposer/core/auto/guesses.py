@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from optimist_proposer.core.auto.candidates import (
     NO_STOP,
-    START,
     Candidate,
     Sight,
     class_row,
@@ -19,6 +18,7 @@ from optimist_proposer.core.auto.layout import (
     NUM_AHEAD,
     NUM_COUNTS,
     NUM_LOST,
+    START,
     TEMPLATE,
 )
 from optimist_proposer.core.auto.template import NOWHERE

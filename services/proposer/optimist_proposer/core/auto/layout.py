@@ -95,6 +95,7 @@ BLOCKS: Final = _lay_out(
     ("next_rule", NUM_SIGHTINGS),
     ("next_rule_passed", NUM_SIGHTINGS),
 )
+START: Final = {block.name: block.start for block in BLOCKS.values()}
 NUM_WEIGHTS: Final = sum(block.num_weights for block in BLOCKS.values())
 
 

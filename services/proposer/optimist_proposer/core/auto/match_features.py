@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from optimist_proposer.core.auto.agreement import count_equal
 from optimist_proposer.core.auto.candidates import NO_STOP, Candidate, Sight, class_row
 from optimist_proposer.core.auto.layout import (
-    BLOCKS,
     FROM_PROMPT,
     LENGTH,
     LENGTH_CLASS,
@@ -18,6 +17,7 @@ from optimist_proposer.core.auto.layout import (
     PREDICTED,
     PREDICTED_SKIP,
     RECENCY,
+    START,
     distance_bucket,
 )
 from optimist_proposer.core.auto.rule import Rule
@@ -25,15 +25,15 @@ from optimist_proposer.core.auto.template import NOWHERE
 
 _MOST_SKIP_LENGTH = 8
 
-_LENGTH = BLOCKS["length"].start
-_DISTANCE = BLOCKS["distance"].start
-_SKIP_DISTANCE = BLOCKS["skip_distance"].start
-_RECENCY = BLOCKS["recency"].start
-_SKIP_RECENCY = BLOCKS["skip_recency"].start
-_TEMPLATE_DISTANCE = BLOCKS["template_distance"].start
-_CURSOR = BLOCKS["cursor"].start
-_RULE = BLOCKS["rule"].start
-_REJECTED = BLOCKS["rejected"].start
+_LENGTH = START["length"]
+_DISTANCE = START["distance"]
+_SKIP_DISTANCE = START["skip_distance"]
+_RECENCY = START["recency"]
+_SKIP_RECENCY = START["skip_recency"]
+_TEMPLATE_DISTANCE = START["template_distance"]
+_CURSOR = START["cursor"]
+_RULE = START["rule"]
+_REJECTED = START["rejected"]
 
 
 def make_predicted(sight: Sight, places: Iterable[int]) -> list[Candidate]:

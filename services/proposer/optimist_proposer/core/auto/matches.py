@@ -6,7 +6,7 @@ from optimist_proposer.core.auto.agreement import choose_longest
 from optimist_proposer.core.auto.alignment import CERTAIN_RUN
 from optimist_proposer.core.auto.candidates import Candidate, Sight
 from optimist_proposer.core.auto.context_index import MOST_ORDER, Places, context_key
-from optimist_proposer.core.auto.layout import BLOCKS, MOST_LENGTH
+from optimist_proposer.core.auto.layout import MOST_LENGTH, START
 from optimist_proposer.core.auto.match_features import (
     make_own,
     make_own_skipped,
@@ -15,7 +15,7 @@ from optimist_proposer.core.auto.match_features import (
     make_skipped,
 )
 
-_RULE_PASSED = BLOCKS["rule_passed"].start
+_RULE_PASSED = START["rule_passed"]
 
 _MOST_PLACES = (4, 6, 7)
 """Of the sources, by order of the context."""

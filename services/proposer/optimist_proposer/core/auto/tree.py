@@ -28,7 +28,6 @@ from optimist_proposer.core.sources import NOT_PREDICTED, SEPARATOR
 _MOST_EXPONENT = 30.0
 MOST_PATHS = 3
 """Candidates of one first token that are followed further."""
-_ENDED = -1
 
 Path = tuple[float, Continuation, int, int, int, int]
 """A candidate that agrees with the nodes up to here: the factor of all that comes behind it; the
@@ -70,7 +69,7 @@ class TreeGrower:
         if alignment.pending is None and alignment.run:
             self._cursor = alignment.place
         self._weights, self._positions = weights, positions
-        self._next_shared = weights.next_shared(alignment.rate, alignment.runs)
+        self._next_terms = weights.next_terms(alignment.rate, alignment.runs)
         self._max_tokens, self._min_value = max_tokens, min_value
         self._heap: list[tuple[float, int, int, Branch, int]] = []
         self._num_pushed = 0
@@ -96,10 +95,11 @@ class TreeGrower:
             token_id = candidate[0]
             if token_id in odds:
                 odds[token_id] += weight
-                found[token_id].append((candidate, logit))
+                if candidate[3] != NOWHERE:
+                    found[token_id].append((candidate, logit))
             else:
                 odds[token_id] = weight
-                found[token_id] = [(candidate, logit)]
+                found[token_id] = [(candidate, logit)] if candidate[3] != NOWHERE else []
         token_ids = sorted(odds, key=odds.__getitem__, reverse=True)
         values = [odds[token_id] / total for token_id in token_ids]
         values.append(0.0)
@@ -127,14 +127,13 @@ class TreeGrower:
         """Makes paths of what a first node was found as."""
         branch = Branch(token_id, weight, NOT_PREDICTED, [])
         if len(seeds) > MOST_PATHS:
-            placed = [seed for seed in seeds if seed[0][3] != NOWHERE]
-            seeds = nlargest(MOST_PATHS, placed, key=itemgetter(1))
+            seeds = nlargest(MOST_PATHS, seeds, key=itemgetter(1))
         for candidate, logit in seeds:
             _, kind, length, place, stop, resume, _ = candidate
-            if place == NOWHERE:
-                continue
-            slope, shared = self._next_shared[kind]
-            factor = exp(slope * (logit if logit < MOST_LOGIT else MOST_LOGIT) + shared)
+            slope, of_rate, of_runs = self._next_terms[kind]
+            if logit > MOST_LOGIT:
+                logit = MOST_LOGIT
+            factor = exp(slope * logit + of_rate + of_runs)
             factors = self._weights.continuations[kind]
             if place == self._cursor:
                 factors = self._weights.cursor
@@ -150,13 +149,12 @@ class TreeGrower:
         while True:
             nodes.append((branch.token_id, parent, branch.position, value))
             step += 1
-            num_paths = len(branch.paths)
-            if not num_paths or step == MOST_STEPS or len(nodes) == self._max_tokens:
+            if not branch.paths:
                 return
-            if num_paths == 1:
+            if len(branch.paths) == 1:
                 step, value = self._copy(branch, value, step)
-                if step == _ENDED:
-                    return
+            if step == MOST_STEPS or len(nodes) == self._max_tokens:
+                return
             parent = len(nodes) - 1
             branches = self._continue(branch, step)
             if len(branches) != 1:
@@ -177,8 +175,8 @@ class TreeGrower:
         What `_continue` and `_take` do for one node at a time, for many; the branch is moved on.
 
         Returns:
-            Number of nodes before the next, and the value of the last; _ENDED if all is done that
-            can be: the text or the tree ended, or something else is likelier than the next node.
+            Number of nodes before the next, MOST_STEPS if this is all for now: the text or the
+            tree ends, or something else is likelier than the next node. And the last one's value.
         """
         factor, (_, lengths, steps, pairs), length, first, stop, _ = branch.paths[0]
         nodes, classes, by_token = self._nodes, self._classes, self._rules.by_token
@@ -188,10 +186,10 @@ class TreeGrower:
         most = min(self._max_tokens - 1 - node, MOST_STEPS - step)
         row = classes[token_id] * NUM_CLASSES
         for place, token_id in enumerate(self._text[start : start + most], start):
-            if token_id == SEPARATOR:
-                break
-            if place == stop or token_id in by_token:
+            if token_id in by_token:
                 return step, value
+            if place == stop or token_id == SEPARATOR:
+                break
             agreed = length + step
             klass = classes[token_id]
             weight = (
@@ -212,7 +210,7 @@ class TreeGrower:
             branch.token_id, row = token_id, klass * NUM_CLASSES
             node += 1
             step += 1
-        return _ENDED, value
+        return (step if first + step == stop else MOST_STEPS), value
 
     def _push_all(self, branches: list[Branch], value: float, parent: int, step: int) -> None:
         share = value / (1.0 + sum([branch.weight for branch in branches]))

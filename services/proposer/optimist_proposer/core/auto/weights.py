@@ -17,6 +17,7 @@ from optimist_proposer.core.auto.layout import (
     NUM_WEIGHTS,
     PREDICTED,
     SOURCE,
+    START,
     STEP,
 )
 
@@ -25,7 +26,7 @@ _MOST_EXPONENT = 30.0
 
 
 class Continuation(NamedTuple):
-    """Factors of what comes behind a candidate, apart from its own (`Weights.next_start`)."""
+    """Factors of what comes behind a candidate, apart from its own (`Weights.next_terms`)."""
 
     kind: int
     lengths: list[float]
@@ -70,26 +71,27 @@ class Weights:
         of_cursor = [self._factor("next_cursor", each) for each in LENGTH]
         lengths = [one * other for one, other in zip(plain.lengths, of_cursor, strict=True)]
         self.cursor = plain._replace(lengths=lengths)
+        slopes = START["next_logit"]
+        self._slopes = list(zip(self.logits[slopes : slopes + NUM_KINDS], SOURCE, strict=True))
         self.next_rule = self._factors("next_rule")
         self.next_rule_passed = self._factors("next_rule_passed")
 
-    def next_shared(self, rate: int, runs: int) -> list[tuple[float, float]]:
-        """Returns what makes a candidate's factor of all that comes behind it.
+    def next_terms(self, rate: int, runs: int) -> list[tuple[float, float, float]]:
+        """Returns the terms of what is the same for all that comes behind a candidate, by kind.
 
-        Returns:
-            For each kind the slope by the candidate's logit, and the rest, of the factor's
-            logarithm [NUM_KINDS].
+        Its factor is `exp(slope * logit + of_rate + of_runs)`, with the candidate's own logit.
         """
         weights = self.logits
-        shared = [
-            weights[START["next_rate"] + source * NUM_RUNS + rate]
-            + weights[START["next_runs"] + source * NUM_RUNS + runs]
+        of_rate = START["next_rate"] + rate
+        of_runs = START["next_runs"] + runs
+        terms = [
+            (weights[of_rate + source * NUM_RUNS], weights[of_runs + source * NUM_RUNS])
             for source in range(2)
         ]
-        return [(slope, shared[source]) for slope, source in zip(self.slopes, SOURCE, strict=True)]
+        return [(slope, *terms[source]) for slope, source in self._slopes]
 
     def _factor(self, block: str, index: int) -> float:
-        return math.exp(min(self.logits[BLOCKS[block].start + index], _MOST_EXPONENT))
+        return math.exp(min(self.logits[START[block] + index], _MOST_EXPONENT))
 
     def _factors(self, block: str) -> list[float]:
         return [self._factor(block, index) for index in range(BLOCKS[block].num_weights)]
