@@ -4,12 +4,13 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from fastapi import Request
 from starlette.responses import Response
 
+from optimist_gateway.api.dialect import ChoiceWriter, Dialect
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.api.sse import DONE, EventStream, event, on_disconnect
@@ -22,27 +23,6 @@ SYNTHETIC_FINGERPRINT = "synthetic-acceptance"
 
 # nginx's status for a client that went away; only logs and metrics see it.
 CLIENT_CLOSED_REQUEST = 499
-
-
-class Dialect(Protocol):
-    """How one endpoint words its answers."""
-
-    endpoint: str
-    id_prefix: str
-    whole_object: str
-    chunk_object: str
-
-    def first(self) -> dict[str, Any] | None:
-        """Returns what the choice of the first chunk holds, or None if there is no such chunk."""
-        ...
-
-    def chunk(self, text: str) -> dict[str, Any]:
-        """Returns what the choice of a chunk holds."""
-        ...
-
-    def whole(self, text: str) -> dict[str, Any]:
-        """Returns what the choice of a whole answer holds."""
-        ...
 
 
 class Answering:
@@ -121,14 +101,14 @@ class Answering:
     def _whole_choice(
         self, generation: Generation, index: int, pieces: list[Piece]
     ) -> dict[str, Any]:
-        choice = self._dialect.whole("".join(piece.text for piece in pieces))
+        choice = {"index": index, **self._dialect.writer(generation.body).whole(pieces)}
         if generation.body.return_token_ids:
             choice |= {
                 "token_ids": [token for piece in pieces for token in piece.token_ids],
                 "num_accepted_tokens": sum(piece.num_accepted_tokens for piece in pieces),
                 "predicted_text_length": sum(piece.predicted_text_length for piece in pieces),
             }
-        return _choice(index, choice, pieces[-1])
+        return choice
 
     async def _stream(self, request: Request, generation: Generation) -> Response:
         events = self._events(generation)
@@ -147,17 +127,17 @@ class Answering:
         header = self._header(generation, self._dialect.chunk_object)
         if with_usage:
             header["usage"] = None
-        started: set[int] = set()
+        writers: dict[int, ChoiceWriter] = {}
         try:
             async with aclosing(generation.pieces()) as pieces:
                 async for index, piece in pieces:
                     header |= _fingerprint(generation)
                     if continuous:
                         header["usage"] = self._usage(generation, generation.usage())
-                    for choice in self._chunks(generation, index, piece, started):
+                    for choice in self._chunks(generation, index, piece, writers):
                         yield event(header | {"choices": [choice]})
         except ApiError as error:
-            if not started:
+            if not writers:
                 raise
             self._count("broken_stream")
             yield event(error.body())
@@ -172,28 +152,27 @@ class Answering:
         yield DONE
 
     def _chunks(
-        self, generation: Generation, index: int, piece: Piece, started: set[int]
+        self, generation: Generation, index: int, piece: Piece, writers: dict[int, ChoiceWriter]
     ) -> list[dict[str, Any]]:
-        """Returns the choices that tell of a piece; adds its own to those that have started."""
-        first = self._dialect.first() if index not in started else None
-        started.add(index)
-        chunk = self._chunk(generation, piece)
-        chunks = [] if first is None else [_choice(index, first, None)]
-        return chunks if chunk is None else [*chunks, _choice(index, chunk, piece)]
-
-    def _chunk(self, generation: Generation, piece: Piece) -> dict[str, Any] | None:
-        """Returns what a piece adds, or None if the client would learn nothing from it."""
-        with_tokens = generation.body.return_token_ids and piece.token_ids
-        if not (piece.text or piece.finish_reason or with_tokens):
-            return None
-        choice = self._dialect.chunk(piece.text)
+        """Returns the choices that tell of a piece; adds the writers of those that start."""
+        chunks = []
+        writer = writers.get(index)
+        if writer is None:
+            writer = writers[index] = self._dialect.writer(generation.body)
+            first = writer.first()
+            if first is not None:
+                chunks.append({"index": index, **first})
+        with_tokens = bool(generation.body.return_token_ids and piece.token_ids)
+        chunk = writer.chunk(piece, even_if_empty=with_tokens)
+        if chunk is None:
+            return chunks
         if generation.body.return_token_ids:
-            choice |= {
+            chunk |= {
                 "token_ids": piece.token_ids,
                 "num_accepted_tokens": piece.num_accepted_tokens,
                 "predicted_text_length": piece.predicted_text_length,
             }
-        return choice
+        return [*chunks, {"index": index, **chunk}]
 
     def _header(self, generation: Generation, kind: str) -> dict[str, Any]:
         return {
@@ -214,13 +193,3 @@ class Answering:
 def _fingerprint(generation: Generation) -> dict[str, str]:
     """Returns what marks an answer as one of a benchmark."""
     return {"system_fingerprint": SYNTHETIC_FINGERPRINT} if generation.is_synthetic else {}
-
-
-def _choice(index: int, content: dict[str, Any], piece: Piece | None) -> dict[str, Any]:
-    reason = piece.finish_reason if piece is not None else None
-    return {
-        "index": index,
-        **content,
-        "logprobs": None,
-        "finish_reason": reason.api_name if reason is not None else None,
-    }

@@ -1,5 +1,6 @@
 """POST /v1/completions."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -7,11 +8,33 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from optimist_gateway.api.answering import Answering
-from optimist_gateway.api.requests import CompletionBody
+from optimist_gateway.api.dialect import reason_name
+from optimist_gateway.api.requests import CompletionBody, GenerationBody
+from optimist_gateway.core.answer import Piece
 from optimist_gateway.generation import Service
 from optimist_gateway.preparation import completion_prompt
 
 PATH = "/v1/completions"
+
+
+class CompletionWriter:
+    """Writes plain text."""
+
+    def first(self) -> None:
+        """Returns nothing: the first chunk is the first text."""
+        return
+
+    def chunk(self, piece: Piece, *, even_if_empty: bool) -> dict[str, Any] | None:
+        """See `ChoiceWriter.chunk`."""
+        reason = reason_name(piece)
+        if not (piece.text or reason or even_if_empty):
+            return None
+        return {"text": piece.text, "logprobs": None, "finish_reason": reason}
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """See `ChoiceWriter.whole`."""
+        text = "".join(piece.text for piece in pieces)
+        return {"text": text, "logprobs": None, "finish_reason": reason_name(pieces[-1])}
 
 
 class CompletionDialect:
@@ -22,17 +45,9 @@ class CompletionDialect:
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def first(self) -> None:
-        """Returns nothing: the first chunk is the first text."""
-        return
-
-    def chunk(self, text: str) -> dict[str, Any]:
-        """Returns the new text."""
-        return {"text": text}
-
-    def whole(self, text: str) -> dict[str, Any]:
-        """Returns the text."""
-        return {"text": text}
+    def writer(self, _body: GenerationBody) -> CompletionWriter:
+        """See `Dialect.writer`."""
+        return CompletionWriter()
 
 
 def completion_router(service: Service) -> APIRouter:
