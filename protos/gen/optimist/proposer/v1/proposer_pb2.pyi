@@ -69,6 +69,7 @@ class Open(_message.Message):
     NUM_PREDICTED_TOKENS_FIELD_NUMBER: _builtins.int
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    TRACE_PARENT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifies the request."""
     predicted_token_ids: _builtins.bytes
@@ -79,6 +80,8 @@ class Open(_message.Message):
     """The end of the prompt, as much of it as is worth a look; the answer may repeat it."""
     tenant: _builtins.str
     """Whose request it is: what is kept of predictions is kept apart for each tenant. At most 256 bytes."""
+    trace_parent: _builtins.str
+    """W3C traceparent of the span that asked for this, at most 64 bytes; empty if the request is not traced."""
     def __init__(
         self,
         *,
@@ -87,10 +90,11 @@ class Open(_message.Message):
         num_predicted_tokens: _builtins.bytes = ...,
         prompt_token_ids: _builtins.bytes = ...,
         tenant: _builtins.str = ...,
+        trace_parent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_predicted_tokens", b"num_predicted_tokens", "predicted_token_ids", b"predicted_token_ids", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_predicted_tokens", b"num_predicted_tokens", "predicted_token_ids", b"predicted_token_ids", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "tenant", b"tenant", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -226,6 +226,7 @@ class Add(_message.Message):
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_PREDICTED_TOKENS_FIELD_NUMBER: _builtins.int
     WANTS_PREDICTION_POSITIONS_FIELD_NUMBER: _builtins.int
+    TRACE_PARENT_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream; chosen by the gateway, not used twice."""
     request_id: _builtins.str
@@ -252,6 +253,8 @@ class Add(_message.Message):
     """Number of tokens of each prediction; empty for one prediction."""
     wants_prediction_positions: _builtins.bool
     """Tells where in the predictions accepted drafts stand."""
+    trace_parent: _builtins.str
+    """W3C traceparent of the span that asked for this, at most 64 bytes; empty if the request is not traced."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """How logits become tokens."""
@@ -272,10 +275,11 @@ class Add(_message.Message):
         max_draft_tokens: _builtins.int | None = ...,
         num_predicted_tokens: _builtins.bytes = ...,
         wants_prediction_positions: _builtins.bool = ...,
+        trace_parent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "max_draft_tokens", b"max_draft_tokens", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "handle", b"handle", "max_draft_tokens", b"max_draft_tokens", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_predicted_tokens", b"num_predicted_tokens", "predicted_token_ids", b"predicted_token_ids", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids", "wants_prediction_positions", b"wants_prediction_positions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "handle", b"handle", "max_draft_tokens", b"max_draft_tokens", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_predicted_tokens", b"num_predicted_tokens", "predicted_token_ids", b"predicted_token_ids", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids", "trace_parent", b"trace_parent", "wants_prediction_positions", b"wants_prediction_positions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015

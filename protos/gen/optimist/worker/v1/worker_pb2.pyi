@@ -196,6 +196,7 @@ class Admission(_message.Message):
     MAX_LENGTH_FIELD_NUMBER: _builtins.int
     MIN_LENGTH_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TRACE_PARENT_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
     """Slot to take; must be free."""
     request_id: _builtins.str
@@ -212,6 +213,8 @@ class Admission(_message.Message):
     """Length below which a stop token does not end the request, in tokens."""
     stop_token_ids: _builtins.bytes
     """Tokens that end the request. What was accepted behind one is still part of the result."""
+    trace_parent: _builtins.str
+    """W3C traceparent of the span that asked for this, at most 64 bytes; empty if the request is not traced."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """How logits become tokens."""
@@ -228,10 +231,11 @@ class Admission(_message.Message):
         max_length: _builtins.int = ...,
         min_length: _builtins.int = ...,
         stop_token_ids: _builtins.bytes = ...,
+        trace_parent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_blocks", b"cached_blocks", "max_length", b"max_length", "min_length", b"min_length", "num_prompt_tokens", b"num_prompt_tokens", "request_id", b"request_id", "sampling", b"sampling", "slot", b"slot", "stop_token_ids", b"stop_token_ids", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_blocks", b"cached_blocks", "max_length", b"max_length", "min_length", b"min_length", "num_prompt_tokens", b"num_prompt_tokens", "request_id", b"request_id", "sampling", b"sampling", "slot", b"slot", "stop_token_ids", b"stop_token_ids", "token_ids", b"token_ids", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
