@@ -110,8 +110,7 @@ class Following:
             reason = self._fold(live, observations, answer)
             new = live.output[num_known:]
             if new and reason is None:
-                self._send(live, new, started, answer)
-                metrics.OBSERVATION_SECONDS.observe(time.thread_time() - started)
+                metrics.OBSERVATION_SECONDS.observe(self._send(live, new, started, answer))
                 reason = self._check.delay(live.spent_seconds, live.num_known)
         except Exception:
             logger.exception("request %s cannot be followed", request_id)
@@ -172,7 +171,8 @@ class Following:
                 return None
         return None
 
-    def _send(self, live: LiveRequest, new: "array[int]", started: float, answer: Answer) -> None:
+    def _send(self, live: LiveRequest, new: "array[int]", started: float, answer: Answer) -> float:
+        """Sends what comes next, if it is new; returns the CPU seconds since `started`."""
         window = live.next_window(self._window_tokens, self._min_value)
         if window is not None:
             answer.windows[live.request_id] = window
@@ -181,6 +181,7 @@ class Following:
         if self._logs is not None:
             draft = None if window is None else window.draft
             self._logs.step(live.request_id, new, live.num_known, draft, seconds)
+        return seconds
 
     def _keep(self, live: LiveRequest) -> None:
         num_forgotten = self._residents.put(live)

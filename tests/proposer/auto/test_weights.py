@@ -82,7 +82,7 @@ def test_product_of_factors_is_the_exponential_of_the_sum_of_logits() -> None:
         length, step = generator.randint(0, MOST_LENGTH), generator.randint(0, MOST_STEPS)
         pair = generator.randrange(NUM_CLASSES**2)
         sightings = generator.randrange(NUM_SIGHTINGS)
-        slope, of_rate, of_runs = weights.next_terms(rate, runs)[kind]
+        slope, of_rate, of_runs = weights.next_terms[rate][runs][kind]
         factors = weights.continuations[kind]
         assert factors.kind == kind
         product = (

@@ -18,12 +18,17 @@ class SentWindow:
         """Whether all of the output since `base` is a path of the tree."""
         self._at = NO_PARENT
         # Longest path below each node, and last, where NO_PARENT points, that of the whole tree.
-        self._heights = _heights(draft)
+        # Most windows are left before anyone asks.
+        self._heights: array[int] | None = None
 
     @property
     def num_ahead(self) -> int:
         """Tokens of the longest path behind the output; 0 if the output left the tree."""
-        return self._heights[self._at] if self.is_alive else 0
+        if not self.is_alive:
+            return 0
+        if self._heights is None:
+            self._heights = _heights(self.draft)
+        return self._heights[self._at]
 
     def walk(self, token_ids: "array[int]") -> None:
         """Follows new output tokens."""

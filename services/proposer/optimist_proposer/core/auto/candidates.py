@@ -47,6 +47,7 @@ class Sight:
         start: Where the output begins.
         num_output: Tokens of the output.
         last_class: Class of its last token.
+        rate, runs: Buckets of how the output was as predicted, see Alignment.
         rejected: The token that was expected where the place was lost; -1 if it is not lost.
     """
 
@@ -58,7 +59,9 @@ class Sight:
         "num_output",
         "num_predicted",
         "output",
+        "rate",
         "rejected",
+        "runs",
         "start",
         "template",
         "text",
@@ -80,6 +83,7 @@ class Sight:
         self.alignment, self.template = alignment, template
         self.num_output = len(text) - start
         self.last_class = classes[text[-1]] if self.num_output else 0
+        self.rate, self.runs = alignment.rate, alignment.runs
         self.rejected = -1
         if alignment.num_lost and alignment.lost_at < num_predicted:
             self.rejected = text[alignment.lost_at]
@@ -105,9 +109,8 @@ def class_row(kind: int, last_class: int) -> int:
 
 def kind_features(sight: Sight) -> list[tuple[int, ...]]:
     """Returns the features that all candidates of a kind have, for each kind [NUM_KINDS]."""
-    alignment = sight.alignment
-    followed = START["followed"] + FOLLOWED[min(alignment.run, MOST_LENGTH)]
-    rate, runs = START["rate"] + alignment.rate, START["runs"] + alignment.runs
+    followed = START["followed"] + FOLLOWED[min(sight.alignment.run, MOST_LENGTH)]
+    rate, runs = START["rate"] + sight.rate, START["runs"] + sight.runs
     return [
         (rate + kind * NUM_RUNS, runs + kind * NUM_RUNS, followed + kind * NUM_FOLLOWED)
         for kind in range(NUM_KINDS)

@@ -28,6 +28,10 @@ _MOST_TEMPLATE_AHEAD = 10
 _MOST_LINES = 3
 _MOST_LINE_TOKENS = 200
 _MOST_RECENT = 24
+"""Tokens of the output; below 2 ** (NUM_COUNTS - 1), so that each has a bucket of its age."""
+
+_COUNT = START["count"]
+_AGE = START["age"]
 
 
 def guess_beginning(sight: Sight, starts: list[int]) -> list[Candidate]:
@@ -112,17 +116,20 @@ def guess_frequent(
         frequent: The most frequent tokens of the sources.
         counts: How often the sources have each token.
     """
-    text, end = sight.text, len(sight.text)
+    end = len(sight.text)
+    start = max(sight.start, end - _MOST_RECENT)
+    recent = sight.text[start:]
+    latest = dict(zip(recent, range(start, end), strict=True))
     row = class_row(FREQUENT, sight.last_class)
-    seen: dict[int, int] = {}
-    for place in range(end - 1, max(sight.start, end - _MOST_RECENT) - 1, -1):
-        seen.setdefault(text[place], place)
-    ages, classes, count_own = START["age"], sight.classes, sight.output.count
-    for token_id in dict.fromkeys([*seen, *frequent]):
-        place = seen.get(token_id, NOWHERE)
-        count = min((counts.get(token_id, 0) + count_own(token_id)).bit_length(), NUM_COUNTS - 1)
-        age = min((end - place).bit_length(), NUM_COUNTS - 1) if place >= 0 else 0
-        features = (START["count"] + count, ages + age, row + classes[token_id])
+    classes, count_own = sight.classes, sight.output.count
+    for token_id in dict.fromkeys([*reversed(recent), *frequent]):
+        place = latest.get(token_id, NOWHERE)
+        count = (counts.get(token_id, 0) + count_own(token_id)).bit_length()
+        features = (
+            _COUNT + (count if count < NUM_COUNTS else NUM_COUNTS - 1),
+            _AGE + (end - place).bit_length() if place != NOWHERE else _AGE,
+            row + classes[token_id],
+        )
         yield Candidate(token_id, FREQUENT, 0, place, NO_STOP, NO_STOP, features)
 
 

@@ -69,12 +69,12 @@ class TreeGrower:
         if alignment.pending is None and alignment.run:
             self._cursor = alignment.place
         self._weights, self._positions = weights, positions
-        self._next_terms = weights.next_terms(alignment.rate, alignment.runs)
+        self._next_terms = weights.next_terms[sight.rate][sight.runs]
         self._max_tokens, self._min_value = max_tokens, min_value
         self._heap: list[tuple[float, int, int, Branch, int]] = []
         self._num_pushed = 0
-        self._next_root = 0.0
-        """Value of the first node that comes next."""
+        self._least_next = min_value
+        """Value of the first node that comes next, or the least value of a node."""
         self._nodes: list[tuple[int, int, int, float]] = []
         """Rows of the columns of a draft."""
 
@@ -111,7 +111,7 @@ class TreeGrower:
             if len(self._nodes) >= self._max_tokens:
                 break
             branch = self._sprout(token_id, odds[token_id], found[token_id])
-            self._next_root = values[number + 1]
+            self._least_next = max(values[number + 1], self._min_value)
             self._take(branch, value, NO_PARENT, 0)
         self._grow_above(0.0)
         return Draft.from_nodes(self._nodes)
@@ -163,9 +163,7 @@ class TreeGrower:
                 return
             branch = branches[0]
             value *= branch.weight / (1.0 + branch.weight)
-            if value < self._min_value:
-                return
-            if value < self._next_root or (heap and value < -heap[0][0]):
+            if value < self._least_next or (heap and value < -heap[0][0]):
                 self._push(branch, value, parent, step)
                 return
 
@@ -180,7 +178,9 @@ class TreeGrower:
         """
         factor, (_, lengths, steps, pairs), length, first, stop, _ = branch.paths[0]
         nodes, classes, by_token = self._nodes, self._classes, self._rules.by_token
-        least = max(self._min_value, self._next_root, -self._heap[0][0] if self._heap else 0.0)
+        least = self._least_next
+        if self._heap and least < -self._heap[0][0]:
+            least = -self._heap[0][0]
         num_predicted, positions = self._num_predicted, self._positions
         token_id, start, node = branch.token_id, first + step, len(nodes) - 1
         most = min(self._max_tokens - 1 - node, MOST_STEPS - step)
@@ -201,9 +201,8 @@ class TreeGrower:
             next_value = value * (weight / (1.0 + weight))
             position = positions[place] if place < num_predicted else NOT_PREDICTED
             if next_value < least:
-                if next_value >= self._min_value:
-                    branch.token_id, branch.weight, branch.position = token_id, weight, position
-                    self._push(branch, next_value, node, step)
+                branch.token_id, branch.weight, branch.position = token_id, weight, position
+                self._push(branch, next_value, node, step)
                 break
             value = next_value
             nodes.append((token_id, node, position, value))
@@ -215,12 +214,13 @@ class TreeGrower:
     def _push_all(self, branches: list[Branch], value: float, parent: int, step: int) -> None:
         share = value / (1.0 + sum([branch.weight for branch in branches]))
         for branch in branches:
-            if branch.weight * share >= self._min_value:
-                self._push(branch, branch.weight * share, parent, step)
+            self._push(branch, branch.weight * share, parent, step)
 
     def _push(self, branch: Branch, value: float, parent: int, step: int) -> None:
-        self._num_pushed += 1
-        heappush(self._heap, (-value, self._num_pushed, parent, branch, step))
+        """Keeps a branch for later, if it is worth it."""
+        if value >= self._min_value:
+            self._num_pushed += 1
+            heappush(self._heap, (-value, self._num_pushed, parent, branch, step))
 
     def _continue(self, branch: Branch, step: int) -> list[Branch]:
         """Returns what may come behind a branch, `step` nodes behind the output."""

@@ -26,7 +26,7 @@ _MOST_EXPONENT = 30.0
 
 
 class Continuation(NamedTuple):
-    """Factors of what comes behind a candidate, apart from its own (`Weights.next_terms`)."""
+    """Factors of what comes behind a candidate, apart from its own (`Terms`)."""
 
     kind: int
     lengths: list[float]
@@ -37,6 +37,17 @@ class Continuation(NamedTuple):
     """By classes of the last token and the next [NUM_CLASSES * NUM_CLASSES]."""
 
 
+class Terms(NamedTuple):
+    """What a candidate's own factor of all that comes behind it is made of.
+
+    It is `exp(slope * logit + of_rate + of_runs)`, with the candidate's logit.
+    """
+
+    slope: float
+    of_rate: float
+    of_runs: float
+
+
 class Weights:
     """The weights as one column, and those of continuations as factors ready to be multiplied.
 
@@ -44,6 +55,7 @@ class Weights:
         logits: All of them, as `layout.BLOCKS` says [NUM_WEIGHTS].
         continuations: Factors by kind [NUM_KINDS].
         cursor: Factors of the cursor, which is of the kind PREDICTED.
+        next_terms: Of candidates by rate, runs and kind [NUM_RUNS, NUM_RUNS, NUM_KINDS].
         next_rule, next_rule_passed: Factors of a rule's replacement and of what it replaces, by
             `Rule.sightings`.
     """
@@ -71,24 +83,24 @@ class Weights:
         of_cursor = [self._factor("next_cursor", each) for each in LENGTH]
         lengths = [one * other for one, other in zip(plain.lengths, of_cursor, strict=True)]
         self.cursor = plain._replace(lengths=lengths)
-        slopes = START["next_logit"]
-        self._slopes = list(zip(self.logits[slopes : slopes + NUM_KINDS], SOURCE, strict=True))
+        self.next_terms = [
+            [self._terms(rate, runs) for runs in range(NUM_RUNS)] for rate in range(NUM_RUNS)
+        ]
         self.next_rule = self._factors("next_rule")
         self.next_rule_passed = self._factors("next_rule_passed")
 
-    def next_terms(self, rate: int, runs: int) -> list[tuple[float, float, float]]:
-        """Returns the terms of what is the same for all that comes behind a candidate, by kind.
-
-        Its factor is `exp(slope * logit + of_rate + of_runs)`, with the candidate's own logit.
-        """
-        weights = self.logits
+    def _terms(self, rate: int, runs: int) -> list[Terms]:
+        slope = START["next_logit"]
         of_rate = START["next_rate"] + rate
         of_runs = START["next_runs"] + runs
-        terms = [
-            (weights[of_rate + source * NUM_RUNS], weights[of_runs + source * NUM_RUNS])
-            for source in range(2)
+        return [
+            Terms(
+                self.logits[slope + kind],
+                self.logits[of_rate + source * NUM_RUNS],
+                self.logits[of_runs + source * NUM_RUNS],
+            )
+            for kind, source in enumerate(SOURCE)
         ]
-        return [(slope, *terms[source]) for slope, source in self._slopes]
 
     def _factor(self, block: str, index: int) -> float:
         return math.exp(min(self.logits[START[block] + index], _MOST_EXPONENT))
