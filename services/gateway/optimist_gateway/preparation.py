@@ -6,8 +6,9 @@ from itertools import chain
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
+from optimist_gateway.api.chat_body import ChatCompletionBody
 from optimist_gateway.api.errors import ApiError
-from optimist_gateway.api.requests import ChatCompletionBody, CompletionBody, GenerationBody
+from optimist_gateway.api.requests import CompletionBody, GenerationBody
 from optimist_gateway.core.seed import choice_seed
 from optimist_gateway.known_token import require_known
 from optimist_gateway.limits import Limits

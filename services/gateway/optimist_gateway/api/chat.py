@@ -8,8 +8,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from optimist_gateway.api.answering import Answering
+from optimist_gateway.api.chat_body import ChatCompletionBody
 from optimist_gateway.api.dialect import reason_name
-from optimist_gateway.api.requests import ChatCompletionBody, GenerationBody
+from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.generation import Service
 from optimist_gateway.preparation import chat_prompt

@@ -1,12 +1,10 @@
 """The bodies of requests."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     StringConstraints,
@@ -14,10 +12,9 @@ from pydantic import (
     model_validator,
 )
 
+from optimist_gateway.api.body import Body, Content, Text, content_text
 from optimist_gateway.api.unsupported import drop_unsupported
-from optimist_gateway.core.messages import Message
 
-MAX_MESSAGES = 4096
 MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 4
 MAX_STOP_TOKENS = 128
@@ -28,18 +25,6 @@ _INT32_MAX = 2**31 - 1
 
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
-
-
-def _encodable(text: str) -> str:
-    """Refuses halves of surrogate pairs, which JSON can carry and no tokenizer takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("must be Unicode text without halves of surrogate pairs") from None
-    return text
-
-
-Text = Annotated[str, AfterValidator(_encodable)]
 
 
 def _form(value: object) -> str:
@@ -58,45 +43,10 @@ def _is_short(text: str) -> str:
     return text
 
 
-class Body(BaseModel):
-    """Base of every object in a request: unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
-
-
-class TextPart(Body):
-    """A piece of text in a content array."""
-
-    type: Literal["text"]
-    text: Text
-
-
 # Keys of JSON objects are strings.
 _TokenKey = Annotated[int, Field(strict=False)]
 _Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
-Content = Text | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES)]
-
-
-def _text(content: str | list[TextPart]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
-
-
-class MessageBody(Body):
-    """One message; fields of other kinds of messages must be null."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content
-    name: str | None = None
-    refusal: None = None
-    tool_calls: None = None
-    function_call: None = None
-    audio: None = None
-    annotations: list[Any] | None = None
-
-    def message(self) -> Message:
-        """Returns the message as a plain value."""
-        return Message(self.role, _text(self.content))
 
 
 class PredictionBody(Body):
@@ -107,7 +57,7 @@ class PredictionBody(Body):
 
     def text(self) -> str:
         """Returns the expected text."""
-        return _text(self.content)
+        return content_text(self.content)
 
 
 Predictions = Annotated[
@@ -192,13 +142,6 @@ class GenerationBody(Body):
     @classmethod
     def _without_unsupported(cls, body: object) -> object:
         return drop_unsupported(body) if isinstance(body, dict) else body
-
-
-class ChatCompletionBody(GenerationBody):
-    """The body of POST /v1/chat/completions."""
-
-    messages: list[MessageBody] = Field(min_length=1, max_length=MAX_MESSAGES)
-    max_completion_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
 
 
 class CompletionBody(GenerationBody):

@@ -1,0 +1,36 @@
+"""The body of POST /v1/chat/completions."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from optimist_gateway.api.body import Body, Content, content_text
+from optimist_gateway.api.requests import GenerationBody
+from optimist_gateway.core.messages import Message
+
+MAX_MESSAGES = 4096
+_INT32_MAX = 2**31 - 1
+
+
+class MessageBody(Body):
+    """One message; fields of other kinds of messages must be null."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content
+    name: str | None = None
+    refusal: None = None
+    tool_calls: None = None
+    function_call: None = None
+    audio: None = None
+    annotations: list[Any] | None = None
+
+    def message(self) -> Message:
+        """Returns the message as a plain value."""
+        return Message(self.role, content_text(self.content))
+
+
+class ChatCompletionBody(GenerationBody):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[MessageBody] = Field(min_length=1, max_length=MAX_MESSAGES)
+    max_completion_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
