@@ -33,6 +33,10 @@ from optimist_common.sampling_message import read_sampling, write_sampling
         ("logit_bias", {5: math.inf}),
         ("grammar", "x" * (64 * 1024 + 1)),
         ("grammar", "ä" * (32 * 1024 + 1)),
+        ("num_logprobs", -1),
+        ("num_logprobs", 21),
+        ("num_prompt_logprobs", -1),
+        ("num_prompt_logprobs", 21),
     ],
 )
 def test_faults_name_their_field(field: str, value: object) -> None:
@@ -49,6 +53,11 @@ def test_sound_parameters_have_no_fault() -> None:
     assert SamplingParams(top_k=5, top_p=0.5).takes_argmax
     assert SamplingParams(grammar="x" * 64 * 1024).fault(50) is None
     assert not SamplingParams(grammar="start: /a/").takes_argmax
+    told = SamplingParams(num_logprobs=20, num_prompt_logprobs=0)
+    assert told.fault(50) is None
+    assert told.takes_argmax
+    assert told.wants_logprobs
+    assert not SamplingParams().wants_logprobs
 
 
 @given(
@@ -57,11 +66,20 @@ def test_sound_parameters_have_no_fault() -> None:
     seed=st.integers(-(2**63), 2**63 - 1),
     logit_bias=st.dictionaries(st.integers(0, 49), st.floats(-100, 100, width=32)),
     grammar=st.text(st.characters(codec="utf-8"), max_size=20),
+    told=st.tuples(*[st.none() | st.integers(0, 20)] * 2),
 )
 def test_what_is_sent_comes_back(
-    temperature: float, top_p: float, seed: int, logit_bias: dict[int, float], grammar: str
+    temperature: float,
+    top_p: float,
+    seed: int,
+    logit_bias: dict[int, float],
+    grammar: str,
+    told: tuple[int | None, int | None],
 ) -> None:
-    params = SamplingParams(temperature, 7, top_p, 0.5, seed, 1.5, -2.0, 2.0, logit_bias, grammar)
+    penalties = (1.5, -2.0, 2.0)
+    params = SamplingParams(
+        temperature, 7, top_p, 0.5, seed, *penalties, logit_bias, grammar, *told
+    )
     assert read_sampling(write_sampling(params)) == params
 
 

@@ -71,6 +71,8 @@ def test_a_prediction_may_be_several() -> None:
         ({"temperature": -0.5}, "temperature must be at least 0, not -0.5"),
         ({"top_p": 1.5}, "top_p must be"),
         ({"logit_bias": {50: 1.0}}, "logit_bias: token id 50"),
+        ({"num_logprobs": 21}, "num_logprobs must be in 0 to 20, not 21"),
+        ({"num_prompt_logprobs": -1}, "num_prompt_logprobs must be in 0 to 20, not -1"),
     ],
 )
 def test_sampling_out_of_range_is_refused(values: dict[str, Any], message: str) -> None:

@@ -4,9 +4,12 @@ import math
 from dataclasses import dataclass, field
 
 MAX_GRAMMAR_BYTES = 64 * 1024
+MAX_LOGPROBS = 20
+"""Likeliest tokens in one place that a request may be told of."""
 
 # The smallest number above 0, for bounds that exclude it.
 _ABOVE_ZERO = math.ulp(0.0)
+_IN_LOGPROBS = f"in 0 to {MAX_LOGPROBS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,11 @@ class SamplingParams:
     logit_bias: dict[int, float] = field(default_factory=dict)
     grammar: str = ""
     """What the output has to follow, in llguidance's Lark dialect; empty for none."""
+    num_logprobs: int | None = None
+    """Tells the log-probability of each output token and of as many of the likeliest ones in its
+    place, all as the model says and before anything above; None tells none."""
+    num_prompt_logprobs: int | None = None
+    """The same for the tokens of the prompt, from the second one on."""
 
     @property
     def penalizes(self) -> bool:
@@ -44,6 +52,11 @@ class SamplingParams:
             and not self.grammar
         )
 
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether log-probabilities are to be told, of the output or of the prompt."""
+        return self.num_logprobs is not None or self.num_prompt_logprobs is not None
+
     def fault(self, vocab_size: int) -> str | None:
         """Returns what is wrong with the parameters, naming the field, or None."""
         checks = (
@@ -54,6 +67,8 @@ class SamplingParams:
             ("repetition_penalty", self.repetition_penalty, _ABOVE_ZERO, math.inf, "above 0"),
             ("presence_penalty", self.presence_penalty, -math.inf, math.inf, "a number"),
             ("frequency_penalty", self.frequency_penalty, -math.inf, math.inf, "a number"),
+            ("num_logprobs", self.num_logprobs or 0, 0, MAX_LOGPROBS, _IN_LOGPROBS),
+            ("num_prompt_logprobs", self.num_prompt_logprobs or 0, 0, MAX_LOGPROBS, _IN_LOGPROBS),
         )
         for name, value, low, high, wanted in checks:
             if not math.isfinite(value) or not low <= value <= high:

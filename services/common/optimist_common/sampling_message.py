@@ -36,6 +36,10 @@ def read_sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
         frequency_penalty=message.frequency_penalty,
         logit_bias=dict(zip(biased, biases, strict=True)),
         grammar=message.grammar,
+        num_logprobs=message.num_logprobs if message.HasField("num_logprobs") else None,
+        num_prompt_logprobs=(
+            message.num_prompt_logprobs if message.HasField("num_prompt_logprobs") else None
+        ),
     )
 
 
@@ -53,4 +57,6 @@ def write_sampling(params: SamplingParams) -> sampling_pb2.SamplingParams:
         logit_bias_token_ids=to_bytes(list(params.logit_bias)),
         logit_bias_values=floats_to_bytes(list(params.logit_bias.values())),
         grammar=params.grammar,
+        num_logprobs=params.num_logprobs,
+        num_prompt_logprobs=params.num_prompt_logprobs,
     )

@@ -10,9 +10,8 @@ import grpc
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes
-from optimist_common.draft_source import DraftSource
-from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.output import Finished, StepOutput
+from optimist_gateway.output_message import read_outputs
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +22,6 @@ MAX_WAITING_OUTPUTS = 256
 # How long an answer that is complete may wait for its account.
 ACCOUNT_SECONDS = 1.0
 _MAX_HANDLE = 2**31 - 1
-
-_REASONS = {
-    scheduler_pb2.FINISH_REASON_STOP: FinishReason.STOP,
-    scheduler_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
-    scheduler_pb2.FINISH_REASON_REFUSED: FinishReason.REFUSED,
-    scheduler_pb2.FINISH_REASON_OVERLOADED: FinishReason.OVERLOADED,
-    scheduler_pb2.FINISH_REASON_ERROR: FinishReason.ERROR,
-    scheduler_pb2.FINISH_REASON_ABORTED: FinishReason.ABORTED,
-}
 
 
 class SchedulerUnavailableError(Exception):
@@ -228,8 +218,7 @@ class SchedulerClient:
             )
 
     def _dispatch(self, response: scheduler_pb2.ConnectResponse) -> None:
-        finished = {one.handle: _finished(one) for one in response.finished}
-        for handle, output in _outputs(response, finished).items():
+        for handle, output in read_outputs(response).items():
             request = self._requests.get(handle)
             if request is None:
                 continue
@@ -243,44 +232,6 @@ async def _until_cancelled(
 ) -> AsyncIterator[scheduler_pb2.ConnectRequest]:
     while True:
         yield await commands.get()
-
-
-def _outputs(
-    response: scheduler_pb2.ConnectResponse, finished: dict[int, Finished]
-) -> dict[int, StepOutput]:
-    """Returns the outputs by handle; raises ValueError if the columns do not fit together."""
-    handles = from_bytes(response.handles).tolist()
-    num_tokens = from_bytes(response.num_tokens).tolist()
-    num_accepted = from_bytes(response.num_accepted_tokens).tolist()
-    sources = [DraftSource(source) for source in from_bytes(response.draft_sources).tolist()]
-    token_ids = from_bytes(response.token_ids).tolist()
-    if sum(num_tokens) != len(token_ids):
-        raise ValueError(f"{len(token_ids)} tokens instead of {sum(num_tokens)}")
-    outputs: dict[int, StepOutput] = {}
-    start = 0
-    for handle, count, accepted, source in zip(
-        handles, num_tokens, num_accepted, sources, strict=True
-    ):
-        tokens = token_ids[start : start + count]
-        outputs[handle] = StepOutput(tokens, accepted, source, finished.get(handle))
-        start += count
-    for handle, end in finished.items():
-        outputs.setdefault(handle, StepOutput([], finished=end))
-    return outputs
-
-
-def _finished(message: scheduler_pb2.Finished) -> Finished:
-    counts = from_bytes(message.num_tokens_by_source).tolist()
-    return Finished(
-        reason=_REASONS[message.reason],
-        message=message.message,
-        accepted_prediction_tokens=message.accepted_prediction_tokens,
-        rejected_prediction_tokens=message.rejected_prediction_tokens,
-        num_passes=message.num_passes,
-        num_tokens_by_source={
-            DraftSource(source): count for source, count in enumerate(counts) if count
-        },
-    )
 
 
 def _description(response: scheduler_pb2.DescribeResponse) -> ModelDescription:

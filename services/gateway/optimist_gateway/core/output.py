@@ -20,11 +20,37 @@ class Finished:
     """Forward passes that emitted tokens of the request."""
     num_tokens_by_source: Mapping[DraftSource, int] = field(default_factory=dict)
     """Tokens of the request by where they came from, without zeros."""
+    num_drafted_tokens: int = 0
+    """Drafts that were verified, accepted or not, trees with all their nodes."""
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """How likely one token was, and which would have been the likeliest in its place."""
+
+    logprob: float
+    """Natural logarithm of the model's probability of the token."""
+    candidate_token_ids: list[int]
+    """The likeliest tokens, the likeliest first, `[num_candidates]`."""
+    candidate_logprobs: list[float]
+    """Of these, `[num_candidates]`."""
+
+
+@dataclass(frozen=True)
+class StepLogprobs:
+    """What one step tells of how likely tokens of one request were."""
+
+    first_prompt_position: int
+    """Position in the prompt of the first of `prompt`; the others follow it."""
+    prompt: list[TokenLogprobs]
+    """Of tokens of the prompt, each told of once and in order, the first token of it never."""
+    tokens: list[TokenLogprobs]
+    """One for each new token of the step; empty if only those of the prompt are wanted."""
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """New tokens of one request, its end, or both."""
+    """New tokens of one request, log-probabilities of its prompt, its end, or several of these."""
 
     token_ids: list[int]
     num_accepted_tokens: int = 0
@@ -32,3 +58,8 @@ class StepOutput:
     draft_source: DraftSource = DraftSource.TARGET
     """Where these drafts came from."""
     finished: Finished | None = None
+    logprobs: StepLogprobs | None = None
+    """For requests that want some; without any new token if it is of the prompt alone."""
+    prediction_positions: list[int] | None = None
+    """For requests that want them: where each accepted draft stands in all predictions, one after
+    the other; -1 for what was read from none of them, `[num_accepted_tokens]`."""

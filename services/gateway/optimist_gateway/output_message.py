@@ -1,0 +1,130 @@
+"""What the scheduler says about a step, from its message to plain values."""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.columns import floats_from_bytes, from_bytes
+from optimist_common.draft_source import DraftSource
+from optimist_gateway.core.finish import FinishReason
+from optimist_gateway.core.output import Finished, StepLogprobs, StepOutput, TokenLogprobs
+
+_REASONS = {
+    scheduler_pb2.FINISH_REASON_STOP: FinishReason.STOP,
+    scheduler_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    scheduler_pb2.FINISH_REASON_REFUSED: FinishReason.REFUSED,
+    scheduler_pb2.FINISH_REASON_OVERLOADED: FinishReason.OVERLOADED,
+    scheduler_pb2.FINISH_REASON_ERROR: FinishReason.ERROR,
+    scheduler_pb2.FINISH_REASON_ABORTED: FinishReason.ABORTED,
+}
+
+
+def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutput]:
+    """Returns the outputs of a step by handle.
+
+    Raises:
+        ValueError: The parts of the message do not fit together.
+        KeyError: A request ended for a reason that is not in the contract.
+    """
+    finished = {one.handle: _finished(one) for one in response.finished}
+    logprobs = {one.handle: one for one in response.logprobs}
+    positions = {one.handle: one for one in response.prediction_positions}
+    num_tokens = from_bytes(response.num_tokens).tolist()
+    token_ids = from_bytes(response.token_ids).tolist()
+    if sum(num_tokens) != len(token_ids):
+        raise ValueError(f"{len(token_ids)} tokens instead of {sum(num_tokens)}")
+    outputs: dict[int, StepOutput] = {}
+    start = 0
+    for handle, count, accepted, source in zip(
+        from_bytes(response.handles).tolist(),
+        num_tokens,
+        from_bytes(response.num_accepted_tokens).tolist(),
+        [DraftSource(source) for source in from_bytes(response.draft_sources).tolist()],
+        strict=True,
+    ):
+        tokens = token_ids[start : start + count]
+        outputs[handle] = StepOutput(
+            tokens,
+            accepted,
+            source,
+            finished.get(handle),
+            _logprobs(logprobs, handle, count),
+            _positions(positions, handle, accepted),
+        )
+        start += count
+    for handle in (*finished, *logprobs):
+        if handle not in outputs:
+            outputs[handle] = StepOutput(
+                [], finished=finished.get(handle), logprobs=_logprobs(logprobs, handle, 0)
+            )
+    return outputs
+
+
+def _finished(message: scheduler_pb2.Finished) -> Finished:
+    counts = from_bytes(message.num_tokens_by_source).tolist()
+    return Finished(
+        reason=_REASONS[message.reason],
+        message=message.message,
+        accepted_prediction_tokens=message.accepted_prediction_tokens,
+        rejected_prediction_tokens=message.rejected_prediction_tokens,
+        num_passes=message.num_passes,
+        num_tokens_by_source={
+            DraftSource(source): count for source, count in enumerate(counts) if count
+        },
+        num_drafted_tokens=message.num_drafted_tokens,
+    )
+
+
+def _positions(
+    messages: Mapping[int, scheduler_pb2.PredictionPositions], handle: int, num_accepted: int
+) -> list[int] | None:
+    if (message := messages.get(handle)) is None:
+        return None
+    positions: list[int] = from_bytes(message.positions).tolist()
+    if len(positions) != num_accepted:
+        raise ValueError(f"{len(positions)} positions for {num_accepted} accepted drafts")
+    if any(position < -1 for position in positions):
+        raise ValueError(f"a position in the prediction is {min(positions)}")
+    return positions
+
+
+def _logprobs(
+    messages: Mapping[int, scheduler_pb2.Logprobs], handle: int, num_tokens: int
+) -> StepLogprobs | None:
+    if (message := messages.get(handle)) is None:
+        return None
+    num_prompt = message.num_prompt_tokens
+    logprobs: list[float] = floats_from_bytes(message.logprobs).tolist()
+    # Requests may want those of the prompt only.
+    num_told = len(logprobs) - num_prompt
+    widths = message.num_prompt_candidates, message.num_candidates
+    if min(num_prompt, *widths) < 0 or num_told not in (0, num_tokens):
+        raise ValueError(
+            f"{len(logprobs)} log-probabilities of {num_prompt} tokens of a prompt and "
+            f"{num_tokens} new ones"
+        )
+    token_ids: list[int] = from_bytes(message.candidate_token_ids).tolist()
+    of_candidates: list[float] = floats_from_bytes(message.candidate_logprobs).tolist()
+    number = num_prompt * widths[0] + num_told * widths[1]
+    if len(token_ids) != number or len(of_candidates) != number:
+        raise ValueError(
+            f"{len(token_ids)} candidates and {len(of_candidates)} log-probabilities of them "
+            f"instead of {number}"
+        )
+    columns = iter(logprobs), iter(token_ids), iter(of_candidates)
+    return StepLogprobs(
+        first_prompt_position=message.first_prompt_position,
+        prompt=_take(columns, num_prompt, widths[0]),
+        tokens=_take(columns, num_told, widths[1]),
+    )
+
+
+def _take(
+    columns: tuple[Iterator[float], Iterator[int], Iterator[float]], number: int, width: int
+) -> list[TokenLogprobs]:
+    """Takes the next tokens, each with as many candidates, from the columns."""
+    logprobs, token_ids, of_candidates = columns
+    return [
+        TokenLogprobs(logprob, list(islice(token_ids, width)), list(islice(of_candidates, width)))
+        for logprob in islice(logprobs, number)
+    ]
