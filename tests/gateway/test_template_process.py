@@ -1,0 +1,115 @@
+"""Templates that fail, hang or eat memory end their own process only."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from optimist_gateway import template_process
+from optimist_gateway.template_process import (
+    TemplateError,
+    TemplateProcess,
+    TemplateTimeoutError,
+    TemplateUnavailableError,
+)
+
+LOADER = "tests.gateway.test_template_process:load"
+
+
+def load(argument: str) -> Callable[[Any], str]:
+    """What the process loads: renders by the name of a deed."""
+
+    def render(value: Any) -> str:
+        if value["do"] == "hang":
+            while True:
+                pass
+        if value["do"] == "raise":
+            raise ValueError("begin with a user")
+        if value["do"] == "memory":
+            return "x" * 2**40
+        if value["do"] == "exit":
+            os._exit(3)
+        if value["do"] == "print":
+            print("a library that prints")  # noqa: T201
+        return f"{argument}:{value['text']}"
+
+    return render
+
+
+@pytest.fixture
+async def process() -> AsyncIterator[TemplateProcess]:
+    rendering = TemplateProcess(LOADER, "model", 2.0)
+    yield rendering
+    await rendering.stop()
+
+
+def say(text: str, do: str = "") -> dict[str, str]:
+    return {"do": do, "text": text}
+
+
+async def test_renders_in_another_process(process: TemplateProcess) -> None:
+    await process.start()
+    long = "ä\N{ROCKET}\ud800" * 500_000
+    texts = await asyncio.gather(*(process.render(say(text)) for text in ("a", "b", long)))
+    assert texts == ["model:a", "model:b", f"model:{long}"]
+
+
+async def test_what_a_library_prints_is_no_answer(process: TemplateProcess) -> None:
+    assert await process.render(say("a", "print")) == "model:a"
+    assert await process.render(say("b")) == "model:b"
+
+
+async def test_a_refusal_says_why_and_the_process_goes_on(process: TemplateProcess) -> None:
+    with pytest.raises(TemplateError, match="begin with a user"):
+        await process.render(say("a", "raise"))
+    with pytest.raises(TemplateError, match="memory"):
+        await process.render(say("a", "memory"))
+    assert await process.render(say("b")) == "model:b"
+
+
+async def test_a_template_that_hangs_is_ended_and_the_next_one_is_rendered(
+    process: TemplateProcess,
+) -> None:
+    hanging = asyncio.create_task(process.render(say("a", "hang")))
+    await asyncio.sleep(0)
+    behind = asyncio.create_task(process.render(say("b")))
+    with pytest.raises(TemplateTimeoutError, match="longer than 2 seconds"):
+        await hanging
+    assert await behind == "model:b"
+
+
+async def test_a_process_that_dies_is_started_again(process: TemplateProcess) -> None:
+    with pytest.raises(TemplateUnavailableError, match="died"):
+        await process.render(say("a", "exit"))
+    assert await process.render(say("b")) == "model:b"
+
+
+async def test_who_does_not_wait_for_his_text_does_not_leave_it_to_the_next(
+    process: TemplateProcess,
+) -> None:
+    await process.start()
+    leaving = asyncio.create_task(process.render(say("a", "hang")))
+    await asyncio.sleep(0.05)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert await process.render(say("b")) == "model:b"
+
+
+async def test_a_loader_that_fails_is_told() -> None:
+    process = TemplateProcess("tests.gateway.test_template_process:nothing", "model", 1.0)
+    with pytest.raises(TemplateUnavailableError, match="does not start"):
+        await process.start()
+
+
+async def test_not_more_wait_than_may(
+    process: TemplateProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_process, "MAX_WAITING", 1)
+    await process.start()
+    first = asyncio.create_task(process.render(say("a")))
+    await asyncio.sleep(0)
+    with pytest.raises(TemplateUnavailableError, match="wait"):
+        await process.render(say("b"))
+    assert await first == "model:a"
