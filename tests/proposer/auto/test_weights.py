@@ -2,6 +2,7 @@ import json
 import math
 import random
 from importlib.resources import files
+from itertools import product
 
 import pytest
 
@@ -11,6 +12,7 @@ from optimist_proposer.core.auto.layout import (
     MOST_LENGTH,
     MOST_STEPS,
     NUM_CLASSES,
+    NUM_FOLLOWED,
     NUM_KINDS,
     NUM_LENGTHS,
     NUM_RUNS,
@@ -85,7 +87,7 @@ def test_product_of_factors_is_the_exponential_of_the_sum_of_logits() -> None:
         slope, of_rate, of_runs = weights.next_terms[rate][runs][kind]
         factors = weights.continuations[kind]
         assert factors.kind == kind
-        product = (
+        factor = (
             math.exp(slope * logit + of_rate + of_runs)
             * factors.lengths[length]
             * factors.steps[step]
@@ -103,7 +105,22 @@ def test_product_of_factors_is_the_exponential_of_the_sum_of_logits() -> None:
             + cell("next_rule", sightings)
             + cell("next_rule_passed", sightings)
         )
-        assert math.log(product) == pytest.approx(total, abs=1e-9)
+        assert math.log(factor) == pytest.approx(total, abs=1e-9)
+
+
+def test_logits_of_a_kind_are_the_sum_of_its_three_buckets() -> None:
+    logits = some_logits()
+    weights = Weights(logits)
+    for rate, runs, followed, kind in product(
+        range(NUM_RUNS), range(NUM_RUNS), range(NUM_FOLLOWED), range(NUM_KINDS)
+    ):
+        features = (
+            START["rate"] + kind * NUM_RUNS + rate,
+            START["runs"] + kind * NUM_RUNS + runs,
+            START["followed"] + kind * NUM_FOLLOWED + followed,
+        )
+        expected = sum(logits[feature] for feature in features)
+        assert weights.kind_logits[rate][runs][followed][kind] == pytest.approx(expected)
 
 
 def test_cursor_has_a_factor_more_than_other_places_of_predictions() -> None:

@@ -48,6 +48,7 @@ class Sight:
         num_output: Tokens of the output.
         last_class: Class of its last token.
         rate, runs: Buckets of how the output was as predicted, see Alignment.
+        followed: Bucket of how many tokens in a row were as predicted.
         rejected: The token that was expected where the place was lost; -1 if it is not lost.
     """
 
@@ -55,6 +56,7 @@ class Sight:
         "alignment",
         "classes",
         "contexts",
+        "followed",
         "last_class",
         "num_output",
         "num_predicted",
@@ -84,6 +86,7 @@ class Sight:
         self.num_output = len(text) - start
         self.last_class = classes[text[-1]] if self.num_output else 0
         self.rate, self.runs = alignment.rate, alignment.runs
+        self.followed = FOLLOWED[min(alignment.run, MOST_LENGTH)]
         self.rejected = -1
         if alignment.num_lost and alignment.lost_at < num_predicted:
             self.rejected = text[alignment.lost_at]
@@ -108,9 +111,12 @@ def class_row(kind: int, last_class: int) -> int:
 
 
 def kind_features(sight: Sight) -> list[tuple[int, ...]]:
-    """Returns the features that all candidates of a kind have, for each kind [NUM_KINDS]."""
-    followed = START["followed"] + FOLLOWED[min(sight.alignment.run, MOST_LENGTH)]
+    """Returns the features that all candidates of a kind have, for each kind [NUM_KINDS].
+
+    `Weights.kind_logits` has their sums.
+    """
     rate, runs = START["rate"] + sight.rate, START["runs"] + sight.runs
+    followed = START["followed"] + sight.followed
     return [
         (rate + kind * NUM_RUNS, runs + kind * NUM_RUNS, followed + kind * NUM_FOLLOWED)
         for kind in range(NUM_KINDS)

@@ -9,7 +9,6 @@ from optimist_proposer.core.auto.alignment import CERTAIN_RUN, Alignment
 from optimist_proposer.core.auto.candidates import (
     Candidate,
     Sight,
-    kind_features,
     none_features,
 )
 from optimist_proposer.core.auto.context_index import MOST_TOKEN_ID, ContextIndex
@@ -112,7 +111,7 @@ class AutoFollower(Follower):
         sight, weights = self.look(), self._reference.weights
         logits = weights.logits
         weigh = logits.__getitem__
-        shared = [sum(map(weigh, features)) for features in kind_features(sight)]
+        shared = weights.kind_logits[sight.rate][sight.runs][sight.followed]
         seeds = [
             (each, shared[each[1]] + sum(map(weigh, each[6])))
             for each in self.find_candidates(sight, min_value)

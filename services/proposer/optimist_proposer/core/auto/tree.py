@@ -182,10 +182,11 @@ class TreeGrower:
         if self._heap and least < -self._heap[0][0]:
             least = -self._heap[0][0]
         num_predicted, positions = self._num_predicted, self._positions
-        token_id, start, node = branch.token_id, first + step, len(nodes) - 1
-        most = min(self._max_tokens - 1 - node, MOST_STEPS - step)
-        row = classes[token_id] * NUM_CLASSES
-        for place, token_id in enumerate(self._text[start : start + most], start):
+        text, place, node = self._text, first + step, len(nodes) - 1
+        end = min(place + self._max_tokens - 1 - node, first + MOST_STEPS, len(text))
+        row = classes[branch.token_id] * NUM_CLASSES
+        while place < end:
+            token_id = text[place]
             if token_id in by_token:
                 return step, value
             if place == stop or token_id == SEPARATOR:
@@ -209,6 +210,7 @@ class TreeGrower:
             branch.token_id, row = token_id, klass * NUM_CLASSES
             node += 1
             step += 1
+            place += 1
         return (step if first + step == stop else MOST_STEPS), value
 
     def _push_all(self, branches: list[Branch], value: float, parent: int, step: int) -> None:

@@ -10,6 +10,7 @@ from optimist_proposer.core.auto.layout import (
     BLOCKS,
     LENGTH,
     NUM_CLASSES,
+    NUM_FOLLOWED,
     NUM_KINDS,
     NUM_LENGTHS,
     NUM_RUNS,
@@ -53,6 +54,8 @@ class Weights:
 
     Attributes:
         logits: All of them, as `layout.BLOCKS` says [NUM_WEIGHTS].
+        kind_logits: What all candidates of a kind have, by rate, runs, followed and kind
+            [NUM_RUNS, NUM_RUNS, NUM_FOLLOWED, NUM_KINDS].
         continuations: Factors by kind [NUM_KINDS].
         cursor: Factors of the cursor, which is of the kind PREDICTED.
         next_terms: Of candidates by rate, runs and kind [NUM_RUNS, NUM_RUNS, NUM_KINDS].
@@ -83,11 +86,27 @@ class Weights:
         of_cursor = [self._factor("next_cursor", each) for each in LENGTH]
         lengths = [one * other for one, other in zip(plain.lengths, of_cursor, strict=True)]
         self.cursor = plain._replace(lengths=lengths)
+        self.kind_logits = [
+            [
+                [self._kind_logits(rate, runs, followed) for followed in range(NUM_FOLLOWED)]
+                for runs in range(NUM_RUNS)
+            ]
+            for rate in range(NUM_RUNS)
+        ]
         self.next_terms = [
             [self._terms(rate, runs) for runs in range(NUM_RUNS)] for rate in range(NUM_RUNS)
         ]
         self.next_rule = self._factors("next_rule")
         self.next_rule_passed = self._factors("next_rule_passed")
+
+    def _kind_logits(self, rate: int, runs: int, followed: int) -> list[float]:
+        logits = self.logits
+        return [
+            logits[START["rate"] + kind * NUM_RUNS + rate]
+            + logits[START["runs"] + kind * NUM_RUNS + runs]
+            + logits[START["followed"] + kind * NUM_FOLLOWED + followed]
+            for kind in range(NUM_KINDS)
+        ]
 
     def _terms(self, rate: int, runs: int) -> list[Terms]:
         slope = START["next_logit"]
