@@ -452,6 +452,10 @@ class Stats(_message.Message):
     NUM_IDLE_WINDOW_WAITS_FIELD_NUMBER: _builtins.int
     NUM_LATE_WINDOW_WAITS_FIELD_NUMBER: _builtins.int
     WINDOW_WAIT_US_FIELD_NUMBER: _builtins.int
+    NUM_DRAFTS_FIELD_NUMBER: _builtins.int
+    NUM_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_ACCEPTED_AT_POSITIONS_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     """Requests with a slot."""
     num_waiting: _builtins.int
@@ -490,6 +494,16 @@ class Stats(_message.Message):
     """How many of these waits ended without the answer."""
     window_wait_us: _builtins.int
     """All these waits together, in microseconds."""
+    num_drafts: _builtins.int
+    """Rows of passes that had drafts."""
+    num_drafted_tokens: _builtins.int
+    """Drafts that were verified."""
+    num_accepted_tokens: _builtins.int
+    """How many of them were accepted."""
+    @_builtins.property
+    def num_accepted_at_positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many were accepted as the first, second and so on of their row and pass."""
+
     def __init__(
         self,
         *,
@@ -512,10 +526,14 @@ class Stats(_message.Message):
         num_idle_window_waits: _builtins.int = ...,
         num_late_window_waits: _builtins.int = ...,
         window_wait_us: _builtins.int = ...,
+        num_drafts: _builtins.int = ...,
+        num_drafted_tokens: _builtins.int = ...,
+        num_accepted_tokens: _builtins.int = ...,
+        num_accepted_at_positions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_paused", b"is_paused", "num_blocks", b"num_blocks", "num_free_blocks", b"num_free_blocks", "num_idle_window_waits", b"num_idle_window_waits", "num_late_window_waits", b"num_late_window_waits", "num_plans", b"num_plans", "num_plans_in_flight", b"num_plans_in_flight", "num_preemptions", b"num_preemptions", "num_prefix_hits", b"num_prefix_hits", "num_prefix_queries", b"num_prefix_queries", "num_preschedule_discards", b"num_preschedule_discards", "num_preschedule_hits", b"num_preschedule_hits", "num_preschedule_repairs", b"num_preschedule_repairs", "num_prescheduled_rows", b"num_prescheduled_rows", "num_repaired_rows", b"num_repaired_rows", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_window_waits", b"num_window_waits", "window_wait_us", b"window_wait_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_paused", b"is_paused", "num_accepted_at_positions", b"num_accepted_at_positions", "num_accepted_tokens", b"num_accepted_tokens", "num_blocks", b"num_blocks", "num_drafted_tokens", b"num_drafted_tokens", "num_drafts", b"num_drafts", "num_free_blocks", b"num_free_blocks", "num_idle_window_waits", b"num_idle_window_waits", "num_late_window_waits", b"num_late_window_waits", "num_plans", b"num_plans", "num_plans_in_flight", b"num_plans_in_flight", "num_preemptions", b"num_preemptions", "num_prefix_hits", b"num_prefix_hits", "num_prefix_queries", b"num_prefix_queries", "num_preschedule_discards", b"num_preschedule_discards", "num_preschedule_hits", b"num_preschedule_hits", "num_preschedule_repairs", b"num_preschedule_repairs", "num_prescheduled_rows", b"num_prescheduled_rows", "num_repaired_rows", b"num_repaired_rows", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_window_waits", b"num_window_waits", "window_wait_us", b"window_wait_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -681,6 +699,7 @@ class Finished(_message.Message):
     NUM_PASSES_FIELD_NUMBER: _builtins.int
     NUM_TOKENS_BY_SOURCE_FIELD_NUMBER: _builtins.int
     NUM_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
+    QUEUE_US_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream."""
     reason: Global___FinishReason.ValueType
@@ -697,6 +716,8 @@ class Finished(_message.Message):
     """Delivered tokens by where they came from, indexed by DraftSource; UNSPECIFIED counts the target's own."""
     num_drafted_tokens: _builtins.int
     """Drafts that were verified, accepted or not, trees with all their nodes."""
+    queue_us: _builtins.int
+    """Time for which the request waited for its first slot, in microseconds; 0 if it got none."""
     def __init__(
         self,
         *,
@@ -708,10 +729,11 @@ class Finished(_message.Message):
         num_passes: _builtins.int = ...,
         num_tokens_by_source: _builtins.bytes = ...,
         num_drafted_tokens: _builtins.int = ...,
+        queue_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "handle", b"handle", "message", b"message", "num_drafted_tokens", b"num_drafted_tokens", "num_passes", b"num_passes", "num_tokens_by_source", b"num_tokens_by_source", "reason", b"reason", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "handle", b"handle", "message", b"message", "num_drafted_tokens", b"num_drafted_tokens", "num_passes", b"num_passes", "num_tokens_by_source", b"num_tokens_by_source", "queue_us", b"queue_us", "reason", b"reason", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
