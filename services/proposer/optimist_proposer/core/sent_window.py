@@ -32,22 +32,18 @@ class SentWindow:
 
     def walk(self, token_ids: "array[int]") -> None:
         """Follows new output tokens."""
-        for token_id in token_ids:
-            if not self.is_alive:
-                return
-            self._step(token_id)
-
-    def _step(self, token_id: int) -> None:
-        node = self._at
-        while True:
-            try:
-                node = self.draft.token_ids.index(token_id, node + 1)
-            except ValueError:
-                self.is_alive = False
-                return
-            if self.draft.parents[node] == self._at:
-                self._at = node
-                return
+        if not self.is_alive:
+            return
+        find, parents, at = self.draft.token_ids.index, self.draft.parents, self._at
+        try:
+            for token_id in token_ids:
+                node = find(token_id, at + 1)
+                while parents[node] != at:
+                    node = find(token_id, node + 1)
+                at = node
+        except ValueError:
+            self.is_alive = False
+        self._at = at
 
 
 def _heights(draft: Draft) -> "array[int]":
