@@ -9,8 +9,8 @@ from openai import AsyncOpenAI
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_gateway.api.completion_body import CompletionBody
 from optimist_gateway.api.errors import ApiError
-from optimist_gateway.api.requests import CompletionBody
 from optimist_gateway.prediction import MAX_TOKENS, predicted_tokens
 from optimist_gateway.scheduler_client import ModelDescription
 from optimist_gateway.tokenizer import Tokenizer

@@ -10,11 +10,12 @@ from optimist_gateway.api.errors import ApiError, scheduler_unavailable
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.choice import Choice
 from optimist_gateway.core.answer import Answer, Piece
-from optimist_gateway.core.usage import Usage, merge_usages
+from optimist_gateway.core.prompt import Prompt
+from optimist_gateway.core.usage import Usage, add_usages, merge_usages
 from optimist_gateway.interleave import interleave
 from optimist_gateway.limits import Limits
 from optimist_gateway.metrics import GatewayMetrics
-from optimist_gateway.preparation import choice_requests, prepare
+from optimist_gateway.preparation import prepare
 from optimist_gateway.scheduler_client import (
     ModelDescription,
     SchedulerClient,
@@ -23,7 +24,8 @@ from optimist_gateway.scheduler_client import (
 )
 from optimist_gateway.tokenizer import Tokenizer
 
-EncodePrompt = Callable[[Tokenizer, ModelDescription], Awaitable[list[int]]]
+EncodePrompts = Callable[[Tokenizer, ModelDescription], Awaitable[list[Prompt]]]
+"""Returns the prompts of a request, as many as `GenerationBody.num_prompts` says."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +44,18 @@ class Generation:
     """One request; read `pieces` once, to its end or until it is closed."""
 
     def __init__(
-        self, service: Service, body: GenerationBody, encode_prompt: EncodePrompt, request_id: str
+        self, service: Service, body: GenerationBody, encode_prompts: EncodePrompts, request_id: str
     ) -> None:
         self.request_id = request_id
         self.body = body
-        self.num_choices = body.n or 1
+        self.num_choices = body.num_prompts() * body.num_candidates()
+        """Answers that are generated: choice `prompt * num_candidates + candidate`."""
         self.left = False
         """Whether the client went away."""
         self.is_synthetic = False
         """Whether drafts are accepted by chance; known with the first piece."""
         self._service = service
-        self._encode_prompt = encode_prompt
+        self._encode_prompts = encode_prompts
         self._choices: list[Choice] = []
         self._started = time.perf_counter()
 
@@ -63,7 +66,12 @@ class Generation:
 
     def usage(self) -> Usage:
         """Returns the account of all choices so far; ValueError before the first piece."""
-        return merge_usages([choice.usage() for choice in self._choices])
+        usages = [choice.usage() for choice in self._choices]
+        if self.body.num_prompts() == 1:
+            return merge_usages(usages)
+        size = self.body.num_candidates()
+        starts = range(0, len(usages), size)
+        return add_usages([merge_usages(usages[start : start + size]) for start in starts])
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
         """Yields what each step adds to a choice, with the choice's index.
@@ -93,19 +101,20 @@ class Generation:
         service = self._service
         model = service.client.description
         self.is_synthetic = model.is_synthetic
-        prompt_token_ids = await self._encode_prompt(service.tokenizer, model)
-        add = await prepare(
-            self.body, prompt_token_ids, service.tokenizer, model, service.limits, self.request_id
+        prompts = await self._encode_prompts(service.tokenizer, model)
+        adds = await prepare(
+            self.body, prompts, service.tokenizer, model, service.limits, self.request_id
         )
-        for index, request in enumerate(choice_requests(add, self.num_choices)):
+        for index, add in enumerate(adds):
+            prompt = prompts[index // self.body.num_candidates()]
             answer = Answer(
-                num_prompt_tokens=len(prompt_token_ids),
+                num_prompt_tokens=len(prompt.token_ids),
                 detokenizer=service.tokenizer.detokenizer(),
                 stop=self.body.stop or [],
                 min_tokens=add.min_tokens,
             )
             name = f"choice {index}" if self.num_choices > 1 else ""
-            stream = service.client.add(request)
+            stream = service.client.add(add)
             self._choices.append(Choice(stream, answer, service.metrics, self._started, name))
 
     def _close(self) -> None:

@@ -16,7 +16,7 @@ from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.api.sse import DONE, EventStream, event, on_disconnect
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.core.usage import Usage
-from optimist_gateway.generation import EncodePrompt, Generation, Service
+from optimist_gateway.generation import EncodePrompts, Generation, Service
 
 SYNTHETIC_FINGERPRINT = "synthetic-acceptance"
 """Says that drafts were accepted by chance, so that the text is meaningless."""
@@ -33,7 +33,7 @@ class Answering:
         self._dialect = dialect
 
     async def answer(
-        self, request: Request, body: GenerationBody, encode_prompt: EncodePrompt
+        self, request: Request, body: GenerationBody, encode_prompts: EncodePrompts
     ) -> Response:
         """Answers one request.
 
@@ -42,7 +42,7 @@ class Answering:
         """
         self._require_servable(body)
         request_id = f"{self._dialect.id_prefix}-{uuid.uuid4().hex}"
-        generation = Generation(self._service, body, encode_prompt, request_id)
+        generation = Generation(self._service, body, encode_prompts, request_id)
         if body.stream:
             return await self._stream(request, generation)
         return await self._whole(request, generation)

@@ -13,7 +13,7 @@ from optimist_gateway.api.dialect import reason_name
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.generation import Service
-from optimist_gateway.preparation import chat_prompt
+from optimist_gateway.prompt import chat_prompt
 
 PATH = "/v1/chat/completions"
 

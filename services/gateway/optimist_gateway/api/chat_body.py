@@ -1,8 +1,9 @@
 """The body of POST /v1/chat/completions."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from optimist_gateway.api.body import Body, Content, content_text
 from optimist_gateway.api.requests import GenerationBody
@@ -32,5 +33,22 @@ class MessageBody(Body):
 class ChatCompletionBody(GenerationBody):
     """The body of POST /v1/chat/completions."""
 
+    prompt_field: ClassVar[str] = "messages"
+
     messages: list[MessageBody] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
+
+    def asked_max_tokens(self) -> int | None:
+        """See `GenerationBody.asked_max_tokens`."""
+        asked = self.max_completion_tokens
+        return self.max_tokens if asked is None else asked
+
+    @model_validator(mode="after")
+    def _has_one_limit(self) -> Self:
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise PydanticCustomError(
+                "invalid_value",
+                "max_tokens and max_completion_tokens must not both be set",
+                {"param": "max_tokens"},
+            )
+        return self

@@ -8,11 +8,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from optimist_gateway.api.answering import Answering
+from optimist_gateway.api.completion_body import CompletionBody
 from optimist_gateway.api.dialect import reason_name
-from optimist_gateway.api.requests import CompletionBody, GenerationBody
+from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.generation import Service
-from optimist_gateway.preparation import completion_prompt
+from optimist_gateway.prompt import completion_prompts
 
 PATH = "/v1/completions"
 
@@ -58,6 +59,6 @@ def completion_router(service: Service) -> APIRouter:
     @router.post(PATH)
     async def completions(request: Request, body: CompletionBody) -> Response:
         """Continues a text, whole or as server-sent events."""
-        return await answering.answer(request, body, partial(completion_prompt, body))
+        return await answering.answer(request, body, partial(completion_prompts, body))
 
     return router

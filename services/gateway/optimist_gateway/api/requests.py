@@ -1,6 +1,6 @@
-"""The bodies of requests."""
+"""What the bodies of all generation requests have in common."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -84,7 +84,15 @@ class StreamOptions(Body):
 
 
 class GenerationBody(Body):
-    """What both endpoints take; `null` is the default everywhere, as in OpenAI's API."""
+    """What all endpoints take; `null` is the default everywhere, as in OpenAI's API.
+
+    An endpoint's own body says by the methods below what else it asks for.
+    """
+
+    prompt_field: ClassVar[str] = "prompt"
+    """Name of the field that errors about the prompt name."""
+    default_max_tokens: ClassVar[int | None] = None
+    """Most tokens of an answer if the request does not say; None for as many as fit."""
 
     model: str
     n: int | None = Field(None, ge=1, le=_INT32_MAX)
@@ -138,13 +146,32 @@ class GenerationBody(Body):
     ones), and `num_passes` (forward passes that emitted tokens) to the usage. In a chunk, text may
     lag behind tokens by an unfinished character or a possible beginning of a stop string."""
 
+    include_provenance: bool | None = None
+    """Extension: adds to every choice and chunk `provenance`, segments of its text by source."""
+    include_speculation: bool | None = None
+    """Extension: adds `speculation` to the usage: what drafts were worth."""
+
+    def num_prompts(self) -> int:
+        """Returns how many prompts are to be continued."""
+        return 1
+
+    def num_candidates(self) -> int:
+        """Returns how many answers to each prompt are to be generated."""
+        return self.n or 1
+
+    def asked_max_tokens(self) -> int | None:
+        """Returns the most tokens of an answer, or None if the request does not say."""
+        return self.max_tokens
+
+    def num_logprobs(self) -> int | None:
+        """Returns how many of the likeliest tokens are told of per token; None for no logprobs."""
+        return None
+
+    def echoes_prompt(self) -> bool:
+        """Tells whether answers begin with the prompt."""
+        return False
+
     @model_validator(mode="before")
     @classmethod
     def _without_unsupported(cls, body: object) -> object:
         return drop_unsupported(body) if isinstance(body, dict) else body
-
-
-class CompletionBody(GenerationBody):
-    """The body of POST /v1/completions."""
-
-    prompt: Text | TokenIds | Annotated[list[Text | TokenIds], Field(min_length=1, max_length=1)]

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.detokenize import Detokenizer
 from optimist_gateway.core.finish import FinishReason
+from optimist_gateway.core.logprobs import TokenLogprob
 from optimist_gateway.core.output import Finished, StepOutput
+from optimist_gateway.core.provenance import Segment
 from optimist_gateway.core.stop import StopStrings
 from optimist_gateway.core.usage import Usage
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Piece:
-    """What one step adds to an answer."""
+    """What one step adds to an answer; not changed once it is made."""
 
     text: str
     token_ids: list[int]
@@ -23,6 +25,11 @@ class Piece:
     predicted_text_length: int
     """How many characters of the text, from the front, stem from predicted tokens."""
     finish_reason: FinishReason | None = None
+    logprobs: list[TokenLogprob] | None = None
+    """If they are wanted: one for each of the tokens, also those that are not shown (a stop token,
+    the end of a stop string); with the piece of an echoed prompt, for each token of the prompt."""
+    segments: list[Segment] | None = None
+    """If they are wanted: where the tokens and the text came from."""
 
 
 class Answer:

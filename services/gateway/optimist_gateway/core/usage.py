@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optimist_common.draft_source import DraftSource
@@ -52,13 +52,18 @@ def merge_usages(usages: Sequence[Usage]) -> Usage:
     """
     if len({usage.prompt_tokens for usage in usages}) != 1:
         raise ValueError("the account of answers to one prompt needs one prompt")
+    return replace(add_usages(usages), prompt_tokens=usages[0].prompt_tokens)
+
+
+def add_usages(usages: Sequence[Usage]) -> Usage:
+    """Returns the account of answers to different prompts."""
     rejected = [usage.rejected_prediction_tokens for usage in usages]
     known = [count for count in rejected if count is not None]
     by_source: Counter[DraftSource] = Counter()
     for usage in usages:
         by_source.update(usage.num_tokens_by_source)
     return Usage(
-        prompt_tokens=usages[0].prompt_tokens,
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         completion_tokens=sum(usage.completion_tokens for usage in usages),
         accepted_prediction_tokens=sum(usage.accepted_prediction_tokens for usage in usages),
         rejected_prediction_tokens=sum(known) if len(known) == len(rejected) else None,
