@@ -1,0 +1,29 @@
+"""What clients of both kinds have in common."""
+
+from dataclasses import dataclass, field
+
+from optimist_client.retry import RetryPolicy
+
+OPTIONS: list[tuple[str, int]] = [
+    # A server that vanished is noticed within half a minute.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How calls to a server go."""
+
+    api_key: str | None = field(default=None, repr=False)
+    timeout: float | None = 600.0
+    """Seconds until a call is ended, retries included; None waits for ever."""
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Returns what every call carries."""
+        if self.api_key is None:
+            return ()
+        return (("authorization", f"Bearer {self.api_key}"),)

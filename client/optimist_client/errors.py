@@ -1,0 +1,74 @@
+"""Errors of calls."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+
+
+class OptimistError(Exception):
+    """A call that failed."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: str,
+        code: str,
+        field: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        """Describes the failure.
+
+        Args:
+            message: What is wrong.
+            status: gRPC's status, such as `INVALID_ARGUMENT`.
+            code: The server's word for programs, such as `invalid_value`; the status in lower case
+                if there is none.
+            field: The field of the request that is wrong, such as `sampling.top_p`.
+            retry_after: After how many seconds the server asks to try again.
+        """
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.code = code
+        self.field = field
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.message}"
+
+
+def error_of(error: grpc.RpcError) -> OptimistError:
+    """Returns what a failed call of gRPC says."""
+    metadata = _texts(error.trailing_metadata() or ())
+    status = error.code().name
+    return OptimistError(
+        error.details() or "",
+        status=status,
+        code=metadata.get("optimist-error-code", status.lower()),
+        field=metadata.get("optimist-error-field"),
+        retry_after=_seconds(metadata.get("retry-after")),
+    )
+
+
+def incomplete() -> OptimistError:
+    """Returns the error for a stream that ended without its summary."""
+    return OptimistError("the answer broke off", status="INTERNAL", code="incomplete")
+
+
+def cancelled() -> OptimistError:
+    """Returns the error for a call that this client cancelled."""
+    return OptimistError("the call was cancelled", status="CANCELLED", code="cancelled")
+
+
+def _texts(metadata: Iterable[Any]) -> dict[str, str]:
+    """Returns the pairs whose values are texts."""
+    return {key: value for key, value in metadata if isinstance(value, str)}
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
