@@ -34,6 +34,7 @@ class GatewaySettings(ServiceSettings):
         ge=1,
         description="longest predictions of one request together, in bytes of text",
     )
+    page: bool = Field(True, description="whether to serve the page at /")
     grace_seconds: int = Field(
         4, ge=0, description="how long running requests may take to finish at the end"
     )

@@ -16,6 +16,7 @@ from optimist_gateway.api.models import model_router
 from optimist_gateway.generation import Service
 from optimist_gateway.limits import Limits
 from optimist_gateway.metrics import GatewayMetrics
+from optimist_gateway.page.router import page_router
 from optimist_gateway.scheduler_client import SchedulerClient
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.tokenizer import Tokenizer
@@ -55,4 +56,6 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     add_error_handlers(app, metrics)
     for router in (chat_router, completion_router, model_router, health_router):
         app.include_router(router(service))
+    if settings.page:
+        app.include_router(page_router())
     return app

@@ -1,0 +1,1 @@
+"""The page at `/`: a prediction at work, in the browser."""

@@ -1,0 +1,106 @@
+// What people can do.
+
+import { EXAMPLES, exampleForm } from "./examples.js";
+import { raceSummary, runSummary } from "./words.js";
+import { requestBody } from "./request.js";
+import { Run } from "./run.js";
+import { applyTheme, keepApiKey } from "./state.js";
+import { getJson } from "./stream.js";
+
+/** Where the API is: beside the page, under whatever path a proxy gives it. */
+export const BASE_URL = new URL("v1", document.baseURI).href;
+
+const FOLLOWED_MS = 100;
+
+export class Actions {
+  constructor(store) {
+    this.store = store;
+  }
+
+  /** Asks the server what it serves. */
+  async connect() {
+    const { apiKey } = this.store.state;
+    try {
+      const { data } = await getJson(`${BASE_URL}/models`, apiKey);
+      const [{ id, max_model_len: maxLength }] = data;
+      this.store.set({ server: { status: "ready", model: id, maxLength, error: null } });
+    } catch (error) {
+      const status = error.kind === "locked" ? "locked" : "unreachable";
+      this.store.set({ server: { ...this.store.state.server, status, error } });
+    }
+  }
+
+  choose(exampleId) {
+    const example = EXAMPLES.find(({ id }) => id === exampleId);
+    this.stop();
+    this.store.set({ exampleId, form: exampleForm(example), view: "edit", run: null, race: null, shownPass: null });
+  }
+
+  edit(changes) {
+    this.store.set({ form: { ...this.store.state.form, ...changes } });
+  }
+
+  /** Sends the request; the answer streams in. */
+  async run() {
+    if (!(await this.#isReady())) return;
+    const run = this.#start(true);
+    this.store.set({ run, race: null, view: "follow", shownPass: null, announcement: "The answer streams." });
+    await this.#follow([run]);
+    this.store.set({ announcement: runSummary(run) });
+  }
+
+  /** Sends the same request without and with the prediction, at the same time. */
+  async race() {
+    if (!(await this.#isReady())) return;
+    const race = { without: this.#start(false), with: this.#start(true) };
+    this.store.set({ run: race.with, race, view: "follow", shownPass: null, announcement: "The race is on." });
+    await this.#follow([race.without, race.with]);
+    this.store.set({ announcement: raceSummary(race) });
+  }
+
+  stop() {
+    const { run, race } = this.store.state;
+    for (const each of [run, race?.without]) each?.stop();
+  }
+
+  /** Shows the first passes only; null shows all. */
+  show(pass) {
+    this.store.set({ shownPass: pass, view: "follow" });
+  }
+
+  setKey(key) {
+    keepApiKey(key);
+    this.store.set({ apiKey: key });
+    return this.connect();
+  }
+
+  setTheme(theme) {
+    applyTheme(theme);
+    this.store.set({ theme });
+  }
+
+  async #isReady() {
+    this.stop();
+    if (this.store.state.server.status !== "ready") await this.connect();
+    return this.store.state.server.status === "ready";
+  }
+
+  #start(withPrediction) {
+    const { form, server, apiKey } = this.store.state;
+    return new Run(`${BASE_URL}/chat/completions`, requestBody(form, server.model, { withPrediction }), {
+      apiKey,
+      prediction: withPrediction ? form.prediction : "",
+      onChange: this.store.changed,
+    });
+  }
+
+  /** Keeps clocks going until all runs have ended. */
+  async #follow(runs) {
+    const timer = setInterval(this.store.changed, FOLLOWED_MS);
+    await Promise.all(runs.map((run) => run.ended));
+    clearInterval(timer);
+    const failure = runs.find((run) => run.error)?.error;
+    const status = { locked: "locked", unreachable: "unreachable" }[failure?.kind];
+    if (status) this.store.set({ server: { ...this.store.state.server, status, error: failure } });
+  }
+}

@@ -1,0 +1,211 @@
+// Follows an answer through its prediction: which characters were used, which skipped, and where the
+// place was found again. Places are counted in code points, as the server counts them.
+
+export const TARGET = "target";
+export const PREDICTION = "prediction";
+
+/** Returns the code points of a text as the server reads predictions: with LF for CR LF and CR. */
+export function codePoints(text) {
+  return Array.from(text.replace(/\r\n?/g, "\n"));
+}
+
+/**
+ * Returns where the text of a chunk's choice came from.
+ *
+ * A server without `include_provenance` tells only how many tokens and characters from the front were
+ * predicted (`return_token_ids`); their place is then looked for from the cursor on.
+ */
+export function chunkSegments(choice) {
+  if (choice.provenance) return choice.provenance;
+  const text = Array.from(choice.delta?.content ?? "");
+  const numTokens = choice.token_ids?.length ?? 0;
+  const numAccepted = choice.num_accepted_tokens ?? 0;
+  const length = choice.predicted_text_length ?? 0;
+  const segments = [
+    { source: PREDICTION, text: text.slice(0, length).join(""), num_tokens: numAccepted, guess: true },
+    { source: TARGET, text: text.slice(length).join(""), num_tokens: numTokens - numAccepted },
+  ];
+  return segments.filter((segment) => segment.text || segment.num_tokens);
+}
+
+/** Follows one answer, chunk by chunk; a chunk with tokens is one forward pass. */
+export class Follower {
+  constructor(prediction) {
+    this.points = codePoints(prediction);
+    /** Character of the prediction that is expected next. */
+    this.cursor = 0;
+    /** The answer has left the prediction. */
+    this.isLost = false;
+    /** Parts of the answer: {source, text, numTokens, pass, from, to, start, end}. */
+    this.segments = [];
+    /** Parts of the prediction that are in the answer: {start, end, state, from, to, pass}. */
+    this.ranges = [];
+    /** Where the place was found again: {at, left, pass}. */
+    this.anchors = [];
+    /** One for each forward pass: {numTokens, numAccepted, source, from, to}. */
+    this.passes = [];
+    this.numTokens = 0;
+    this.numAccepted = 0;
+    this.length = 0;
+    // What was said since the prediction was left.
+    this.strayed = [];
+  }
+
+  push(choice) {
+    const segments = chunkSegments(choice);
+    const numTokens = segments.reduce((sum, segment) => sum + segment.num_tokens, 0);
+    const drafted = segments.filter((segment) => segment.source !== TARGET);
+    const numAccepted = drafted.reduce((sum, segment) => sum + segment.num_tokens, 0);
+    const from = this.length;
+    const pass = this.passes.length + (numTokens > 0 ? 1 : 0);
+    for (const segment of segments) this.#add(segment, pass);
+    if (numTokens === 0) return;
+    const source = drafted[0]?.source ?? TARGET;
+    this.passes.push({ numTokens, numAccepted, source, from, to: this.length });
+    this.numTokens += numTokens;
+    this.numAccepted += numAccepted;
+  }
+
+  get text() {
+    return this.segments.map((segment) => segment.text).join("");
+  }
+
+  #add(segment, pass) {
+    const points = Array.from(segment.text);
+    const place = this.#place(segment, points);
+    const from = this.length;
+    const to = from + points.length;
+    const added = { source: segment.source, text: segment.text, numTokens: segment.num_tokens, pass, from, to };
+    this.length = to;
+    if (place) {
+      this.segments.push({ ...added, ...place });
+      if (segment.num_tokens === 0 && place.end === this.cursor) this.#complete();
+      else this.#use(place, from, pass);
+      return;
+    }
+    const start = this.cursor;
+    if (points.length > 0 && this.#agree(points, from, pass)) {
+      this.segments.push({ ...added, start, end: this.cursor });
+    } else if (points.length > 0 || segment.num_tokens > 0) {
+      this.segments.push(added);
+    }
+  }
+
+  #place(segment, points) {
+    if (segment.source !== PREDICTION) return null;
+    const told = segment.prediction;
+    if (told) return told.index === 0 && told.end > told.start ? { start: told.start, end: told.end } : null;
+    if (!segment.guess || points.length === 0) return null;
+    const start = indexOf(this.points, points, this.cursor);
+    return start < 0 ? null : { start, end: start + points.length };
+  }
+
+  /** Takes what the prediction gave: the cursor stands behind it. */
+  #use({ start, end }, from, pass) {
+    if (this.isLost || start !== this.cursor) {
+      this.#rejoin(start, from, pass);
+      this.anchors.push({ at: start, left: this.cursor, pass });
+    }
+    this.ranges.push({ start, end, state: "used", from, to: this.length, pass });
+    this.cursor = end;
+    this.isLost = false;
+    this.strayed = [];
+  }
+
+  /** Text that was held back comes later than its tokens. */
+  #complete() {
+    this.ranges.at(-1).to = this.length;
+  }
+
+  /** What was said last while the place was lost may be what the prediction has there. */
+  #rejoin(start, from, pass) {
+    let length = 0;
+    const most = Math.min(this.strayed.length, start - this.cursor);
+    while (length < most && this.strayed.at(-1 - length) === this.points[start - 1 - length]) length += 1;
+    if (length === 0) return;
+    this.ranges.push({ start: start - length, end: start, state: "same", from: from - length, to: from, pass });
+  }
+
+  /** Follows what came from elsewhere; true if the prediction has the same at the cursor. */
+  #agree(points, from, pass) {
+    const end = this.cursor + points.length;
+    const isSame = !this.isLost && points.every((point, index) => this.points[this.cursor + index] === point);
+    if (isSame) {
+      this.ranges.push({ start: this.cursor, end, state: "same", from, to: from + points.length, pass });
+      this.cursor = end;
+    } else {
+      this.isLost = true;
+      this.strayed.push(...points);
+    }
+    return isSame;
+  }
+}
+
+/** Returns a follower that has seen the first `count` passes, and what belongs to them. */
+export function followPasses(prediction, choices, count) {
+  const follower = new Follower(prediction);
+  for (const choice of choices) {
+    const isPass = chunkSegments(choice).some((segment) => segment.num_tokens > 0);
+    if (isPass && follower.passes.length === count) break;
+    follower.push(choice);
+  }
+  return follower;
+}
+
+/**
+ * Returns the whole prediction as parts {start, end, state}: "used" (taken from it), "same" (the model
+ * said it by itself), "skipped" (left behind) and "ahead" (not reached), cut at anchors and cursor.
+ */
+export function predictionParts(follower) {
+  const { points, ranges, anchors, cursor } = follower;
+  const states = new Array(points.length).fill("ahead");
+  const reach = Math.max(0, ...ranges.map((range) => range.end));
+  states.fill("skipped", 0, reach);
+  for (const state of ["same", "used"]) {
+    for (const range of ranges) if (range.state === state) states.fill(state, range.start, range.end);
+  }
+  const cuts = new Set([cursor, ...anchors.map((anchor) => anchor.at)]);
+  const parts = [];
+  for (let index = 0; index < points.length; index += 1) {
+    const last = parts.at(-1);
+    if (last && last.state === states[index] && !cuts.has(index)) last.end = index + 1;
+    else parts.push({ start: index, end: index + 1, state: states[index] });
+  }
+  return parts;
+}
+
+/** Returns how many characters of the prediction are in each state. */
+export function countStates(parts) {
+  const counts = { used: 0, same: 0, skipped: 0, ahead: 0 };
+  for (const part of parts) counts[part.state] += part.end - part.start;
+  return counts;
+}
+
+/** Returns the answer's segments, neighbours of the same source and run joined, empty ones left out. */
+export function joinSegments(segments) {
+  const joined = [];
+  for (const segment of segments) {
+    const last = joined.at(-1);
+    if (!segment.text) {
+      if (last) last.numTokens += segment.numTokens;
+    } else if (last && last.source === segment.source && last.end === segment.start && last.pass === segment.pass) {
+      joined[joined.length - 1] = {
+        ...last,
+        text: last.text + segment.text,
+        numTokens: last.numTokens + segment.numTokens,
+        to: segment.to,
+        end: segment.end,
+      };
+    } else {
+      joined.push({ ...segment });
+    }
+  }
+  return joined;
+}
+
+function indexOf(points, wanted, from) {
+  for (let start = from; start + wanted.length <= points.length; start += 1) {
+    if (wanted.every((point, index) => points[start + index] === point)) return start;
+  }
+  return -1;
+}

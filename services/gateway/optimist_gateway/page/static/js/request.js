@@ -1,0 +1,32 @@
+// The request that the form describes.
+
+/** Returns the body for the API. */
+export function requestBody(form, model, { withPrediction = true } = {}) {
+  return {
+    model,
+    messages: [{ role: "user", content: form.prompt }],
+    ...(withPrediction && form.prediction
+      ? { prediction: { type: "content", content: form.prediction } }
+      : {}),
+    ...number("temperature", form.temperature),
+    ...number("seed", form.seed),
+    ...number("max_completion_tokens", form.maxTokens),
+    ...number("num_speculative_tokens", form.maxDrafts),
+  };
+}
+
+/** Returns the body with what the page shows besides the text. */
+export function observedBody(body) {
+  return {
+    ...body,
+    stream: true,
+    stream_options: { include_usage: true },
+    return_token_ids: true,
+    include_provenance: true,
+    include_speculation: true,
+  };
+}
+
+function number(name, text) {
+  return text.trim() === "" ? {} : { [name]: Number(text) };
+}

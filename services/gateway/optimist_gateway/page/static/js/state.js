@@ -1,0 +1,73 @@
+// What the page knows, and who wants to hear of changes.
+
+import { EXAMPLES, exampleForm } from "./examples.js";
+
+const KEY = "optimist-api-key";
+const THEME = "optimist-theme";
+
+/** Holds the state; listeners hear of changes once a frame. */
+export class Store {
+  #listeners = new Set();
+  #isScheduled = false;
+
+  constructor(state) {
+    this.state = state;
+  }
+
+  /** Changes some fields. */
+  set(changes) {
+    this.state = { ...this.state, ...changes };
+    this.changed();
+  }
+
+  /** Says that something in the state has changed. */
+  changed = () => {
+    if (this.#isScheduled) return;
+    this.#isScheduled = true;
+    requestAnimationFrame(() => {
+      this.#isScheduled = false;
+      for (const listener of this.#listeners) listener(this.state);
+    });
+  };
+
+  subscribe(listener) {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+}
+
+export function initialState() {
+  return {
+    server: { status: "unknown", model: "", maxLength: null, error: null },
+    apiKey: sessionStorage.getItem(KEY) ?? "",
+    theme: localStorage.getItem(THEME) ?? "system",
+    exampleId: EXAMPLES[0].id,
+    form: exampleForm(EXAMPLES[0]),
+    /** The prediction's panel shows the text to "edit", or the cursor to "follow". */
+    view: "edit",
+    run: null,
+    race: null,
+    /** Passes that are shown; null for all of them. */
+    shownPass: null,
+    snippet: "curl",
+    /** What screen readers are told. */
+    announcement: "",
+  };
+}
+
+/** Keeps the key for this tab only. */
+export function keepApiKey(key) {
+  if (key) sessionStorage.setItem(KEY, key);
+  else sessionStorage.removeItem(KEY);
+}
+
+/** Applies a theme ("system", "light" or "dark") and keeps it. */
+export function applyTheme(theme) {
+  if (theme === "system") {
+    delete document.documentElement.dataset.theme;
+    localStorage.removeItem(THEME);
+  } else {
+    document.documentElement.dataset.theme = theme;
+    localStorage.setItem(THEME, theme);
+  }
+}

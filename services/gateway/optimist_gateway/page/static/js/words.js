@@ -1,0 +1,86 @@
+// Numbers and results in words.
+
+import { runFigures } from "./run.js";
+
+const SOURCES = {
+  prediction: "from the prediction",
+  ngram: "from the request's own text",
+  draft_model: "from the draft model",
+  quantised: "from the quantised drafter",
+  medusa: "from the Medusa heads",
+  eagle: "from the EAGLE heads",
+  target: "by the model itself",
+};
+
+/** Returns the words for a source. */
+export function sourceName(source) {
+  return SOURCES[source] ?? `from ${source}`;
+}
+
+/** Returns which of the four looks a source has. */
+export function sourceClass(source) {
+  return ["prediction", "ngram", "target"].includes(source) ? source : "drafter";
+}
+
+export function seconds(value) {
+  if (value === null) return "–";
+  if (value < 1) return `${Math.round(value * 1000)} ms`;
+  return `${value.toFixed(value < 10 ? 2 : 1)} s`;
+}
+
+export function decimal(value, digits = 1) {
+  return value === null ? "–" : value.toFixed(digits);
+}
+
+export function percent(value) {
+  return value === null ? "–" : `${Math.round(value * 100)} %`;
+}
+
+export function plural(count, word, many = `${word}s`) {
+  return `${count} ${count === 1 ? word : many}`;
+}
+
+/** Returns what is told when an answer has ended. */
+export function runSummary(run) {
+  const figures = runFigures(run);
+  const amount = `${plural(figures.numTokens, "token")} in ${plural(figures.numPasses, "pass", "passes")}`;
+  if (run.status === "failed") return `It failed: ${run.error.message} Until then: ${amount}.`;
+  if (run.status === "stopped") return `Stopped after ${amount}.`;
+  return (
+    `Done: ${amount}, ${percent(figures.acceptedShare)} accepted from drafts, ` +
+    `${seconds(figures.seconds)}.`
+  );
+}
+
+/** Returns the outcome of a race; null while it runs. */
+export function raceOutcome({ without, with: predicted }) {
+  if (without.isRunning || predicted.isRunning) return null;
+  if (without.status !== "done" || predicted.status !== "done") return { isFinished: false };
+  const texts = [without.follower.text, predicted.follower.text];
+  return {
+    isFinished: true,
+    factor: without.seconds / predicted.seconds,
+    isIdentical: texts[0] === texts[1],
+    differsAt: texts[0] === texts[1] ? null : firstDifference(...texts),
+  };
+}
+
+/** Returns what is told when a race has ended. */
+export function raceSummary(race) {
+  const outcome = raceOutcome(race);
+  if (!outcome.isFinished) return "The race did not finish.";
+  const speed =
+    outcome.factor >= 1
+      ? `${outcome.factor.toFixed(1)} times as fast with the prediction.`
+      : `${(1 / outcome.factor).toFixed(1)} times as slow with the prediction.`;
+  const texts = outcome.isIdentical
+    ? "Both answers are identical, character for character."
+    : `The answers differ at character ${outcome.differsAt + 1}.`;
+  return `${speed} ${texts}`;
+}
+
+function firstDifference(one, other) {
+  let index = 0;
+  while (one[index] === other[index]) index += 1;
+  return index;
+}
