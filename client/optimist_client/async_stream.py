@@ -14,7 +14,6 @@ from optimist_client.errors import OptimistError, cancelled, error_of, incomplet
 from optimist_client.response import result_of, step_of
 from optimist_client.retry import RetryPolicy
 
-
 ResponseCall: TypeAlias = (
     "grpc.aio.UnaryStreamCall[inference_pb2.GenerateRequest, inference_pb2.GenerateResponse]"
 )

@@ -83,21 +83,9 @@ class StreamOptions(Body):
     """Ignored."""
 
 
-class GenerationBody(Body):
-    """What all endpoints take; `null` is the default everywhere, as in OpenAI's API.
+class AnswerBody(Body):
+    """How an answer is to be generated; `null` is the default everywhere, as in OpenAI's API."""
 
-    An endpoint's own body says by the methods below what else it asks for.
-    """
-
-    prompt_field: ClassVar[str] = "prompt"
-    """Name of the field that errors about the prompt name."""
-    default_max_tokens: ClassVar[int | None] = None
-    """Most tokens of an answer if the request does not say; None for as many as fit."""
-
-    model: str
-    n: int | None = Field(None, ge=1, le=_INT32_MAX)
-    """How many answers to give; the server sets a limit."""
-    max_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     top_p: float | None = Field(None, ge=0.0, le=1.0)
     top_k: int | None = Field(None, ge=-1, le=_INT32_MAX)
@@ -124,8 +112,6 @@ class GenerationBody(Body):
     """Extension: goes on behind the model's end-of-answer tokens."""
     min_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
     """Extension: tokens before which nothing stops the answer."""
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     prediction: Predictions | None = None
     """The expected answer; extension: a list of several, the most likely one first."""
     predicted_token_ids: PredictedTokens | None = None
@@ -139,17 +125,35 @@ class GenerationBody(Body):
         Annotated[Text, StringConstraints(min_length=1), AfterValidator(_is_short)] | None
     ) = None
     """Extension: only requests of the same salt share cached prompts."""
+    include_provenance: bool | None = None
+    """Extension: adds to every choice and chunk `provenance`, segments of its text by source."""
+    include_speculation: bool | None = None
+    """Extension: adds `speculation` to the usage: what drafts were worth."""
+
+
+class GenerationBody(AnswerBody):
+    """What the endpoints take that answer with choices.
+
+    An endpoint's own body says by the methods below what else it asks for.
+    """
+
+    prompt_field: ClassVar[str] = "prompt"
+    """Name of the field that errors about the prompt name."""
+    default_max_tokens: ClassVar[int | None] = None
+    """Most tokens of an answer if the request does not say; None for as many as fit."""
+
+    model: str
+    n: int | None = Field(None, ge=1, le=_INT32_MAX)
+    """How many answers to give; the server sets a limit."""
+    max_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     """Extension: adds to every choice `token_ids` (the tokens of the answer or chunk),
     `num_accepted_tokens` (how many of them were predicted; in a chunk these are the first ones) and
     `predicted_text_length` (how many characters were predicted; in a chunk these are the first
     ones), and `num_passes` (forward passes that emitted tokens) to the usage. In a chunk, text may
     lag behind tokens by an unfinished character or a possible beginning of a stop string."""
-
-    include_provenance: bool | None = None
-    """Extension: adds to every choice and chunk `provenance`, segments of its text by source."""
-    include_speculation: bool | None = None
-    """Extension: adds `speculation` to the usage: what drafts were worth."""
 
     def num_prompts(self) -> int:
         """Returns how many prompts are to be continued."""
