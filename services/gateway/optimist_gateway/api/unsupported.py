@@ -1,6 +1,7 @@
 """Parameters of OpenAI's API that are known here and not supported."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import PydanticCustomError
@@ -42,7 +43,25 @@ _IGNORED = frozenset(
 )
 
 
-def drop_unsupported(body: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class KnownParameters:
+    """Parameters of an endpoint that are known and not supported."""
+
+    refused: Mapping[str, tuple[Any, ...]]
+    """Those that are refused, with the values that ask for nothing beyond the default."""
+    by_value: frozenset[str]
+    """Which of them have other values that are supported."""
+    ignored: frozenset[str]
+    """Those that change nothing about the answer."""
+
+
+OF_CHOICES = KnownParameters(_REFUSED, _BY_VALUE, _IGNORED)
+"""Those of the endpoints that answer with choices."""
+
+
+def drop_unsupported(
+    body: Mapping[str, Any], known: KnownParameters = OF_CHOICES
+) -> dict[str, Any]:
     """Returns the body without parameters that are ignored or ask for the default.
 
     Raises:
@@ -51,22 +70,22 @@ def drop_unsupported(body: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept = {}
     for name, value in body.items():
-        if name in _IGNORED:
+        if name in known.ignored:
             continue
-        if name not in _REFUSED:
+        if name not in known.refused:
             kept[name] = value
-        elif value is not None and not _is_harmless(value, _harmless(name, body)):
-            code = "unsupported_value" if name in _BY_VALUE else "unsupported_parameter"
-            what = "This value of" if name in _BY_VALUE else "The parameter"
+        elif value is not None and not _is_harmless(value, _harmless(name, body, known)):
+            code = "unsupported_value" if name in known.by_value else "unsupported_parameter"
+            what = "This value of" if name in known.by_value else "The parameter"
             raise PydanticCustomError(
                 code, "{what} '{param}' is not supported.", {"what": what, "param": name}
             )
     return kept
 
 
-def _harmless(name: str, body: Mapping[str, Any]) -> tuple[Any, ...]:
+def _harmless(name: str, body: Mapping[str, Any], known: KnownParameters) -> tuple[Any, ...]:
     """Returns the values of a parameter that ask for nothing; all of `n` answers are best of n."""
-    return (body.get("n") or 1,) if name == "best_of" else _REFUSED[name]
+    return (body.get("n") or 1,) if name == "best_of" else known.refused[name]
 
 
 def _is_harmless(value: Any, harmless: tuple[Any, ...]) -> bool:
