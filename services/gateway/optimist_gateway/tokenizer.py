@@ -10,6 +10,7 @@ from jinja2 import TemplateError
 from optimist_common.errors import SetupError
 from optimist_gateway.core.detokenize import Detokenizer
 from optimist_gateway.core.messages import Message, template_messages
+from optimist_gateway.vocabulary import Vocabulary
 
 # Longer texts are tokenized in a thread: about a millisecond of work, in which others would wait.
 _INLINE_CHARACTERS = 500
@@ -39,6 +40,7 @@ class Tokenizer:
         backend.no_padding()
         self._tokenizer = tokenizer
         self._backend = backend
+        self.vocabulary = Vocabulary(backend)
         self._special_ids = frozenset(
             token_id
             for token_id, token in backend.get_added_tokens_decoder().items()
@@ -54,6 +56,15 @@ class Tokenizer:
     async def encode_prediction(self, text: str) -> list[int]:
         """Returns the tokens of an expected answer, without special tokens."""
         return await self._encode(text, add_special_tokens=False)
+
+    async def encode_prediction_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Returns the tokens of an expected answer, and the characters of the text they stand for.
+
+        Returns:
+            The tokens, `[num_tokens]`, and where each begins and ends, `[num_tokens]`.
+        """
+        encoding = await self._encoding(text, add_special_tokens=False)
+        return list(encoding.ids), list(encoding.offsets)
 
     async def encode_messages(self, messages: Sequence[Message]) -> list[int]:
         """Renders the chat template and returns the prompt's tokens.
@@ -71,17 +82,22 @@ class Tokenizer:
         """Returns the state that turns the tokens of one answer into text."""
         return Detokenizer(self._decode, self._special_ids)
 
+    def prompt_detokenizer(self) -> Detokenizer:
+        """Returns the state that turns the tokens of a prompt into text, special ones included."""
+        return Detokenizer(self._decode, ())
+
     def _decode(self, token_ids: Sequence[int]) -> str:
         return str(self._backend.decode(token_ids, skip_special_tokens=False))
 
     async def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return list((await self._encoding(text, add_special_tokens=add_special_tokens)).ids)
+
+    async def _encoding(self, text: str, *, add_special_tokens: bool) -> Any:
         if len(text) > _INLINE_CHARACTERS:
-            encoding = await asyncio.to_thread(
+            return await asyncio.to_thread(
                 self._backend.encode, text, add_special_tokens=add_special_tokens
             )
-        else:
-            encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
-        return list(encoding.ids)
+        return self._backend.encode(text, add_special_tokens=add_special_tokens)
 
     def _render(self, messages: Sequence[Message]) -> str:
         if self._tokenizer.chat_template is None:

@@ -1,6 +1,15 @@
 """How likely the tokens of an answer were, with their texts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from optimist_gateway.core.output import TokenLogprobs
+
+Describe = Callable[[int], tuple[str, bytes]]
+"""Returns the text and the bytes of a token."""
+
+SMALLEST = -9999.0
+"""Stands for the logarithm of 0, which JSON cannot say; OpenAI's number for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +31,26 @@ class TokenLogprob:
     """Where the token begins in the text of its choice, in characters."""
     top: tuple["TokenLogprob", ...] = ()
     """The likeliest tokens in this place, the likeliest first; their own `top` is empty."""
+
+
+def token_logprob(
+    token_id: int, logprobs: TokenLogprobs | None, text_offset: int, describe: Describe
+) -> TokenLogprob:
+    """Returns what is told of a token.
+
+    Args:
+        token_id: The token.
+        logprobs: What the scheduler says of it; None for the first token of a prompt.
+        text_offset: Where the token begins in the text of its choice.
+        describe: Knows the vocabulary.
+    """
+    if logprobs is None:
+        return TokenLogprob(token_id, *describe(token_id), None, text_offset)
+    top = tuple(
+        TokenLogprob(candidate, *describe(candidate), max(logprob, SMALLEST), text_offset)
+        for candidate, logprob in zip(
+            logprobs.candidate_token_ids, logprobs.candidate_logprobs, strict=True
+        )
+    )
+    logprob = max(logprobs.logprob, SMALLEST)
+    return TokenLogprob(token_id, *describe(token_id), logprob, text_offset, top)

@@ -1,0 +1,53 @@
+"""Each token of a model by itself."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from optimist_gateway.core.token_bytes import bytes_reader
+
+
+class Vocabulary:
+    """Texts and bytes of single tokens, as they are asked for."""
+
+    def __init__(self, backend: Any) -> None:
+        """Takes a tokenizer of the tokenizers library."""
+        self._backend = backend
+        self._read_bytes = bytes_reader(set(_decoder_types(backend.decoder)))
+        self._added = {
+            token_id: token.content
+            for token_id, token in backend.get_added_tokens_decoder().items()
+        }
+        # No larger than the vocabulary.
+        self._known: dict[int, tuple[str, bytes]] = {}
+
+    def describe(self, token_id: int) -> tuple[str, bytes]:
+        """Returns a token's text, with U+FFFD for bytes that are no text, and its bytes.
+
+        Tokens that are only in the model, not in the tokenizer, have neither.
+        """
+        known = self._known.get(token_id)
+        if known is None:
+            token_bytes = self._bytes(token_id)
+            known = self._known[token_id] = token_bytes.decode(errors="replace"), token_bytes
+        return known
+
+    def _bytes(self, token_id: int) -> bytes:
+        added = self._added.get(token_id)
+        if added is not None:
+            return added.encode()
+        token = self._backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        if self._read_bytes is None:
+            return str(self._backend.decode([token_id], skip_special_tokens=False)).encode()
+        return self._read_bytes(token)
+
+
+def _decoder_types(decoder: Any) -> Iterator[str]:
+    """Yields the types of a decoder and of those it consists of."""
+    waiting = [json.loads(decoder.__getstate__())] if decoder is not None else []
+    while waiting:
+        one = waiting.pop()
+        yield one["type"]
+        waiting += one.get("decoders", [])
