@@ -1,9 +1,9 @@
 """One answer to a request, as it arrives from the scheduler."""
 
-import time
 from collections.abc import AsyncGenerator
 
 from optimist_gateway.api.errors import failure
+from optimist_gateway.choice_times import FAILED, ChoiceTimes
 from optimist_gateway.core.answer import Answer, Piece
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.output import StepOutput
@@ -34,10 +34,8 @@ class Choice:
         """
         self._stream = stream
         self._answer = answer
-        self._metrics = metrics
-        self._started = started
+        self._times = ChoiceTimes(metrics, started)
         self._name = name
-        self._last: float | None = None
 
     def usage(self) -> Usage:
         """Returns the account so far."""
@@ -46,6 +44,7 @@ class Choice:
     def close(self) -> None:
         """Ends the request at the scheduler if it still runs; `pieces` ends."""
         self._stream.close()
+        self._times.end()
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """Yields what each step adds, up to the piece with a finish reason.
@@ -58,22 +57,20 @@ class Choice:
         async for output in self._stream:
             piece = self._push(output)
             if piece.finish_reason is FinishReason.STOP_STRING:
-                self._answer.settle(await self._stream.finish())
+                finished = await self._stream.finish()
+                self._answer.settle(finished)
+                self._times.note_account(finished)
+            if piece.finish_reason is not None:
+                self._times.note_reason(piece.finish_reason.value)
             yield piece
             if piece.finish_reason is not None:
                 return
 
     def _push(self, output: StepOutput) -> Piece:
+        self._times.note_account(output.finished)
         if output.finished is not None and output.finished.reason.is_failure:
+            self._times.note_reason(FAILED)
             raise failure(output.finished, self._name)
         if output.token_ids:
-            self._observe(len(output.token_ids))
+            self._times.note_tokens(len(output.token_ids))
         return self._answer.push(output)
-
-    def _observe(self, num_tokens: int) -> None:
-        now = time.perf_counter()
-        if self._last is None:
-            self._metrics.time_to_first_token.observe(now - self._started)
-        else:
-            self._metrics.inter_token_latency.observe((now - self._last) / num_tokens)
-        self._last = now

@@ -16,6 +16,7 @@ from optimist_gateway.interleave import interleave
 from optimist_gateway.limits import Limits
 from optimist_gateway.metrics import GatewayMetrics
 from optimist_gateway.preparation import prepare
+from optimist_gateway.request_record import current_record
 from optimist_gateway.scheduler_client import (
     ModelDescription,
     SchedulerClient,
@@ -58,6 +59,8 @@ class Generation:
         self._encode_prompts = encode_prompts
         self._choices: list[Choice] = []
         self._started = time.perf_counter()
+        self._record = current_record()
+        self._record.begin(request_id, body)
 
     def leave(self) -> None:
         """Ends the request because its client went away; `pieces` ends."""
@@ -114,6 +117,7 @@ class Generation:
                 min_tokens=add.min_tokens,
             )
             name = f"choice {index}" if self.num_choices > 1 else ""
+            add.trace_parent = self._record.trace_parent
             stream = service.client.add(add)
             self._choices.append(Choice(stream, answer, service.metrics, self._started, name))
 
@@ -125,5 +129,6 @@ class Generation:
         if not self._choices:
             return
         self._close()
-        self._service.metrics.count_usage(self.usage())
+        usage = self._record.usage = self.usage()
+        self._service.metrics.count_usage(usage)
         self._service.metrics.end_to_end.observe(time.perf_counter() - self._started)

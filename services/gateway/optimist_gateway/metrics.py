@@ -1,10 +1,19 @@
 """Every metric of the gateway."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from optimist_gateway.core.usage import Usage
+from optimist_gateway.token_histogram import TokenHistogram
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_TOKEN_SECONDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075),
+    *(0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5),
+)
+_DELAYS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_TOKENS = tuple(float(2**power) for power in range(18))
 
 
 class GatewayMetrics:
@@ -12,17 +21,33 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "optimist_gateway_requests",
+        ProcessCollector(registry=self.registry)
+        self.requests = self._counter(
+            "requests",
             "Requests by endpoint and outcome: an HTTP status, `disconnected` or `broken_stream`",
-            ["endpoint", "outcome"],
-            registry=self.registry,
+            "endpoint",
+            "outcome",
         )
-        self.running = Gauge(
-            "optimist_gateway_requests_running",
+        self.refusals = self._counter(
+            "refusals", "Requests that were answered with an error, by its code", "reason"
+        )
+        self.finished = self._counter(
+            "finished",
+            "Choices by why they ended: stop, length, stop_string, tool_calls, error (those that "
+            "failed) or abort (those that were not wanted any more)",
+            "reason",
+        )
+        self.running = self._gauge(
+            "requests_running",
             "Requests, each choice counted, that the scheduler works on or that wait there",
-            registry=self.registry,
         )
+        self.waiting = self._gauge(
+            "requests_waiting", "Choices among those without their first token yet"
+        )
+        self._count_tokens()
+        self._time_requests()
+
+    def _count_tokens(self) -> None:
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts")
         self.completion_tokens = self._counter("completion_tokens", "Tokens of answers")
         self.accepted_prediction_tokens = self._counter(
@@ -31,16 +56,40 @@ class GatewayMetrics:
         self.rejected_prediction_tokens = self._counter(
             "rejected_prediction_tokens", "Predicted tokens that were verified and never kept"
         )
+        self.request_prompt_tokens = self._histogram(
+            "request_prompt_tokens", "Tokens of a request's prompt", _TOKENS
+        )
+        self.request_completion_tokens = self._histogram(
+            "request_completion_tokens", "Tokens of a request's answers together", _TOKENS
+        )
+
+    def _time_requests(self) -> None:
+        self.queue = self._histogram(
+            "queue_seconds", "Time for which a choice waited for a slot at the scheduler", _SECONDS
+        )
         self.time_to_first_token = self._histogram(
             "time_to_first_token_seconds",
             "From the parsed request to the first token of a choice",
+            _SECONDS,
         )
-        self.inter_token_latency = self._histogram(
-            "inter_token_latency_seconds",
-            "Time between two steps of a choice over the tokens of the later one",
+        self.inter_token_latency = TokenHistogram(
+            "optimist_gateway_inter_token_latency_seconds",
+            "Time between two steps of a choice over the tokens of the later one, once per token",
+            _TOKEN_SECONDS,
+            self.registry,
+        )
+        self.time_per_output_token = self._histogram(
+            "time_per_output_token_seconds",
+            "Mean time per token behind the first of a choice",
+            _TOKEN_SECONDS,
         )
         self.end_to_end = self._histogram(
-            "end_to_end_seconds", "From the parsed request to the end of its answer"
+            "end_to_end_seconds", "From the parsed request to the end of its answer", _SECONDS
+        )
+        self.event_loop_delay = self._histogram(
+            "event_loop_delay_seconds",
+            "How much later than it was due a timer ran, every half second",
+            _DELAYS,
         )
 
     def count_usage(self, usage: Usage) -> None:
@@ -49,9 +98,14 @@ class GatewayMetrics:
         self.completion_tokens.inc(usage.completion_tokens)
         self.accepted_prediction_tokens.inc(usage.accepted_prediction_tokens)
         self.rejected_prediction_tokens.inc(usage.rejected_prediction_tokens or 0)
+        self.request_prompt_tokens.observe(usage.prompt_tokens)
+        self.request_completion_tokens.observe(usage.completion_tokens)
 
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"optimist_gateway_{name}", text, registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"optimist_gateway_{name}", text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(f"optimist_gateway_{name}", text, buckets=_SECONDS, registry=self.registry)
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"optimist_gateway_{name}", text, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        return Histogram(f"optimist_gateway_{name}", text, buckets=buckets, registry=self.registry)

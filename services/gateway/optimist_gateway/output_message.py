@@ -72,6 +72,7 @@ def _finished(message: scheduler_pb2.Finished) -> Finished:
             DraftSource(source): count for source, count in enumerate(counts) if count
         },
         num_drafted_tokens=message.num_drafted_tokens,
+        queue_seconds=message.queue_us / 1e6,
     )
 
 

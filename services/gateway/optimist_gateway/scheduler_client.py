@@ -12,6 +12,7 @@ from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes
 from optimist_gateway.core.output import Finished, StepOutput
 from optimist_gateway.output_message import read_outputs
+from optimist_gateway.scheduler_stats import SchedulerStats, read_stats
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +128,8 @@ class SchedulerClient:
         self._next_handle = 1
         self._description: ModelDescription | None = None
         self._reason = f"the scheduler at {address} has not been reached yet"
+        self.stats: SchedulerStats | None = None
+        """The scheduler's figures as it told them last; None while it is not connected."""
 
     @property
     def description(self) -> ModelDescription:
@@ -169,6 +172,12 @@ class SchedulerClient:
             if self._call is not None:
                 self._call.cancel()
 
+    def ask_stats(self) -> None:
+        """Asks for the scheduler's figures, if it is connected and takes commands."""
+        if self._commands is not None and not self._commands.full():
+            get_stats = scheduler_pb2.GetStats()
+            self._commands.put_nowait(scheduler_pb2.ConnectRequest(get_stats=get_stats))
+
     async def run(self) -> None:
         """Connects, reads until the stream breaks, and connects again; returns never."""
         async with open_channel(self._address) as channel:
@@ -210,7 +219,7 @@ class SchedulerClient:
         if self._description is not None:
             logger.warning("lost the scheduler at %s: %s", self._address, reason)
         self._reason = f"the scheduler at {self._address} is not reached ({reason})"
-        self._description = self._commands = self._call = None
+        self._description = self._commands = self._call = self.stats = None
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.fail(
@@ -218,6 +227,9 @@ class SchedulerClient:
             )
 
     def _dispatch(self, response: scheduler_pb2.ConnectResponse) -> None:
+        for reply in response.replies:
+            if reply.HasField("stats"):
+                self.stats = read_stats(reply.stats)
         for handle, output in read_outputs(response).items():
             request = self._requests.get(handle)
             if request is None:

@@ -17,6 +17,7 @@ from optimist_gateway.api.sse import DONE, EventStream, event, on_disconnect
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.core.usage import Usage
 from optimist_gateway.generation import EncodePrompts, Generation, Service
+from optimist_gateway.request_record import current_record
 
 SYNTHETIC_FINGERPRINT = "synthetic-acceptance"
 """Says that drafts were accepted by chance, so that the text is meaningless."""
@@ -139,6 +140,7 @@ class Answering:
         except ApiError as error:
             if not writers:
                 raise
+            current_record().error = error.code or ""
             self._count("broken_stream")
             yield event(error.body())
             return
@@ -187,6 +189,7 @@ class Answering:
         return usage.to_api(with_num_passes=bool(generation.body.return_token_ids))
 
     def _count(self, outcome: str) -> None:
+        current_record().outcome = outcome
         self._service.metrics.requests.labels(self._dialect.endpoint, outcome).inc()
 
 

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.output import Finished
 from optimist_gateway.metrics import GatewayMetrics
+from optimist_gateway.request_record import current_record
 
 # An error repeats at most this much of what the client sent.
 MAX_MESSAGE_CHARACTERS = 400
@@ -97,6 +98,8 @@ def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
     def answer(request: Request, error: ApiError) -> Response:
         route = request.scope.get("route")
         metrics.requests.labels(getattr(route, "path", "none"), str(error.status)).inc()
+        current_record().error = reason = error.code or str(error.status)
+        metrics.refusals.labels(reason).inc()
         return error.response()
 
     @app.exception_handler(ApiError)

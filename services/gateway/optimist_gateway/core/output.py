@@ -22,6 +22,8 @@ class Finished:
     """Tokens of the request by where they came from, without zeros."""
     num_drafted_tokens: int = 0
     """Drafts that were verified, accepted or not, trees with all their nodes."""
+    queue_seconds: float = 0.0
+    """Time for which the request waited for a slot."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,68 @@
+"""The times of one choice, measured as its tokens arrive."""
+
+import time
+
+from optimist_gateway.core.output import Finished
+from optimist_gateway.metrics import GatewayMetrics
+from optimist_gateway.request_record import current_record
+
+ABORTED = "abort"
+"""Reason of a choice that was ended before its answer was."""
+FAILED = "error"
+"""Reason of a choice that the scheduler ended without a complete answer."""
+
+
+class ChoiceTimes:
+    """Counts the times of one choice and how it ended; `end` it, once or more often."""
+
+    def __init__(self, metrics: GatewayMetrics, started: float) -> None:
+        """Begins to wait for the first token.
+
+        Args:
+            metrics: Where to count.
+            started: When the client's request was parsed, by `time.perf_counter`.
+        """
+        self._metrics, self._started = metrics, started
+        self._record = current_record()
+        self._first: float | None = None
+        self._last = 0.0
+        self._num_tokens = 0
+        self._ended = False
+        self._reason = ABORTED
+        metrics.waiting.inc()
+
+    def note_tokens(self, num_tokens: int) -> None:
+        """Takes note that a step has brought some tokens just now."""
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = now
+            self._metrics.waiting.dec()
+            self._metrics.time_to_first_token.observe(now - self._started)
+            self._record.note_first_token()
+        else:
+            latency = (now - self._last) / num_tokens
+            self._metrics.inter_token_latency.observe(latency, num_tokens)
+        self._last = now
+        self._num_tokens += num_tokens
+
+    def note_account(self, finished: Finished | None) -> None:
+        """Takes note of the scheduler's account, if it is there and the choice got a slot."""
+        if finished is not None and finished.queue_seconds > 0:
+            self._metrics.queue.observe(finished.queue_seconds)
+
+    def note_reason(self, reason: str) -> None:
+        """Takes note of why it ends."""
+        self._reason = reason
+
+    def end(self) -> None:
+        """Counts what is known with the end."""
+        if self._ended:
+            return
+        self._ended = True
+        self._metrics.finished.labels(self._reason).inc()
+        self._record.reasons.append(self._reason)
+        if self._first is None:
+            self._metrics.waiting.dec()
+        elif self._num_tokens > 1:
+            mean = (self._last - self._first) / (self._num_tokens - 1)
+            self._metrics.time_per_output_token.observe(mean)

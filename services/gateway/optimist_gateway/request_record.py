@@ -1,0 +1,106 @@
+"""What is noted of a request while it is answered, for its span and its line in the access log."""
+
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from optimist_common.logs import log_context
+from optimist_common.tracing import AttributeValue, Span
+from optimist_gateway.core.usage import Usage
+
+if TYPE_CHECKING:
+    from optimist_gateway.api.requests import GenerationBody
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request; never its texts, nor who asked."""
+
+    span: Span | None = None
+    request_id: str = ""
+    outcome: str = ""
+    """As in `optimist_gateway_requests`; empty until it is known."""
+    error: str = ""
+    """Code of the error that it was answered with."""
+    usage: Usage | None = None
+    reasons: list[str] = field(default_factory=list)
+    """Why the choices ended."""
+    first_token_seconds: float | None = None
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def trace_parent(self) -> str:
+        """What the scheduler is told; empty if there is no span."""
+        return "" if self.span is None else self.span.trace_parent
+
+    def begin(self, request_id: str, body: "GenerationBody") -> None:
+        """Notes which request it is; log lines are marked with it from now on."""
+        self.request_id = request_id
+        fields = {"request_id": request_id}
+        if self.span is not None:
+            fields["trace_id"] = self.span.trace_id
+            self.span.set(_request_attributes(request_id, body))
+        log_context.set(fields)
+
+    def note_first_token(self) -> None:
+        """Notes the first token of any choice; later ones are not noted."""
+        if self.first_token_seconds is None:
+            self.first_token_seconds = time.perf_counter() - self.started
+            if self.span is not None:
+                self.span.event("first token")
+
+    def end(self, status: int) -> None:
+        """Ends the span of a request that was answered with an HTTP status."""
+        self.outcome = self.outcome or str(status)
+        if self.span is None:
+            return
+        self.span.set(self._answer_attributes() | {"http.response.status_code": status})
+        failed = status >= 500 or self.outcome == "broken_stream"
+        self.span.end(self.error or self.outcome if failed else "")
+
+    def _answer_attributes(self) -> dict[str, AttributeValue]:
+        attributes: dict[str, AttributeValue] = {"optimist.outcome": self.outcome}
+        if self.error:
+            attributes["error.type"] = self.error
+        if self.reasons:
+            attributes["gen_ai.response.finish_reasons"] = self.reasons
+        if self.first_token_seconds is not None:
+            attributes["optimist.time_to_first_token"] = self.first_token_seconds
+        usage = self.usage
+        if usage is not None:
+            attributes |= {
+                "gen_ai.usage.input_tokens": usage.prompt_tokens,
+                "gen_ai.usage.output_tokens": usage.completion_tokens,
+                "optimist.usage.accepted_prediction_tokens": usage.accepted_prediction_tokens,
+                "optimist.usage.rejected_prediction_tokens": usage.rejected_prediction_tokens or 0,
+                "optimist.num_passes": usage.num_passes,
+            }
+        return attributes
+
+
+_current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)
+
+
+def keep_record(record: RequestRecord) -> None:
+    """Makes a record that of the request which this task answers."""
+    _current.set(record)
+
+
+def current_record() -> RequestRecord:
+    """Returns the record of the request that is answered here; a new one if nobody keeps it."""
+    return _current.get() or RequestRecord()
+
+
+def _request_attributes(request_id: str, body: "GenerationBody") -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue | None] = {
+        "gen_ai.response.id": request_id,
+        "gen_ai.response.model": body.model,
+        "gen_ai.request.stream": bool(body.stream),
+        "gen_ai.request.choice.count": body.n,
+        "gen_ai.request.max_tokens": body.max_tokens,
+        "gen_ai.request.temperature": body.temperature,
+        "gen_ai.request.top_p": body.top_p,
+        "gen_ai.request.seed": body.seed,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
