@@ -15,6 +15,7 @@ store.subscribe((state) => render(html`<${App} state=${state} actions=${actions}
 store.changed();
 actions.connect();
 
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", store.changed);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();

@@ -1,0 +1,53 @@
+// The whole page.
+
+import { html } from "../html.js";
+import { followPasses } from "../provenance.js";
+import { AnswerPanel } from "./answer.js";
+import { Counters } from "./counters.js";
+import { FailureNote } from "./failure.js";
+import { Header } from "./header.js";
+import { PassChart } from "./pass_chart.js";
+import { PredictionPanel } from "./prediction.js";
+import { PromptPanel } from "./prompt.js";
+import { RacePanel } from "./race.js";
+import { Replay } from "./replay.js";
+import { SnippetPanel } from "./snippet.js";
+import { Toolbar } from "./toolbar.js";
+import { Weave } from "./weave.js";
+
+export function App({ state, actions }) {
+  const { run, race, shownPass } = state;
+  const follower =
+    run && shownPass !== null ? followPasses(run.prediction, run.choices, shownPass) : run?.follower;
+  return html`
+    <a class="skip-link" href="#work">Skip to the request</a>
+    <${Header} state=${state} actions=${actions} />
+    <main id="work" tabindex="-1">
+      <h1 class="visually-hidden">Optimist: a prediction at work</h1>
+      <${FailureNote} state=${state} actions=${actions} />
+      <div class="triptych">
+        <${PromptPanel} state=${state} actions=${actions} />
+        <${PredictionPanel} state=${state} actions=${actions} follower=${follower} />
+        <${AnswerPanel} run=${run} follower=${follower} />
+      </div>
+      <${Toolbar} state=${state} actions=${actions} />
+      ${run && html`
+        <section class="journey" aria-labelledby="journey-title">
+          <h2 id="journey-title">The way through the prediction</h2>
+          <${Weave} follower=${follower} />
+          <${Replay} run=${run} shownPass=${shownPass} actions=${actions} />
+          <${Counters} run=${run} />
+        </section>`}
+      ${race && html`<${RacePanel} race=${race} />`}
+      ${run && run.follower.passes.length > 0 && html`
+        <${PassChart} run=${run} shownPass=${shownPass} theme=${state.theme} />`}
+      <${SnippetPanel} state=${state} actions=${actions} />
+    </main>
+    <footer>
+      <a href="openapi.json">API schema</a>
+      <a href="metrics">Metrics</a>
+      <span>Nothing on this page comes from elsewhere.</span>
+    </footer>
+    <p class="visually-hidden" aria-live="polite">${state.announcement}</p>
+  `;
+}

@@ -1,0 +1,56 @@
+// What went wrong, and what can be done.
+
+import { useState } from "../../vendor/hooks.js";
+import { html } from "../html.js";
+
+const TITLES = {
+  unreachable: "The server does not answer",
+  refused: "The server refused the request",
+  locked: "The server wants a key",
+  broken: "The answer broke off",
+};
+
+export function FailureNote({ state, actions }) {
+  const { server, run, race } = state;
+  const error = server.error ?? run?.error ?? race?.without.error;
+  if (!error) return null;
+  return html`
+    <div class="failure" role="alert">
+      <h2>${TITLES[error.kind]}</h2>
+      <p>${error.message}</p>
+      ${(error.param || error.code || error.status) && html`
+        <p class="detail">
+          ${error.status && html`<span>status <code>${error.status}</code></span>`}
+          ${error.param && html`<span>field <code>${error.param}</code></span>`}
+          ${error.code && html`<span>code <code>${error.code}</code></span>`}
+          ${error.retryAfter && html`<span>try again in ${error.retryAfter} s</span>`}
+        </p>`}
+      ${error.kind === "locked" && html`<${KeyForm} state=${state} actions=${actions} />`}
+      ${error.kind === "unreachable" && html`
+        <button type="button" onClick=${() => actions.connect()}>Try again</button>`}
+    </div>
+  `;
+}
+
+function KeyForm({ state, actions }) {
+  const [key, setKey] = useState(state.apiKey);
+  const submit = (event) => {
+    event.preventDefault();
+    actions.setKey(key.trim());
+  };
+  return html`
+    <form class="key" onSubmit=${submit}>
+      <label>
+        <span>API key</span>
+        <input
+          type="password"
+          autocomplete="off"
+          value=${key}
+          onInput=${(event) => setKey(event.target.value)}
+        />
+      </label>
+      <button type="submit">Use this key</button>
+      <span class="hint">Kept until this tab is closed.</span>
+    </form>
+  `;
+}

@@ -1,0 +1,30 @@
+// Name, model, its state, theme.
+
+import { html } from "../html.js";
+
+const STATES = {
+  unknown: "looking for the server",
+  ready: "ready",
+  locked: "wants a key",
+  unreachable: "does not answer",
+};
+const THEMES = ["system", "light", "dark"];
+
+export function Header({ state, actions }) {
+  const { status, model } = state.server;
+  return html`
+    <header>
+      <p class="wordmark"><img src="page/icon.svg" alt="" width="24" height="24" />Optimist</p>
+      <p class="server" data-status=${status}>
+        <span class="lamp" aria-hidden="true"></span>
+        ${model && html`<code>${model}</code>`} ${STATES[status]}
+      </p>
+      <label class="theme">
+        <span>Theme</span>
+        <select value=${state.theme} onChange=${(event) => actions.setTheme(event.target.value)}>
+          ${THEMES.map((theme) => html`<option value=${theme}>${theme}</option>`)}
+        </select>
+      </label>
+    </header>
+  `;
+}

@@ -1,0 +1,53 @@
+// Examples, what to do, and how.
+
+import { html } from "../html.js";
+import { EXAMPLES } from "../examples.js";
+
+const OPTIONS = [
+  { field: "temperature", label: "Temperature", min: 0, max: 2, step: 0.1, placeholder: "1" },
+  { field: "seed", label: "Seed", step: 1, placeholder: "any" },
+  { field: "maxTokens", label: "Most tokens", min: 1, step: 1, placeholder: "all that fit" },
+  { field: "maxDrafts", label: "Most drafts a pass", min: 0, step: 1, placeholder: "as it pays" },
+];
+
+export function Toolbar({ state, actions }) {
+  const isRunning = state.run?.isRunning || state.race?.without.isRunning;
+  return html`
+    <div class="toolbar" role="group" aria-label="Request">
+      <button type="button" class="primary" onClick=${() => actions.run()}>
+        Run <kbd>Ctrl</kbd> <kbd>Enter</kbd>
+      </button>
+      <button type="button" onClick=${() => actions.race()} title="Ctrl+Shift+Enter">
+        Race with and without
+      </button>
+      <button type="button" disabled=${!isRunning} onClick=${() => actions.stop()} title="Esc">
+        Stop
+      </button>
+      <label class="example">
+        <span>Example</span>
+        <select value=${state.exampleId} onChange=${(event) => actions.choose(event.target.value)}>
+          ${EXAMPLES.map(({ id, title }) => html`<option value=${id}>${title}</option>`)}
+        </select>
+      </label>
+      <details class="options">
+        <summary>Options</summary>
+        <div>${OPTIONS.map((option) => html`<${Option} option=${option} state=${state} actions=${actions} />`)}</div>
+      </details>
+    </div>
+  `;
+}
+
+function Option({ option: { field, label, ...attributes }, state, actions }) {
+  return html`
+    <label>
+      <span>${label}</span>
+      <input
+        type="number"
+        inputmode="decimal"
+        ...${attributes}
+        value=${state.form[field]}
+        onInput=${(event) => actions.edit({ [field]: event.target.value })}
+      />
+    </label>
+  `;
+}

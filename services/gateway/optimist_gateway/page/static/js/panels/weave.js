@@ -1,0 +1,75 @@
+// Prediction above, answer below, and a band for each part of the one that is in the other.
+
+import { html } from "../html.js";
+import { countStates, joinSegments, predictionParts } from "../provenance.js";
+import { sourceClass } from "../words.js";
+
+const WIDTH = 1000;
+const HEIGHT = 116;
+const BAR = 12;
+const TOP = 12;
+const BOTTOM = HEIGHT - BAR;
+
+export function Weave({ follower }) {
+  const longest = Math.max(follower.points.length, follower.length, 1);
+  const x = (position) => (position * WIDTH) / longest;
+  const parts = predictionParts(follower);
+  return html`
+    <svg
+      class="weave"
+      viewBox=${`0 0 ${WIDTH} ${HEIGHT}`}
+      preserveAspectRatio="none"
+      role="img"
+      aria-label=${describe(follower, parts)}
+    >
+      ${joinRanges(follower.ranges).map((range) => html`
+        <path class=${`band ${range.state}`} d=${band(range, x)} />`)}
+      ${parts.map((part) => html`
+        <${Block} at=${TOP} from=${x(part.start)} to=${x(part.end)} class=${`part ${part.state}`} />`)}
+      ${joinSegments(follower.segments).map((segment) => html`
+        <${Block} at=${BOTTOM} from=${x(segment.from)} to=${x(segment.to)}
+          class=${`source ${sourceClass(segment.source)}`} />`)}
+      ${follower.points.length > 0 && html`
+        <path class="head" d=${`M${x(follower.cursor)} ${TOP} l-6 -11 h12 z`} />`}
+    </svg>
+    <p class="weave-labels" aria-hidden="true"><span>prediction</span><span>answer</span></p>
+  `;
+}
+
+function Block({ at, from, to, class: name }) {
+  return html`<rect class=${name} x=${from} y=${at} width=${Math.max(to - from, 0.5)} height=${BAR} />`;
+}
+
+function band({ start, end, from, to }, x) {
+  const upper = TOP + BAR;
+  const middle = (upper + BOTTOM) / 2;
+  const curve = (x1, x2, y) => `C${x1} ${middle} ${x2} ${middle} ${x2} ${y}`;
+  return (
+    `M${x(start)} ${upper} ${curve(x(start), x(from), BOTTOM)} L${x(to)} ${BOTTOM} ` +
+    `${curve(x(to), x(end), upper)} Z`
+  );
+}
+
+/** Joins neighbours, so that a long run is one band. */
+function joinRanges(ranges) {
+  const joined = [];
+  for (const range of [...ranges].sort((one, other) => one.from - other.from)) {
+    const last = joined.at(-1);
+    if (last && last.state === range.state && last.end === range.start && last.to === range.from) {
+      last.end = range.end;
+      last.to = range.to;
+    } else {
+      joined.push({ ...range });
+    }
+  }
+  return joined;
+}
+
+function describe(follower, parts) {
+  const { used, same, skipped, ahead } = countStates(parts);
+  return (
+    `Of ${follower.points.length} characters of the prediction ${used} were used, ${same} said by the model ` +
+    `itself, ${skipped} skipped and ${ahead} not reached; the place was found again ` +
+    `${follower.anchors.length} times.`
+  );
+}
