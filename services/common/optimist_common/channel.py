@@ -2,6 +2,8 @@
 
 import grpc
 
+from optimist_common.tls import Tls
+
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 OPTIONS: list[tuple[str, int]] = [
@@ -20,6 +22,12 @@ _RECONNECT: list[tuple[str, int]] = [
 ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """Opens a channel to `host:port`; it connects when it is first used, and again after a loss."""
-    return grpc.aio.insecure_channel(address, options=[*OPTIONS, *_RECONNECT])
+def open_channel(address: str, tls: Tls | None = None) -> grpc.aio.Channel:
+    """Opens a channel to `host:port`; it connects when it is first used, and again after a loss.
+
+    With `tls` both sides show certificates; the server's must name the host of the address.
+    """
+    options = [*OPTIONS, *_RECONNECT]
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)

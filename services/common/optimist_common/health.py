@@ -1,20 +1,29 @@
 """Asks a service over gRPC whether it serves; also `python -m optimist_common.health HOST:PORT`."""
 
+import argparse
 import sys
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from optimist_common.errors import SetupError
+from optimist_common.tls import Tls, load_tls
+
 TIMEOUT_SECONDS = 2.0
 
 
-def is_serving(address: str, timeout: float) -> bool:
+def is_serving(address: str, timeout: float, service: str = "", tls: Tls | None = None) -> bool:
     """Tells whether the server at `host:port` says SERVING; blocks for `timeout` seconds at most.
 
-    A server that cannot be reached, or that answers too late, does not serve.
+    A server that cannot be reached, or that answers too late, does not serve. `service` is empty
+    for the whole server, or `liveness`.
     """
-    request = health_pb2.HealthCheckRequest()
-    with grpc.insecure_channel(address) as channel:
+    request = health_pb2.HealthCheckRequest(service=service)
+    if tls is None:
+        channel = grpc.insecure_channel(address)
+    else:
+        channel = grpc.secure_channel(address, tls.channel_credentials())
+    with channel:
         try:
             response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout)
         except grpc.RpcError:
@@ -24,12 +33,22 @@ def is_serving(address: str, timeout: float) -> bool:
 
 def main(arguments: list[str]) -> int:
     """Runs the command line; returns 0 if the server serves, 1 if not, 2 for a wrong call."""
-    if len(arguments) != 1:
-        print("usage: python -m optimist_common.health HOST:PORT", file=sys.stderr)  # noqa: T201
+    parser = argparse.ArgumentParser("python -m optimist_common.health")
+    parser.add_argument("address", metavar="HOST:PORT")
+    parser.add_argument("--service", default="", help="liveness; empty for the whole server")
+    for name in ("cert", "key", "ca"):
+        parser.add_argument(f"--tls-{name}", default="", metavar="FILE", help="as the services'")
+    try:
+        options = parser.parse_args(arguments)
+        tls = load_tls(options.tls_cert, options.tls_key, options.tls_ca)
+    except SystemExit as end:
+        return int(end.code or 0)
+    except SetupError as error:
+        print(error, file=sys.stderr)  # noqa: T201
         return 2
-    if is_serving(arguments[0], TIMEOUT_SECONDS):
+    if is_serving(options.address, TIMEOUT_SECONDS, options.service, tls):
         return 0
-    print(f"{arguments[0]} is not serving", file=sys.stderr)  # noqa: T201
+    print(f"{options.address} is not serving", file=sys.stderr)  # noqa: T201
     return 1
 
 

@@ -11,10 +11,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from optimist_common.channel import OPTIONS
 from optimist_common.errors import SetupError
+from optimist_common.tls import Tls
 
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
+LIVENESS = "liveness"
+"""Name of the health service that tells whether a process should be started again."""
 
 SERVER_OPTIONS: list[tuple[str, int]] = [
     *OPTIONS,
@@ -27,10 +30,13 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 
 
 class GrpcServer:
-    """A grpc.aio server with the health service; not serving until `set_serving(True)`."""
+    """A grpc.aio server with the health service; not serving until `set_serving(True)`.
 
-    def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
+    Alive, by the name LIVENESS, it is from its start until `set_alive(False)`.
+    """
+
+    def __init__(self, host: str, port: int, tls: Tls | None = None) -> None:
+        self._host, self._port, self._tls = host, port, tls
         self.server = grpc.aio.server(options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
@@ -42,16 +48,28 @@ class GrpcServer:
             SetupError: The address cannot be bound.
         """
         await self.set_serving(serving=False)
+        await self.set_alive(alive=True)
         # gRPC would print lines of its own.
         require_free(self._host, self._port)
-        port = self.server.add_insecure_port(f"{self._host}:{self._port}")
+        address = f"{self._host}:{self._port}"
+        if self._tls is None:
+            port = self.server.add_insecure_port(address)
+        else:
+            port = self.server.add_secure_port(address, self._tls.server_credentials())
         await self.server.start()
         return port
 
     async def set_serving(self, *, serving: bool) -> None:
         """Sets what the health service answers for the whole server."""
+        await self._set("", serving)
+
+    async def set_alive(self, *, alive: bool) -> None:
+        """Sets what the health service answers by the name LIVENESS."""
+        await self._set(LIVENESS, alive)
+
+    async def _set(self, name: str, good: bool) -> None:
         status = health_pb2.HealthCheckResponse
-        await self._health.set("", status.SERVING if serving else status.NOT_SERVING)
+        await self._health.set(name, status.SERVING if good else status.NOT_SERVING)
 
     async def stop(self) -> None:
         """Answers NOT_SERVING, then ends calls after a grace period."""

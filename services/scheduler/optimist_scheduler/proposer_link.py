@@ -8,6 +8,7 @@ import grpc
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_common.channel import open_channel
+from optimist_common.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,11 @@ class ProposerLink:
     """One Propose stream; while it is broken, batches are not taken and nothing is waited for."""
 
     def __init__(
-        self, address: str, on_response: OnResponse, on_change: Callable[[], None]
+        self,
+        address: str,
+        on_response: OnResponse,
+        on_change: Callable[[], None],
+        tls: Tls | None = None,
     ) -> None:
         """Sets up a link that is not connected until `run` is.
 
@@ -31,8 +36,9 @@ class ProposerLink:
             on_response: Takes the request ids of an answered batch and the answer; raises
                 ValueError for one that is not understood.
             on_change: Called when the stream was opened or broke.
+            tls: How it is protected; None for plaintext.
         """
-        self._address = address
+        self._address, self._tls = address, tls
         self._on_response, self._on_change = on_response, on_change
         self._outbox: asyncio.Queue[proposer_pb2.ProposeRequest] | None = None
         self._unanswered: dict[int, list[str]] = {}
@@ -65,7 +71,7 @@ class ProposerLink:
     async def run(self) -> None:
         """Keeps the stream open for ever."""
         pause = FIRST_PAUSE_SECONDS
-        async with open_channel(self._address) as channel:
+        async with open_channel(self._address, self._tls) as channel:
             stub = proposer_pb2_grpc.ProposerServiceStub(channel)
             while True:
                 await channel.channel_ready()

@@ -49,8 +49,10 @@ class Proposers:
             find_unaligned: Returns the requests that would have to go on without drafts.
         """
         addresses = settings.proposers if settings.num_speculative_tokens else []
+        tls = settings.tls()
         self._links = [
-            ProposerLink(address, self._take_response, self._note_change) for address in addresses
+            ProposerLink(address, self._take_response, self._note_change, tls)
+            for address in addresses
         ]
         self.waits = WindowWaits(
             settings.proposer_wait_ms / 1000, pays_always=settings.proposer_wait == "always"

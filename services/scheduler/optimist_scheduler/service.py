@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 async def serve(settings: SchedulerSettings) -> None:
     """Serves until a signal; raises SetupError if it cannot start."""
     serve_metrics(settings.host, settings.metrics_port)
-    server = GrpcServer(settings.host, settings.port)
+    server = GrpcServer(settings.host, settings.port, settings.tls())
     engine = Engine(settings)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
         SchedulerServicer(engine), server.server

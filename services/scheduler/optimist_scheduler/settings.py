@@ -4,16 +4,17 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from optimist_common.settings import CommaSeparated, ServiceSettings
+from optimist_common.network_settings import NetworkSettings
+from optimist_common.settings import CommaSeparated
 from optimist_scheduler.core.config import SchedulingOptions, require_token_per_request
 
 
-class SchedulerSettings(SchedulingOptions, ServiceSettings):
+class SchedulerSettings(SchedulingOptions, NetworkSettings):
     """Decides what the worker runs next, and keeps the truth about requests."""
 
     section: ClassVar[str] = "scheduler"
+    peers: ClassVar[tuple[str, ...]] = ("worker", "proposers")
 
-    host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(50051, ge=0, le=65535, description="port of the gRPC service")
     worker: str = Field("127.0.0.1:50052", description="host:port of the worker")
     proposers: CommaSeparated = Field(

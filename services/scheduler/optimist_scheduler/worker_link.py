@@ -39,8 +39,12 @@ class WorkerLink:
         Args:
             settings: Where the worker is, and what is asked of it.
             on_news: Called when `receive` has something to return or to raise.
+
+        Raises:
+            SetupError: The files for TLS cannot be used.
         """
         self._settings, self._on_news = settings, on_news
+        self._tls = settings.tls()
         self._channel: grpc.aio.Channel | None = None
         self._call: Any = None
         self._reader: asyncio.Task[None] | None = None
@@ -103,7 +107,7 @@ class WorkerLink:
     async def _open(self) -> WorkerDescription:
         await self.close()
         self._begin()
-        self._channel = open_channel(self._settings.worker)
+        self._channel = open_channel(self._settings.worker, self._tls)
         stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
         message = await stub.Describe(
             worker_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_SECONDS

@@ -93,7 +93,7 @@ async def serve(settings: WorkerSettings, runner: Runner, costs: MeasuredCosts) 
         max_num_batched_tokens=settings.max_num_batched_tokens,
     )
     serve_metrics(settings.host, settings.metrics_port)
-    server = GrpcServer(settings.host, settings.port)
+    server = GrpcServer(settings.host, settings.port, settings.tls())
     servicer = WorkerServicer(runner, limits, costs)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     port = await server.start()

@@ -4,15 +4,14 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from optimist_common.settings import ServiceSettings
+from optimist_common.network_settings import NetworkSettings
 
 
-class WorkerSettings(ServiceSettings):
+class WorkerSettings(NetworkSettings):
     """Holds weights and KV memory, and runs the plans of one scheduler."""
 
     section: ClassVar[str] = "worker"
 
-    host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(50052, ge=0, le=65535, description="port of the gRPC service")
     model: str = Field(description="directory or hub name of the model to serve")
     dummy_weights: bool = Field(

@@ -1,0 +1,58 @@
+"""Settings of every service about who may reach it, and how it reaches others."""
+
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from optimist_common.settings import ServiceSettings
+from optimist_common.tls import Tls, is_loopback, load_tls
+
+
+class NetworkSettings(ServiceSettings):
+    """Settings of a service that speaks gRPC with others: plaintext is for the loopback alone."""
+
+    peers: ClassVar[tuple[str, ...]] = ()
+    """Names of the settings that hold the addresses of other services."""
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    tls_cert: str = Field("", description="PEM file with this service's certificate")
+    tls_key: str = Field("", description="PEM file with its key")
+    tls_ca: str = Field("", description="PEM file with the authority of all services' certificates")
+    insecure: bool = Field(
+        False, description="whether to go without protection beyond the loopback: true or false"
+    )
+
+    @model_validator(mode="after")
+    def _is_protected(self) -> Self:
+        if len({bool(path) for path in (self.tls_cert, self.tls_key, self.tls_ca)}) > 1:
+            raise ValueError("--tls-cert, --tls-key and --tls-ca must be given together")
+        if self.insecure:
+            return self
+        self._require_protected_host()
+        if not self.tls_cert:
+            for name in self.peers:
+                self._require_loopback(name)
+        return self
+
+    def _require_protected_host(self) -> None:
+        """Raises ValueError if strangers could call this service."""
+        if not self.tls_cert and not is_loopback(self.host):
+            raise ValueError(
+                f"--host: {self.host} can be reached by others: give --tls-cert, --tls-key and "
+                "--tls-ca, or --insecure true if the network keeps strangers out"
+            )
+
+    def _require_loopback(self, name: str) -> None:
+        value = getattr(self, name)
+        for address in [value] if isinstance(value, str) else value:
+            if not is_loopback(address.rpartition(":")[0]):
+                flag = "--" + name.replace("_", "-")
+                raise ValueError(
+                    f"{flag}: what is said with {address} could be read and changed: give "
+                    "--tls-cert, --tls-key and --tls-ca, or --insecure true if the network keeps "
+                    "strangers out"
+                )
+
+    def tls(self) -> Tls | None:
+        """Reads the files for TLS between services; raises SetupError if they cannot be used."""
+        return load_tls(self.tls_cert, self.tls_key, self.tls_ca)

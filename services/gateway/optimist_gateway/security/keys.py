@@ -1,0 +1,118 @@
+"""The keys that are valid now: of the settings, and of files that may change."""
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from optimist_common.errors import SetupError
+from optimist_gateway.core.api_key import ApiKey, KeyRing, parse_keys
+from optimist_gateway.security.client import Client
+
+logger = logging.getLogger(__name__)
+
+CHECK_SECONDS = 1.0
+"""How often is looked whether a file has changed."""
+
+_Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class KeySource:
+    """Keys of one level."""
+
+    flag: str
+    """Flag of the setting, for errors."""
+    listed: Sequence[str]
+    """Keys of the settings."""
+    path: str
+    """File with one key for each line; empty for none."""
+    is_admin: bool = False
+
+    def read(self) -> list[ApiKey]:
+        """Reads the keys; raises SetupError if the file cannot be read or a line is no key."""
+        lines = list(self.listed)
+        keys = _parse(self.flag, lines, is_admin=self.is_admin)
+        if self.path:
+            flag = f"{self.flag}-file: {self.path}"
+            try:
+                lines = Path(self.path).read_text(encoding="utf-8").splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+                raise SetupError(f"{flag}: cannot be read: {reason}") from None
+            keys += _parse(flag, lines, is_admin=self.is_admin)
+        return keys
+
+    def stamp(self) -> _Stamp | None:
+        """Returns what changes when the file does."""
+        try:
+            status = Path(self.path).stat() if self.path else None
+        except OSError:
+            return None
+        return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+class Keys:
+    """Knows clients by their keys; reads files again when they have changed."""
+
+    def __init__(self, sources: Sequence[KeySource]) -> None:
+        """Reads the keys; raises SetupError if that fails."""
+        self._sources = sources
+        self._stamps = self._find_stamps()
+        self._ring = self._read()
+        self._checked = time.monotonic()
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether clients need a key."""
+        self._follow_files()
+        # A file that lost its last key locks all out; it does not let all in.
+        return any(bool(one.path or one.listed) for one in self._sources if not one.is_admin)
+
+    @property
+    def has_admins(self) -> bool:
+        """Whether there is any admin key."""
+        self._follow_files()
+        return any(key.is_admin for key in self._ring.keys)
+
+    def find(self, secret: bytes) -> Client | None:
+        """Returns the client that shows a key, or None if it is no valid one."""
+        self._follow_files()
+        key = self._ring.find(secret)
+        if key is None:
+            return None
+        return Client(key.name, key.is_admin, competes=len(self._ring.keys) > 1)
+
+    def reload(self) -> None:
+        """Reads the files again; keys stay as they were if that fails."""
+        self._stamps = self._find_stamps()
+        try:
+            self._ring = self._read()
+            logger.info("%d API keys are valid", len(self._ring.keys))
+        except SetupError as error:
+            logger.error("the API keys stay as they were: %s", error)
+
+    def _follow_files(self) -> None:
+        now = time.monotonic()
+        if now - self._checked >= CHECK_SECONDS:
+            self._checked = now
+            if self._find_stamps() != self._stamps:
+                self.reload()
+
+    def _find_stamps(self) -> list[_Stamp | None]:
+        return [source.stamp() for source in self._sources]
+
+    def _read(self) -> KeyRing:
+        keys = [key for source in self._sources for key in source.read()]
+        names = [key.name for key in keys]
+        if len(set(names)) < len(names):
+            raise SetupError("--api-keys, --admin-keys: a name or a key is given twice")
+        return KeyRing(keys)
+
+
+def _parse(flag: str, lines: Iterable[str], *, is_admin: bool) -> list[ApiKey]:
+    try:
+        return parse_keys(lines, is_admin=is_admin)
+    except ValueError as error:
+        raise SetupError(f"{flag}: {error}") from None
