@@ -13,6 +13,7 @@ from starlette.responses import Response
 from optimist_gateway.api.dialect import ChoiceWriter, Dialect
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.api.requests import GenerationBody
+from optimist_gateway.api.servable import require_servable
 from optimist_gateway.api.sse import DONE, EventStream, event, on_disconnect
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.core.usage import Usage
@@ -41,38 +42,12 @@ class Answering:
         Raises:
             ApiError: Nothing was sent yet and the request is wrong, not admitted, or failed.
         """
-        self._require_servable(body)
+        require_servable(self._service, body)
         request_id = f"{self._dialect.id_prefix}-{uuid.uuid4().hex}"
         generation = Generation(self._service, body, encode_prompts, request_id)
         if body.stream:
             return await self._stream(request, generation)
         return await self._whole(request, generation)
-
-    def _require_servable(self, body: GenerationBody) -> None:
-        """Raises ApiError for what can be refused before anything is looked at."""
-        if body.model != self._service.model_name:
-            raise ApiError(
-                404,
-                f"The model `{body.model[:100]}` does not exist; this server has "
-                f"`{self._service.model_name}`.",
-                param="model",
-                code="model_not_found",
-            )
-        if body.stream_options is not None and not body.stream:
-            raise ApiError(
-                400,
-                "stream_options is only allowed when stream is true",
-                param="stream_options",
-                code="invalid_value",
-            )
-        max_n = self._service.limits.max_n
-        if body.n is not None and body.n > max_n:
-            raise ApiError(
-                400,
-                f"n: must be at most {max_n} on this server",
-                param="n",
-                code="invalid_value",
-            )
 
     async def _whole(self, request: Request, generation: Generation) -> Response:
         pieces: list[list[Piece]] = [[] for _ in range(generation.num_choices)]

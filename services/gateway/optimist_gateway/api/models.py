@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from optimist_gateway.api.answering import SYNTHETIC_FINGERPRINT
-from optimist_gateway.api.errors import ApiError
+from optimist_gateway.api.servable import require_model
 from optimist_gateway.generation import Service
 from optimist_gateway.scheduler_client import SchedulerUnavailableError
 
@@ -41,13 +41,7 @@ def model_router(service: Service) -> APIRouter:
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> dict[str, Any]:
         """Describes the model."""
-        if name != service.model_name:
-            raise ApiError(
-                404,
-                f"The model `{name[:100]}` does not exist; this server has `{service.model_name}`.",
-                param="model",
-                code="model_not_found",
-            )
+        require_model(service, name)
         return model()
 
     return router
