@@ -16,6 +16,7 @@ from optimist_proposer.core.vocabulary import Vocabulary
 from optimist_proposer.following import Following
 from optimist_proposer.messages import Observation, Open
 from optimist_proposer.redis_store import RedisStore
+from optimist_proposer.request_log import RequestLogs
 from optimist_proposer.store import OutputStore
 from optimist_proposer.write_behind import WriteBehind
 from tests.proposer.text import NEWLINE_INDENT, NEWLINES, tokens
@@ -37,6 +38,7 @@ def following(
     max_requests: int = 10,
     window_tokens: int = 64,
     prompt_tokens: int = 20,
+    logs: RequestLogs | None = None,
 ) -> Following:
     return Following(
         algorithm,
@@ -45,6 +47,7 @@ def following(
         window_tokens=window_tokens,
         min_value=0.0,
         prompt_tokens=prompt_tokens,
+        logs=logs,
     )
 
 

@@ -24,12 +24,14 @@ from optimist_proposer.core.record_text import quote, token_text
 from optimist_proposer.core.request_record import position_runs, split_chains
 from optimist_proposer.core.sources import Sources
 from optimist_proposer.core.vocabulary import Vocabulary
+from optimist_proposer.messages import Answer, Open
 from optimist_proposer.request_log import (
     FULL,
     RequestLogs,
     default_log_directory,
     log_file_name,
 )
+from tests.proposer.holding import following
 
 CHARACTERS = "\n abcdefghijklmnopqrstuvwxyz=(),.:_1234567890\N{REPLACEMENT CHARACTER}"
 VOCABULARY = Vocabulary(CHARACTERS)
@@ -109,7 +111,7 @@ def write_steps(logs: RequestLogs, request_id: str, prediction: str, answer: str
 def test_a_log_tells_the_whole_story(tmp_path: Path) -> None:
     prediction = "def f(a):\n    return a\n\ndef g(b):\n    return b\n"
     answer = "def f(a, c):\n    return a\n\ndef g(b):\n    return b\n"
-    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, "here:1")
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB, "here:1")
     num_steps = write_steps(logs, "chatcmpl-1", prediction, answer)
     logs.close("chatcmpl-1")
 
@@ -152,7 +154,7 @@ def test_a_log_tells_the_whole_story(tmp_path: Path) -> None:
 
 
 def test_a_window_that_holds_is_no_proposal(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB)
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB)
     logs.open("a", Sources([tokens("ab")]))
     logs.step("a", tokens("a"), 1, None, 0.0)
     logs.step("a", tokens("b"), 2, Draft(), 0.0)
@@ -169,7 +171,7 @@ def test_a_tree_is_a_path_and_branches() -> None:
 
 
 def test_branches_tell_where_they_depart_and_what_they_are_worth(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB)
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB)
     logs.open("a", Sources([tokens("a\nb"), tokens("xyz")], tokens("pq")))
     tree = draft(tokens("xaby"), [-1, 0, 1, 0], [3, -1, -1, 4], [0.75, 0.5, 0.25, 0.125])
     logs.step("a", tokens("k"), 1, tree, 0.0)
@@ -229,7 +231,7 @@ def test_whatever_the_tokens_are_the_log_is_yaml_and_has_them(
     outputs: list[list[int]],
 ) -> None:
     directory = tmp_path_factory.mktemp("log")
-    logs = RequestLogs(directory, Vocabulary(texts), 8, MIB)
+    logs = RequestLogs(directory, Vocabulary(texts), 8, MIB, 64 * MIB)
     logs.open("a", Sources([array("i", ids) for ids in predictions], array("i", prompt)))
     num_known = 0
     for ids in outputs:
@@ -309,7 +311,7 @@ def test_lines_have_no_number_behind_a_gap() -> None:
 )
 def test_a_hostile_id_stays_in_the_directory(tmp_path: Path, request_id: str) -> None:
     directory = tmp_path / "inner" / "log"
-    logs = RequestLogs(directory, VOCABULARY, 8, MIB)
+    logs = RequestLogs(directory, VOCABULARY, 8, MIB, 64 * MIB)
     logs.open(request_id, Sources([tokens("ab")]))
     logs.step(request_id, tokens("a"), 1, None, 0.0)
     assert len(logs) == 1
@@ -336,7 +338,7 @@ def test_ids_that_would_be_alike_have_different_files() -> None:
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path / "log", VOCABULARY, 8, MIB)
+    logs = RequestLogs(tmp_path / "log", VOCABULARY, 8, MIB, 64 * MIB)
     logs.open("a", Sources([]))
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "log" / "a.yaml").stat().st_mode) == 0o600
@@ -345,15 +347,15 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
 def test_a_link_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "precious").write_text("untouched")
     (tmp_path / "a.yaml").symlink_to(tmp_path / "precious")
-    RequestLogs(tmp_path, VOCABULARY, 8, MIB).open("a", Sources([]))
+    RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB).open("a", Sources([]))
     assert (tmp_path / "precious").read_text() == "untouched"
     assert "no request is logged any more" in caplog.text
 
 
 def test_a_replica_goes_on_with_the_log_of_another(tmp_path: Path) -> None:
     sources = Sources([tokens("ab\ncd")])
-    first = RequestLogs(tmp_path, VOCABULARY, 8, MIB, "one")
-    second = RequestLogs(tmp_path, VOCABULARY, 8, MIB, "two")
+    first = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB, "one")
+    second = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB, "two")
     first.open("a", sources)
     first.step("a", tokens("a"), 1, None, 0.0)
     second.open("a", Sources([tokens("ab\ncd")]))
@@ -369,7 +371,7 @@ def test_a_replica_goes_on_with_the_log_of_another(tmp_path: Path) -> None:
 
 
 def test_other_sources_are_written_again(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB)
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB)
     logs.open("a", Sources([tokens("ab")]))
     logs.open("a", Sources([tokens("xy")]))
     assert len(logs) == 1
@@ -379,13 +381,13 @@ def test_other_sources_are_written_again(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_cut_off_is_ended_first(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB)
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB)
     logs.open("a", Sources([tokens("ab")]))
     logs.step("a", tokens("a"), 1, None, 0.0)
     path = tmp_path / "a.yaml"
     content = path.read_bytes()
     path.write_bytes(content + b"---\nstep: 1\nrepl")
-    RequestLogs(tmp_path, VOCABULARY, 8, MIB).open("a", Sources([tokens("ab")]))
+    RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB).open("a", Sources([tokens("ab")]))
     assert path.read_bytes().startswith(content + b"---\nstep: 1\nrepl\n---\n")
 
 
@@ -393,7 +395,7 @@ def test_without_room_nothing_fails_and_one_warning_is_given(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    logs = RequestLogs(tmp_path / "file" / "log", VOCABULARY, 8, MIB)
+    logs = RequestLogs(tmp_path / "file" / "log", VOCABULARY, 8, MIB, 64 * MIB)
     for request_id in "abc":
         logs.open(request_id, Sources([tokens("ab")]))
         logs.step(request_id, tokens("a"), 1, None, 0.0)
@@ -409,7 +411,7 @@ def test_a_full_disk_ends_all_logs_with_one_warning(
     monkeypatch: pytest.MonkeyPatch,
     failure: str,
 ) -> None:
-    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB)
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB)
     logs.open("a", Sources([tokens("ab")]))
     logs.open("b", Sources([tokens("ab")]))
     num_files = count_open_files()
@@ -435,7 +437,7 @@ def test_a_full_disk_ends_all_logs_with_one_warning(
 def test_a_failure_at_the_end_of_a_log_harms_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logs = RequestLogs(tmp_path, VOCABULARY, 1, MIB)
+    logs = RequestLogs(tmp_path, VOCABULARY, 1, MIB, 64 * MIB)
     logs.open("a", Sources([]))
 
     def fail(file: int, content: bytes) -> int:
@@ -452,7 +454,7 @@ def test_a_file_has_a_bound_and_says_so(tmp_path: Path, max_bytes: int) -> None:
     path = tmp_path / "a.yaml"
     sources = Sources([tokens("abc\n" * 500)])
     for _ in range(3):
-        logs = RequestLogs(tmp_path, VOCABULARY, 8, max_bytes)
+        logs = RequestLogs(tmp_path, VOCABULARY, 8, max_bytes, 64 * MIB)
         logs.open("a", sources)
         for number in range(200):
             logs.step("a", tokens("abcd\n"), 5 * number + 5, chain("abc\nabc", 4), 0.0)
@@ -464,7 +466,7 @@ def test_a_file_has_a_bound_and_says_so(tmp_path: Path, max_bytes: int) -> None:
 
 
 def test_a_long_prediction_leaves_room_for_the_steps(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, VOCABULARY, 8, 4000)
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, 4000, 64 * MIB)
     logs.open("a", Sources([tokens("abc\n" * 5000), tokens("xyz\n")]))
     logs.step("a", tokens("a"), 1, chain("bc", 5001), 0.0)
     header, step = read(tmp_path / "a.yaml")
@@ -475,7 +477,7 @@ def test_a_long_prediction_leaves_room_for_the_steps(tmp_path: Path) -> None:
 
 
 def test_only_so_many_logs_are_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    logs = RequestLogs(tmp_path, VOCABULARY, 2, MIB)
+    logs = RequestLogs(tmp_path, VOCABULARY, 2, MIB, 64 * MIB)
     num_files = count_open_files()
     for request_id in "ab":
         logs.open(request_id, Sources([]))
@@ -496,3 +498,39 @@ def test_the_directory_is_in_optimist_home(tmp_path: Path) -> None:
     assert default_log_directory({"OPTIMIST_HOME": str(tmp_path)}) == tmp_path / "log"
     for environment in ({}, {"OPTIMIST_HOME": ""}):
         assert default_log_directory(environment) == Path.home() / ".optimist" / "log"
+
+
+def test_a_directory_that_holds_as_much_as_it_may_takes_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "old.yaml").write_bytes(bytes(MIB))
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, MIB + 2000)
+    logs.open("a", Sources([tokens("one\n")]))
+    for number in range(200):
+        logs.step("a", tokens("a"), number + 1, None, 0.0)
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert MIB + 1000 < size <= MIB + 2000
+    assert len(logs) == 0
+    (record,) = caplog.records
+    assert "the directory holds as much as it may" in record.getMessage()
+
+
+def test_a_log_that_is_left_goes_on_later(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB)
+    sources = Sources([tokens("one\n")])
+    for token in "ab":
+        logs.open("a", sources)
+        logs.step("a", tokens(token), 1, None, 0.0)
+        logs.leave("a")
+        assert len(logs) == 0
+    documents = list(yaml.safe_load_all((tmp_path / "a.yaml").read_text()))
+    assert [each["step"] for each in documents if "step" in each] == [0, 1]
+
+
+def test_a_request_that_is_forgotten_keeps_no_file_open(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB)
+    held, answer = following(max_requests=2, logs=logs), Answer()
+    for name in "abcd":
+        held.open(Open(name, [tokens("one\n")], tokens(""), ""), answer)
+    assert not answer.refusals
+    assert len(logs) == 2

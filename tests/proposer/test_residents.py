@@ -16,9 +16,9 @@ def live(name: str, sources: Prepared | None = None) -> LiveRequest:
 
 def test_forgets_the_request_used_least_recently() -> None:
     residents = Residents(2, 1_000_000)
-    assert residents.put(live("a")) == residents.put(live("b")) == 0
+    assert residents.put(live("a")) == residents.put(live("b")) == []
     assert residents.get("a") is not None
-    assert residents.put(live("c")) == 1
+    assert residents.put(live("c")) == ["b"]
     assert [residents.get(name) is not None for name in "abc"] == [True, False, True]
 
 
@@ -59,7 +59,7 @@ def test_one_request_is_kept_however_large() -> None:
     residents = Residents(10, 1)
     residents.put(live("a"))
     assert residents.get("a") is not None
-    assert residents.put(live("b")) == 1
+    assert residents.put(live("b")) == ["a"]
     assert residents.get("b") is not None
 
 

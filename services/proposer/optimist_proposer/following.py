@@ -184,8 +184,11 @@ class Following:
         return seconds
 
     def _keep(self, live: LiveRequest) -> None:
-        num_forgotten = self._residents.put(live)
-        metrics.FORGOTTEN.inc(num_forgotten)
+        forgotten = self._residents.put(live)
+        metrics.FORGOTTEN.inc(len(forgotten))
+        if self._logs is not None:
+            for request_id in forgotten:
+                self._logs.leave(request_id)
 
     def _refuse(self, request_id: str, reason: str, answer: Answer) -> None:
         if self._logs is not None:

@@ -74,6 +74,7 @@ class RequestLogs:
         vocabulary: Vocabulary,
         max_open: int,
         max_bytes_per_request: int,
+        max_bytes: int,
         replica: str = "",
     ) -> None:
         """Writes nothing yet.
@@ -83,10 +84,12 @@ class RequestLogs:
             vocabulary: Texts of the tokens.
             max_open: Most logs open at a time; another one ends the one least recently used.
             max_bytes_per_request: Size at which a file ends.
+            max_bytes: Size of the directory at which logging ends, as far as this process fills it.
             replica: Who writes; host and process if empty.
         """
         self._directory, self._vocabulary = directory, vocabulary
         self._max_open, self._max_bytes = max_open, max_bytes_per_request
+        self._max_directory_bytes, self._room = max_bytes, -1
         self._replica = replica or f"{socket.gethostname()}:{os.getpid()}"
         self._logs: OrderedDict[str, _Log] = OrderedDict()
         self._is_enabled = True
@@ -104,6 +107,9 @@ class RequestLogs:
             self._end(request_id, b"")
             self._make_room()
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._room < 0:
+                used = sum(entry.stat().st_size for entry in os.scandir(self._directory))
+                self._room = max(self._max_directory_bytes - used, 0)
             self._begin(request_id, path, sources)
         except OSError as error:
             self._disable(path, error)
@@ -143,11 +149,16 @@ class RequestLogs:
             if log is not None:
                 self._disable(log.path, error)
 
+    def leave(self, request_id: str) -> None:
+        """Closes the file of a request that may go on elsewhere; nothing if it is not open."""
+        log = self._logs.pop(request_id, None)
+        if log is not None:
+            os.close(log.file)
+
     def stop(self) -> None:
         """Closes all files; the requests may go on elsewhere."""
-        while self._logs:
-            _, log = self._logs.popitem()
-            os.close(log.file)
+        for request_id in list(self._logs):
+            self.leave(request_id)
 
     def _begin(self, request_id: str, path: Path, sources: Sources) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -188,14 +199,14 @@ class RequestLogs:
         if size + len(content) + _RESERVE > self._max_bytes:
             self._end(request_id, FULL)
         else:
-            _append(log.file, content)
+            self._append(log.file, content)
 
     def _end(self, request_id: str, content: bytes) -> None:
         log = self._logs.pop(request_id, None)
         if log is None:
             return
         try:
-            _append(log.file, content)
+            self._append(log.file, content)
         finally:
             os.close(log.file)
 
@@ -220,8 +231,10 @@ class RequestLogs:
         )
         self.stop()
 
-
-def _append(file: int, content: bytes) -> None:
-    """Writes everything in one call, so that documents of several replicas do not mix."""
-    if os.write(file, content) < len(content):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def _append(self, file: int, content: bytes) -> None:
+        """Writes everything in one call, so that documents of several replicas do not mix."""
+        if len(content) > self._room:
+            raise OSError(errno.EDQUOT, "the directory holds as much as it may")
+        if os.write(file, content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._room -= len(content)

@@ -107,4 +107,5 @@ def build_logs(settings: ProposerSettings, vocabulary: Vocabulary) -> RequestLog
         vocabulary,
         max_open=settings.max_open_request_logs,
         max_bytes_per_request=settings.max_request_log_bytes,
+        max_bytes=settings.max_request_log_mib * 1024 * 1024,
     )

@@ -65,6 +65,9 @@ class ProposerSettings(ServiceSettings):
     max_request_log_bytes: int = Field(
         67_108_864, ge=65_536, description="size at which such a file ends"
     )
+    max_request_log_mib: int = Field(
+        4096, ge=1, description="size of that directory, in MiB, at which no request is logged more"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error"
     )

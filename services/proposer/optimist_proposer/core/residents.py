@@ -51,8 +51,8 @@ class Residents:
         self._prepared[prepared.name] = prepared
         self.num_bytes += prepared.num_bytes
 
-    def put(self, request: LiveRequest) -> int:
-        """Sets a request, or notes that it grew; returns how many others were forgotten for it."""
+    def put(self, request: LiveRequest) -> list[str]:
+        """Sets a request, or notes that it grew; returns which others were forgotten for it."""
         self.pop(request.request_id)
         name = request.prepared.name
         if name not in self._prepared:
@@ -75,17 +75,18 @@ class Residents:
             del self._num_users[name]
         return request
 
-    def _shrink(self) -> int:
+    def _shrink(self) -> list[str]:
         if self.num_bytes > self._max_bytes:
             self._drop_unused_sources()
-        num_forgotten = 0
+        forgotten: list[str] = []
         while len(self._requests) > 1 and (
             len(self._requests) > self._max_requests or self.num_bytes > self._max_bytes
         ):
-            self.pop(next(iter(self._requests)))
-            num_forgotten += 1
+            request_id = next(iter(self._requests))
+            self.pop(request_id)
+            forgotten.append(request_id)
             self._drop_unused_sources()
-        return num_forgotten
+        return forgotten
 
     def _drop_unused_sources(self) -> None:
         for name in list(self._prepared):
