@@ -22,10 +22,13 @@ class Segment:
 
     text: str
     num_tokens: int
+    """0 if the tokens were told of before and only their text comes later."""
     source: str
     """`prediction`, `ngram`, `draft_model` and so on, or `target`: the model itself."""
     prediction: PredictionPlace | None = None
     """Where it stands in the predictions, if that is known."""
+    run: int = 0
+    """Number of these tokens in their answer; text that was held back has the same one."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,11 @@ class Speculation:
     """What speculation was worth, all answers together."""
 
     num_passes: int
-    num_drafted_tokens: int
+    num_drafted_tokens: int | None
+    """None if the scheduler did not tell."""
     num_accepted_tokens: int
     acceptance_rate: float | None
-    mean_accepted_length: float
+    mean_accepted_length: float | None
     """New tokens of a pass, the model's own included."""
     accepted_length_histogram: tuple[int, ...]
     """Passes with 0, 1, 2, ... accepted drafts."""

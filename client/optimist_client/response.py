@@ -79,6 +79,7 @@ def _segment(message: inference_pb2.Segment) -> Segment:
             if message.HasField("prediction")
             else None
         ),
+        run=message.run,
     )
 
 
@@ -107,10 +108,14 @@ def _usage(message: inference_pb2.Usage) -> Usage:
 def _speculation(message: inference_pb2.Speculation) -> Speculation:
     return Speculation(
         num_passes=message.num_passes,
-        num_drafted_tokens=message.num_drafted_tokens,
+        num_drafted_tokens=(
+            message.num_drafted_tokens if message.HasField("num_drafted_tokens") else None
+        ),
         num_accepted_tokens=message.num_accepted_tokens,
         acceptance_rate=(message.acceptance_rate if message.HasField("acceptance_rate") else None),
-        mean_accepted_length=message.mean_accepted_length,
+        mean_accepted_length=(
+            message.mean_accepted_length if message.HasField("mean_accepted_length") else None
+        ),
         accepted_length_histogram=tuple(message.accepted_length_histogram),
     )
 

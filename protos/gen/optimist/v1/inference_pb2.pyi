@@ -490,12 +490,15 @@ class Segment(_message.Message):
     NUM_TOKENS_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The text."""
     num_tokens: _builtins.int
-    """How many tokens it is."""
+    """How many tokens it is; 0 if they were told of before and only their text comes later."""
     source: _draft_source_pb2.DraftSource.ValueType
     """Where it came from; UNSPECIFIED is the model itself."""
+    run: _builtins.int
+    """Number of these tokens in their answer; text that was held back comes later under the same one."""
     @_builtins.property
     def prediction(self) -> Global___PredictionPlace:
         """Where in the predictions it stands, if it is known to stand there."""
@@ -507,10 +510,11 @@ class Segment(_message.Message):
         num_tokens: _builtins.int = ...,
         source: _draft_source_pb2.DraftSource.ValueType = ...,
         prediction: Global___PredictionPlace | None = ...,
+        run: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prediction", b"prediction"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_tokens", b"num_tokens", "prediction", b"prediction", "source", b"source", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_tokens", b"num_tokens", "prediction", b"prediction", "run", b"run", "source", b"source", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -709,13 +713,13 @@ class Speculation(_message.Message):
     num_passes: _builtins.int
     """Forward passes that brought tokens."""
     num_drafted_tokens: _builtins.int
-    """Drafts that were verified."""
+    """Drafts that were verified; absent if the scheduler did not tell."""
     num_accepted_tokens: _builtins.int
     """Drafts that were accepted."""
     acceptance_rate: _builtins.float
     """Accepted drafts of each verified one; absent without any."""
     mean_accepted_length: _builtins.float
-    """New tokens of a pass on average, the model's own included."""
+    """New tokens of a pass on average, the model's own included; absent without any pass."""
     @_builtins.property
     def accepted_length_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Passes with 0, 1, 2, ... accepted drafts; the last of 65 counts all with 64 and more."""
@@ -724,19 +728,28 @@ class Speculation(_message.Message):
         self,
         *,
         num_passes: _builtins.int = ...,
-        num_drafted_tokens: _builtins.int = ...,
+        num_drafted_tokens: _builtins.int | None = ...,
         num_accepted_tokens: _builtins.int = ...,
         acceptance_rate: _builtins.float | None = ...,
-        mean_accepted_length: _builtins.float = ...,
+        mean_accepted_length: _builtins.float | None = ...,
         accepted_length_histogram: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_acceptance_rate", b"_acceptance_rate", "acceptance_rate", b"acceptance_rate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_acceptance_rate", b"_acceptance_rate", "_mean_accepted_length", b"_mean_accepted_length", "_num_drafted_tokens", b"_num_drafted_tokens", "acceptance_rate", b"acceptance_rate", "mean_accepted_length", b"mean_accepted_length", "num_drafted_tokens", b"num_drafted_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acceptance_rate", b"_acceptance_rate", "acceptance_rate", b"acceptance_rate", "accepted_length_histogram", b"accepted_length_histogram", "mean_accepted_length", b"mean_accepted_length", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_passes", b"num_passes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acceptance_rate", b"_acceptance_rate", "_mean_accepted_length", b"_mean_accepted_length", "_num_drafted_tokens", b"_num_drafted_tokens", "acceptance_rate", b"acceptance_rate", "accepted_length_histogram", b"accepted_length_histogram", "mean_accepted_length", b"mean_accepted_length", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_passes", b"num_passes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__acceptance_rate: _TypeAlias = _typing.Literal["acceptance_rate"]  # noqa: Y015
     _WhichOneofArgType__acceptance_rate: _TypeAlias = _typing.Literal["_acceptance_rate", b"_acceptance_rate"]  # noqa: Y015
+    _WhichOneofReturnType__mean_accepted_length: _TypeAlias = _typing.Literal["mean_accepted_length"]  # noqa: Y015
+    _WhichOneofArgType__mean_accepted_length: _TypeAlias = _typing.Literal["_mean_accepted_length", b"_mean_accepted_length"]  # noqa: Y015
+    _WhichOneofReturnType__num_drafted_tokens: _TypeAlias = _typing.Literal["num_drafted_tokens"]  # noqa: Y015
+    _WhichOneofArgType__num_drafted_tokens: _TypeAlias = _typing.Literal["_num_drafted_tokens", b"_num_drafted_tokens"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__acceptance_rate) -> _WhichOneofReturnType__acceptance_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_accepted_length) -> _WhichOneofReturnType__mean_accepted_length | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__num_drafted_tokens) -> _WhichOneofReturnType__num_drafted_tokens | None: ...
 
 Global___Speculation: _TypeAlias = Speculation  # noqa: Y015
 
