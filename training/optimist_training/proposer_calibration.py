@@ -15,11 +15,11 @@ from optimist_bench.predictions.pair import Pair
 from optimist_bench.predictions.simulator import simulate
 from optimist_proposer.core.auto.follower import AutoAlgorithm
 from optimist_proposer.core.auto.layout import (
-    BLOCKS,
     MOST_LENGTH,
     NUM_KINDS,
     NUM_LENGTHS,
     NUM_STEPS,
+    START,
 )
 from optimist_proposer.core.auto.weights import Weights
 from optimist_proposer.core.vocabulary import Vocabulary
@@ -43,15 +43,15 @@ Run = Callable[[Callable[[list[float]], float], list[list[float]]], Iterable[flo
 def correct(logits: Sequence[float], doubt: float, trust: float) -> list[float]:
     """Returns weights with continuations doubted and candidates trusted more."""
     corrected = list(logits)
-    start = BLOCKS["next_step"].start
+    start = START["next_step"]
     for kind, bucket in product(range(NUM_KINDS), range(1, NUM_STEPS)):
         taken = min(MOST_DOUBT, doubt * (bucket - _FIRST_STEP))
         corrected[start + kind * NUM_STEPS + bucket] -= taken
     most = min(MOST_DOUBT, doubt * (MOST_LENGTH.bit_length() - _FIRST_STEP))
-    start = BLOCKS["next_length"].start
+    start = START["next_length"]
     for source, (bucket, share) in product(range(2), _SPARED.items()):
         corrected[start + source * NUM_LENGTHS + bucket] += share * most
-    corrected[BLOCKS["none"].start] -= trust
+    corrected[START["none"]] -= trust
     return corrected
 
 

@@ -7,7 +7,7 @@ In a group with logits s the right token has the chance sum(exp(s) of right rows
 import numpy as np
 import numpy.typing as npt
 
-from optimist_proposer.core.auto.layout import BLOCKS, NUM_KINDS, NUM_WEIGHTS
+from optimist_proposer.core.auto.layout import NUM_KINDS, NUM_WEIGHTS, START
 from optimist_training.proposer_examples import NUM_NONE_FEATURES, WIDTH, Examples
 
 Column = npt.NDArray[np.float64]
@@ -20,7 +20,7 @@ DECAY = 4e-6
 MOST_LOGIT = 25.0
 _MEAN_RATE, _SQUARE_RATE = 0.1, 0.005
 """How fast Adam's averages follow."""
-_NEXT_LOGIT = BLOCKS["next_logit"].start
+_NEXT_LOGIT = START["next_logit"]
 
 
 def fit(weights: Column, examples: Examples, *, is_step: bool, seed: int) -> float:

@@ -20,7 +20,6 @@ from optimist_proposer.core.auto.candidates import (
 )
 from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
 from optimist_proposer.core.auto.layout import (
-    BLOCKS,
     LENGTH,
     MOST_LENGTH,
     MOST_LOGIT,
@@ -31,6 +30,7 @@ from optimist_proposer.core.auto.layout import (
     OWN,
     PREDICTED,
     SOURCE,
+    START,
     STEP,
 )
 from optimist_proposer.core.auto.rule import Rule
@@ -43,7 +43,6 @@ from optimist_training.proposer_examples import ExampleBuilder, Examples
 
 WINDOW = 64
 _MOST_STEPS_FOLLOWED = 70
-_START = {name: block.start for name, block in BLOCKS.items()}
 
 
 class Edit(NamedTuple):
@@ -168,8 +167,8 @@ def _go_on(sight: Sight, follow: _Follow, last: int, step: int) -> list[_Row]:
         return [_Row(text[place], features, follow)]
     rows = []
     for rule in sight.alignment.rules.find(text, place)[:1]:
-        ruled = (*features, _START["next_rule"] + rule.sightings)
-        features = (*features, _START["next_rule_passed"] + rule.sightings)
+        ruled = (*features, START["next_rule"] + rule.sightings)
+        features = (*features, START["next_rule_passed"] + rule.sightings)
         rows.append(_Row(text[rule.place], ruled, _replace(follow, rule, place, step)))
     return [*rows, _Row(text[place], features, follow)]
 
@@ -190,13 +189,13 @@ def _features(
     source, length = SOURCE[follow.kind], min(follow.length + step, MOST_LENGTH)
     pair = sight.classes[last] * NUM_CLASSES + sight.classes[token_id]
     features = (
-        _START["next_length"] + source * NUM_LENGTHS + LENGTH[length],
-        _START["next_step"] + follow.kind * NUM_STEPS + STEP[step],
-        _START["next_class"] + source * NUM_CLASSES * NUM_CLASSES + pair,
-        _START["next_rate"] + source * NUM_RUNS + sight.alignment.rate,
-        _START["next_runs"] + source * NUM_RUNS + sight.alignment.runs,
+        START["next_length"] + source * NUM_LENGTHS + LENGTH[length],
+        START["next_step"] + follow.kind * NUM_STEPS + STEP[step],
+        START["next_class"] + source * NUM_CLASSES * NUM_CLASSES + pair,
+        START["next_rate"] + source * NUM_RUNS + sight.alignment.rate,
+        START["next_runs"] + source * NUM_RUNS + sight.alignment.runs,
     )
-    return (*features, _START["next_cursor"] + LENGTH[length]) if follow.is_cursor else features
+    return (*features, START["next_cursor"] + LENGTH[length]) if follow.is_cursor else features
 
 
 def _count_accepted(draft: Draft, truth: Sequence[int]) -> int:
