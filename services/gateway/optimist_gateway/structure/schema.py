@@ -1,0 +1,158 @@
+"""JSON schemas as grammars take them: bounded, and without keywords that would be ignored."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# llguidance reads schemas to a depth of 128, the grammar's own object counted.
+MAX_DEPTH = 100
+MAX_VALUES = 20_000
+
+_ONE = frozenset(
+    {"additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "then"}
+    | {"contentSchema", "propertyNames", "unevaluatedItems", "unevaluatedProperties"}
+)
+_SEVERAL = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
+_NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+# They say nothing about what is valid; without them more tools fit into one grammar.
+_ANNOTATIONS = frozenset(
+    {"$comment", "default", "deprecated", "description", "example", "examples", "readOnly"}
+    | {"title", "writeOnly"}
+)
+# Of these, llguidance refuses some and passes over the others.
+_UNSUPPORTED = frozenset(
+    {"$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "contains", "else"}
+    | {"dependencies", "dependentRequired", "dependentSchemas", "disallow", "divisibleBy", "if"}
+    | {"extends", "maxContains", "minContains", "not", "propertyNames", "then"}
+    | {"unevaluatedItems", "unevaluatedProperties", "uniqueItems"}
+)
+
+
+class SchemaError(ValueError):
+    """A schema that no grammar is made of."""
+
+    def __init__(self, path: str, message: str) -> None:
+        """Describes it.
+
+        Args:
+            path: Where in the schema, such as `.properties.a` or `.anyOf[1]`; empty for all of it.
+            message: What is wrong there.
+        """
+        super().__init__(message)
+        self.path = path
+        self.message = message
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A value in a schema."""
+
+    path: str
+    value: Any
+
+
+def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict[str, Any]:
+    """Returns a schema without annotations.
+
+    Args:
+        schema: A JSON schema, as an object.
+        is_lenient: Leaves out keywords that no grammar can follow, instead of refusing them.
+
+    Raises:
+        SchemaError: The schema is too deep or too large, is no text, or has such a keyword.
+    """
+    check_json(schema)
+    return _object(_Place("", schema), is_lenient=is_lenient)
+
+
+def check_json(value: Any) -> None:
+    """Makes sure that a JSON value is of bounded size and depth and can be written as UTF-8.
+
+    Raises:
+        SchemaError: It is not.
+    """
+    waiting = [(_Place("", value), 1)]
+    num_values = 0
+    while waiting:
+        place, depth = waiting.pop()
+        num_values += 1
+        if num_values > MAX_VALUES:
+            raise SchemaError("", f"has more than {MAX_VALUES} values")
+        if depth > MAX_DEPTH:
+            raise SchemaError("", f"is nested more than {MAX_DEPTH} deep")
+        _check_scalar(place)
+        waiting += [(child, depth + 1) for child in _children(place)]
+
+
+def _check_scalar(place: _Place) -> None:
+    if isinstance(place.value, float) and not abs(place.value) < float("inf"):
+        raise SchemaError(place.path, "is not a number of JSON")
+    texts = place.value if isinstance(place.value, dict) else [place.value]
+    for text in texts if isinstance(texts, dict) else texts:
+        if isinstance(text, str) and not _is_text(text):
+            raise SchemaError(place.path, "must be Unicode text without halves of surrogate pairs")
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _children(place: _Place) -> Iterator[_Place]:
+    if isinstance(place.value, dict):
+        for name, value in place.value.items():
+            yield _Place(f"{place.path}.{name}", value)
+    elif isinstance(place.value, list):
+        for index, value in enumerate(place.value):
+            yield _Place(f"{place.path}[{index}]", value)
+
+
+def _schema(place: _Place, *, is_lenient: bool) -> Any:
+    """Returns what stands where a schema may stand; what is none is left to the compiler."""
+    if isinstance(place.value, dict):
+        return _object(place, is_lenient=is_lenient)
+    return place.value
+
+
+def _object(place: _Place, *, is_lenient: bool) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for child in _children(place):
+        name = child.path[len(place.path) + 1 :]
+        problem = _problem(name, child.value)
+        if problem is not None:
+            if is_lenient and name != "$ref":
+                continue
+            raise SchemaError(child.path, problem)
+        if name not in _ANNOTATIONS:
+            kept[name] = _value(name, child, is_lenient=is_lenient)
+    return kept
+
+
+def _value(name: str, place: _Place, *, is_lenient: bool) -> Any:
+    """Returns the value of a keyword, with the schemas in it."""
+    if name in _SEVERAL and isinstance(place.value, list):
+        return [_schema(child, is_lenient=is_lenient) for child in _children(place)]
+    if name in _NAMED and isinstance(place.value, dict):
+        schemas = zip(place.value, _children(place), strict=True)
+        return {key: _schema(child, is_lenient=is_lenient) for key, child in schemas}
+    if name in _ONE:
+        return _schema(place, is_lenient=is_lenient)
+    return place.value
+
+
+def _problem(name: str, value: Any) -> str | None:
+    """Returns why a keyword cannot be followed, or None."""
+    if name in _UNSUPPORTED and not (name == "uniqueItems" and value is False):
+        return f"the keyword {name} is not supported"
+    if name == "x-guidance":
+        return "is reserved for the server"
+    if name == "nullable" and value is True:
+        return "the keyword nullable is not supported; allow the type null"
+    if name in ("exclusiveMaximum", "exclusiveMinimum") and isinstance(value, bool):
+        return "must be a number, as in drafts from 6 on"
+    if name == "$ref" and isinstance(value, str) and not value.startswith("#"):
+        return "may only refer to places in the same schema (#...)"
+    return None

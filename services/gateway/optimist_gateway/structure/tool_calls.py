@@ -1,0 +1,253 @@
+"""Reads tool calls out of an answer's text as it arrives."""
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from optimist_gateway.structure.grammar import MAX_PART_SPACE
+from optimist_gateway.structure.tool_format import ToolFormat
+
+MAX_NAME_CHARACTERS = 64
+_SPACE = rf"[ \n\r\t]{{0,{MAX_PART_SPACE}}}"
+_NAME = rf"([A-Za-z0-9_-]{{1,{MAX_NAME_CHARACTERS}}})"
+_SPACES = " \n\r\t"
+
+
+@dataclass(frozen=True)
+class ContentDelta:
+    """More text of the message."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class CallDelta:
+    """A new call, or more of its arguments."""
+
+    index: int
+    """Number of the call in the message, from 0."""
+    name: str | None
+    """Of the function, if the call is new."""
+    arguments: str
+    """More of the text of its arguments, which are a JSON object."""
+
+
+Delta = ContentDelta | CallDelta
+
+
+class ToolCallReader:
+    """Tells calls from text.
+
+    However the text is cut into pieces, the deltas join to the same message. Text that only begins
+    like a call is content. White space before the first call is no content. Arguments are handed
+    on as they are written; nothing is evaluated.
+    """
+
+    def __init__(self, form: ToolFormat, names: Collection[str]) -> None:
+        """Starts before the first piece.
+
+        Args:
+            form: How the model writes calls.
+            names: Functions; calls of others are text.
+        """
+        self.num_calls = 0
+        """Calls begun so far."""
+        self._form = form
+        self._names = frozenset(names)
+        self._buffer = ""
+        self._spaces = ""
+        """White space at the end of the text so far, which is dropped if a call follows."""
+        self._scan = _ObjectScan()
+        self._first = _Beginning(form, form.opening + form.before_name)
+        self._next = _Beginning(form, (form.separator or ()) + form.before_name)
+        self._deltas: list[Delta] = []
+        self._read: Callable[[], bool] = self._text if form.follows_text else self._first_call
+
+    def push(self, text: str) -> list[Delta]:
+        """Adds a piece of text; returns what is certain now."""
+        self._buffer += text
+        while self._buffer and self._read():
+            pass
+        return self._taken()
+
+    def finish(self) -> list[Delta]:
+        """Returns what was held back, as no more text will come.
+
+        Of a call that breaks off before its arguments, only the text of a first one is told.
+        """
+        if self.num_calls == 0 or self._read == self._rest:
+            self._add_content(self._buffer)
+            self._flush_spaces()
+        self._buffer = ""
+        return self._taken()
+
+    def _taken(self) -> list[Delta]:
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    def _text(self) -> bool:
+        """Reads text up to the first marker; like its fellows, tells whether to go on."""
+        marker = self._form.marker
+        start = self._buffer.find(marker)
+        is_found = start >= 0
+        if not is_found:
+            start = len(self._buffer) - _overlap(self._buffer, marker)
+        self._add_content(self._buffer[:start])
+        self._buffer = self._buffer[start:]
+        if is_found:
+            self._read = self._first_call
+        return is_found
+
+    def _first_call(self) -> bool:
+        return self._begin(self._first)
+
+    def _next_call(self) -> bool:
+        closing = _pattern(self._form.closing)
+        if self._form.closing and re.match(_SPACE + closing, self._buffer):
+            # What a model writes behind its calls is nothing but white space.
+            self._buffer = re.sub(f"^{_SPACE}{closing}", "", self._buffer)
+            self._read = self._rest
+            return True
+        if self._form.separator is None:
+            self._read = self._rest
+            return True
+        return self._begin(self._next)
+
+    def _begin(self, beginning: "_Beginning") -> bool:
+        match = beginning.match(self._buffer)
+        if match is not None and match[1] in self._names:
+            self._spaces = ""
+            self._deltas.append(CallDelta(self.num_calls, match[1], ""))
+            self.num_calls += 1
+            self._buffer = self._buffer[match.end() :]
+            self._scan = _ObjectScan()
+            self._read = self._arguments
+            return True
+        if match is None and beginning.may_match(self._buffer):
+            return False
+        self._read = self._rest
+        return True
+
+    def _arguments(self) -> bool:
+        if not self._scan.has_begun:
+            self._buffer = self._buffer.lstrip(_SPACES)
+        if not self._buffer:
+            return False
+        end = self._scan.push(self._buffer)
+        if self._buffer[:end]:
+            self._deltas.append(CallDelta(self.num_calls - 1, None, self._buffer[:end]))
+        self._buffer = self._buffer[end:]
+        if self._scan.has_ended:
+            self._read = self._end if self._form.end else self._next_call
+        return self._scan.has_ended
+
+    def _end(self) -> bool:
+        match = re.match(_SPACE + _pattern(self._form.end), self._buffer)
+        if match is not None:
+            self._buffer = self._buffer[match.end() :]
+            self._read = self._next_call
+            return True
+        if len(self._buffer) < _longest(self._form.end):
+            return False
+        self._read = self._rest
+        return True
+
+    def _rest(self) -> bool:
+        """Reads what is no call any more."""
+        if self.num_calls == 0 or self._buffer.strip(_SPACES):
+            self._add_content(self._buffer)
+        self._buffer = ""
+        return False
+
+    def _add_content(self, text: str) -> None:
+        shown = text.rstrip(_SPACES)
+        if shown:
+            self._flush_spaces()
+            self._deltas.append(ContentDelta(shown))
+        self._spaces += text[len(shown) :]
+
+    def _flush_spaces(self) -> None:
+        if self._spaces:
+            self._deltas.append(ContentDelta(self._spaces))
+        self._spaces = ""
+
+
+class _Beginning:
+    """Parts up to the arguments of a call."""
+
+    def __init__(self, form: ToolFormat, before_name: tuple[str, ...]) -> None:
+        before, after = _pattern(before_name), _pattern(form.after_name)
+        name = f"{_SPACE}{form.quote}{_NAME}{form.quote}{_SPACE}"
+        self._pattern = re.compile(_SPACE + before + name + after)
+        longest_name = MAX_PART_SPACE + MAX_NAME_CHARACTERS + 2 * len(form.quote)
+        self._longest = _longest(before_name) + longest_name + _longest(form.after_name)
+        self._compact = _without_space("".join(before_name) + form.quote)
+
+    def match(self, text: str) -> re.Match[str] | None:
+        """Returns the match at the beginning of a text; its first group is the name."""
+        return self._pattern.match(text[: self._longest])
+
+    def may_match(self, text: str) -> bool:
+        """Tells whether a text without a match may have one when there is more of it."""
+        if len(text) >= self._longest:
+            return False
+        compact = _without_space(text)
+        return compact.startswith(self._compact) or self._compact.startswith(compact)
+
+
+class _ObjectScan:
+    """Finds the end of a JSON object."""
+
+    _TOKEN = re.compile(r'["\\{}\[\]]')
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_text = False
+        self._is_escaped = False
+        self.has_begun = False
+        self.has_ended = False
+
+    def push(self, text: str) -> int:
+        """Reads on; returns up to where the text belongs to the object."""
+        self.has_begun = True
+        place = 0
+        while match := self._TOKEN.search(text, place + self._is_escaped):
+            self._is_escaped = False
+            place = match.end()
+            self._read(match[0])
+            if self._is_escaped and place == len(text):
+                return place
+            if self._depth == 0 and not self._in_text:
+                self.has_ended = True
+                return place
+        self._is_escaped = self._is_escaped and place >= len(text)
+        return len(text)
+
+    def _read(self, char: str) -> None:
+        if char == '"':
+            self._in_text = not self._in_text
+        elif self._in_text:
+            self._is_escaped = char == "\\"
+        elif char in "{[":
+            self._depth += 1
+        elif char in "}]":
+            self._depth -= 1
+
+
+def _pattern(parts: tuple[str, ...]) -> str:
+    return _SPACE.join(re.escape(part) for part in parts)
+
+
+def _longest(parts: tuple[str, ...]) -> int:
+    """Returns the most characters that parts take, white space before each counted."""
+    return sum(len(part) + MAX_PART_SPACE for part in parts)
+
+
+def _without_space(text: str) -> str:
+    return re.sub(r"[ \n\r\t]", "", text)
+
+
+def _overlap(text: str, marker: str) -> int:
+    """Returns the length of the longest end of a text that begins a marker."""
+    longest = min(len(text), len(marker) - 1)
+    return next((size for size in range(longest, 0, -1) if marker.startswith(text[-size:])), 0)

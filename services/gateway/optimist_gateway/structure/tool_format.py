@@ -1,0 +1,130 @@
+"""How models write tool calls."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ToolFormat:
+    """Literal parts of the calls in an answer; between any two of them there may be white space.
+
+    An answer with calls is `opening call (separator call)* closing`, and a call is
+    `before_name NAME after_name ARGUMENTS end`, where ARGUMENTS is a JSON object.
+    """
+
+    name: str
+    opening: tuple[str, ...]
+    before_name: tuple[str, ...]
+    quote: str
+    """What stands right before and behind the name."""
+    after_name: tuple[str, ...]
+    end: tuple[str, ...]
+    separator: tuple[str, ...] | None
+    """None if there is one call at most."""
+    closing: tuple[str, ...]
+    follows_text: bool
+    """Whether text may precede the calls; then the first part marks where they begin."""
+    in_template: bool = True
+    """Whether the chat template tells the model of the tools; else the system message does."""
+
+    @property
+    def marker(self) -> str:
+        """The part with which calls begin."""
+        return (self.opening + self.before_name)[0]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All parts."""
+        between = self.separator or ()
+        of_call = self.before_name + self.after_name + self.end
+        return self.opening + of_call + between + self.closing
+
+
+_JSON_NAME = ("{", '"name"', ":")
+
+HERMES = ToolFormat(
+    name="hermes",
+    opening=(),
+    before_name=("<tool_call>", *_JSON_NAME),
+    quote='"',
+    after_name=(",", '"arguments"', ":"),
+    end=("}", "</tool_call>"),
+    separator=(),
+    closing=(),
+    follows_text=True,
+)
+LLAMA3 = ToolFormat(
+    name="llama3",
+    opening=(),
+    before_name=_JSON_NAME,
+    quote='"',
+    after_name=(",", '"parameters"', ":"),
+    end=("}",),
+    separator=None,
+    closing=(),
+    follows_text=False,
+)
+MISTRAL = ToolFormat(
+    name="mistral",
+    opening=("[TOOL_CALLS]", "["),
+    before_name=_JSON_NAME,
+    quote='"',
+    after_name=(",", '"arguments"', ":"),
+    end=("}",),
+    separator=(",",),
+    closing=("]",),
+    follows_text=True,
+)
+MISTRAL_ARGS = ToolFormat(
+    name="mistral_args",
+    opening=(),
+    before_name=("[TOOL_CALLS]",),
+    quote="",
+    after_name=("[ARGS]",),
+    end=(),
+    separator=(),
+    closing=(),
+    follows_text=True,
+)
+JSON = ToolFormat(
+    name="json",
+    opening=("{", '"tool_calls"', ":", "["),
+    before_name=_JSON_NAME,
+    quote='"',
+    after_name=(",", '"arguments"', ":"),
+    end=("}",),
+    separator=(",",),
+    closing=("]", "}"),
+    follows_text=False,
+    in_template=False,
+)
+FORMATS: Mapping[str, ToolFormat] = {
+    form.name: form for form in (HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, JSON)
+}
+AUTO = "auto"
+
+
+def tool_format(name: str, chat_template: str) -> ToolFormat:
+    """Returns a format by name, or the one that a chat template uses.
+
+    Args:
+        name: One of `FORMATS`, or `auto`. What no template here is known for is JSON, of which the
+            system message tells.
+        chat_template: The model's; empty if it has none.
+    """
+    return _of_template(chat_template) if name == AUTO else FORMATS[name]
+
+
+def _of_template(chat_template: str) -> ToolFormat:
+    if re.search(r"\btools\b", chat_template) is None:
+        return JSON
+    if "[TOOL_CALLS]" in chat_template:
+        return MISTRAL_ARGS if "[ARGS]" in chat_template else MISTRAL
+    if "<tool_call>" in chat_template:
+        # Some models write XML between the same marks.
+        is_xml = "<function=" in chat_template or "<arg_key>" in chat_template
+        return JSON if is_xml else HERMES
+    if "<|python_tag|>" in chat_template or "Environment: ipython" in chat_template:
+        return LLAMA3
+    return JSON
