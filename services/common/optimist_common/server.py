@@ -4,14 +4,14 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from optimist_common.channel import OPTIONS
 from optimist_common.errors import SetupError
-from optimist_common.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -29,15 +29,42 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 ]
 
 
+class ServerTls(Protocol):
+    """What a server shows to its clients, and wants of them."""
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Returns it as gRPC takes it."""
+        ...
+
+
 class GrpcServer:
     """A grpc.aio server with the health service; not serving until `set_serving(True)`.
 
     Alive, by the name LIVENESS, it is from its start until `set_alive(False)`.
     """
 
-    def __init__(self, host: str, port: int, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        tls: ServerTls | None = None,
+        *,
+        options: Sequence[tuple[str, int]] = (),
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
+        """Prepares a server.
+
+        Args:
+            host: Address to listen on.
+            port: Port; 0 takes a free one.
+            tls: Keys for TLS; None serves without.
+            options: gRPC's, which go before those of every server.
+            interceptors: What calls pass before they are handled.
+        """
         self._host, self._port, self._tls = host, port, tls
-        self.server = grpc.aio.server(options=SERVER_OPTIONS)
+        self.server = grpc.aio.server(
+            interceptors=list(interceptors), options=[*SERVER_OPTIONS, *options]
+        )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
 
