@@ -9,12 +9,19 @@ from hypothesis import strategies as st
 
 from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import Int32Column, floats_to_bytes, from_bytes, to_bytes
+from optimist_common.columns import (
+    Int32Column,
+    floats_from_bytes,
+    floats_to_bytes,
+    from_bytes,
+    to_bytes,
+)
 from optimist_worker.codec import Limits, decode_plan, encode_result
 from optimist_worker.core.plan import (
     MOST_WINDOW_NODES,
     PlanError,
     PlannedRow,
+    RowLogprobs,
     StepResult,
 )
 
@@ -135,6 +142,18 @@ def test_results_are_encoded() -> None:
         num_tokens=6,
         num_live_rows=1,
         draft_ns=78,
+        logprobs=[
+            RowLogprobs(
+                slot=3,
+                first_prompt_position=4,
+                num_prompt_tokens=1,
+                num_prompt_candidates=2,
+                num_candidates=1,
+                logprobs=np.array([-1, -2, -3], np.float32),
+                candidate_token_ids=column(5, 6, 7, 8),
+                candidate_logprobs=np.array([-0.5, -1, -1.5, -2], np.float32),
+            )
+        ],
     )
     response = encode_result(result, 1234, 56)
     assert (response.sequence, response.repeat, response.num_tokens) == (8, 2, 6)
@@ -147,6 +166,12 @@ def test_results_are_encoded() -> None:
     assert from_bytes(response.num_accepted_tokens).tolist() == [1, 0]
     assert from_bytes(response.draft_sources).tolist() == [3, 0]
     assert [(error.slot, error.message) for error in response.errors] == [(1, "why")]
+    (told,) = response.logprobs
+    assert (told.slot, told.first_prompt_position, told.num_prompt_tokens) == (3, 4, 1)
+    assert (told.num_prompt_candidates, told.num_candidates) == (2, 1)
+    assert floats_from_bytes(told.logprobs).tolist() == [-1, -2, -3]
+    assert from_bytes(told.candidate_token_ids).tolist() == [5, 6, 7, 8]
+    assert floats_from_bytes(told.candidate_logprobs).tolist() == [-0.5, -1, -1.5, -2]
 
 
 Change = Callable[[worker_pb2.ExecuteRequest], None]

@@ -22,6 +22,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_worker.core import sdpa
 from optimist_worker.core.acceptance_rule import AcceptanceRule
 from optimist_worker.core.bounds import StepBounds, find_bounds
+from optimist_worker.core.logprobs import LogprobPlaces
 from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
 from optimist_worker.drafters.draft_model import DraftKV, DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
@@ -195,14 +196,18 @@ def _bounds(state: DeviceState, manner: str, *, has_trees: bool) -> StepBounds:
     return bounds.rounded(SIZES.max_num_batched_tokens)
 
 
-def _trace(parts: Parts, manner: str, *, has_trees: bool = False) -> None:
-    """Runs a step and looks at the shape of what comes of it."""
+def _trace(
+    parts: Parts, manner: str, *, has_trees: bool = False, wanted: LogprobPlaces | None = None
+) -> torch.Tensor | None:
+    """Runs a step and looks at the shape of what comes of it; returns log-probabilities."""
     bounds = _bounds(parts.state, manner, has_trees=has_trees)
     columns = torch.empty((3, bounds.num_rows), dtype=torch.int64, device=META)
     places = parts.places
     assert len(places) > 10
     with torch.inference_mode(), NothingFromHost(), Capture() as capture:
-        packed = parts.step.run(columns, bounds, HostStopwatch(), Masks("", parts.model))
+        packed, scored = parts.step.run(
+            columns, bounds, HostStopwatch(), Masks("", parts.model), wanted
+        )
     assert capture.num_operations > 100
     assert packed.device == META
     assert packed.shape[0] == bounds.num_rows
@@ -210,6 +215,7 @@ def _trace(parts: Parts, manner: str, *, has_trees: bool = False) -> None:
     assert parts.places == places
     # A further step would be given the features of this one.
     assert parts.tap is None or not parts.tap._parts
+    return scored
 
 
 @pytest.mark.parametrize("manner", MANNERS)
@@ -229,6 +235,21 @@ def test_a_step_with_a_drafter_waits_for_nothing(
     target: Model, shapeless: Model, way: str, shape: str, manner: str
 ) -> None:
     _trace(_make(target, shapeless, way, SHAPES[shape], AcceptanceRule.COUPLED), manner)
+
+
+@pytest.mark.parametrize("rule", AcceptanceRule)
+@pytest.mark.parametrize("kind", ["chains", "trees"])
+def test_a_step_that_tells_logprobs_waits_for_nothing(
+    target: Model, shapeless: Model, kind: str, rule: AcceptanceRule
+) -> None:
+    parts = _make(target, shapeless, "none", SHAPES["chain"], rule)
+    rows, prompt_rows, offsets = (
+        torch.empty(number, dtype=torch.int64, device=META) for number in (3, 40, 40)
+    )
+    wanted = LogprobPlaces(rows, prompt_rows, offsets, num_candidates=20)
+    scored = _trace(parts, "cut", has_trees=kind == "trees", wanted=wanted)
+    assert scored is not None
+    assert scored.shape == (3 * (1 + 8) + 40, 1 + 2 * 20)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -13,7 +13,6 @@ from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.bounds import StepBounds
 from optimist_worker.engine import Engine, RunningStep
 from optimist_worker.execution import run_plans
 from optimist_worker.runner import Runner
@@ -280,9 +279,9 @@ class Device:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def start(self, columns: list[list[int]], bounds: StepBounds) -> Any:
+    def start(self, *arguments: Any) -> Any:
         self.num_started += 1
-        return SlowStep(self._engine.start(columns, bounds), self.gate)
+        return SlowStep(self._engine.start(*arguments), self.gate)
 
 
 class SlowStep:
@@ -290,6 +289,7 @@ class SlowStep:
 
     def __init__(self, step: RunningStep, gate: Gate) -> None:
         self._step, self._gate, self.watch = step, gate, step.watch
+        self.take_scored = step.take_scored
 
     def wait(self) -> Int32Column:
         self._gate.wait()

@@ -22,7 +22,7 @@ def from_bytes(data: bytes) -> Int32Column:
     return np.frombuffer(data, dtype=_INT32)
 
 
-def floats_to_bytes(values: Sequence[float]) -> bytes:
+def floats_to_bytes(values: Sequence[float] | npt.NDArray[np.floating]) -> bytes:
     """Encodes numbers as a float32 column."""
     return np.asarray(values, dtype=_FLOAT32).tobytes()
 

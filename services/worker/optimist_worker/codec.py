@@ -6,7 +6,7 @@ import numpy as np
 
 from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import Int32Column, from_bytes, to_bytes
+from optimist_common.columns import Int32Column, floats_to_bytes, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
 from optimist_worker.core.plan import (
@@ -15,6 +15,7 @@ from optimist_worker.core.plan import (
     Admission,
     Plan,
     PlanError,
+    RowLogprobs,
     StepResult,
     WindowUpdate,
 )
@@ -98,7 +99,22 @@ def encode_result(
     )
     for slot, message in result.errors.items():
         response.errors.add(slot=slot, message=message)
+    for told in result.logprobs:
+        response.logprobs.append(_row_logprobs(told))
     return response
+
+
+def _row_logprobs(told: RowLogprobs) -> worker_pb2.RowLogprobs:
+    return worker_pb2.RowLogprobs(
+        slot=told.slot,
+        first_prompt_position=told.first_prompt_position,
+        num_prompt_tokens=told.num_prompt_tokens,
+        num_prompt_candidates=told.num_prompt_candidates,
+        num_candidates=told.num_candidates,
+        logprobs=floats_to_bytes(told.logprobs),
+        candidate_token_ids=to_bytes(told.candidate_token_ids),
+        candidate_logprobs=floats_to_bytes(told.candidate_logprobs),
+    )
 
 
 def _row_columns(request: worker_pb2.ExecuteRequest) -> Int32Column:

@@ -7,6 +7,7 @@ import torch
 from optimist_common.columns import Int32Column
 from optimist_worker.core.acceptance_rule import AcceptanceRule
 from optimist_worker.core.bounds import StepBounds
+from optimist_worker.core.logprobs import LogprobPlaces
 from optimist_worker.core.plan import Admission, PlannedRow, WindowUpdate
 from optimist_worker.core.slot_table import send
 from optimist_worker.drafters.drafter import Drafter
@@ -29,6 +30,8 @@ class RunningStep:
 
     packed: torch.Tensor
     """On the host; on CUDA not there before `done`."""
+    scored: torch.Tensor | None
+    """See `StepTensors`; the same."""
     done: torch.cuda.Event | None
     watch: HostStopwatch | CudaStopwatch
 
@@ -42,6 +45,10 @@ class RunningStep:
             self.done.synchronize()
         packed: Int32Column = self.packed.numpy()
         return packed
+
+    def take_scored(self) -> Int32Column | None:
+        """Returns log-probabilities, after `wait`, see `StepTensors`."""
+        return None if self.scored is None else self.scored.numpy()
 
 
 class Engine:
@@ -121,12 +128,18 @@ class Engine:
         self.state.table.append_blocks(slots, [row.new_blocks for row in rows], num_held)
 
     @torch.inference_mode()
-    def start(self, columns: list[list[int]], bounds: StepBounds) -> RunningStep:
+    def start(
+        self,
+        columns: list[list[int]],
+        bounds: StepBounds,
+        wanted: LogprobPlaces | None = None,
+    ) -> RunningStep:
         """Starts a step.
 
         Args:
             columns: Slots, known tokens and most drafts of the rows as planned.
             bounds: What is known of them.
+            wanted: Which log-probabilities are wanted, on the host; None for none.
 
         Raises:
             RuntimeError, ValueError, IndexError: PyTorch refuses it.
@@ -143,22 +156,36 @@ class Engine:
         if self.runs_by_itself:
             # Streams and events are those of the thread's current device.
             with torch.cuda.device(self.state.device):
-                return self._start_cuda(rows, bounds, number)
+                return self._start_cuda(rows, bounds, number, wanted)
         watch = HostStopwatch()
-        packed = self._step.run(rows, bounds, watch, self.masks)
-        return RunningStep(packed[:number], None, watch)
+        packed, scored = self._step.run(rows, bounds, watch, self.masks, wanted)
+        return RunningStep(packed[:number], scored, None, watch)
 
-    def _start_cuda(self, rows: torch.Tensor, bounds: StepBounds, number: int) -> RunningStep:
+    def _start_cuda(
+        self, rows: torch.Tensor, bounds: StepBounds, number: int, wanted: LogprobPlaces | None
+    ) -> RunningStep:
         """Starts a step whose first `number` rows are wanted; the others are padding."""
-        graphs = None if bounds.has_grammar or bounds.num_tokens > MOST_TOKENS else self._graphs
+        # What log-probabilities are wanted of is different in every step.
+        is_plain = wanted is None and not bounds.has_grammar and bounds.num_tokens <= MOST_TOKENS
+        graphs = self._graphs if is_plain else None
         watch = CudaStopwatch(is_on=graphs is None)
+        scored: torch.Tensor | None = None
 
         def run(rows: torch.Tensor) -> torch.Tensor:
-            return self._step.run(rows, bounds, watch, self.masks)
+            return self._step.run(rows, bounds, watch, self.masks).packed
 
-        packed = run(rows) if graphs is None else graphs.run(bounds, rows, run)
-        on_host = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
-        on_host.copy_(packed, non_blocking=True)
+        if graphs is not None:
+            packed = graphs.run(bounds, rows, run)
+        else:
+            places = None if wanted is None else wanted.to(self.state.device)
+            packed, scored = self._step.run(rows, bounds, watch, self.masks, places)
+        packed, scored = _fetch(packed), None if scored is None else _fetch(scored)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
-        return RunningStep(on_host[:number], done, watch)
+        return RunningStep(packed[:number], scored, done, watch)
+
+
+def _fetch(tensor: torch.Tensor) -> torch.Tensor:
+    """Starts to copy a tensor to the host."""
+    on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return on_host.copy_(tensor, non_blocking=True)

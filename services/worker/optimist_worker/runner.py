@@ -9,8 +9,22 @@ from optimist_worker.core.admission import find_fault
 from optimist_worker.core.bounds import find_bounds
 from optimist_worker.core.held_slot import HeldSlot, hold
 from optimist_worker.core.outputs import Outputs, no_outputs, unpack
-from optimist_worker.core.plan import Admission, Plan, PlanError, PlannedRow, StepResult
+from optimist_worker.core.plan import (
+    Admission,
+    Plan,
+    PlanError,
+    PlannedRow,
+    RowLogprobs,
+    StepResult,
+)
 from optimist_worker.core.result import collect_result
+from optimist_worker.core.row_logprobs import (
+    WantedLogprobs,
+    find_wanted,
+    has_nan,
+    place_wanted,
+    read_logprobs,
+)
 from optimist_worker.engine import Engine, RunningStep
 
 logger = logging.getLogger(__name__)
@@ -33,6 +47,8 @@ class LaunchedPlan:
     """What the drafter probably takes."""
     num_unseen: list[int] = field(default_factory=list)
     """What the drafter had not seen of each row before the step, `[num_rows]`."""
+    wanted: list[WantedLogprobs] = field(default_factory=list)
+    """What rows have to tell of how likely tokens are."""
 
     @property
     def has_grammar(self) -> bool:
@@ -99,8 +115,15 @@ class Runner:
         if outputs is None:
             outputs = no_outputs()
         self._note(launched, outputs)
+        logprobs = self._read_logprobs(launched, outputs) if launched.wanted else ()
         return collect_result(
-            launched.plan, list(launched.rows), outputs, launched.errors, launched.idle, draft_ns
+            launched.plan,
+            list(launched.rows),
+            outputs,
+            launched.errors,
+            launched.idle,
+            draft_ns,
+            logprobs,
         )
 
     def _release(self, slot: int) -> None:
@@ -120,7 +143,7 @@ class Runner:
         )
         if error is None and admission.sampling.grammar:
             error = engine.masks.open(admission)
-        self._slots[slot] = hold(admission, error)
+        self._slots[slot] = hold(admission, error, sizes.block_size)
         if error is None:
             engine.admit(admission)
 
@@ -173,7 +196,11 @@ class Runner:
             slot.num_unseen += 1 + drafts
         if uses_drafter:
             launched.expected_draft_ns = engine.expected_draft_ns(max(num_drafts))
-        launched.step = engine.start([slots, num_known, num_drafts], bounds)
+        places = None
+        if any(slot.wants_logprobs for slot in held):
+            launched.wanted = find_wanted(rows, held)
+            places = place_wanted(launched.wanted) if launched.wanted else None
+        launched.step = engine.start([slots, num_known, num_drafts], bounds, places)
 
     def _note(self, launched: LaunchedPlan, outputs: Outputs[Int32Column]) -> None:
         """Keeps what the host has to know of the rows, and says which of them have failed."""
@@ -197,6 +224,18 @@ class Runner:
                 # A grammar that can be followed no further fails the next row.
                 held.error = self.engine.masks.commit(slot, emitted)
             first += number
+
+    def _read_logprobs(
+        self, launched: LaunchedPlan, outputs: Outputs[Int32Column]
+    ) -> list[RowLogprobs]:
+        """Returns what rows tell of how likely tokens are; notes those that cannot."""
+        if launched.step is None or (scored := launched.step.take_scored()) is None:
+            return []
+        told = read_logprobs(launched.wanted, scored, outputs)
+        for row in told:
+            if has_nan(row):
+                launched.errors.setdefault(row.slot, "the model's logits are not finite")
+        return told
 
     def _fail(self, launched: LaunchedPlan, error: Exception) -> None:
         """Notes that the step came to nothing.

@@ -1,7 +1,7 @@
 """One step on the device: drafts, the target's pass, the verdict, and what is left of it."""
 
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -11,6 +11,12 @@ from optimist_worker.core.coupled import verify_coupled
 from optimist_worker.core.drafts import Drafts, no_drafts
 from optimist_worker.core.fit import FittedRows, fit_rows
 from optimist_worker.core.flat_batch import PassSize, build_verify_batch
+from optimist_worker.core.logprobs import (
+    LogprobPlaces,
+    find_broken,
+    score_output,
+    score_prompts,
+)
 from optimist_worker.core.outputs import Outputs, pack
 from optimist_worker.core.ragged import lay_out
 from optimist_worker.core.rejection import verify_rejection
@@ -35,6 +41,16 @@ class Stopwatch(Protocol):
 
     def stop(self) -> None:
         """Drafting ends."""
+
+
+class StepTensors(NamedTuple):
+    """What a step gives back, on the device."""
+
+    packed: torch.Tensor
+    """What `outputs.pack` has packed."""
+    scored: torch.Tensor | None
+    """Log-probabilities of new tokens, then of prompts', see `logprobs`; None if no one wants any,
+    or no row could run."""
 
 
 class Step:
@@ -62,8 +78,13 @@ class Step:
 
     @torch.inference_mode()
     def run(
-        self, columns: torch.Tensor, bounds: StepBounds, watch: Stopwatch, masks: Masks
-    ) -> torch.Tensor:
+        self,
+        columns: torch.Tensor,
+        bounds: StepBounds,
+        watch: Stopwatch,
+        masks: Masks,
+        wanted: LogprobPlaces | None = None,
+    ) -> StepTensors:
         """Runs a step.
 
         Args:
@@ -71,9 +92,7 @@ class Step:
             bounds: What the host knows of them.
             watch: Takes the time of the drafter.
             masks: Of the grammars.
-
-        Returns:
-            What `outputs.pack` has packed.
+            wanted: Which log-probabilities are wanted; None for none.
         """
         rows = fit_rows(self._table, *columns)
         watch.start()
@@ -85,10 +104,15 @@ class Step:
         number = (1 + drafts.num_tokens) * rows.emits
         size = self._size(rows, drafts, number, bounds)
         if size.num_tokens == 0:
-            return self._report(rows, drafts, nothing(drafts), keep_rows(rows), bounds)
+            packed = self._report(rows, drafts, nothing(drafts), keep_rows(rows), bounds)
+            return StepTensors(packed, None)
         nodes = lay_out(number, size.num_logits)
         batch, tokens = build_verify_batch(self._table, self._pool, rows, drafts, nodes, size)
+        if wanted is not None:
+            wanted.extend(batch, tokens)
         logits = self._model.forward(batch)
+        if wanted is not None:
+            logits, of_prompts = logits.tensor_split([size.num_logits])
         verdict = self._judge(
             VerifyPass(
                 logits=logits,
@@ -103,7 +127,15 @@ class Step:
                 allowed=masks.allowed(rows.slots, drafts, nodes),
             )
         )
+        if wanted is not None:
+            scored_prompts = score_prompts(of_prompts, self._table, rows, wanted)
+            verdict.is_finite = verdict.is_finite & ~find_broken(scored_prompts, wanted, rows)
         settled = settle_rows(self._table, rows, verdict)
+        scored = None
+        if wanted is not None:
+            number = settled.num_emitted
+            scored_output = score_output(logits, nodes, verdict, number, wanted, reads=self._reads)
+            scored = torch.cat([scored_output, scored_prompts])
         if bounds.uses_windows:
             number = settled.num_emitted
             self._windows.follow(rows.slots, from_windows.places, verdict, number)
@@ -115,7 +147,7 @@ class Step:
                 VerifiedStep(rows, tokens, size, proposal, verdict, settled.num_emitted, features)
             )
             watch.stop()
-        return self._report(rows, drafts, verdict, settled, bounds)
+        return StepTensors(self._report(rows, drafts, verdict, settled, bounds), scored)
 
     def _draft_windows(self, rows: FittedRows, width: int, bounds: StepBounds) -> WindowDrafts:
         if width == 0 or not bounds.uses_windows:

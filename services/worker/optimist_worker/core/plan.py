@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.columns import Int32Column
+from optimist_common.columns import Float32Column, Int32Column
 from optimist_common.sampling import SamplingParams
 
 MOST_REPEATS = 63
@@ -97,6 +97,26 @@ class Plan(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RowLogprobs:
+    """Log-probabilities of tokens of one row: of its prompt, then of the tokens that it emitted."""
+
+    slot: int
+    first_prompt_position: int
+    """Position in the sequence of the first of the prompt's tokens."""
+    num_prompt_tokens: int
+    num_prompt_candidates: int
+    """How many of the likeliest tokens are told of in the place of each of the prompt's tokens."""
+    num_candidates: int
+    """The same in the place of each emitted token."""
+    logprobs: Float32Column
+    """`[num_prompt_tokens + num_emitted_tokens]`; without the latter if they are not wanted."""
+    candidate_token_ids: Int32Column
+    """The likeliest tokens of each place, the likeliest first, place after place."""
+    candidate_logprobs: Float32Column
+    """Theirs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
     """What became of the rows, in the plan's order.
 
@@ -123,6 +143,8 @@ class StepResult:
     """Rows that can go on: their requests neither have ended nor failed in a run of this plan."""
     draft_ns: int = 0
     """Time that the drafter took, in nanoseconds."""
+    logprobs: Sequence[RowLogprobs] = ()
+    """Of the rows whose requests want some."""
 
 
 class PlanError(ValueError):

@@ -1,11 +1,13 @@
 """The result of a step, rows in the plan's order."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from optimist_common.columns import Int32Column
 from optimist_worker.core.outputs import Outputs
-from optimist_worker.core.plan import Plan, StepResult
+from optimist_worker.core.plan import Plan, RowLogprobs, StepResult
 
 
 def collect_result(
@@ -15,6 +17,7 @@ def collect_result(
     errors: dict[int, str],
     lengths: dict[int, int],
     draft_ns: int,
+    logprobs: Sequence[RowLogprobs] = (),
 ) -> StepResult:
     """Puts the outputs of a step in the plan's order; rows that did not run emitted nothing.
 
@@ -25,6 +28,7 @@ def collect_result(
         errors: Why rows failed, by slot.
         lengths: Tokens of the slots whose rows did not run, where they hold a request.
         draft_ns: Time that the drafter took.
+        logprobs: Of the rows that want some; those that failed are left out.
     """
     columns = np.array(outputs[:-1])
     if len(slots) < len(plan.slots):
@@ -47,6 +51,7 @@ def collect_result(
         num_tokens=int(outputs.num_fed_tokens.sum()),
         num_live_rows=int(np.count_nonzero((outputs.has_ended == 0) & ~has_failed)),
         draft_ns=draft_ns,
+        logprobs=[told for told in logprobs if told.slot not in errors],
     )
 
 
