@@ -47,7 +47,7 @@ export class Follower {
     this.numTokens = 0;
     this.numAccepted = 0;
     this.length = 0;
-    // What was said since the prediction was left.
+    // Texts said since the prediction was left, as they came.
     this.strayed = [];
   }
 
@@ -119,23 +119,27 @@ export class Follower {
 
   /** What was said last while the place was lost may be what the prediction has there. */
   #rejoin(start, from, pass) {
-    let length = 0;
-    const most = Math.min(this.strayed.length, start - this.cursor);
-    while (length < most && this.strayed.at(-1 - length) === this.points[start - 1 - length]) length += 1;
-    if (length === 0) return;
-    this.ranges.push({ start: start - length, end: start, state: "same", from: from - length, to: from, pass });
+    let begin = start;
+    for (const points of this.strayed.reverse()) {
+      const before = begin - points.length;
+      if (before < this.cursor || !stands(this.points, points, before)) break;
+      begin = before;
+    }
+    if (begin === start) return;
+    const length = start - begin;
+    this.ranges.push({ start: begin, end: start, state: "same", from: from - length, to: from, pass });
   }
 
   /** Follows what came from elsewhere; true if the prediction has the same at the cursor. */
   #agree(points, from, pass) {
     const end = this.cursor + points.length;
-    const isSame = !this.isLost && points.every((point, index) => this.points[this.cursor + index] === point);
+    const isSame = !this.isLost && stands(this.points, points, this.cursor);
     if (isSame) {
       this.ranges.push({ start: this.cursor, end, state: "same", from, to: from + points.length, pass });
       this.cursor = end;
     } else {
       this.isLost = true;
-      this.strayed.push(...points);
+      this.strayed.push(points);
     }
     return isSame;
   }
@@ -205,7 +209,11 @@ export function joinSegments(segments) {
 
 function indexOf(points, wanted, from) {
   for (let start = from; start + wanted.length <= points.length; start += 1) {
-    if (wanted.every((point, index) => points[start + index] === point)) return start;
+    if (stands(points, wanted, start)) return start;
   }
   return -1;
+}
+
+function stands(points, wanted, start) {
+  return wanted.every((point, index) => points[start + index] === point);
 }

@@ -69,10 +69,7 @@ export function raceOutcome({ without, with: predicted }) {
 export function raceSummary(race) {
   const outcome = raceOutcome(race);
   if (!outcome.isFinished) return "The race did not finish.";
-  const speed =
-    outcome.factor >= 1
-      ? `${outcome.factor.toFixed(1)} times as fast with the prediction.`
-      : `${(1 / outcome.factor).toFixed(1)} times as slow with the prediction.`;
+  const speed = `${outcome.factor.toFixed(outcome.factor < 0.95 ? 2 : 1)} times as fast with the prediction.`;
   const texts = outcome.isIdentical
     ? "Both answers are identical, character for character."
     : `The answers differ at character ${outcome.differsAt + 1}.`;

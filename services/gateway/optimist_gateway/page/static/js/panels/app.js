@@ -25,12 +25,12 @@ export function App({ state, actions }) {
     <main id="work" tabindex="-1">
       <h1 class="visually-hidden">Optimist: a prediction at work</h1>
       <${FailureNote} state=${state} actions=${actions} />
+      <${Toolbar} state=${state} actions=${actions} />
       <div class="triptych">
         <${PromptPanel} state=${state} actions=${actions} />
         <${PredictionPanel} state=${state} actions=${actions} follower=${follower} />
         <${AnswerPanel} run=${run} follower=${follower} />
       </div>
-      <${Toolbar} state=${state} actions=${actions} />
       ${run && html`
         <section class="journey" aria-labelledby="journey-title">
           <h2 id="journey-title">The way through the prediction</h2>

@@ -14,6 +14,12 @@ export function Toolbar({ state, actions }) {
   const isRunning = state.run?.isRunning || state.race?.without.isRunning;
   return html`
     <div class="toolbar" role="group" aria-label="Request">
+      <label class="example">
+        <span>Example</span>
+        <select value=${state.exampleId} onChange=${(event) => actions.choose(event.target.value)}>
+          ${EXAMPLES.map(({ id, title }) => html`<option value=${id}>${title}</option>`)}
+        </select>
+      </label>
       <button type="button" class="primary" onClick=${() => actions.run()}>
         Run <kbd>Ctrl</kbd> <kbd>Enter</kbd>
       </button>
@@ -23,12 +29,6 @@ export function Toolbar({ state, actions }) {
       <button type="button" disabled=${!isRunning} onClick=${() => actions.stop()} title="Esc">
         Stop
       </button>
-      <label class="example">
-        <span>Example</span>
-        <select value=${state.exampleId} onChange=${(event) => actions.choose(event.target.value)}>
-          ${EXAMPLES.map(({ id, title }) => html`<option value=${id}>${title}</option>`)}
-        </select>
-      </label>
       <details class="options">
         <summary>Options</summary>
         <div>${OPTIONS.map((option) => html`<${Option} option=${option} state=${state} actions=${actions} />`)}</div>

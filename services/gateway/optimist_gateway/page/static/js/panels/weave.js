@@ -5,9 +5,8 @@ import { countStates, joinSegments, predictionParts } from "../provenance.js";
 import { sourceClass } from "../words.js";
 
 const WIDTH = 1000;
-const HEIGHT = 116;
+const HEIGHT = 104;
 const BAR = 12;
-const TOP = 12;
 const BOTTOM = HEIGHT - BAR;
 
 export function Weave({ follower }) {
@@ -15,24 +14,23 @@ export function Weave({ follower }) {
   const x = (position) => (position * WIDTH) / longest;
   const parts = predictionParts(follower);
   return html`
-    <svg
-      class="weave"
-      viewBox=${`0 0 ${WIDTH} ${HEIGHT}`}
-      preserveAspectRatio="none"
-      role="img"
-      aria-label=${describe(follower, parts)}
-    >
-      ${joinRanges(follower.ranges).map((range) => html`
-        <path class=${`band ${range.state}`} d=${band(range, x)} />`)}
-      ${parts.map((part) => html`
-        <${Block} at=${TOP} from=${x(part.start)} to=${x(part.end)} class=${`part ${part.state}`} />`)}
-      ${joinSegments(follower.segments).map((segment) => html`
-        <${Block} at=${BOTTOM} from=${x(segment.from)} to=${x(segment.to)}
-          class=${`source ${sourceClass(segment.source)}`} />`)}
-      ${follower.points.length > 0 && html`
-        <path class="head" d=${`M${x(follower.cursor)} ${TOP} l-6 -11 h12 z`} />`}
-    </svg>
-    <p class="weave-labels" aria-hidden="true"><span>prediction</span><span>answer</span></p>
+    <div class="weave" role="img" aria-label=${describe(follower, parts)}>
+      <p>prediction</p>
+      <div class="runway">
+        ${follower.points.length > 0 && html`
+          <span class="runner" style=${{ left: `${(100 * follower.cursor) / longest}%` }}></span>`}
+      </div>
+      <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none">
+        ${joinRanges(follower.ranges).map((range) => html`
+          <path class=${`band ${range.state}`} d=${band(range, x)} />`)}
+        ${parts.map((part) => html`
+          <${Block} at=${0} from=${x(part.start)} to=${x(part.end)} class=${`part ${part.state}`} />`)}
+        ${joinSegments(follower.segments).map((segment) => html`
+          <${Block} at=${BOTTOM} from=${x(segment.from)} to=${x(segment.to)}
+            class=${`source ${sourceClass(segment.source)}`} />`)}
+      </svg>
+      <p>answer</p>
+    </div>
   `;
 }
 
@@ -41,7 +39,7 @@ function Block({ at, from, to, class: name }) {
 }
 
 function band({ start, end, from, to }, x) {
-  const upper = TOP + BAR;
+  const upper = BAR;
   const middle = (upper + BOTTOM) / 2;
   const curve = (x1, x2, y) => `C${x1} ${middle} ${x2} ${middle} ${x2} ${y}`;
   return (

@@ -1,0 +1,313 @@
+"""The page in Chromium before a fake server: every source, every state, every failure."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.page.fake_server import BREAK, EDIT, EDITED, HANG, PREDICTION, FakeServer, chunk, segment
+from tests.page.visit import Visit, answer, counter, outcome, run, violations
+
+
+def open_with_prediction(visit: Visit, server: FakeServer, **context: object) -> Page:
+    page = visit.open(server.url, **context)
+    page.get_by_role("textbox", name="You expect").fill(PREDICTION)
+    return page
+
+
+def parts(page: Page, selector: str) -> list[str]:
+    return page.locator(selector).all_text_contents()
+
+
+def test_each_part_of_the_answer_looks_like_its_source(visit: Visit, server: FakeServer) -> None:
+    page = open_with_prediction(visit, server)
+    run(page)
+    assert answer(page) == EDITED
+    assert parts(page, ".answer-text .source.prediction") == [
+        " area(",
+        ", height):\n    return ",
+        "\n",
+    ]
+    assert parts(page, ".answer-text .source.ngram") == ["adth"]
+    assert parts(page, ".answer-text .source.drafter") == [" * "]
+    assert parts(page, ".answer-text .source.target") == ["def", "breadth", "bre", "height"]
+    looks = {
+        name: page.locator(f".answer-text .source.{name}").first.evaluate(
+            "element => getComputedStyle(element).textDecorationStyle"
+        )
+        for name in ("prediction", "ngram", "drafter", "target")
+    }
+    # Not by colour alone: each has a line of its own.
+    assert len(set(looks.values())) == 4
+    legend = page.get_by_role("list", name="Where the answer comes from")
+    assert legend.locator("li").count() == 4
+    first = page.locator(".answer-text .source.prediction").first
+    expect(first).to_have_attribute(
+        "title", "pass 2, 2 tokens from the prediction: characters 3 to 9 of the prediction"
+    )
+
+
+def test_the_prediction_shows_what_was_used_and_skipped(visit: Visit, server: FakeServer) -> None:
+    page = open_with_prediction(visit, server)
+    run(page)
+    assert parts(page, ".followed .part.used") == [" area(", ", height):\n    return ", "\n"]
+    assert parts(page, ".followed .part.same") == ["def", " * height"]
+    assert parts(page, ".followed .part.skipped") == ["width", "width"]
+    assert page.locator(".followed .anchor").count() == 2
+    expect(page.locator(".followed .anchor").first).to_have_attribute(
+        "title", "pass 3: place found again, 5 characters on"
+    )
+    page.get_by_role("button", name="Edit the text").click()
+    expect(page.get_by_role("textbox", name="You expect")).to_have_value(PREDICTION)
+
+
+def test_counters_count_what_was_streamed(visit: Visit, server: FakeServer) -> None:
+    speculation = {"num_passes": 6, "num_accepted_tokens": 11}
+    server.events = [*EDIT, {"choices": [], "usage": {"speculation": speculation}}]
+    page = open_with_prediction(visit, server)
+    run(page)
+    assert counter(page, "Tokens") == "17"
+    assert counter(page, "Passes") == "6"
+    assert counter(page, "Tokens a pass") == "2.8"
+    assert counter(page, "Accepted drafts") == "65 %"
+    for name in ("Time", "First token"):
+        assert re.fullmatch(r"[\d.]+ m?s", counter(page, name))
+    assert float(counter(page, "Tokens a second")) > 0
+    told = page.locator("[aria-live=polite]").last
+    expect(told).to_have_text(re.compile("Done: 17 tokens in 6 passes, 65 % accepted from drafts"))
+
+
+def test_passes_can_be_gone_through_again(visit: Visit, server: FakeServer) -> None:
+    page = open_with_prediction(visit, server)
+    run(page)
+    slider = page.get_by_role("slider", name="Passes shown")
+    slider.focus()
+    page.keyboard.press("Home")
+    expect(page.locator(".answer-text")).to_have_text("")
+    for expected in ("def", "def area(breadth"):
+        page.keyboard.press("ArrowRight")
+        expect(page.locator(".answer-text")).to_have_text(expected)
+    expect(slider).to_have_attribute("aria-valuetext", "2 of 6 passes")
+    assert "".join(parts(page, ".followed .part.ahead")) == PREDICTION[9:]
+    page.get_by_role("button", name="Replay").click()
+    expect(page.locator(".replay output")).to_have_text("pass 6 of 6")
+    assert answer(page) == EDITED
+
+
+def test_the_chart_has_a_table(visit: Visit, server: FakeServer) -> None:
+    page = open_with_prediction(visit, server)
+    run(page)
+    chart = page.get_by_role("img", name="6 passes; at most 6 accepted drafts in one")
+    pixels = chart.locator("canvas").evaluate(
+        "canvas => new Set(new Uint32Array("
+        "canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size"
+    )
+    assert pixels > 10
+    page.get_by_text("As a table").click()
+    rows = page.get_by_role("region", name="Passes").locator("tbody tr").all_inner_texts()
+    assert [row.split("\t")[:3] for row in rows][1:3] == [["2", "4", "2"], ["3", "7", "6"]]
+    assert rows[3].split("\t")[3:] == ["from the request's own text", "adth"]
+
+
+def test_a_race_sends_the_same_request_twice(visit: Visit, server: FakeServer) -> None:
+    page = open_with_prediction(visit, server)
+    page.get_by_role("button", name="Race with and without").click()
+    expect(page.locator(".verdict")).to_have_text(
+        re.compile(
+            r"[\d.]+ times as fast with the prediction\. Both answers are identical, character"
+        )
+    )
+    with_, without = sorted(server.requests, key=lambda body: "prediction" not in body)
+    assert with_.pop("prediction") == {"type": "content", "content": PREDICTION}
+    assert with_ == without
+    assert page.locator(".lane").count() == 2
+
+
+def test_options_are_part_of_the_request(visit: Visit, server: FakeServer) -> None:
+    page = open_with_prediction(visit, server)
+    page.get_by_text("Options").click()
+    page.get_by_label("Most tokens").fill("12")
+    page.get_by_label("Most drafts a pass").fill("0")
+    page.get_by_label("Temperature").fill("")
+    run(page)
+    [body] = server.requests
+    assert (body["max_completion_tokens"], body["num_speculative_tokens"]) == (12, 0)
+    assert "temperature" not in body
+    assert '"max_completion_tokens": 12' in page.locator(".snippet pre").inner_text()
+    page.get_by_role("button", name="Python").click()
+    expect(page.locator(".snippet pre")).to_contain_text("max_completion_tokens=12")
+
+
+def test_the_request_can_be_copied(visit: Visit, server: FakeServer) -> None:
+    page = visit.open(server.url, permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy the request").click()
+    expect(page.get_by_role("button", name="Copied the request")).to_be_visible()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.locator(".snippet pre").text_content()
+
+
+def test_a_server_that_wants_a_key_is_given_one(visit: Visit, server: FakeServer) -> None:
+    visit.allow_failed_requests()
+    server.api_key = "right"
+    page = visit.open(server.url, wait=False)
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("Incorrect API key provided.")
+    page.get_by_label("API key").fill("wrong")
+    page.keyboard.press("Enter")
+    expect(alert).to_contain_text("invalid_api_key")
+    assert violations(page) == []
+    page.get_by_label("API key").fill("right")
+    page.keyboard.press("Enter")
+    expect(alert).to_have_count(0)
+    run(page)
+    assert answer(page) == EDITED
+    assert "Bearer $OPTIMIST_API_KEY" in page.locator(".snippet pre").inner_text()
+    assert page.evaluate("[Object.keys(localStorage), Object.keys(sessionStorage)]") == [
+        [],
+        ["optimist-api-key"],
+    ]
+
+
+def test_a_refusal_names_the_field(visit: Visit, server: FakeServer) -> None:
+    visit.allow_failed_requests()
+    message = "prediction: too long"
+    server.refusal = (400, {"message": message, "param": "prediction", "code": "invalid_value"})
+    page = visit.open(server.url)
+    run(page)
+    for text in (message, "field prediction", "status 400", "code invalid_value"):
+        expect(page.get_by_role("alert")).to_contain_text(text)
+    assert violations(page) == []
+    server.refusal = None
+    run(page)
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("events", "message"),
+    [
+        ([*EDIT[:2], BREAK], "The connection broke before the answer was complete."),
+        (
+            [*EDIT[:2], {"error": {"message": "the worker went away", "code": "error"}}],
+            "the worker went away",
+        ),
+    ],
+)
+def test_a_broken_answer_keeps_what_came(
+    visit: Visit, server: FakeServer, events: list[object], message: str
+) -> None:
+    visit.allow_failed_requests()
+    server.events = events
+    page = visit.open(server.url)
+    run(page)
+    expect(page.get_by_role("alert")).to_contain_text(message)
+    expect(outcome(page)).to_have_text("broke off")
+    assert answer(page) == "def area(breadth"
+
+
+def test_a_running_answer_can_be_stopped(visit: Visit, server: FakeServer) -> None:
+    server.events = [*EDIT[:2], HANG]
+    page = visit.open(server.url)
+    stop = page.get_by_role("button", name="Stop")
+    expect(stop).to_be_disabled()
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".answer-text")).to_have_text("def area(breadth")
+    assert violations(page) == []
+    stop.click()
+    expect(outcome(page)).to_have_text("stopped")
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+def test_everything_works_by_keyboard(visit: Visit, server: FakeServer) -> None:
+    page = visit.open(server.url)
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the request")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    seen = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(
+            "() => { const it = document.activeElement; const style = getComputedStyle(it);"
+            "return [it.id || it.textContent.trim().slice(0, 4), style.outlineStyle]; }"
+        )
+        seen.append(focused[0])
+        assert focused[1] != "none", f"no visible focus on {focused[0]}"
+        if focused[0] == "prompt":
+            break
+    assert "Run" in [name.strip() for name in seen]
+    page.keyboard.press("Control+Enter")
+    expect(outcome(page)).to_have_text("complete")
+    server.events = [*EDIT[:2], HANG]
+    page.keyboard.press("Control+Shift+Enter")
+    expect(page.locator(".lane .answer-text").first).to_have_text("def area(breadth")
+    page.keyboard.press("Escape")
+    expect(page.locator(".verdict")).to_have_text("The race did not finish.")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 900, 360])
+def test_every_state_is_accessible(
+    visit: Visit, server: FakeServer, scheme: str, width: int
+) -> None:
+    size = {"width": width, "height": 800}
+    page = open_with_prediction(visit, server, viewport=size, color_scheme=scheme)
+    assert violations(page) == []
+    page.get_by_text("Options").click()
+    page.get_by_role("button", name="Race with and without").click()
+    expect(page.locator(".verdict")).to_contain_text("identical")
+    page.get_by_text("As a table").click()
+    assert violations(page) == []
+    # Nothing sticks out.
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    columns = page.locator(".triptych").evaluate(
+        "element => getComputedStyle(element).gridTemplateColumns.split(' ').length"
+    )
+    assert columns == {1440: 3, 900: 2, 360: 1}[width]
+
+
+def test_a_chosen_theme_stays(visit: Visit, server: FakeServer) -> None:
+    page = visit.open(server.url, color_scheme="light")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(paper)
+    page.get_by_label("Theme").select_option("dark")
+    dark = page.evaluate(paper)
+    assert dark != light
+    page.reload()
+    expect(page.locator(".server")).to_have_attribute("data-status", "ready")
+    assert page.evaluate(paper) == dark
+    page.get_by_label("Theme").select_option("system")
+    assert page.evaluate(paper) == light
+
+
+def test_nothing_moves_for_those_who_do_not_want_it(visit: Visit, server: FakeServer) -> None:
+    page = open_with_prediction(visit, server, reduced_motion="reduce")
+    run(page)
+    moving = page.evaluate("document.getAnimations().length")
+    still = page.locator(".runner").evaluate("it => getComputedStyle(it).transitionDuration")
+    assert (moving, still) == (0, "0s")
+
+
+def test_text_of_the_model_is_never_markup(visit: Visit, server: FakeServer) -> None:
+    text = '<img src=x onerror="alert(1)"><script>alert(2)</script>'
+    server.events = [chunk(segment("target", text), finish_reason="stop")]
+    page = visit.open(server.url)
+    run(page)
+    assert answer(page) == text
+
+
+def test_the_cursor_stays_in_view(visit: Visit, server: FakeServer) -> None:
+    lines = [f"line {number}\n" for number in range(300)]
+    places = [(sum(map(len, lines[:at])), sum(map(len, lines[: at + 50]))) for at in (0, 50, 100)]
+    text = "".join(lines)
+    server.events = [
+        chunk(segment("prediction", text[start:end], (start, end))) for start, end in places
+    ]
+    page = visit.open(server.url)
+    page.get_by_role("textbox", name="You expect").fill(text)
+    run(page)
+    sheet, cursor = page.locator(".followed").bounding_box(), page.locator(".followed .cursor")
+    box = cursor.bounding_box()
+    assert sheet is not None
+    assert box is not None
+    assert sheet["y"] <= box["y"] <= sheet["y"] + sheet["height"]
+    assert page.evaluate("scrollY") == 0

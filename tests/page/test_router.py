@@ -1,0 +1,90 @@
+import re
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from optimist_gateway.page.files import STATIC, load_page_files
+from optimist_gateway.page.router import page_router
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    app.include_router(page_router())
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://page") as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type"),
+    [
+        ("/", "text/html; charset=utf-8"),
+        ("/page/js/main.js", "text/javascript; charset=utf-8"),
+        ("/page/vendor/uplot.js", "text/javascript; charset=utf-8"),
+        ("/page/css/theme.css", "text/css; charset=utf-8"),
+        ("/page/icon.svg", "image/svg+xml"),
+    ],
+)
+async def test_files_come_with_their_type_and_strict_headers(
+    client: httpx.AsyncClient, path: str, content_type: str
+) -> None:
+    answer = await client.get(path)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == content_type
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-cache"
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'self'; ")
+    assert "unsafe" not in policy
+    head = await client.head(path)
+    assert head.headers == answer.headers
+
+
+async def test_every_file_of_the_page_is_served(client: httpx.AsyncClient) -> None:
+    for path in load_page_files():
+        answer = await client.get(f"/page/{path}")
+        assert answer.content == (STATIC / path).read_bytes()
+
+
+@pytest.mark.parametrize("tag", ["{}", "W/{}", '"other", {}', "*"])
+async def test_what_a_browser_has_is_not_sent_again(client: httpx.AsyncClient, tag: str) -> None:
+    etag = (await client.get("/")).headers["etag"]
+    answer = await client.get("/", headers={"if-none-match": tag.format(etag)})
+    assert (answer.status_code, answer.content) == (304, b"")
+    assert answer.headers["etag"] == etag
+    assert "content-security-policy" in answer.headers
+
+
+async def test_another_content_is_sent(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/", headers={"if-none-match": '"other"'})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page/",
+        "/page/none.js",
+        "/page/../router.py",
+        "/page/%2e%2e/router.py",
+        "/page/..%2frouter.py",
+        "/page//etc/passwd",
+        "/page/vendor/README.md",
+        "/page/vendor/LICENSE.htm",
+    ],
+)
+async def test_nothing_else_is_served(client: httpx.AsyncClient, path: str) -> None:
+    assert (await client.get(path)).status_code == 404
+
+
+def test_the_page_has_nothing_inline_and_nothing_from_elsewhere() -> None:
+    index = (STATIC / "index.html").read_text(encoding="utf-8")
+    assert re.findall(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=|javascript:", index) == []
+    own = [path for path in STATIC.rglob("*") if path.suffix in {".js", ".css", ".html"}]
+    for path in own:
+        if path.parent.name != "vendor":
+            text = path.read_text(encoding="utf-8")
+            assert re.findall(r"https?://|innerHTML|\beval\b|new Function", text) == [], path
