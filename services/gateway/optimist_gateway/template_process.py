@@ -27,10 +27,16 @@ class TemplateUnavailableError(Exception):
     """Nothing can be rendered now: the process does not start, died, or too many wait for it."""
 
 
+class TemplateDiedError(TemplateUnavailableError):
+    """The process died of what it was asked."""
+
+
 class TemplateProcess:
     """One warm process that renders one prompt at a time; started again whenever it was ended."""
 
-    def __init__(self, loader: str, argument: str, seconds: float) -> None:
+    def __init__(
+        self, loader: str, argument: str, seconds: float, what: str = "the chat template"
+    ) -> None:
         """Describes the process, which `start` or the first `render` starts.
 
         Args:
@@ -38,7 +44,9 @@ class TemplateProcess:
                 a function from one JSON value to a text.
             argument: What the loader is called with, such as a model directory.
             seconds: The longest that one text may take.
+            what: What errors say the process is for.
         """
+        self._what = what
         self._loader, self._argument, self._seconds = loader, argument, seconds
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
@@ -58,7 +66,7 @@ class TemplateProcess:
             TemplateUnavailableError: It cannot be asked.
         """
         if self._num_waiting >= MAX_WAITING:
-            raise TemplateUnavailableError(f"{MAX_WAITING} prompts wait to be rendered")
+            raise TemplateUnavailableError(f"{MAX_WAITING} requests wait for {self._what}")
         self._num_waiting += 1
         try:
             async with self._turn:
@@ -86,12 +94,12 @@ class TemplateProcess:
                 answer = await _exchange(process, encode_message(value))
             answered = True
         except TimeoutError:
-            logger.error("the chat template took longer than %g s", self._seconds)
+            logger.error("%s took longer than %g s", self._what, self._seconds)
             raise TemplateTimeoutError(
-                f"the chat template took longer than {self._seconds:g} seconds"
+                f"{self._what} took longer than {self._seconds:g} seconds"
             ) from None
         except (asyncio.IncompleteReadError, ConnectionError, json.JSONDecodeError):
-            raise TemplateUnavailableError("the process of the chat template died") from None
+            raise TemplateDiedError(f"the process of {self._what} died") from None
         finally:
             if not answered:
                 # Half an exchange: what comes next out of the process would be this answer.
@@ -113,9 +121,7 @@ class TemplateProcess:
                 await _read(process)
             is_ready = True
         except (TimeoutError, asyncio.IncompleteReadError):
-            raise TemplateUnavailableError(
-                "the process of the chat template does not start"
-            ) from None
+            raise TemplateUnavailableError(f"the process of {self._what} does not start") from None
         finally:
             if not is_ready:
                 await asyncio.shield(self.stop())

@@ -87,8 +87,7 @@ def check_json(value: Any) -> None:
 def _check_scalar(place: _Place) -> None:
     if isinstance(place.value, float) and not abs(place.value) < float("inf"):
         raise SchemaError(place.path, "is not a number of JSON")
-    texts = place.value if isinstance(place.value, dict) else [place.value]
-    for text in texts if isinstance(texts, dict) else texts:
+    for text in place.value if isinstance(place.value, dict) else [place.value]:
         if isinstance(text, str) and not _is_text(text):
             raise SchemaError(place.path, "must be Unicode text without halves of surrogate pairs")
 

@@ -1,0 +1,70 @@
+"""Renders the model's own chat template."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from transformers.utils.chat_template_utils import render_jinja_template
+
+
+def load_renderer(_argument: str) -> Callable[[Any], str]:
+    """Returns what renders the arguments of `render`, as one JSON object by name."""
+    return lambda value: render(**value)
+
+
+def render(
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    special_tokens: Mapping[str, Any],
+) -> str:
+    """Returns the prompt of a conversation, up to where the answer begins.
+
+    The template runs in jinja2's immutable sandbox, and sees nothing but plain JSON values. Most
+    templates take the arguments of calls as objects; those that fail on them get them as text.
+
+    Args:
+        template: Source of the model's template; never a client's.
+        messages: In OpenAI's shape, with the arguments of calls as objects.
+        tools: In OpenAI's shape, or None.
+        special_tokens: Names and texts that templates know, such as `bos_token`.
+
+    Raises:
+        Exception: What is wrong with the template, or with the messages for it.
+    """
+    try:
+        return _render(template, messages, tools, special_tokens)
+    except TypeError:
+        if not any("tool_calls" in message for message in messages):
+            raise
+        return _render(template, [_with_text(one) for one in messages], tools, special_tokens)
+
+
+def _render(
+    template: str,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    special_tokens: Mapping[str, Any],
+) -> str:
+    rendered, _ = render_jinja_template(
+        conversations=[list(messages)],
+        tools=None if tools is None else list(tools),
+        chat_template=template,
+        add_generation_prompt=True,
+        **special_tokens,
+    )
+    return str(rendered[0])
+
+
+def _with_text(message: Mapping[str, Any]) -> dict[str, Any]:
+    shown = dict(message)
+    if "tool_calls" in message:
+        shown["tool_calls"] = [
+            call | {"function": call["function"] | {"arguments": _text(call["function"])}}
+            for call in message["tool_calls"]
+        ]
+    return shown
+
+
+def _text(function: Mapping[str, Any]) -> str:
+    return json.dumps(function["arguments"], ensure_ascii=False)

@@ -1,0 +1,130 @@
+"""Grammars of requests, checked before anything is generated."""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from optimist_gateway.api.errors import ApiError
+from optimist_gateway.scheduler_client import ModelDescription
+from optimist_gateway.structure.check_child import MAX_COMPILE_SECONDS
+from optimist_gateway.structure.content import Structure
+from optimist_gateway.structure.grammar import StructureError, grammar
+from optimist_gateway.structure.tool_format import ToolFormat
+from optimist_gateway.template_process import (
+    TemplateDiedError,
+    TemplateError,
+    TemplateProcess,
+    TemplateTimeoutError,
+    TemplateUnavailableError,
+)
+
+MAX_CHECKED = 1024
+"""Grammars whose verdict is remembered."""
+_LOADER = "optimist_gateway.structure.check_child:load_checker"
+# Of wall-clock time, on a machine that may be busy.
+_SECONDS = 8 * MAX_COMPILE_SECONDS
+_TOO_COMPLEX = "is too complex: it takes too much time or memory to compile"
+
+
+class Grammars:
+    """Makes grammars and has them compiled in a process that may be ended."""
+
+    def __init__(self, model: str, form: ToolFormat, token_id: Callable[[str], int | None]) -> None:
+        """Sets up without the process; the first grammar starts it.
+
+        Args:
+            model: Directory or hub name of the model, with a tokenizer.json.
+            form: How the model writes tool calls.
+            token_id: Returns the id of a special token, by its text; None for other texts.
+        """
+        self.form = form
+        ids = {part: token_id(part) for part in form.parts}
+        self._markers = {part: number for part, number in ids.items() if number is not None}
+        self._model = model
+        self._described: ModelDescription | None = None
+        self._process: TemplateProcess | None = None
+        self._verdicts: OrderedDict[bytes, str] = OrderedDict()
+
+    @property
+    def marker_ids(self) -> Sequence[int]:
+        """Special tokens that are parts of calls."""
+        return list(self._markers.values())
+
+    async def grammar(self, structure: Structure, model: ModelDescription) -> str:
+        """Returns the grammar of an answer, in llguidance's Lark dialect.
+
+        Raises:
+            ApiError: There is none, it is too complex, or it cannot be checked now.
+        """
+        try:
+            source = grammar(structure, self.form, self._markers)
+        except StructureError as error:
+            raise _refusal(error.param, error.message) from None
+        key = hashlib.sha256(source.encode()).digest()
+        verdict = self._verdicts.get(key)
+        if verdict is None:
+            verdict = await self._check(source, model)
+            self._verdicts[key] = verdict
+            if len(self._verdicts) > MAX_CHECKED:
+                self._verdicts.popitem(last=False)
+        else:
+            self._verdicts.move_to_end(key)
+        if verdict:
+            param = structure.param if structure.tools is None else structure.param or "tools"
+            raise _refusal(param, verdict)
+        return source
+
+    async def stop(self) -> None:
+        """Ends the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.stop()
+
+    async def _check(self, source: str, model: ModelDescription) -> str:
+        """Returns what is wrong with a grammar; no text if nothing is."""
+        process = await self._running(model)
+        try:
+            return await process.render(source)
+        except (TemplateTimeoutError, TemplateDiedError):
+            return _TOO_COMPLEX
+        except TemplateError as error:
+            return str(error)
+        except TemplateUnavailableError as error:
+            raise ApiError(
+                503, f"grammars cannot be checked now: {error}", code="overloaded"
+            ) from None
+
+    async def _running(self, model: ModelDescription) -> TemplateProcess:
+        if self._process is not None and self._described == model:
+            return self._process
+        await self.stop()
+        self._verdicts.clear()
+        description = {
+            "tokenizer": str(self._tokenizer_file()),
+            "vocab_size": model.vocab_size,
+            "eos_token_ids": list(model.eos_token_ids),
+        }
+        self._described = model
+        self._process = TemplateProcess(_LOADER, json.dumps(description), _SECONDS, "grammars")
+        return self._process
+
+    def _tokenizer_file(self) -> Path:
+        path = Path(self._model).expanduser() / "tokenizer.json"
+        if path.is_file():
+            return path
+        from huggingface_hub import try_to_load_from_cache
+
+        cached = try_to_load_from_cache(self._model, "tokenizer.json")
+        if not isinstance(cached, str):
+            raise ApiError(
+                400,
+                "this model has no tokenizer.json, so its answers cannot be held to a form",
+                code="unsupported_parameter",
+            )
+        return Path(cached)
+
+
+def _refusal(param: str, message: str) -> ApiError:
+    return ApiError(400, f"{param}: {message}", param=param, code="invalid_value")
