@@ -1,5 +1,8 @@
 """What drafts were worth, by where they came from, under each service's own names."""
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 from prometheus_client import Counter, Histogram
 
@@ -14,6 +17,17 @@ _RATES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
 _TOKENS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 
 
+class DraftTotals(NamedTuple):
+    """Totals since the start."""
+
+    num_rows: int
+    """Rows of passes that had drafts."""
+    num_drafted: int
+    num_accepted: int
+    num_accepted_at: list[int]
+    """Drafts accepted as the first, second and so on of their row and pass, `[NUM_POSITIONS]`."""
+
+
 class DraftMetrics:
     """Counters and histograms of one service, with a series for each source."""
 
@@ -25,6 +39,7 @@ class DraftMetrics:
             unit: What the service calls a pass in `tokens_per_UNIT`.
         """
         labels = ["source"]
+        self._rows = Counter(f"{prefix}_drafted_rows", "Rows of passes that had drafts", labels)
         self._drafted = Counter(f"{prefix}_drafted_tokens", "Drafts that were verified", labels)
         self._accepted = Counter(f"{prefix}_accepted_tokens", "Drafts that were accepted", labels)
         self._accepted_at = Counter(
@@ -62,10 +77,24 @@ class DraftMetrics:
         """
         counts = np.bincount(sources)
         found = {DraftSource(n): int(counts[n]) for n in np.flatnonzero(counts).tolist() if n}
-        for source in found:
+        for source, num_rows in found.items():
             rows = sources == source
+            self._rows.labels(source.label).inc(num_rows)
             self._observe(source.label, drafted[rows], accepted[rows], emitted[rows])
         return found
+
+    def totals(self) -> DraftTotals:
+        """Returns what was counted, all sources together."""
+        at_positions = [0] * NUM_POSITIONS
+        for position, count in _samples(self._accepted_at, "position"):
+            if position != _POSITIONS[-1]:
+                at_positions[int(position) - 1] += count
+        return DraftTotals(
+            num_rows=sum(count for _, count in _samples(self._rows, "source")),
+            num_drafted=sum(count for _, count in _samples(self._drafted, "source")),
+            num_accepted=sum(count for _, count in _samples(self._accepted, "source")),
+            num_accepted_at=at_positions,
+        )
 
     def _observe(
         self, label: str, drafted: Int32Column, accepted: Int32Column, emitted: Int32Column
@@ -82,3 +111,11 @@ class DraftMetrics:
         for position, count in zip(_POSITIONS, by_position, strict=True):
             if count:
                 self._accepted_at.labels(label, position).inc(count)
+
+
+def _samples(counter: Counter, label: str) -> Iterator[tuple[str, int]]:
+    """Yields the counter's values with their label."""
+    for metric in counter.collect():
+        for sample in metric.samples:
+            if sample.name.endswith("_total"):
+                yield sample.labels[label], int(sample.value)

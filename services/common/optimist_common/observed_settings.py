@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from optimist_common.settings import ServiceSettings
+from optimist_common.tracing import Tracer
 
 _SCHEMES = ("http://", "https://")
 
@@ -22,6 +23,10 @@ class ObservedSettings(ServiceSettings):
     trace_sample_ratio: float = Field(
         1.0, ge=0, le=1, description="share of traces to record, of those that begin here"
     )
+
+    def tracer(self) -> Tracer:
+        """Returns what starts the service's spans; raises SetupError without OpenTelemetry."""
+        return Tracer(self.section, self.otlp_endpoint, self.trace_sample_ratio)
 
     @field_validator("otlp_endpoint")
     @classmethod

@@ -5,11 +5,12 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from optimist_common.network_settings import NetworkSettings
+from optimist_common.observed_settings import ObservedSettings
 from optimist_common.settings import CommaSeparated
 from optimist_common.tls import is_loopback
 
 
-class GatewaySettings(NetworkSettings):
+class GatewaySettings(NetworkSettings, ObservedSettings):
     """Starts the gateway: the OpenAI-compatible REST API in front of a scheduler."""
 
     section: ClassVar[str] = "gateway"
@@ -37,6 +38,9 @@ class GatewaySettings(NetworkSettings):
     )
     max_n: int = Field(
         16, ge=1, le=128, description="largest n, if --max-num-requests is not smaller"
+    )
+    max_prompts: int = Field(
+        128, ge=1, le=1024, description="largest number of prompts of a /v1/completions request"
     )
     max_prediction_bytes: int = Field(
         2 * 1024 * 1024,
@@ -92,6 +96,12 @@ class GatewaySettings(NetworkSettings):
         "info",
         pattern="^(?i:debug|info|warning|error|critical)$",
         description="debug, info, warning, error or critical",
+    )
+    access_log: bool = Field(
+        False, description="whether to log a line for each request, without its texts"
+    )
+    vllm_metrics: bool = Field(
+        False, description="whether /metrics has vLLM's names too, for tools that ask for them"
     )
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     def start() -> None:
         settings = load_settings(ProposerSettings, sys.argv[1:] if arguments is None else arguments)
-        configure_logging(settings.log_level)
+        configure_logging(settings.log_level, settings.log_format, settings.section)
         vocabulary = load_vocabulary(settings.model)
         run_service(lambda: serve(settings, vocabulary))
 

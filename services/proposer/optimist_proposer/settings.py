@@ -4,17 +4,17 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from optimist_common.settings import ServiceSettings
+from optimist_common.network_settings import NetworkSettings
+from optimist_common.observed_settings import ObservedSettings
 from optimist_proposer.redis_url import SCHEMES
 
 
-class ProposerSettings(ServiceSettings):
+class ProposerSettings(NetworkSettings, ObservedSettings):
     """Aligns what is generated with what was predicted, and proposes how it goes on."""
 
     section: ClassVar[str] = "proposer"
 
     model: str = Field(description="directory or hub name of the model whose tokenizer to use")
-    host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(50053, ge=0, le=65535, description="port of the gRPC service")
     store: str = Field("memory", description="memory, or the URL of a Redis that replicas share")
     algorithm: Literal["exact", "line", "ngram", "suffix", "auto"] = Field(

@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     def start() -> None:
         given = sys.argv[1:] if arguments is None else arguments
         settings = load_settings(SchedulerSettings, given)
-        configure_logging(settings.log_level)
+        configure_logging(settings.log_level, settings.log_format, settings.section)
         run_service(lambda: serve(settings))
 
     return run_or_explain("optimist scheduler", start)

@@ -12,6 +12,7 @@ from optimist_scheduler.gateway_stream import GatewayStream
 from optimist_scheduler.pauses import Pauses
 from optimist_scheduler.proposers import Proposers
 from optimist_scheduler.recorded_scheduler import AnyScheduler
+from optimist_scheduler.request_watch import RequestWatch
 from optimist_scheduler.translate import MalformedError, new_request, stats_message
 
 _PAUSE_MODES = {
@@ -33,6 +34,7 @@ class Commands:
         scheduler: AnyScheduler,
         delivery: Delivery,
         proposers: Proposers,
+        watch: RequestWatch,
         on_command: Callable[[], None],
     ) -> None:
         """Takes the parts of the engine.
@@ -41,9 +43,11 @@ class Commands:
             scheduler: What the commands change.
             delivery: Where ends and replies go.
             proposers: Who follow the requests that have a prediction.
+            watch: Who times and traces the requests.
             on_command: Called when there may be something new to do.
         """
-        self._scheduler, self._delivery, self._proposers = scheduler, delivery, proposers
+        self._scheduler, self._delivery = scheduler, delivery
+        self._proposers, self._watch = proposers, watch
         self._on_command = on_command
         self._pauses = Pauses(scheduler, delivery.reply)
         delivery.on_slow = self.close
@@ -98,15 +102,16 @@ class Commands:
         if add.handle in stream.request_ids:
             raise MalformedError(f"add.handle: {add.handle} is in use")
         try:
-            new = new_request(add, stream.owner)
-            self._scheduler.add(new, monotonic())
+            new, now = new_request(add, stream.owner), monotonic()
+            self._scheduler.add(new, now)
         except MalformedError as error:
             finished = Finished(FinishReason.REFUSED, str(error))
         except RejectionError as error:
             finished = error.finished
         else:
             stream.request_ids[new.handle] = new.request_id
-            self._proposers.open(new)
+            self._watch.add(new, add.trace_parent, now)
+            self._proposers.open(new, self._watch.trace_parents.get(new.request_id, ""))
             return scheduler_pb2.Reply()
         self._delivery.reject(stream, add.handle, finished)
         return scheduler_pb2.Reply(error=finished.message)

@@ -11,6 +11,7 @@ from optimist_scheduler import metrics
 from optimist_scheduler.core.output import NO_OUTPUTS, Ended, Finished, StepOutputs
 from optimist_scheduler.gateway_stream import GatewayStream
 from optimist_scheduler.proposers import Proposers
+from optimist_scheduler.request_watch import RequestWatch, write_queue_times
 from optimist_scheduler.translate import finished_message, outputs_message
 
 
@@ -20,8 +21,8 @@ class Delivery:
     Outputs are held so that the next plan can be sent first.
     """
 
-    def __init__(self, proposers: Proposers) -> None:
-        self._proposers = proposers
+    def __init__(self, proposers: Proposers, watch: RequestWatch) -> None:
+        self._proposers, self._watch = proposers, watch
         self._streams: dict[int, GatewayStream] = {}
         self._owners = itertools.count(1)
         self._held: list[StepOutputs] = []
@@ -47,26 +48,33 @@ class Delivery:
         held, self._held = self._held, []
         for outputs in held:
             self._proposers.observe(outputs.observed)
-            self.note(outputs.ended)
+            self._watch.deliver(outputs)
+            queue_us = self.note(outputs.ended)
             for owner, part in split_by_owner(outputs):
                 if (stream := self._streams.get(owner)) is not None:
-                    self.send(stream, outputs_message(part))
+                    message = outputs_message(part)
+                    write_queue_times(message.finished, part.ended, queue_us)
+                    self.send(stream, message)
 
     def end(self, ended: Sequence[Ended]) -> None:
         """Sends the ends of requests that no step has ended."""
-        self.note(ended)
+        queue_us = self.note(ended)
         for owner, ends in _group_by_owner(ended).items():
             if (stream := self._streams.get(owner)) is not None:
                 messages = [finished_message(end.handle, end.finished) for end in ends]
+                write_queue_times(messages, ends, queue_us)
                 self.send(stream, scheduler_pb2.ConnectResponse(finished=messages))
 
-    def note(self, ended: Iterable[Ended]) -> None:
-        """Takes note of ends without sending them."""
+    def note(self, ended: Iterable[Ended]) -> dict[str, int]:
+        """Takes note of ends without sending them; returns their `queue_us` by request id."""
+        queue_us: dict[str, int] = {}
         for end in ended:
+            queue_us[end.request_id] = self._watch.end(end)
             metrics.FINISHED.labels(end.finished.reason.value).inc()
             self._proposers.close(end.request_id)
             if (stream := self._streams.get(end.owner)) is not None:
                 stream.request_ids.pop(end.handle, None)
+        return queue_us
 
     def reject(self, stream: GatewayStream, handle: int, finished: Finished) -> None:
         """Sends the end of a request that was not added."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from time import monotonic, perf_counter
 
+from optimist_common.tracing import OFF, Tracer
 from optimist_scheduler import metrics
 from optimist_scheduler.commands import Commands
 from optimist_scheduler.core.check import ResultError
@@ -15,6 +16,7 @@ from optimist_scheduler.delivery import Delivery
 from optimist_scheduler.journal import Journal
 from optimist_scheduler.proposers import Proposers
 from optimist_scheduler.recorded_scheduler import AnyScheduler, RecordedScheduler
+from optimist_scheduler.request_watch import RequestWatch
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.worker_description import WorkerDescription
 from optimist_scheduler.worker_link import WorkerLink, WorkerLostError
@@ -28,14 +30,15 @@ PASS_MEMORY = 1 / 8
 class Engine:
     """Runs the requests of all gateways on one worker."""
 
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, settings: SchedulerSettings, tracer: Tracer = OFF) -> None:
         """Sets up an engine that is not connected; raises SetupError if it cannot log."""
+        self._watch = RequestWatch(tracer)
         self._news = asyncio.Event()
         self._worker = WorkerLink(settings, self._news.set)
         self._proposers = Proposers(settings, self._set_window, self._find_unaligned)
         path = settings.replay_log
         self._journal = Journal(path, settings.replay_log_mib) if path else None
-        self.delivery = Delivery(self._proposers)
+        self.delivery = Delivery(self._proposers, self._watch)
         self._scheduler: AnyScheduler | None = None
         self._commands: Commands | None = None
         self._metrics = metrics.StatsMetrics()
@@ -69,7 +72,7 @@ class Engine:
         if self._scheduler is None:
             self._scheduler = self._begin(description)
             self._commands = Commands(
-                self._scheduler, self.delivery, self._proposers, self._news.set
+                self._scheduler, self.delivery, self._proposers, self._watch, self._news.set
             )
         else:
             self.delivery.end(
@@ -123,9 +126,10 @@ class Engine:
     async def _send_plans(self, scheduler: AnyScheduler) -> None:
         num_starved = scheduler.stats.num_starved
         while scheduler.can_send and (plan := scheduler.schedule(monotonic())) is not None:
-            self._worker.send(plan)
+            self._worker.send(plan, self._watch.trace_parents)
             # The plan is on its way before anything else is done.
             await asyncio.sleep(0)
+            self._watch.plan(plan, monotonic())
             self._metrics.observe_plan(plan, scheduler)
         if scheduler.stats.num_starved > num_starved:
             logger.warning(

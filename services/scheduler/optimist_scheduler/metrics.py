@@ -10,6 +10,7 @@ from optimist_scheduler.recorded_scheduler import AnyScheduler
 RUNNING = Gauge("optimist_scheduler_running", "Requests with a slot")
 WAITING = Gauge("optimist_scheduler_waiting", "Requests without a slot")
 FREE_BLOCKS = Gauge("optimist_scheduler_free_blocks", "KV blocks that no request owns")
+BLOCKS = Gauge("optimist_scheduler_blocks", "KV blocks of the worker")
 PLANS_IN_FLIGHT = Gauge("optimist_scheduler_plans_in_flight", "Plans at the worker")
 STEPS = Counter("optimist_scheduler_steps", "Runs of plans by the worker, repeats included")
 TOKENS = Counter("optimist_scheduler_tokens", "Tokens delivered")
@@ -20,6 +21,11 @@ DRAFT_WIDTH = Histogram(
 )
 WORKER_IDLE = Counter(
     "optimist_scheduler_worker_idle_seconds", "Time for which the worker waited for plans"
+)
+QUEUE_SECONDS = Histogram(
+    "optimist_scheduler_queue_seconds",
+    "How long requests waited for their first slot",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
 )
 FINISHED = Counter("optimist_scheduler_finished", "Requests that ended", ["reason"])
 WORKER_LOSSES = Counter("optimist_scheduler_worker_losses", "Times the worker's stream broke")
@@ -114,6 +120,7 @@ class StatsMetrics:
         RUNNING.set(scheduler.num_running)
         WAITING.set(scheduler.num_waiting)
         FREE_BLOCKS.set(scheduler.num_free_blocks)
+        BLOCKS.set(scheduler.config.num_blocks)
         PLANS_IN_FLIGHT.set(scheduler.num_plans_in_flight)
         for name, seen in self._seen.items():
             total = getattr(stats, name)

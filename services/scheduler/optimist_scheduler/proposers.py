@@ -74,7 +74,7 @@ class Proposers:
             for link in self._links:
                 tasks.create_task(link.run())
 
-    def open(self, new: NewRequest) -> None:
+    def open(self, new: NewRequest, trace_parent: str = "") -> None:
         """Begins to follow a request if it has a prediction."""
         if not self._links or not new.predicted_token_ids:
             return
@@ -85,6 +85,7 @@ class Proposers:
             num_predicted_tokens=to_bytes(new.num_predicted_tokens),
             prompt_token_ids=to_bytes(prompt if self._num_prompt_tokens else []),
             tenant=new.cache_salt,
+            trace_parent=trace_parent,
         )
         self._followed[new.request_id] = Followed(opening)
         self._unsent[new.request_id] = None

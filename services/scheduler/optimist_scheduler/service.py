@@ -17,7 +17,8 @@ async def serve(settings: SchedulerSettings) -> None:
     """Serves until a signal; raises SetupError if it cannot start."""
     serve_metrics(settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port, settings.tls())
-    engine = Engine(settings)
+    tracer = settings.tracer()
+    engine = Engine(settings, tracer)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
         SchedulerServicer(engine), server.server
     )
@@ -35,6 +36,7 @@ async def serve(settings: SchedulerSettings) -> None:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await server.stop()
+        await asyncio.to_thread(tracer.close)
 
 
 async def _run(engine: Engine, server: GrpcServer) -> None:

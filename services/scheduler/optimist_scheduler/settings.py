@@ -5,11 +5,12 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from optimist_common.network_settings import NetworkSettings
+from optimist_common.observed_settings import ObservedSettings
 from optimist_common.settings import CommaSeparated
 from optimist_scheduler.core.config import SchedulingOptions, require_token_per_request
 
 
-class SchedulerSettings(SchedulingOptions, NetworkSettings):
+class SchedulerSettings(SchedulingOptions, NetworkSettings, ObservedSettings):
     """Decides what the worker runs next, and keeps the truth about requests."""
 
     section: ClassVar[str] = "scheduler"

@@ -6,6 +6,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
+from optimist_scheduler import draft_metrics
 from optimist_scheduler.core.output import Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.validate import NewRequest
@@ -73,7 +74,7 @@ def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
 
 def stats_message(scheduler: AnyScheduler, waits: WindowWaits) -> scheduler_pb2.Stats:
     """Writes the scheduler's figures; changes nothing."""
-    stats = scheduler.stats
+    stats, drafts = scheduler.stats, draft_metrics.DRAFTS.totals()
     return scheduler_pb2.Stats(
         num_running=scheduler.num_running,
         num_waiting=scheduler.num_waiting,
@@ -96,6 +97,10 @@ def stats_message(scheduler: AnyScheduler, waits: WindowWaits) -> scheduler_pb2.
         num_idle_window_waits=waits.num_idle,
         num_late_window_waits=waits.num_late,
         window_wait_us=round(waits.seconds * 1e6),
+        num_drafts=drafts.num_rows,
+        num_drafted_tokens=drafts.num_drafted,
+        num_accepted_tokens=drafts.num_accepted,
+        num_accepted_at_positions=drafts.num_accepted_at,
     )
 
 

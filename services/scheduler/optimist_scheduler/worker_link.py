@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -16,6 +16,7 @@ from optimist_scheduler.worker_description import WorkerDescription, describe_wo
 
 logger = logging.getLogger(__name__)
 
+NOT_TRACED: Mapping[str, str] = {}
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
 DESCRIBE_TIMEOUT_SECONDS = 5.0
@@ -66,9 +67,18 @@ class WorkerLink:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    def send(self, plan: Plan) -> None:
-        """Sends a plan at the next turn of the event loop; a broken stream is told by `receive`."""
-        self._plans.put_nowait(plan_message(plan))
+    def send(self, plan: Plan, trace_parents: Mapping[str, str] = NOT_TRACED) -> None:
+        """Sends a plan at the next turn of the event loop; a broken stream is told by `receive`.
+
+        Args:
+            plan: The plan.
+            trace_parents: Of the requests that are traced, by id.
+        """
+        message = plan_message(plan)
+        if trace_parents:
+            for admission in message.admissions:
+                admission.trace_parent = trace_parents.get(admission.request_id, "")
+        self._plans.put_nowait(message)
 
     def receive(self) -> StepResult | None:
         """Returns the next result, or None if there is none yet.

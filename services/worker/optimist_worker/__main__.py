@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     def start() -> None:
         settings = load_settings(WorkerSettings, sys.argv[1:] if arguments is None else arguments)
-        configure_logging(settings.log_level)
+        configure_logging(settings.log_level, settings.log_format, settings.section)
         # Before the weights are loaded, which may take minutes.
         require_free(settings.host, settings.port)
         runner = build_runner(settings)

@@ -1,6 +1,6 @@
 """What drafting brings and costs, for Prometheus, by where the drafts came from."""
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Histogram
 
 from optimist_common.draft_metrics import DraftMetrics
 from optimist_worker.core.plan import StepResult
@@ -11,7 +11,6 @@ MIXED = "mixed"
 _SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
 DRAFTS = DraftMetrics("optimist_worker", "pass")
-DRAFTED_ROWS = Counter("optimist_worker_drafted_rows", "Rows with drafts", ["source"])
 DRAFT_SECONDS = Histogram(
     "optimist_worker_draft_seconds",
     "Time that drafting took in a pass that has drafts",
@@ -36,8 +35,6 @@ def observe_drafts(result: StepResult, step_seconds: float) -> None:
     )
     if not found:
         return
-    for source, num_rows in found.items():
-        DRAFTED_ROWS.labels(source.label).inc(num_rows)
     label = next(iter(found)).label if len(found) == 1 else MIXED
     draft_seconds = result.draft_ns / 1e9
     DRAFT_SECONDS.labels(label).observe(draft_seconds)

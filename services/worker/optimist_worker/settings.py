@@ -5,9 +5,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from optimist_common.network_settings import NetworkSettings
+from optimist_common.observed_settings import ObservedSettings
 
 
-class WorkerSettings(NetworkSettings):
+class WorkerSettings(NetworkSettings, ObservedSettings):
     """Holds weights and KV memory, and runs the plans of one scheduler."""
 
     section: ClassVar[str] = "worker"
