@@ -15,6 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from optimist_gateway.api.app import create_app
+from optimist_gateway.http_server import server_config
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.tokenizer import Tokenizer, load_tokenizer
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
@@ -123,13 +124,7 @@ async def serving(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncItera
     """Serves a gateway on a free port; yields its address."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(
-            create_app(settings, tokenizer),
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=1,
-        )
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(server_config(create_app(settings, tokenizer), settings))
         # Signals stay with pytest.
         task = asyncio.create_task(server._serve([listener]))
         await until(lambda: server.started)

@@ -1,10 +1,9 @@
 """Starts the gateway."""
 
+import asyncio
 import logging
 import signal
 import sys
-
-import uvicorn
 
 from optimist_common.errors import run_or_explain
 from optimist_common.logs import configure_logging
@@ -23,23 +22,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _start(arguments: list[str]) -> None:
     settings = load_settings(GatewaySettings, arguments)
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format, settings.section)
     listener = bind(settings.host, settings.port)
     # Loading a tokenizer takes seconds; a wrong flag or port should not.
     from optimist_gateway.api.app import create_app
+    from optimist_gateway.http_server import DrainingServer, server_config
     from optimist_gateway.tokenizer import load_tokenizer
 
     app = create_app(settings, load_tokenizer(settings.model))
-    config = uvicorn.Config(
-        app,
-        http="httptools",
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=settings.grace_seconds,
-    )
+    server = DrainingServer(server_config(app, settings), app, settings)
 
     async def serve() -> None:
-        await uvicorn.Server(config).serve(sockets=[listener])
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, app.state.keys.reload)
+        await server.serve(sockets=[listener])
 
     # uvicorn raises a signal again once it has shut down; the exit code would not be 0.
     for number in (signal.SIGTERM, signal.SIGINT):

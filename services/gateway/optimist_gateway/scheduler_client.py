@@ -10,6 +10,7 @@ import grpc
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes
+from optimist_common.tls import Tls
 from optimist_gateway.core.output import Finished, StepOutput
 from optimist_gateway.output_message import read_outputs
 from optimist_gateway.scheduler_stats import SchedulerStats, read_stats
@@ -113,14 +114,15 @@ class RequestStream:
 class SchedulerClient:
     """Keeps one Connect stream open, again and again, and hands outputs to their requests."""
 
-    def __init__(self, address: str, max_num_requests: int) -> None:
+    def __init__(self, address: str, max_num_requests: int, tls: Tls | None = None) -> None:
         """Sets up a client that is not connected until `run` is.
 
         Args:
             address: The scheduler's host:port.
             max_num_requests: How many requests run at most; bounds the commands that wait.
+            tls: How the stream is protected; None for plaintext.
         """
-        self._address = address
+        self._address, self._tls = address, tls
         self._max_waiting_commands = 4 * max_num_requests
         self._commands: asyncio.Queue[scheduler_pb2.ConnectRequest] | None = None
         self._call: grpc.aio.Call | None = None
@@ -178,9 +180,15 @@ class SchedulerClient:
             get_stats = scheduler_pb2.GetStats()
             self._commands.put_nowait(scheduler_pb2.ConnectRequest(get_stats=get_stats))
 
+    def break_off(self, error: Exception) -> None:
+        """Ends all requests with an error, which their readers get behind what has arrived."""
+        for handle, request in list(self._requests.items()):
+            self.abort(handle)
+            request.fail(error)
+
     async def run(self) -> None:
         """Connects, reads until the stream breaks, and connects again; returns never."""
-        async with open_channel(self._address) as channel:
+        async with open_channel(self._address, self._tls) as channel:
             stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
             while True:
                 try:

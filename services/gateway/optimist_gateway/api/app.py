@@ -5,57 +5,148 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
+from optimist_common.tls import Tls
+from optimist_common.tracing import Tracer
 from optimist_gateway.admission import Admission
+from optimist_gateway.api.admin import admin_router
+from optimist_gateway.api.authentication import Authentication
 from optimist_gateway.api.body_limit import BodyLimit
 from optimist_gateway.api.chat import chat_router
 from optimist_gateway.api.completions import completion_router
 from optimist_gateway.api.errors import add_error_handlers
-from optimist_gateway.api.health import health_router
+from optimist_gateway.api.health import Health, health_router
 from optimist_gateway.api.models import model_router
+from optimist_gateway.api.observation import Observation
+from optimist_gateway.api.request_id import RequestId
+from optimist_gateway.core.admission import AdmissionLimits
+from optimist_gateway.engine_health import EngineHealth
 from optimist_gateway.generation import Service
 from optimist_gateway.limits import Limits
 from optimist_gateway.metrics import GatewayMetrics
 from optimist_gateway.page.router import page_router
+from optimist_gateway.scheduler_admin import SchedulerAdmin
 from optimist_gateway.scheduler_client import SchedulerClient
+from optimist_gateway.security.keys import Keys, KeySource
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.vllm_metrics import VllmCollector
+from optimist_gateway.watch import watch_event_loop, watch_scheduler
 
 
 def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
-    """Returns the application; it connects to the scheduler while it runs."""
-    metrics = GatewayMetrics()
-    service = Service(
-        model_name=settings.model_name,
-        tokenizer=tokenizer,
-        client=SchedulerClient(settings.scheduler, settings.max_num_requests),
-        admission=Admission(settings.max_num_requests, metrics),
-        metrics=metrics,
-        limits=Limits(
-            # More choices than there are places would never be admitted.
-            max_n=min(settings.max_n, settings.max_num_requests),
-            max_prediction_bytes=settings.max_prediction_bytes,
-        ),
-    )
+    """Returns the application; it connects to the scheduler while it runs.
+
+    Its state holds the `Service` and the `Keys` as `service` and `keys`.
+
+    Raises:
+        SetupError: Keys or certificates cannot be read.
+    """
+    metrics, tracer, tls = GatewayMetrics(), settings.tracer(), settings.tls()
+    service = _service(settings, tokenizer, metrics, tls)
+    engine = EngineHealth(settings.scheduler, tls)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        connection = asyncio.create_task(service.client.run())
+        works = [service.client.run(), engine.run(), watch_event_loop(metrics)]
+        if settings.vllm_metrics:
+            works.append(watch_scheduler(service.client))
+        tasks = [asyncio.create_task(work) for work in works]
         try:
             yield
         finally:
-            connection.cancel()
-            await asyncio.gather(connection, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.to_thread(tracer.close)
 
     app = FastAPI(
         title="Optimist",
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
-    add_error_handlers(app, metrics)
-    for router in (chat_router, completion_router, model_router, health_router):
+    app.state.service = service
+    app.state.keys = _keys(settings)
+    _add_layers(app, settings, metrics, tracer)
+    if settings.vllm_metrics:
+        client = service.client
+        metrics.registry.register(VllmCollector(metrics, lambda: client.stats, settings.model_name))
+    add_error_handlers(app, metrics, service.admission.retry_seconds)
+    for router in (chat_router, completion_router, model_router):
         app.include_router(router(service))
+    app.include_router(health_router(service, Health(service, engine)))
+    app.include_router(admin_router(SchedulerAdmin(settings.scheduler, tls)))
     if settings.page:
         app.include_router(page_router())
     return app
+
+
+def _service(
+    settings: GatewaySettings, tokenizer: Tokenizer, metrics: GatewayMetrics, tls: Tls | None
+) -> Service:
+    return Service(
+        model_name=settings.model_name,
+        tokenizer=tokenizer,
+        client=SchedulerClient(settings.scheduler, settings.max_num_requests, tls),
+        admission=Admission(
+            AdmissionLimits(
+                max_num_requests=settings.max_num_requests,
+                max_num_requests_per_client=settings.max_num_requests_per_key,
+                requests_per_minute=settings.requests_per_minute,
+                tokens_per_minute=settings.tokens_per_minute,
+            ),
+            metrics,
+        ),
+        metrics=metrics,
+        limits=Limits(
+            # More choices than there are places would never be admitted.
+            max_n=min(settings.max_n, settings.max_num_requests),
+            max_prompts=min(settings.max_prompts, settings.max_num_requests),
+            max_choices=settings.max_num_requests,
+            max_prediction_bytes=settings.max_prediction_bytes,
+            keep_alive_seconds=settings.keep_alive_seconds,
+        ),
+    )
+
+
+def _keys(settings: GatewaySettings) -> Keys:
+    return Keys(
+        [
+            KeySource("--api-keys", settings.api_keys, settings.api_keys_file),
+            KeySource("--admin-keys", settings.admin_keys, settings.admin_keys_file, is_admin=True),
+        ]
+    )
+
+
+def _add_layers(
+    app: FastAPI, settings: GatewaySettings, metrics: GatewayMetrics, tracer: Tracer
+) -> None:
+    """Wraps the application, the innermost layer first."""
+    app.add_middleware(
+        BodyLimit, max_body_bytes=settings.max_body_bytes, read_seconds=settings.read_seconds
+    )
+    app.add_middleware(
+        Authentication,
+        keys=app.state.keys,
+        metrics=metrics,
+        public_metrics=settings.public_metrics,
+    )
+    if settings.allowed_origins:
+        # Browsers ask without a key whether they may ask with one.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
+            expose_headers=["x-request-id", "retry-after", "retry-after-ms"],
+        )
+    app.add_middleware(RequestId)
+    if settings.access_log or tracer.is_on:
+        # Outermost, so that it sees what other layers refuse.
+        app.add_middleware(
+            Observation,
+            tracer=tracer,
+            model_name=settings.model_name,
+            access_log=settings.access_log,
+        )

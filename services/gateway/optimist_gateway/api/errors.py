@@ -1,6 +1,7 @@
 """Errors in the shape of OpenAI's API."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import ceil
 from typing import Any
 
 import orjson
@@ -17,12 +18,18 @@ from optimist_gateway.request_record import current_record
 # An error repeats at most this much of what the client sent.
 MAX_MESSAGE_CHARACTERS = 400
 MAX_PARAM_CHARACTERS = 100
-RETRY_AFTER_SECONDS = 1
+# When nothing was measured that would tell better.
+RETRY_SECONDS = 1.0
+
+SHUTTING_DOWN = "shutting_down"
+# The rest of the body may still come, or another server is to be asked.
+_CLOSING_CODES = (SHUTTING_DOWN, "request_timeout")
 
 _TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 _HTTP_MESSAGES = {
     404: ("no such endpoint: {method} {path}", "unknown_url"),
     405: ("{method} is not allowed here: {path}", "method_not_allowed"),
+    408: ("the request body did not arrive in time", "request_timeout"),
     413: ("the request body is too large", "request_too_large"),
 }
 _STATUS = {
@@ -38,7 +45,13 @@ class ApiError(Exception):
     """An error that is shown to the client."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_seconds: float | None = None,
     ) -> None:
         """Describes the error.
 
@@ -47,11 +60,13 @@ class ApiError(Exception):
             message: What is wrong; cut to a few hundred characters.
             param: The field that is wrong, such as `messages[0].content`.
             code: A word for programs.
+            retry_seconds: When to try again, if that is known; for 429 and 503.
         """
         super().__init__(message)
         self.status = status
         self.param = _printable(param, MAX_PARAM_CHARACTERS) if param else None
         self.code = code
+        self.retry_seconds = retry_seconds
         self.message = _printable(message, MAX_MESSAGE_CHARACTERS)
 
     def body(self) -> dict[str, Any]:
@@ -69,7 +84,13 @@ class ApiError(Exception):
         """Returns the HTTP response; an overloaded or unreachable server says when to come back."""
         headers = {}
         if self.status in (429, 503):
-            headers["retry-after"] = str(RETRY_AFTER_SECONDS)
+            seconds = RETRY_SECONDS if self.retry_seconds is None else self.retry_seconds
+            headers["retry-after"] = str(ceil(seconds))
+            headers["retry-after-ms"] = str(ceil(1000 * seconds))
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        if self.code in _CLOSING_CODES:
+            headers["connection"] = "close"
         return Response(
             orjson.dumps(self.body()), self.status, headers, media_type="application/json"
         )
@@ -78,6 +99,11 @@ class ApiError(Exception):
 def scheduler_unavailable(reason: str) -> ApiError:
     """Returns the error for a scheduler that cannot be reached."""
     return ApiError(503, reason, code="scheduler_unavailable")
+
+
+def shutting_down() -> ApiError:
+    """Returns the error for requests that a gateway which ends does not take, or breaks off."""
+    return ApiError(503, "this server is shutting down; try again", code=SHUTTING_DOWN)
 
 
 def failure(finished: Finished, what: str = "") -> ApiError:
@@ -92,15 +118,28 @@ def failure(finished: Finished, what: str = "") -> ApiError:
     return ApiError(status, f"{what}: {message}" if what else message, code=finished.reason.value)
 
 
-def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
-    """Gives every error of the app the API's shape, and counts it."""
+def add_error_handlers(
+    app: FastAPI, metrics: GatewayMetrics, retry_seconds: Callable[[], float]
+) -> None:
+    """Gives every error of the app the API's shape, and counts it.
+
+    Args:
+        app: The application.
+        metrics: Where errors are counted.
+        retry_seconds: Returns when an overloaded server may be asked again.
+    """
 
     def answer(request: Request, error: ApiError) -> Response:
         route = request.scope.get("route")
         metrics.requests.labels(getattr(route, "path", "none"), str(error.status)).inc()
         current_record().error = reason = error.code or str(error.status)
         metrics.refusals.labels(reason).inc()
-        return error.response()
+        if error.status == 429 and error.retry_seconds is None:
+            error.retry_seconds = retry_seconds()
+        response = error.response()
+        if request_id := request.scope.get("state", {}).get("request_id"):
+            response.headers["x-request-id"] = request_id
+        return response
 
     @app.exception_handler(ApiError)
     async def on_api_error(request: Request, error: ApiError) -> Response:

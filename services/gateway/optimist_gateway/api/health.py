@@ -1,25 +1,68 @@
-"""GET /health and /metrics."""
+"""GET /health, /ready, /startup, /live and /metrics."""
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
 
+from optimist_gateway.engine_health import EngineHealth
 from optimist_gateway.generation import Service
 from optimist_gateway.scheduler_client import SchedulerUnavailableError
 
 
-def health_router(service: Service) -> APIRouter:
+class Health:
+    """What probes are told; asking costs nothing and reaches nobody."""
+
+    def __init__(self, service: Service, engine: EngineHealth) -> None:
+        self._service, self._engine = service, engine
+        self._was_ready = False
+
+    def unready_reason(self) -> str | None:
+        """Returns why requests cannot be served now, or None if they can."""
+        if self._service.admission.is_closed:
+            return "the server is shutting down"
+        try:
+            self._service.client.description  # noqa: B018 (it raises)
+        except SchedulerUnavailableError as error:
+            return str(error)
+        self._was_ready = True
+        return "the engine hangs" if self._engine.is_hung else None
+
+    def unstarted_reason(self) -> str | None:
+        """Returns why requests could never be served yet, or None once they could."""
+        reason = self.unready_reason()
+        return None if self._was_ready else reason
+
+    def unalive_reason(self) -> str | None:
+        """Returns why the engine should be started again, or None.
+
+        That this process lives shows in its answer: a stuck event loop gives none.
+        """
+        return "the engine hangs" if self._engine.is_hung else None
+
+
+def health_router(service: Service, health: Health) -> APIRouter:
     """Returns the endpoints."""
     router = APIRouter()
 
     @router.get("/health")
-    async def health() -> Response:
+    async def get_health() -> Response:
         """Answers 200 if requests can be served, else 503 with the reason."""
-        try:
-            service.client.description  # noqa: B018 (it raises)
-        except SchedulerUnavailableError as error:
-            return JSONResponse({"status": "unavailable", "reason": str(error)}, 503)
-        return JSONResponse({"status": "ok"})
+        return _answer(health.unready_reason())
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        """Answers as /health does."""
+        return _answer(health.unready_reason())
+
+    @router.get("/startup")
+    async def startup() -> Response:
+        """Answers 503 until the scheduler has been reached, and 200 ever after."""
+        return _answer(health.unstarted_reason())
+
+    @router.get("/live")
+    async def live() -> Response:
+        """Answers 503 with the reason if the engine hangs, else 200."""
+        return _answer(health.unalive_reason())
 
     # Load generators ask with HEAD whether there are metrics.
     @router.api_route("/metrics", methods=["GET", "HEAD"], include_in_schema=False)
@@ -28,3 +71,9 @@ def health_router(service: Service) -> APIRouter:
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
+
+
+def _answer(reason: str | None) -> Response:
+    if reason is None:
+        return JSONResponse({"status": "ok"})
+    return JSONResponse({"status": "unavailable", "reason": reason}, 503, {"retry-after": "1"})
