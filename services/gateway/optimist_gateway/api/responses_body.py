@@ -1,0 +1,151 @@
+"""The body of POST /v1/responses."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+from optimist_gateway.api.body import Body, Text
+from optimist_gateway.api.requests import AnswerBody
+from optimist_gateway.api.responses_input import InputItem
+from optimist_gateway.api.unsupported import KnownParameters, drop_unsupported
+
+MAX_ITEMS = 4096
+MAX_TOOLS = 128
+MAX_METADATA = 16
+LOGPROBS = "message.output_text.logprobs"
+_INT32_MAX = 2**31 - 1
+
+_UNSUPPORTED = KnownParameters(
+    refused={
+        "access_programs": (),
+        "background": (False,),
+        "context_management": ([],),
+        "conversation": (),
+        "image": (),
+        "moderation": (),
+        "previous_response_id": (),
+        "prompt": (),
+        "reasoning": ({}, {"effort": None}, {"effort": "none"}),
+        "truncation": ("disabled",),
+    },
+    by_value=frozenset({"background", "reasoning", "truncation"}),
+    ignored=frozenset(
+        {
+            # It counts calls of tools that run on the server, and there are none.
+            "max_tool_calls",
+            "prompt_cache_key",
+            "prompt_cache_options",
+            "prompt_cache_retention",
+            "safety_identifier",
+            "service_tier",
+            # Nothing is stored.
+            "store",
+            "stream_options",
+            "user",
+        }
+    ),
+)
+
+
+class PlainFormat(Body):
+    """Text of any form, or a JSON object."""
+
+    type: Literal["text", "json_object"]
+
+
+class SchemaFormat(Body):
+    """JSON that follows a schema."""
+
+    type: Literal["json_schema"]
+    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    schema_: dict[str, Any] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = None
+
+
+class TextOptions(Body):
+    """What form the text of the answer has."""
+
+    format: Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class FunctionTool(Body):
+    """A function that the model may call; the only kind of tool that is supported."""
+
+    type: Literal["function"]
+    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionChoice(Body):
+    """The function that the model is to call."""
+
+    type: Literal["function"]
+    name: str
+
+
+class AllowedTools(Body):
+    """The functions that the model may call this time."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[FunctionChoice] = Field(min_length=1, max_length=MAX_TOOLS)
+
+
+def _choice_form(value: object) -> str:
+    return "word" if isinstance(value, str) else "object"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    | Annotated[
+        Annotated[FunctionChoice | AllowedTools, Field(discriminator="type")], Tag("object")
+    ],
+    Discriminator(_choice_form),
+]
+_MetadataKey = Annotated[str, StringConstraints(max_length=64)]
+_MetadataValue = Annotated[str, StringConstraints(max_length=512)]
+
+
+class ResponsesBody(AnswerBody):
+    """A request that is answered with items; nothing of it is stored."""
+
+    model: str
+    input: Text | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_ITEMS)]
+    instructions: Text | None = None
+    """A system message in front of the input."""
+    max_output_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
+    stream: bool | None = None
+    text: TextOptions | None = None
+    tools: list[FunctionTool] | None = Field(None, max_length=MAX_TOOLS)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    include: list[Literal["message.output_text.logprobs"]] | None = Field(None, max_length=16)
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    """How many of the likeliest tokens `include` tells of for each token."""
+    metadata: dict[_MetadataKey, _MetadataValue] | None = Field(None, max_length=MAX_METADATA)
+    """Comes back with the response."""
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the response tells how likely its tokens were."""
+        return LOGPROBS in (self.include or [])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unsupported(cls, body: object) -> object:
+        return drop_unsupported(body, _UNSUPPORTED) if isinstance(body, dict) else body
+
+    @model_validator(mode="after")
+    def _includes_what_it_counts(self) -> Self:
+        if self.top_logprobs and not self.wants_logprobs:
+            raise PydanticCustomError(
+                "invalid_value",
+                'top_logprobs needs include: ["message.output_text.logprobs"]',
+                {"param": "top_logprobs"},
+            )
+        return self
