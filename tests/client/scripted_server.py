@@ -1,0 +1,93 @@
+"""A server of the gRPC API that does what a test says."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from optimist.v1 import inference_pb2, inference_pb2_grpc
+
+Behaviour = Callable[[grpc.ServicerContext], Iterator[inference_pb2.GenerateResponse]]
+
+
+def step(text: str, **fields: Any) -> inference_pb2.GenerateResponse:
+    return inference_pb2.GenerateResponse(step=inference_pb2.Step(text=text, **fields))
+
+
+def summary(**fields: Any) -> inference_pb2.GenerateResponse:
+    return inference_pb2.GenerateResponse(summary=inference_pb2.Summary(**fields))
+
+
+def answering(*responses: inference_pb2.GenerateResponse) -> Behaviour:
+    """Sends responses."""
+    return lambda _context: iter(responses)
+
+
+def failing(
+    code: grpc.StatusCode, *before: inference_pb2.GenerateResponse, **metadata: str
+) -> Behaviour:
+    """Sends responses and fails; `retry_after` is the metadata `retry-after`."""
+
+    def behave(context: grpc.ServicerContext) -> Iterator[inference_pb2.GenerateResponse]:
+        yield from before
+        pairs = tuple((key.replace("_", "-"), value) for key, value in metadata.items())
+        context.set_trailing_metadata(pairs)
+        context.abort(code, "as the test wants")
+
+    return behave
+
+
+def hanging(context: grpc.ServicerContext) -> Iterator[inference_pb2.GenerateResponse]:
+    """Sends one response and goes on for ever."""
+    yield step("a")
+    ended = threading.Event()
+    context.add_callback(ended.set)
+    ended.wait()
+
+
+class ScriptedServer(inference_pb2_grpc.InferenceServicer):
+    """Each call does what the next of `behaviours` says, or the last one."""
+
+    def __init__(self) -> None:
+        self.behaviours: list[Behaviour] = []
+        self.requests: list[inference_pb2.GenerateRequest] = []
+        self.metadata: list[dict[str, Any]] = []
+        self.ended = threading.Event()
+        self.address = ""
+
+    def Generate(  # noqa: N802 (the contract's name)
+        self, request: inference_pb2.GenerateRequest, context: Any
+    ) -> Iterator[inference_pb2.GenerateResponse]:
+        self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        context.add_callback(self.ended.set)
+        behaviour = self.behaviours.pop(0) if len(self.behaviours) > 1 else self.behaviours[0]
+        yield from behaviour(context)
+
+    def ListModels(self, request: Any, context: Any) -> inference_pb2.ListModelsResponse:  # noqa: N802
+        model = inference_pb2.Model(name="tiny", max_model_len=64, vocab_size=7)
+        return inference_pb2.ListModelsResponse(models=[model])
+
+    def GetModel(self, request: Any, context: Any) -> inference_pb2.GetModelResponse:  # noqa: N802
+        if request.name not in ("", "tiny"):
+            context.set_trailing_metadata((("optimist-error-code", "model_not_found"),))
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such model")
+        model = inference_pb2.Model(name="tiny", max_model_len=64, vocab_size=7)
+        return inference_pb2.GetModelResponse(model=model)
+
+
+@contextmanager
+def serving() -> Iterator[ScriptedServer]:
+    """Serves for the time of the block."""
+    scripted = ScriptedServer()
+    server = grpc.server(ThreadPoolExecutor(4))
+    inference_pb2_grpc.add_InferenceServicer_to_server(scripted, server)
+    scripted.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield scripted
+    finally:
+        server.stop(0).wait()

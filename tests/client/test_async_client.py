@@ -1,0 +1,131 @@
+"""The client for asyncio, before a server that does what the test wants."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from optimist.v1 import inference_pb2
+from optimist_client import AsyncClient, OptimistError, RetryPolicy
+from tests.client.scripted_server import (
+    ScriptedServer,
+    answering,
+    failing,
+    hanging,
+    step,
+    summary,
+)
+
+STOP = inference_pb2.FINISH_REASON_STOP
+
+
+@pytest.fixture
+async def client(server: ScriptedServer, quick: RetryPolicy) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(server.address, api_key="k", timeout=20, retries=quick) as connected:
+        yield connected
+
+
+async def ended(server: ScriptedServer) -> bool:
+    return await asyncio.to_thread(server.ended.wait, 10)
+
+
+async def test_steps_and_the_whole_answer(server: ScriptedServer, client: AsyncClient) -> None:
+    server.behaviours = [answering(step("Hel"), step("lo", finish_reason=STOP), summary(model="m"))]
+    stream = client.generate("x")
+    assert [one.text async for one in stream] == ["Hel", "lo"]
+    result = await stream.result()
+    assert (result.text, result.model) == ("Hello", "m")
+    assert server.metadata[0]["authorization"] == "Bearer k"
+
+
+async def test_calls_run_at_the_same_time(server: ScriptedServer, client: AsyncClient) -> None:
+    server.behaviours = [answering(step("a", finish_reason=STOP), summary())]
+    results = await asyncio.gather(*(client.generate("x").result() for _ in range(8)))
+    assert [result.text for result in results] == ["a"] * 8
+
+
+async def test_a_call_that_was_not_begun_is_made_again(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    server.behaviours = [
+        failing(grpc.StatusCode.UNAVAILABLE),
+        answering(step("a", finish_reason=STOP), summary()),
+    ]
+    assert (await client.generate("x").result()).text == "a"
+    assert len(server.requests) == 2
+
+
+async def test_errors(server: ScriptedServer, client: AsyncClient) -> None:
+    server.behaviours = [
+        failing(grpc.StatusCode.INVALID_ARGUMENT, optimist_error_field="n"),
+        failing(grpc.StatusCode.UNAVAILABLE, step("a")),
+        answering(step("a")),
+    ]
+    with pytest.raises(OptimistError) as caught:
+        await client.generate("x").result()
+    assert (caught.value.code, caught.value.field) == ("invalid_argument", "n")
+    with pytest.raises(OptimistError, match="UNAVAILABLE"):
+        await client.generate("x").result()
+    with pytest.raises(OptimistError, match="broke off"):
+        await client.generate("x").result()
+    assert len(server.requests) == 3
+
+
+async def test_leaving_the_block_ends_the_request(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    server.behaviours = [hanging]
+    async with client.generate("x") as stream:
+        assert (await anext(stream)).text == "a"
+    assert await ended(server)
+
+
+async def test_cancelling_the_call_is_no_cancelling_of_the_task(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    server.behaviours = [hanging]
+    stream = client.generate("x")
+    await anext(stream)
+    asyncio.get_running_loop().call_later(0.05, stream.cancel)
+    with pytest.raises(OptimistError) as caught:
+        await anext(stream)
+    assert caught.value.status == "CANCELLED"
+
+
+async def test_cancelling_the_task_ends_the_request(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    server.behaviours = [hanging]
+    task = asyncio.create_task(client.generate("x").result())
+    while not server.requests:  # noqa: ASYNC110 (what is waited for has no event)
+        await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await ended(server)
+
+
+async def test_a_wait_for_a_retry_can_be_cancelled(server: ScriptedServer) -> None:
+    server.behaviours = [failing(grpc.StatusCode.UNAVAILABLE, retry_after="1000")]
+    async with AsyncClient(server.address, timeout=None) as client:
+        stream = client.generate("x")
+        asyncio.get_running_loop().call_later(0.05, stream.cancel)
+        with pytest.raises(OptimistError, match="as the test wants"):
+            await anext(stream)
+    assert len(server.requests) == 1
+
+
+async def test_a_call_ends_in_time(server: ScriptedServer, client: AsyncClient) -> None:
+    server.behaviours = [hanging]
+    stream = client.generate("x", timeout=0.2)
+    await anext(stream)
+    with pytest.raises(OptimistError, match="DEADLINE_EXCEEDED"):
+        await anext(stream)
+
+
+async def test_models(server: ScriptedServer, client: AsyncClient) -> None:
+    assert [one.name for one in await client.models()] == ["tiny"]
+    assert (await client.model("tiny")).vocab_size == 7
+    with pytest.raises(OptimistError, match="NOT_FOUND"):
+        await client.model("other")

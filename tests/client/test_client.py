@@ -1,0 +1,185 @@
+"""The client for plain Python, before a server that does what the test wants."""
+
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from optimist.common.v1.draft_source_pb2 import DRAFT_SOURCE_NGRAM, DRAFT_SOURCE_PREDICTION
+from optimist.v1 import inference_pb2
+from optimist_client import Client, OptimistError, PredictionPlace, RetryPolicy
+from tests.client.scripted_server import (
+    ScriptedServer,
+    answering,
+    failing,
+    hanging,
+    step,
+    summary,
+)
+
+STOP = inference_pb2.FINISH_REASON_STOP
+
+
+@pytest.fixture
+def client(server: ScriptedServer, quick: RetryPolicy) -> Iterator[Client]:
+    with Client(server.address, api_key="secret", timeout=20, retries=quick) as connected:
+        yield connected
+
+
+def test_steps_and_the_whole_answer(server: ScriptedServer, client: Client) -> None:
+    usage = inference_pb2.Usage(
+        prompt_tokens=2, completion_tokens=3, tokens_by_source={"target": 3}, num_passes=2
+    )
+    segment = inference_pb2.Segment(
+        text="Hel",
+        num_tokens=2,
+        source=DRAFT_SOURCE_PREDICTION,
+        prediction=inference_pb2.PredictionPlace(index=1, start=4, end=7),
+    )
+    server.behaviours = [
+        answering(
+            step(
+                "Hel",
+                token_ids=[4, 5],
+                num_accepted_tokens=2,
+                source=DRAFT_SOURCE_PREDICTION,
+                segments=[segment],
+            ),
+            step("lo", token_ids=[6], finish_reason=STOP),
+            summary(request_id="r", model="tiny", usage=usage),
+        )
+    ]
+    stream = client.generate("Say hello", n=1)
+    steps = list(stream)
+    assert [one.text for one in steps] == ["Hel", "lo"]
+    assert steps[0].source == "prediction"
+    assert steps[0].segments[0].prediction == PredictionPlace(1, 4, 7)
+    assert steps[0].finish_reason is None
+    assert steps[1].source == "target"
+    result = stream.result()
+    assert result.text == "Hello"
+    assert result.answers[0].token_ids == (4, 5, 6)
+    assert result.answers[0].finish_reason == "stop"
+    assert result.usage.tokens_by_source == {"target": 3}
+    assert result.usage.rejected_prediction_tokens is None
+    assert result.speculation is None
+    assert list(stream) == []
+    assert server.metadata[0]["authorization"] == "Bearer secret"
+
+
+def test_several_answers_are_put_in_order(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [
+        answering(
+            step("b", index=1),
+            step("a", index=0, source=DRAFT_SOURCE_NGRAM),
+            step("d", index=1, finish_reason=inference_pb2.FINISH_REASON_LENGTH),
+            step("c", index=0, finish_reason=STOP),
+            summary(),
+        )
+    ]
+    answers = client.generate("x", n=2).result().answers
+    assert [one.text for one in answers] == ["ac", "bd"]
+    assert [one.finish_reason for one in answers] == ["stop", "length"]
+
+
+def test_errors_name_the_field(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [
+        failing(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            optimist_error_code="invalid_value",
+            optimist_error_field="sampling.top_p",
+        )
+    ]
+    with pytest.raises(OptimistError, match="as the test wants") as caught:
+        client.generate("x", top_p=7.0).result()
+    assert caught.value.status == "INVALID_ARGUMENT"
+    assert caught.value.code == "invalid_value"
+    assert caught.value.field == "sampling.top_p"
+    assert len(server.requests) == 1
+
+
+def test_a_call_that_was_not_begun_is_made_again(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [
+        failing(grpc.StatusCode.UNAVAILABLE),
+        failing(grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after="0.002"),
+        answering(step("a", finish_reason=STOP), summary()),
+    ]
+    assert client.generate("x").result().text == "a"
+    assert len(server.requests) == 3
+
+
+def test_there_is_an_end_of_retries(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [failing(grpc.StatusCode.UNAVAILABLE, retry_after="0.001")]
+    with pytest.raises(OptimistError) as caught:
+        client.generate("x").result()
+    assert caught.value.retry_after == 0.001
+    assert len(server.requests) == 3
+
+
+def test_a_call_that_was_begun_is_not_made_again(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [failing(grpc.StatusCode.UNAVAILABLE, step("a"))]
+    stream = client.generate("x")
+    assert next(stream).text == "a"
+    with pytest.raises(OptimistError, match="UNAVAILABLE"):
+        next(stream)
+    assert len(server.requests) == 1
+
+
+def test_an_answer_without_summary_is_an_error(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [answering(step("a"))]
+    with pytest.raises(OptimistError, match="broke off"):
+        client.generate("x").result()
+
+
+def test_leaving_the_block_ends_the_request(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [hanging]
+    with client.generate("x") as stream:
+        assert next(stream).text == "a"
+        assert not server.ended.is_set()
+    assert server.ended.wait(10)
+
+
+def test_another_thread_may_cancel(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [hanging]
+    stream = client.generate("x")
+    next(stream)
+    threading.Timer(0.05, stream.cancel).start()
+    with pytest.raises(OptimistError) as caught:
+        next(stream)
+    assert caught.value.status == "CANCELLED"
+
+
+def test_a_wait_for_a_retry_can_be_cancelled(server: ScriptedServer) -> None:
+    server.behaviours = [failing(grpc.StatusCode.UNAVAILABLE, retry_after="1000")]
+    with Client(server.address, timeout=None) as client:
+        stream = client.generate("x")
+        threading.Timer(0.05, stream.cancel).start()
+        with pytest.raises(OptimistError, match="as the test wants"):
+            next(stream)
+    assert len(server.requests) == 1
+
+
+def test_a_call_ends_in_time(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [hanging]
+    stream = client.generate("x", timeout=0.2)
+    assert next(stream).text == "a"
+    with pytest.raises(OptimistError, match="DEADLINE_EXCEEDED"):
+        next(stream)
+    assert server.ended.wait(10)
+
+
+def test_nobody_there() -> None:
+    with (
+        Client("127.0.0.1:1", retries=RetryPolicy(max_retries=0)) as client,
+        pytest.raises(OptimistError, match="UNAVAILABLE"),
+    ):
+        client.models()
+
+
+def test_models(server: ScriptedServer, client: Client) -> None:
+    assert [one.name for one in client.models()] == ["tiny"]
+    assert client.model().max_model_len == 64
+    with pytest.raises(OptimistError) as caught:
+        client.model("other")
+    assert (caught.value.status, caught.value.code) == ("NOT_FOUND", "model_not_found")

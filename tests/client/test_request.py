@@ -1,0 +1,69 @@
+"""From arguments to messages."""
+
+import json
+from typing import Any
+
+import pytest
+
+from optimist_client import Message
+from optimist_client.request import generate_request
+
+
+def test_prompts_of_all_kinds() -> None:
+    assert generate_request("Hello", {}).text == "Hello"
+    assert list(generate_request([1, 2], {}).token_ids.ids) == [1, 2]
+    chat = generate_request([Message("user", "Hello"), Message("assistant", "Hi")], {}).chat
+    assert [(one.role, one.content) for one in chat.messages] == [
+        ("user", "Hello"),
+        ("assistant", "Hi"),
+    ]
+    assert generate_request([], {}).WhichOneof("prompt") == "token_ids"
+
+
+def test_predictions_of_all_kinds() -> None:
+    assert [one.text for one in generate_request("x", {"prediction": "ab"}).predictions] == ["ab"]
+    several = generate_request("x", {"prediction": ["ab", "c"]}).predictions
+    assert [one.text for one in several] == ["ab", "c"]
+    tokens = generate_request("x", {"prediction": [[1, 2], [3]]}).predictions
+    assert [list(one.token_ids.ids) for one in tokens] == [[1, 2], [3]]
+
+
+def test_what_is_left_out_is_absent() -> None:
+    request = generate_request("x", {})
+    assert not request.HasField("max_tokens")
+    assert request.sampling.ListFields() == []
+    assert request.WhichOneof("structure") is None
+    zero = generate_request("x", {"temperature": 0.0, "num_logprobs": 0, "top_k": 0})
+    assert zero.sampling.HasField("temperature")
+    assert zero.HasField("num_logprobs")
+    assert zero.sampling.HasField("top_k")
+
+
+def test_options_find_their_fields() -> None:
+    request = generate_request(
+        "x",
+        {
+            "seed": -3,
+            "logit_bias": {5: -1.5},
+            "stop": "end",
+            "stop_token_ids": [4],
+            "json_schema": {"type": "object"},
+            "n": 3,
+            "timeout": 4.0,
+        },
+    )
+    assert request.sampling.seed == -3
+    assert dict(request.sampling.logit_bias) == {5: -1.5}
+    assert list(request.stop) == ["end"]
+    assert json.loads(request.json_schema) == {"type": "object"}
+    assert request.n == 3
+
+
+def test_wrong_options_are_refused() -> None:
+    unknown: Any = {"temprature": 1.0}
+    with pytest.raises(TypeError, match="temprature"):
+        generate_request("x", unknown)
+    with pytest.raises(ValueError, match="only one of"):
+        generate_request("x", {"json_object": True, "grammar": "start: /a/"})
+    with pytest.raises(ValueError, match="out of range"):
+        generate_request("x", {"max_tokens": 2**40})
