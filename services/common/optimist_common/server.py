@@ -99,8 +99,8 @@ class GrpcServer:
         await self._health.set(name, status.SERVING if good else status.NOT_SERVING)
 
     async def stop(self) -> None:
-        """Answers NOT_SERVING, then ends calls after a grace period."""
-        await self._health.enter_graceful_shutdown()
+        """Answers NOT_SERVING, then ends calls after a grace period; alive it is to the end."""
+        await self.set_serving(serving=False)
         await self.server.stop(GRACE_SECONDS)
 
 

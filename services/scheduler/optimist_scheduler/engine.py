@@ -43,6 +43,8 @@ class Engine:
         self._commands: Commands | None = None
         self._metrics = metrics.StatsMetrics()
         self._pass_seconds = 0.0
+        self._waits_since = 0.0
+        """When the last result came, or the plan was sent that is waited for."""
         self.description: WorkerDescription | None = None
         """The worker; None until it was reached."""
 
@@ -59,6 +61,12 @@ class Engine:
         if self._commands is None:
             raise LookupError("the worker has not been reached")
         return self._commands
+
+    def seconds_at_work(self) -> float:
+        """Returns for how long the worker has answered no plan; 0 if it has none."""
+        if self._scheduler is None or not self._scheduler.num_plans_in_flight:
+            return 0.0
+        return monotonic() - self._waits_since
 
     async def connect(self) -> None:
         """Waits for the worker and begins anew with it, keeping all requests."""
@@ -127,6 +135,8 @@ class Engine:
         num_starved = scheduler.stats.num_starved
         while scheduler.can_send and (plan := scheduler.schedule(monotonic())) is not None:
             self._worker.send(plan, self._watch.trace_parents)
+            if scheduler.num_plans_in_flight == 1:
+                self._waits_since = monotonic()
             # The plan is on its way before anything else is done.
             await asyncio.sleep(0)
             self._watch.plan(plan, monotonic())
@@ -154,6 +164,7 @@ class Engine:
 
     def _settle(self, scheduler: AnyScheduler, result: StepResult) -> None:
         self._pass_seconds += (result.step_ns / 1e9 - self._pass_seconds) * PASS_MEMORY
+        self._waits_since = monotonic()
         outputs = scheduler.settle(result)
         if outputs is not NO_OUTPUTS:
             self.delivery.hold(outputs)

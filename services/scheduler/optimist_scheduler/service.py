@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from optimist.scheduler.v1 import scheduler_pb2_grpc
+from optimist_common.hang_watch import watch_for_hangs
 from optimist_common.metrics import serve_metrics
 from optimist_common.server import GrpcServer, until_signal
 from optimist_scheduler.engine import Engine
@@ -24,7 +25,7 @@ async def serve(settings: SchedulerSettings) -> None:
     )
     port = await server.start()
     logger.info("listening on %s:%d", settings.host, port)
-    running = asyncio.create_task(_run(engine, server))
+    running = asyncio.create_task(_run(engine, server, settings.hang_seconds))
     signal = asyncio.create_task(until_signal())
     try:
         # The engine ends only with an error, which ends the process.
@@ -39,7 +40,9 @@ async def serve(settings: SchedulerSettings) -> None:
         await asyncio.to_thread(tracer.close)
 
 
-async def _run(engine: Engine, server: GrpcServer) -> None:
+async def _run(engine: Engine, server: GrpcServer, hang_seconds: float) -> None:
     await engine.connect()
     await server.set_serving(serving=True)
-    await engine.run()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(watch_for_hangs(server, engine.seconds_at_work, hang_seconds))
+        tasks.create_task(engine.run())

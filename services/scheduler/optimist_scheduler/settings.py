@@ -43,6 +43,9 @@ class SchedulerSettings(SchedulingOptions, NetworkSettings, ObservedSettings):
     replay_log_mib: int = Field(
         256, ge=1, le=1_048_576, description="size in MiB at which that log ends"
     )
+    hang_seconds: float = Field(
+        60.0, gt=0, description="a worker that answers no plan for so long is taken for stuck"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error"
     )

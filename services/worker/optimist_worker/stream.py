@@ -1,6 +1,7 @@
 """The plans of one Execute call on their way to the model's thread, and the answers back."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from queue import SimpleQueue
 
@@ -28,15 +29,23 @@ class PlanStream:
         self._answers: asyncio.Queue[worker_pb2.ExecuteResponse | None] = asyncio.Queue()
         # Each number is written by one thread only.
         self._num_read = self._num_taken = 0
+        self._at_work_since: float | None = None
         self._reader = asyncio.ensure_future(self._read(requests))
 
     def take(self) -> worker_pb2.ExecuteRequest | None:
         """Waits for the next plan; None when there is none or the stream was closed."""
+        self._at_work_since = None
         request = self._plans.get()
         if self._closed or request is None:
             return None
+        self._at_work_since = time.monotonic()
         self._num_taken += 1
         return request
+
+    def seconds_at_work(self) -> float:
+        """Returns how long the model's thread has neither answered nor waited for a plan."""
+        since = self._at_work_since
+        return 0.0 if since is None else time.monotonic() - since
 
     @property
     def is_idle(self) -> bool:
@@ -50,10 +59,12 @@ class PlanStream:
 
     def answer(self, response: worker_pb2.ExecuteResponse) -> None:
         """Hands an answer to the event loop."""
+        self._at_work_since = time.monotonic()
         self._loop.call_soon_threadsafe(self._answers.put_nowait, response)
 
     def finish(self) -> None:
         """Says that no answer will follow."""
+        self._at_work_since = None
         self._loop.call_soon_threadsafe(self._answers.put_nowait, None)
 
     async def next_answer(self) -> worker_pb2.ExecuteResponse | None:

@@ -1,0 +1,47 @@
+"""The scheduler as it is served: its health follows its worker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from optimist.scheduler.v1 import scheduler_pb2_grpc
+from optimist_common.channel import open_channel
+from optimist_scheduler.service import serve
+from optimist_scheduler.settings import SchedulerSettings
+from tests.common.test_hang_watch import until_health
+from tests.scheduler.client import PROMPT, Client, add
+from tests.scheduler.fake_services import FakeWorkerServicer
+from tests.stack import free_port
+
+
+@asynccontextmanager
+async def serving(worker_port: int, hang_seconds: float) -> AsyncIterator[str]:
+    port = free_port()
+    settings = SchedulerSettings(
+        port=port, worker=f"127.0.0.1:{worker_port}", proposers=[], hang_seconds=hang_seconds
+    )
+    task = asyncio.create_task(serve(settings))
+    try:
+        await until_health(f"127.0.0.1:{port}", good=True)
+        yield f"127.0.0.1:{port}"
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_worker_that_hangs_shows_in_the_health_until_it_goes_on(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    async with serving(worker_port, hang_seconds=0.2) as address, open_channel(address) as channel:
+        worker.may_run.clear()
+        client = Client(scheduler_pb2_grpc.SchedulerServiceStub(channel))
+        await client.send(add(1, PROMPT))
+        await until_health(address, good=False)
+        worker.may_run.set()
+        await until_health(address, good=True)
+
+
+async def test_an_idle_worker_does_not_hang(worker_port: int) -> None:
+    async with serving(worker_port, hang_seconds=0.1) as address:
+        await asyncio.sleep(0.5)
+        await until_health(address, good=True)
