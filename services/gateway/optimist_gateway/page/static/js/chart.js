@@ -23,7 +23,7 @@ export function drawChart(box) {
         y: { range: (_chart, _least, most) => [0, Math.max(most, 1) * 1.08] },
       },
       axes: [
-        { ...axis, grid: { show: false }, values: whole },
+        { ...axis, grid: { show: false }, values: whole, size: 28 },
         { ...axis, size: 40, values: whole },
       ],
       series: [{}, series("tokens", colours.own), series("accepted drafts", colours.accepted)],

@@ -67,8 +67,8 @@ const OLD_RETRY = `def fetch(client, url, retries=3):
 `;
 
 export const EXAMPLES = [
+  { id: "long", title: "Rename in a whole class", instruction: "Rename `amount` to `sum` everywhere.", code: LEDGER },
   { id: "rename", title: "Rename a parameter", instruction: "Rename `width` to `breadth`.", code: AREA },
-  { id: "long", title: "Rename in a long file", instruction: "Rename `amount` to `sum` everywhere.", code: LEDGER },
   { id: "insert", title: "Insert a line", instruction: "Insert the line `check(url)` before line 4.", code: RETRY },
   { id: "delete", title: "Delete a line", instruction: "Delete line 8.", code: RETRY },
   { id: "constant", title: "Change a number", instruction: "Change `10` to `30`.", code: RETRY },

@@ -21,7 +21,8 @@ export function AnswerText({ follower, label, isRunning }) {
 
 function tooltip(segment) {
   const tokens = `pass ${segment.pass}, ${plural(segment.numTokens, "token")} ${sourceName(segment.source)}`;
-  if (segment.start === undefined) return tokens;
+  const isPredicted = segment.source === "prediction";
+  if (segment.start === undefined) return isPredicted ? `${tokens}, changed as elsewhere` : tokens;
   const place = `characters ${segment.start} to ${segment.end} of the prediction`;
-  return segment.source === "prediction" ? `${tokens}: ${place}` : `${tokens}, as predicted: ${place}`;
+  return isPredicted ? `${tokens}: ${place}` : `${tokens}, as predicted: ${place}`;
 }

@@ -44,8 +44,9 @@ export function App({ state, actions }) {
       <${SnippetPanel} state=${state} actions=${actions} />
     </main>
     <footer>
-      <a href="openapi.json">API schema</a>
-      <a href="metrics">Metrics</a>
+      ${!state.apiKey && html`
+        <a href="openapi.json">API schema</a>
+        <a href="metrics">Metrics</a>`}
       <span>Nothing on this page comes from elsewhere.</span>
     </footer>
     <p class="visually-hidden" aria-live="polite">${state.announcement}</p>

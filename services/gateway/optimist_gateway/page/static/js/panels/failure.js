@@ -12,7 +12,7 @@ const TITLES = {
 
 export function FailureNote({ state, actions }) {
   const { server, run, race } = state;
-  const error = server.error ?? run?.error ?? race?.without.error;
+  const error = server.error ?? [run?.error, race?.without.error].find(isOfAnswer);
   if (!error) return null;
   return html`
     <div class="failure" role="alert">
@@ -30,6 +30,11 @@ export function FailureNote({ state, actions }) {
         <button type="button" onClick=${() => actions.connect()}>Try again</button>`}
     </div>
   `;
+}
+
+/** What is wrong with the server is told once, until it is mended. */
+function isOfAnswer(error) {
+  return error && error.kind !== "locked" && error.kind !== "unreachable";
 }
 
 function KeyForm({ state, actions }) {

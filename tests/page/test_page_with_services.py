@@ -1,0 +1,176 @@
+"""The page in Chromium before running services with the bundled model."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.page.visit import Visit, answer, counter, outcome, run, violations
+from tests.stack import Stack
+
+EXAMPLES = ["long", "rename", "insert", "delete", "constant", "docstring", "outdated"]
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    running = Stack()
+    yield running
+    assert running.stop() == 0
+
+
+def edited(instruction: str, code: str) -> str:
+    """Follows an instruction of the bundled model's kinds."""
+    lines = code.splitlines(keepends=True)
+    quoted = re.findall(r"`([^`]*)`", instruction)
+    number = int((re.findall(r"line (\d+)", instruction) or ["0"])[0])
+    match instruction.split()[0]:
+        case "Rename" | "Change":
+            return re.sub(rf"\b{quoted[0]}\b", quoted[1], code)
+        case "Insert":
+            following = lines[number - 1]
+            indent = following[: len(following) - len(following.lstrip())]
+            return "".join([*lines[: number - 1], f"{indent}{quoted[0]}\n", *lines[number - 1 :]])
+        case "Delete":
+            return "".join([*lines[: number - 1], *lines[number:]])
+        case "Add":
+            return "".join([lines[0], f"    {quoted[0]}\n", *lines[1:]])
+        case "Repeat":
+            return code
+    raise AssertionError(f"no such kind: {instruction}")
+
+
+def prompt(page: Page) -> str:
+    return page.get_by_role("textbox", name="You ask").input_value()
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_is_answered_rightly_with_and_without_its_prediction(
+    visit: Visit, stack: Stack, example: str
+) -> None:
+    page = visit.open(stack.url)
+    page.get_by_label("Example").select_option(example)
+    page.get_by_role("button", name="Race with and without").click()
+    expect(page.locator(".verdict")).to_contain_text("Both answers are identical")
+    assert answer(page) == edited(*prompt(page).split("\n\n", 1))
+    with_, without = (
+        page.get_by_role("region", name=f"The answer {title}").text_content()
+        for title in ("with prediction", "without prediction")
+    )
+    assert with_ == without == answer(page)
+    without_passes, with_passes = (
+        int(re.findall(r"(\d+) pass", lane)[0])
+        for lane in page.locator(".lane .figures").all_inner_texts()
+    )
+    assert with_passes < without_passes
+    assert counter(page, "Passes") == str(with_passes)
+
+
+def test_the_examples_are_all_tested(visit: Visit, stack: Stack) -> None:
+    page = visit.open(stack.url)
+    options = page.get_by_label("Example").locator("option")
+    assert options.evaluate_all("all => all.map(option => option.value)") == EXAMPLES
+
+
+def test_an_edit_shows_where_each_part_comes_from(visit: Visit, stack: Stack) -> None:
+    page = visit.open(stack.url)
+    run(page)
+    expect(outcome(page)).to_have_text("complete")
+    sources = page.locator(".answer-text .source")
+    assert "".join(sources.all_text_contents()) == answer(page)
+    predicted = "".join(page.locator(".answer-text .source.prediction").all_text_contents())
+    assert len(predicted) > 0.8 * len(answer(page))
+    # What is proposed changed, as a rename is, stands nowhere in the prediction.
+    placed = page.locator(".answer-text .source.prediction[title*='characters']")
+    used = page.locator(".followed .part.used")
+    assert "".join(placed.all_text_contents()) == "".join(used.all_text_contents())
+    assert page.locator(".followed .part.skipped").first.text_content() == "amount"
+    assert page.locator(".followed .anchor").count() >= 3
+    assert float(counter(page, "Tokens a pass")) > 4
+    assert int(counter(page, "Accepted drafts").removesuffix(" %")) > 80
+    assert violations(page) == []
+
+
+def test_the_program_for_python_runs(visit: Visit, stack: Stack) -> None:
+    page = visit.open(stack.url)
+    run(page)
+    page.get_by_role("button", name="Python").click()
+    expect(page.locator(".snippet pre")).to_contain_text("import OpenAI")
+    program = page.locator(".snippet pre").text_content()
+    ended = subprocess.run(
+        [sys.executable, "-c", str(program)], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.startswith(answer(page))
+
+
+def test_a_request_that_is_too_long_is_explained(visit: Visit, stack: Stack) -> None:
+    visit.allow_failed_requests()
+    page = visit.open(stack.url)
+    page.get_by_role("textbox", name="You ask").fill("Repeat the code unchanged.\n\n" + "x = 1\n" * 999)
+    run(page)
+    expect(page.get_by_role("alert")).to_contain_text("status 400")
+    expect(page.get_by_role("alert")).to_contain_text("2048")
+
+
+def test_a_model_that_is_gone_is_named(visit: Visit, stack: Stack) -> None:
+    visit.allow_failed_requests()
+
+    def ask_another(route: Route) -> None:
+        body = json.loads(route.request.post_data or "")
+        route.continue_(post_data=json.dumps({**body, "model": "gone"}))
+
+    page = visit.open(stack.url)
+    page.route("**/v1/chat/completions", ask_another)
+    run(page)
+    expect(page.get_by_role("alert")).to_contain_text("The model `gone` does not exist")
+    expect(page.get_by_role("alert")).to_contain_text("field model")
+
+
+def test_a_server_may_go_away_and_come_back(visit: Visit, stack: Stack) -> None:
+    visit.allow_failed_requests()
+    page = visit.open(stack.url)
+    page.get_by_role("textbox", name="You expect").fill("")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".answer-text")).to_contain_text("def __init__")
+    stack.kill_service("gateway")
+    expect(page.get_by_role("alert")).to_contain_text("The connection broke")
+    expect(outcome(page)).to_have_text("broke off")
+    assert "def __init__" in answer(page)
+    wait_for(stack)
+    run(page)
+    expect(outcome(page)).to_have_text("complete")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    assert answer(page) == edited(*prompt(page).split("\n\n", 1))
+
+
+def test_a_page_without_server_says_so(visit: Visit, stack: Stack) -> None:
+    visit.allow_failed_requests()
+    page = visit.open(stack.url)
+    page.route("**/v1/**", lambda route: route.abort())
+    run_button = page.get_by_role("button", name="Run")
+    run_button.click()
+    expect(page.get_by_role("alert")).to_contain_text("The server does not answer")
+    expect(page.locator(".server")).to_have_attribute("data-status", "unreachable")
+    assert violations(page) == []
+    page.unroute("**/v1/**")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    run(page)
+    expect(outcome(page)).to_have_text("complete")
+
+
+def wait_for(stack: Stack) -> None:
+    """Waits until the gateway answers again."""
+    transport = httpx.HTTPTransport(retries=0)
+    with httpx.Client(transport=transport) as client:
+        for _ in range(300):
+            try:
+                if client.get(f"{stack.url}/health", timeout=1.0).is_success:
+                    return
+            except httpx.HTTPError:
+                continue
+    raise AssertionError("the gateway did not come back")
