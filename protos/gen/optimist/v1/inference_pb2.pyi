@@ -74,7 +74,7 @@ class GenerateRequest(_message.Message):
     text: _builtins.str
     """A text that is continued, without the chat template."""
     max_tokens: _builtins.int
-    """Most tokens of an answer. Absent: 16 behind a text or tokens, as many as fit behind a conversation."""
+    """Most tokens of an answer; absent for as many as fit."""
     min_tokens: _builtins.int
     """Tokens before which nothing ends an answer."""
     ignore_eos: _builtins.bool
