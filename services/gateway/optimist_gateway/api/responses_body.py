@@ -1,18 +1,18 @@
 """The body of POST /v1/responses."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from optimist_gateway.api.body import Body, Text
-from optimist_gateway.api.requests import AnswerBody
+from optimist_gateway.api.requests import AnswerBody, CacheOptions, Metadata
 from optimist_gateway.api.responses_input import InputItem
+from optimist_gateway.api.structure_body import StructuredOutputs
+from optimist_gateway.api.tools_body import MAX_TOOLS, FunctionName, Json
 from optimist_gateway.api.unsupported import KnownParameters, drop_unsupported
 
 MAX_ITEMS = 4096
-MAX_TOOLS = 128
-MAX_METADATA = 16
 LOGPROBS = "message.output_text.logprobs"
 _INT32_MAX = 2**31 - 1
 
@@ -30,22 +30,8 @@ _UNSUPPORTED = KnownParameters(
         "truncation": ("disabled",),
     },
     by_value=frozenset({"background", "reasoning", "truncation"}),
-    ignored=frozenset(
-        {
-            # It counts calls of tools that run on the server, and there are none.
-            "max_tool_calls",
-            "prompt_cache_key",
-            "prompt_cache_options",
-            "prompt_cache_retention",
-            "safety_identifier",
-            "service_tier",
-            # Nothing is stored.
-            "store",
-            "stream_options",
-            "user",
-        }
-    ),
 )
+"""Among them what would need responses to be stored."""
 
 
 class PlainFormat(Body):
@@ -58,9 +44,9 @@ class SchemaFormat(Body):
     """JSON that follows a schema."""
 
     type: Literal["json_schema"]
-    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-    schema_: dict[str, Any] = Field(alias="schema")
-    description: str | None = None
+    name: FunctionName
+    json_schema: Json = Field(alias="schema")
+    description: Text | None = None
     strict: bool | None = None
 
 
@@ -75,9 +61,9 @@ class FunctionTool(Body):
     """A function that the model may call; the only kind of tool that is supported."""
 
     type: Literal["function"]
-    name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: FunctionName
     description: Text | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Json | None = None
     strict: bool | None = None
 
 
@@ -85,7 +71,7 @@ class FunctionChoice(Body):
     """The function that the model is to call."""
 
     type: Literal["function"]
-    name: str
+    name: FunctionName
 
 
 class AllowedTools(Body):
@@ -107,8 +93,13 @@ ToolChoice = Annotated[
     ],
     Discriminator(_choice_form),
 ]
-_MetadataKey = Annotated[str, StringConstraints(max_length=64)]
-_MetadataValue = Annotated[str, StringConstraints(max_length=512)]
+
+
+class ResponseStreamOptions(Body):
+    """Options of a streamed answer."""
+
+    include_obfuscation: bool | None = None
+    """Ignored."""
 
 
 class ResponsesBody(AnswerBody):
@@ -127,8 +118,20 @@ class ResponsesBody(AnswerBody):
     include: list[Literal["message.output_text.logprobs"]] | None = Field(None, max_length=16)
     top_logprobs: int | None = Field(None, ge=0, le=20)
     """How many of the likeliest tokens `include` tells of for each token."""
-    metadata: dict[_MetadataKey, _MetadataValue] | None = Field(None, max_length=MAX_METADATA)
+    structured_outputs: StructuredOutputs | None = None
+    """Extension: the form of the answer's text, as at the other endpoints."""
+    metadata: Metadata | None = None
     """Comes back with the response."""
+    max_tool_calls: int | None = Field(None, ge=1, le=_INT32_MAX)
+    """Ignored, as all that follow: it counts calls of tools that run on the server."""
+    store: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    user: Text | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    safety_identifier: Text | None = None
+    prompt_cache_key: Text | None = None
+    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
 
     @property
     def wants_logprobs(self) -> bool:

@@ -48,8 +48,16 @@ def chat_request(body: ResponsesBody) -> tuple[dict[str, Any], FieldNames]:
             "tool_choice.function": "tool_choice",
             "tool_choice.allowed_tools": "tool_choice",
         }
-    elif body.tool_choice is not None:
+        if isinstance(body.tool_choice, AllowedTools):
+            names |= {
+                f"tool_choice.allowed_tools.tools[{index}].function": f"tool_choice.tools[{index}]"
+                for index in range(len(body.tool_choice.tools))
+            }
+    elif body.tool_choice != "auto":
         request["tool_choice"] = _tool_choice(body)
+    if body.structured_outputs is not None:
+        outputs = body.structured_outputs.model_dump(by_alias=True, exclude_none=True)
+        request["structured_outputs"] = outputs
     if body.wants_logprobs:
         request |= {"logprobs": True, "top_logprobs": body.top_logprobs}
     return request, FieldNames(names)

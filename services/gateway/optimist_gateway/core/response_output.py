@@ -26,10 +26,15 @@ class ResponseOutput:
         """The items so far."""
         return self._items
 
+    @property
+    def has_open_message(self) -> bool:
+        """Whether more text would go on a message."""
+        return self._is_open and bool(self._item["type"] == "message")
+
     def add_text(self, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> list[Event]:
         """Adds text of the answer, with the log-probabilities of its tokens if they are wanted."""
         events = []
-        if not (self._is_open and self._item["type"] == "message"):
+        if not self.has_open_message:
             events += self.close() + self._open_message()
         part = self._item["content"][0]
         part["text"] += text

@@ -1,0 +1,150 @@
+"""POST /v1/responses."""
+
+import time
+import uuid
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from optimist_gateway.api.answering import SYNTHETIC_FINGERPRINT
+from optimist_gateway.api.chat import chat_writer
+from optimist_gateway.api.chat_body import ChatCompletionBody
+from optimist_gateway.api.errors import ApiError
+from optimist_gateway.api.provenance import provenance
+from optimist_gateway.api.response_writer import ResponseWriter
+from optimist_gateway.api.responses_body import ResponsesBody
+from optimist_gateway.api.responses_chat import chat_request
+from optimist_gateway.api.servable import require_servable
+from optimist_gateway.api.sse import CLIENT_CLOSED_REQUEST, EventStream, on_disconnect
+from optimist_gateway.core.answer import Piece
+from optimist_gateway.core.response_output import Event
+from optimist_gateway.field_names import FieldNames
+from optimist_gateway.generation import Generation, Service
+from optimist_gateway.prompt import chat_prompt
+from optimist_gateway.request_record import current_record
+
+PATH = "/v1/responses"
+
+
+class ResponseAnswering:
+    """Answers one request, whole or as typed events."""
+
+    def __init__(
+        self, service: Service, body: ResponsesBody, chat: ChatCompletionBody, names: FieldNames
+    ) -> None:
+        self._service = service
+        self._names = names
+        self._chunks = chat_writer(chat, service.tokenizer.tool_format)
+        request_id = f"resp_{uuid.uuid4().hex}"
+        self._generation = Generation(service, chat, partial(chat_prompt, chat), request_id)
+        self._writer = ResponseWriter(request_id, body, service.model_name, int(time.time()))
+
+    async def whole(self, request: Request) -> Response:
+        """Answers with the response; raises ApiError if there is none."""
+        generation = self._generation
+        async with (
+            on_disconnect(request.receive, generation.leave),
+            aclosing(self._pieces()) as pieces,
+        ):
+            async for piece in pieces:
+                self._add(piece)
+        if generation.left:
+            self._count("disconnected")
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        self._finish()
+        self._count("200")
+        return Response(
+            orjson.dumps(self._writer.response),
+            headers={"x-request-id": generation.request_id},
+            media_type="application/json",
+        )
+
+    def stream(self) -> Response:
+        """Answers with events; what goes wrong before the first one is raised as ApiError."""
+        return EventStream(
+            self._events(),
+            self._generation.leave,
+            self._generation.request_id,
+            self._service.limits.keep_alive_seconds,
+        )
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        has_begun = False
+        try:
+            async with aclosing(self._pieces()) as pieces:
+                async for piece in pieces:
+                    if not has_begun:
+                        has_begun = True
+                        yield _wire(self._writer.begin())
+                    events = self._add(piece)
+                    if events:
+                        yield _wire(events)
+        except ApiError as error:
+            if not has_begun:
+                raise
+            current_record().error = error.code or ""
+            self._count("broken_stream")
+            yield _wire(self._writer.fail(error))
+            return
+        if self._generation.left:
+            self._count("disconnected")
+            return
+        self._count("200")
+        yield _wire(self._finish())
+
+    async def _pieces(self) -> AsyncGenerator[Piece, None]:
+        """Yields the pieces of the answer; errors name the fields of the request."""
+        try:
+            async with aclosing(self._generation.pieces()) as arriving:
+                async for _, piece in arriving:
+                    yield piece
+        except ApiError as error:
+            raise self._names.renamed(error) from None
+
+    def _add(self, piece: Piece) -> list[Event]:
+        if self._generation.is_synthetic:
+            self._writer.response["system_fingerprint"] = SYNTHETIC_FINGERPRINT
+        chunk = self._chunks.chunk(piece, even_if_empty=bool(piece.segments))
+        if chunk is None:
+            return []
+        return self._writer.add(chunk, provenance(piece.segments or []))
+
+    def _finish(self) -> list[Event]:
+        usage = self._generation.usage().to_api(with_num_passes=False)
+        if self._generation.body.include_speculation:
+            usage["speculation"] = self._generation.speculation().to_api()
+        return self._writer.finish(usage, int(time.time()))
+
+    def _count(self, outcome: str) -> None:
+        current_record().outcome = outcome
+        self._service.metrics.requests.labels(PATH, outcome).inc()
+
+
+def _wire(events: Iterable[dict[str, Any]]) -> bytes:
+    """Returns events as they go over the wire."""
+    return b"".join(
+        b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
+        for event in events
+    )
+
+
+def responses_router(service: Service) -> APIRouter:
+    """Returns the endpoint."""
+    router = APIRouter()
+
+    @router.post(PATH)
+    async def responses(request: Request, body: ResponsesBody) -> Response:
+        """Answers a conversation with messages and calls of functions; keeps nothing of it."""
+        translated, names = chat_request(body)
+        chat = names.validated(ChatCompletionBody, translated)
+        # Whatever it refuses has the same name here.
+        require_servable(service, chat)
+        answering = ResponseAnswering(service, body, chat, names)
+        return answering.stream() if body.stream else await answering.whole(request)
+
+    return router

@@ -1,0 +1,1 @@
+"""The gRPC API for clients, beside the REST API."""

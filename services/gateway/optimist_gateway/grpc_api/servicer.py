@@ -1,0 +1,101 @@
+"""Answers the calls of `optimist.v1.Inference`."""
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from optimist.v1 import inference_pb2, inference_pb2_grpc
+from optimist_gateway.api.errors import ApiError, scheduler_unavailable
+from optimist_gateway.api.servable import require_model, require_servable
+from optimist_gateway.generation import Generation, Service
+from optimist_gateway.grpc_api.request import GenerationRequest, generation_request
+from optimist_gateway.grpc_api.response import (
+    speculation_message,
+    step_response,
+    usage_message,
+)
+from optimist_gateway.grpc_api.status import Context, abort
+from optimist_gateway.request_record import RequestRecord, keep_record
+from optimist_gateway.scheduler_client import SchedulerUnavailableError
+
+GENERATE = "/optimist.v1.Inference/Generate"
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServicer):
+    """Makes a generation of every call; what it may ask for is what the REST API allows."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def Generate(  # noqa: N802 (the contract's name)
+        self, request: inference_pb2.GenerateRequest, context: Context
+    ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
+        """Yields the steps of all answers and a summary; a call that is cancelled ends them."""
+        record = RequestRecord()
+        keep_record(record)
+        record.outcome = "disconnected"
+        try:
+            wanted = generation_request(request, self._service.model_name)
+            require_servable(self._service, wanted.body)
+            async with aclosing(self._events(wanted, context)) as events:
+                async for event in events:
+                    yield event
+            record.outcome = "200"
+        except ApiError as error:
+            record.outcome, record.error = str(error.status), error.code or ""
+            await abort(context, error)
+        finally:
+            self._service.metrics.requests.labels(GENERATE, record.outcome).inc()
+
+    async def _events(
+        self, wanted: GenerationRequest, context: Context
+    ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
+        request_id = f"gen-{uuid.uuid4().hex}"
+        await context.send_initial_metadata((("x-request-id", request_id),))
+        generation = Generation(self._service, wanted.body, wanted.encode_prompts, request_id)
+        try:
+            async with aclosing(generation.pieces()) as pieces:
+                async for index, piece in pieces:
+                    yield step_response(index, piece)
+        except ApiError as error:
+            raise wanted.names.renamed(error) from None
+        yield inference_pb2.GenerateResponse(summary=self._summary(generation))
+
+    def _summary(self, generation: Generation) -> inference_pb2.Summary:
+        summary = inference_pb2.Summary(
+            request_id=generation.request_id,
+            model=self._service.model_name,
+            usage=usage_message(generation.usage()),
+            is_synthetic=generation.is_synthetic,
+        )
+        if generation.body.include_speculation:
+            summary.speculation.CopyFrom(speculation_message(generation.speculation()))
+        return summary
+
+    async def ListModels(  # noqa: N802 (the contract's name)
+        self, request: inference_pb2.ListModelsRequest, context: Context
+    ) -> inference_pb2.ListModelsResponse:
+        """Returns the one model."""
+        return inference_pb2.ListModelsResponse(models=[await self._model(context)])
+
+    async def GetModel(  # noqa: N802 (the contract's name)
+        self, request: inference_pb2.GetModelRequest, context: Context
+    ) -> inference_pb2.GetModelResponse:
+        """Returns the model if it has this name."""
+        try:
+            require_model(self._service, request.name or self._service.model_name, "name")
+        except ApiError as error:
+            await abort(context, error)
+        return inference_pb2.GetModelResponse(model=await self._model(context))
+
+    async def _model(self, context: Context) -> inference_pb2.Model:
+        try:
+            description = self._service.client.description
+        except SchedulerUnavailableError as error:
+            await abort(context, scheduler_unavailable(str(error)))
+        return inference_pb2.Model(
+            name=self._service.model_name,
+            max_model_len=description.max_model_len,
+            vocab_size=description.vocab_size,
+            is_synthetic=description.is_synthetic,
+        )
