@@ -122,10 +122,11 @@ class AdmissionControl:
         """Returns by how much a client would take of what is kept for those below their share."""
         most = self._limits.max_num_requests
         num_active = sum(1 for one in self._accounts.values() if one.num_places)
-        num_active += not account.num_places
-        if (account.num_places + num_places) * num_active <= most:
+        # A rival who has none yet is expected.
+        num_active = max(num_active + (not account.num_places), 2)
+        if not self.num_places or (account.num_places + num_places) * num_active <= most:
             return 0
-        return self.num_places + num_places - (most - most // RESERVE)
+        return self.num_places + num_places - (most - max(most // RESERVE, 1))
 
     def _account(self, client: str, now: float) -> _Account:
         account = self._accounts.get(client)

@@ -1,0 +1,1 @@
+"""What others were broken by, tried on this system."""
