@@ -6,6 +6,9 @@ from typing import Any
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
+RENDERER = "optimist_gateway.chat_template:load_renderer"
+"""What `TemplateProcess` loads to render."""
+
 
 def load_renderer(_argument: str) -> Callable[[Any], str]:
     """Returns what renders the arguments of `render`, as one JSON object by name."""

@@ -1,15 +1,22 @@
 """The model's tokenizer and chat template."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-
 from optimist_common.errors import SetupError
+from optimist_gateway.chat_template import RENDERER, render
 from optimist_gateway.core.detokenize import Detokenizer
 from optimist_gateway.core.messages import Message, template_messages
+from optimist_gateway.structure.prompt import with_tools
+from optimist_gateway.structure.tool_format import AUTO, tool_format
+from optimist_gateway.template_process import (
+    TemplateError,
+    TemplateProcess,
+    TemplateTimeoutError,
+    TemplateUnavailableError,
+)
 from optimist_gateway.vocabulary import Vocabulary
 
 # Longer texts are tokenized in a thread: about a millisecond of work, in which others would wait.
@@ -20,11 +27,26 @@ class ChatTemplateError(Exception):
     """Says why the messages do not make a prompt."""
 
 
+class ChatTemplateBusyError(Exception):
+    """No prompt can be made now."""
+
+
 class Tokenizer:
     """Text to tokens and back, for one model."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        tool_call_format: str = AUTO,
+        template_seconds: float | None = None,
+    ) -> None:
         """Wraps a fast tokenizer of transformers.
+
+        Args:
+            tokenizer: The tokenizer, with its chat template.
+            tool_call_format: How the model writes tool calls; see `tool_format`.
+            template_seconds: The longest that the template may take for one prompt, in a process of
+                its own; None for as long as it likes, in this process.
 
         Raises:
             SetupError: The tokenizer has no fast form.
@@ -40,12 +62,22 @@ class Tokenizer:
         backend.no_padding()
         self._tokenizer = tokenizer
         self._backend = backend
+        self._template_seconds = template_seconds
+        self._process: TemplateProcess | None = None
         self.vocabulary = Vocabulary(backend)
         self._special_ids = frozenset(
             token_id
             for token_id, token in backend.get_added_tokens_decoder().items()
             if token.special
         )
+        self._special_tokens = {
+            name: str(token) for name, token in tokenizer.special_tokens_map.items()
+        }
+        has_template = tokenizer.chat_template is not None
+        self.tool_format = tool_format(
+            tool_call_format, self._template(with_tools=True) if has_template else ""
+        )
+        """How the model writes tool calls."""
         self.longest_token = max(len(token) for token in backend.get_vocab())
         """Characters of the longest token: a text of n characters has at least n over this many."""
 
@@ -66,21 +98,56 @@ class Tokenizer:
         encoding = await self._encoding(text, add_special_tokens=False)
         return list(encoding.ids), list(encoding.offsets)
 
-    async def encode_messages(self, messages: Sequence[Message]) -> list[int]:
+    async def encode_messages(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         """Renders the chat template and returns the prompt's tokens.
+
+        Args:
+            messages: The conversation.
+            tools: What the model is told that it may call, in OpenAI's shape.
 
         Raises:
             ChatTemplateError: The model has no chat template, or it refuses the messages.
+            ChatTemplateBusyError: It cannot be rendered now.
         """
-        if sum(len(message.content) for message in messages) > _INLINE_CHARACTERS:
-            text = await asyncio.to_thread(self._render, messages)
-        else:
-            text = self._render(messages)
+        if self._tokenizer.chat_template is None:
+            raise ChatTemplateError("this model has no chat template; use /v1/completions")
+        shown, told = with_tools(template_messages(messages), tools, self.tool_format)
+        value = {
+            "template": self._template(with_tools=told is not None),
+            "messages": shown,
+            "tools": told,
+            "special_tokens": self._special_tokens,
+        }
+        try:
+            text = await self._render(value)
+        except TemplateUnavailableError as error:
+            raise ChatTemplateBusyError(str(error)) from error
+        except TemplateTimeoutError as error:
+            raise ChatTemplateError(str(error)) from error
+        except TemplateError as error:
+            raise ChatTemplateError(f"the chat template refuses the messages: {error}") from error
         return await self._encode(text, add_special_tokens=False)
 
-    def detokenizer(self) -> Detokenizer:
-        """Returns the state that turns the tokens of one answer into text."""
-        return Detokenizer(self._decode, self._special_ids)
+    async def stop(self) -> None:
+        """Ends the process of the chat template, if it runs."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.stop()
+
+    def special_id(self, text: str) -> int | None:
+        """Returns the id of a special token, by its text; None for other texts."""
+        token_id = self._backend.token_to_id(text)
+        return token_id if token_id in self._special_ids else None
+
+    def detokenizer(self, shown_ids: Sequence[int] = ()) -> Detokenizer:
+        """Returns the state that turns the tokens of one answer into text.
+
+        Args:
+            shown_ids: Special tokens that are part of the text; the others are left out.
+        """
+        return Detokenizer(self._decode, self._special_ids.difference(shown_ids))
 
     def prompt_detokenizer(self) -> Detokenizer:
         """Returns the state that turns the tokens of a prompt into text, special ones included."""
@@ -99,20 +166,31 @@ class Tokenizer:
             )
         return self._backend.encode(text, add_special_tokens=add_special_tokens)
 
-    def _render(self, messages: Sequence[Message]) -> str:
-        if self._tokenizer.chat_template is None:
-            raise ChatTemplateError("this model has no chat template; use /v1/completions")
-        try:
-            text = self._tokenizer.apply_chat_template(
-                template_messages(messages), tokenize=False, add_generation_prompt=True
-            )
-        except (TemplateError, TypeError, ValueError) as error:
-            raise ChatTemplateError(f"the chat template refuses the messages: {error}") from error
-        return str(text)
+    async def _render(self, value: dict[str, Any]) -> str:
+        if self._template_seconds is None:
+            try:
+                return await asyncio.to_thread(lambda: render(**value))
+            except Exception as error:
+                # Whatever a template does wrong is the template's or the request's fault.
+                raise TemplateError(str(error) or type(error).__name__) from error
+        if self._process is None:
+            self._process = TemplateProcess(RENDERER, "", self._template_seconds)
+        return await self._process.render(value)
+
+    def _template(self, *, with_tools: bool) -> str:
+        """Returns the source of the template; some models have one of their own for tools."""
+        return str(self._tokenizer.get_chat_template(None, [{}] if with_tools else None))
 
 
-def load_tokenizer(model: str) -> Tokenizer:
+def load_tokenizer(
+    model: str, tool_call_format: str = AUTO, template_seconds: float | None = None
+) -> Tokenizer:
     """Loads the tokenizer of a model directory or hub name; runs no code of the model.
+
+    Args:
+        model: Directory or name.
+        tool_call_format: See `Tokenizer`.
+        template_seconds: See `Tokenizer`.
 
     Raises:
         SetupError: There is no such model, or it has no usable tokenizer.
@@ -127,4 +205,4 @@ def load_tokenizer(model: str) -> Tokenizer:
     except (OSError, ValueError, ImportError, KeyError) as error:
         reason = " ".join(str(error).split())[:300]
         raise SetupError(f"--model: cannot load the tokenizer of {model}: {reason}") from None
-    return Tokenizer(tokenizer)
+    return Tokenizer(tokenizer, tool_call_format, template_seconds)

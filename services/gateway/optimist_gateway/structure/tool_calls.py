@@ -60,6 +60,7 @@ class ToolCallReader:
         self._scan = _ObjectScan()
         self._first = _Beginning(form, form.opening + form.before_name)
         self._next = _Beginning(form, (form.separator or ()) + form.before_name)
+        self._closing = _SPACE + _pattern(form.closing)
         self._deltas: list[Delta] = []
         self._read: Callable[[], bool] = self._text if form.follows_text else self._first_call
 
@@ -75,7 +76,7 @@ class ToolCallReader:
 
         Of a call that breaks off before its arguments, only the text of a first one is told.
         """
-        if self.num_calls == 0 or self._read == self._rest:
+        if self.num_calls == 0:
             self._add_content(self._buffer)
             self._flush_spaces()
         self._buffer = ""
@@ -102,12 +103,14 @@ class ToolCallReader:
         return self._begin(self._first)
 
     def _next_call(self) -> bool:
-        closing = _pattern(self._form.closing)
-        if self._form.closing and re.match(_SPACE + closing, self._buffer):
-            # What a model writes behind its calls is nothing but white space.
-            self._buffer = re.sub(f"^{_SPACE}{closing}", "", self._buffer)
-            self._read = self._rest
-            return True
+        if self._form.closing:
+            match = re.match(self._closing, self._buffer)
+            if match is not None:
+                self._buffer = self._buffer[match.end() :]
+                self._read = self._rest
+                return True
+            if _may_begin(self._form.closing, self._buffer):
+                return False
         if self._form.separator is None:
             self._read = self._rest
             return True
@@ -154,8 +157,7 @@ class ToolCallReader:
 
     def _rest(self) -> bool:
         """Reads what is no call any more."""
-        if self.num_calls == 0 or self._buffer.strip(_SPACES):
-            self._add_content(self._buffer)
+        self._add_content(self._buffer)
         self._buffer = ""
         return False
 
@@ -241,6 +243,12 @@ def _pattern(parts: tuple[str, ...]) -> str:
 def _longest(parts: tuple[str, ...]) -> int:
     """Returns the most characters that parts take, white space before each counted."""
     return sum(len(part) + MAX_PART_SPACE for part in parts)
+
+
+def _may_begin(parts: tuple[str, ...], text: str) -> bool:
+    """Tells whether a text begins as parts do, as far as it goes."""
+    compact = _without_space(text)
+    return len(text) < _longest(parts) and "".join(parts).startswith(compact)
 
 
 def _without_space(text: str) -> str:

@@ -1,0 +1,292 @@
+"""Grammars, followed by llguidance with a small vocabulary."""
+
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
+from tokenizers import Tokenizer as Backend
+
+from optimist_gateway.structure.check_child import check_grammar
+from optimist_gateway.structure.content import (
+    ChoiceContent,
+    Content,
+    Function,
+    JsonContent,
+    LarkContent,
+    RegexContent,
+    Structure,
+    ToolUse,
+)
+from optimist_gateway.structure.grammar import StructureError, grammar
+from optimist_gateway.structure.tool_format import FORMATS, HERMES, JSON, LLAMA3, ToolFormat
+from tests.gateway.fake_scheduler import EOS
+from tests.gateway.structure.test_tool_calls import written
+
+NUMBER = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+FUNCTIONS = [
+    Function("f", NUMBER, is_strict=True, param="tools[0].function.parameters"),
+    Function("look-up", {"type": "object"}, is_strict=False, param="tools[1].function.parameters"),
+]
+GOOD = [("f", '{"a": 1}')]
+TWO = [*GOOD, ("look-up", '{"b": {"x": ["}"]}}')]
+
+
+@pytest.fixture(scope="module")
+def follower(backend: Backend) -> LLTokenizer:
+    return LLTokenizer(backend.to_str(), n_vocab=backend.get_vocab_size(), eos_token=[EOS])
+
+
+class Follows:
+    """Tells whether a grammar has a text."""
+
+    def __init__(self, follower: LLTokenizer, backend: Backend) -> None:
+        self._follower, self._backend = follower, backend
+
+    def __call__(self, source: str, text: str) -> bool:
+        assert check_grammar(source, self._follower) == ""
+        matcher = LLMatcher(self._follower, LLMatcher.grammar_from_lark(source), log_level=0)
+        token_ids = self._backend.encode(text).ids
+        return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
+
+
+@pytest.fixture(scope="module")
+def follows(follower: LLTokenizer, backend: Backend) -> Follows:
+    return Follows(follower, backend)
+
+
+def of_content(content: Content) -> str:
+    return grammar(Structure(content, "param"), HERMES, {})
+
+
+def of_tools(
+    form: ToolFormat,
+    content: Content | None = None,
+    *,
+    is_required: bool = False,
+    is_parallel: bool = True,
+    markers: dict[str, int] | None = None,
+) -> str:
+    tools = ToolUse(FUNCTIONS, is_required, is_parallel)
+    return grammar(Structure(content, "param", tools), form, markers or {})
+
+
+SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
+    ({}, [1, "a", None, [{}]], []),
+    ({"type": "object"}, [{}, {"a": [1]}], [1, []]),
+    (NUMBER, [{"a": 5}], [{}, {"a": "5"}, {"a": 1, "b": 2}]),
+    ({"type": ["string", "null"]}, ["x", None], [1]),
+    ({"enum": ["red", "green", 3]}, ["red", 3], ["blue", 4]),
+    ({"const": {"a": [1, None]}}, [{"a": [1, None]}], [{"a": [1]}]),
+    ({"type": "integer", "minimum": 3, "maximum": 12}, [3, 12], [2, 13]),
+    ({"type": "number", "exclusiveMinimum": 0}, [0.5, 7], [0, -1]),
+    ({"type": "integer", "multipleOf": 5}, [0, 25], [7]),
+    ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "äöü"], ["a", "abcd"]),
+    ({"type": "string", "pattern": "^[a-c]+$"}, ["abc"], ["d", ""]),
+    ({"type": "string", "format": "date"}, ["2026-11-21"], ["2026-13-45", "x"]),
+    ({"type": "string", "format": "uuid"}, ["123e4567-e89b-12d3-a456-426614174000"], ["123"]),
+    (
+        {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+        [[], [True]],
+        [[1], [True] * 3],
+    ),
+    (
+        {"type": "array", "prefixItems": [{"type": "integer"}], "items": False},
+        [[1]],
+        [["a"], [1, 2]],
+    ),
+    ({"anyOf": [{"type": "integer"}, {"type": "array"}]}, [1, [2]], ["a"]),
+    ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, [1, "a"], [[], None]),
+    (
+        {
+            "allOf": [{"required": ["a"]}, {"properties": {"a": {"type": "integer"}}}],
+            "type": "object",
+        },
+        [{"a": 1}],
+        [{}, {"a": "x"}],
+    ),
+    ({"type": "object", "additionalProperties": {"type": "integer"}}, [{"x": 1}], [{"x": "y"}]),
+    (
+        {"type": "object", "patternProperties": {"^s_": {"type": "string"}}},
+        [{"s_a": "x"}],
+        [{"s_a": 1}],
+    ),
+    ({"type": "object", "minProperties": 1}, [{"a": 1}], [{}]),
+    (
+        {
+            "$ref": "#/$defs/tree",
+            "$defs": {
+                "tree": {
+                    "type": "object",
+                    "properties": {
+                        "value": {"type": "integer"},
+                        "children": {"type": "array", "items": {"$ref": "#/$defs/tree"}},
+                    },
+                    "required": ["value"],
+                    "additionalProperties": False,
+                }
+            },
+        },
+        [{"value": 1, "children": [{"value": 2, "children": []}, {"value": 3}]}],
+        [{"value": 1, "children": [{"value": "x"}]}],
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), SCHEMAS, ids=lambda one: str(one)[:40])
+def test_json_by_a_schema(
+    follows: Follows, schema: dict[str, Any], good: list[Any], bad: list[Any]
+) -> None:
+    source = of_content(JsonContent(schema, is_lenient=False))
+    for value in good:
+        jsonschema.validate(value, schema)
+        assert follows(source, json.dumps(value, ensure_ascii=False))
+        assert follows(source, json.dumps(value, ensure_ascii=False, indent=2))
+    for value in bad:
+        assert not follows(source, json.dumps(value, ensure_ascii=False))
+
+
+def test_white_space_in_json_is_bounded(follows: Follows) -> None:
+    source = of_content(JsonContent({"type": "object"}, is_lenient=False))
+    assert follows(source, "{" + " " * 64 + '"a": 1}')
+    assert not follows(source, "{" + " " * 65 + '"a": 1}')
+    assert not follows(source, " {}")
+
+
+PATTERNS = [
+    ("a/b", ["a/b"], ["a"]),
+    (r"\d{3}-\d{4}", ["123-4567"], ["1-2"]),
+    ("^(yes|no)$", ["yes", "no"], ["maybe", "yes "]),
+    ("a\nb", ["a\nb"], ["a b"]),
+    ("a\\\nb", ["a\nb"], ["anb"]),
+    (r"\/\\", ["/\\"], ["\\"]),
+    ('"[^"]*"', ['"x"'], ["x"]),
+    ("(a+)+b", ["aaab"], ["aaa"]),
+    (r"[^\S ]", ["\n"], [" "]),
+    ("日+", ["日日"], ["本"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "good", "bad"), PATTERNS)
+def test_text_by_a_regular_expression(
+    follows: Follows, pattern: str, good: list[str], bad: list[str]
+) -> None:
+    source = of_content(RegexContent(pattern))
+    for text in good:
+        assert re.fullmatch(pattern, text)
+        assert follows(source, text)
+    assert not any(follows(source, text) for text in bad)
+
+
+@given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True))
+@settings(max_examples=30)
+def test_one_of_several_texts(follows: Follows, choices: list[str]) -> None:
+    source = of_content(ChoiceContent(choices))
+    assert all(follows(source, choice) for choice in choices)
+    assert not follows(source, "".join(choices) + "!")
+
+
+def test_a_grammar_of_the_client_is_taken_as_it_is() -> None:
+    assert of_content(LarkContent('start: "a"+')) == 'start: "a"+'
+
+
+@pytest.mark.parametrize("is_required", [True, False])
+@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+def test_calls_have_arguments_by_their_schemas(
+    follows: Follows, form: ToolFormat, is_required: bool
+) -> None:
+    source = of_tools(form, is_required=is_required)
+    assert follows(source, written(form, GOOD))
+    assert follows(source, written(form, GOOD, " "))
+    assert follows(source, written(form, TWO)) == (form.separator is not None)
+    assert not follows(source, written(form, [("f", '{"a": "x"}')]))
+    assert not follows(source, written(form, [("f", '{"a": 1, "b": 2}')]))
+    assert not follows(source, written(form, GOOD)[:-1])
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+def test_text_is_let_through_unless_a_call_is_required(follows: Follows, form: ToolFormat) -> None:
+    for text in (
+        "Hello",
+        '{"a": 1}',
+        "{",
+        'x {"name": "f"',
+        "<tool",
+        '{"name": "Ann"}',
+        "\n",
+        "東",
+    ):
+        assert follows(of_tools(form), text), text
+        assert not follows(of_tools(form, is_required=True), text)
+    before = written(form, GOOD)
+    assert follows(of_tools(form), "Well: " + before)
+    assert not follows(of_tools(form, is_required=True), "Well: " + before)
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+def test_one_call_if_they_must_not_be_parallel(follows: Follows, form: ToolFormat) -> None:
+    source = of_tools(form, is_parallel=False)
+    assert follows(source, written(form, GOOD))
+    assert not follows(source, written(form, TWO))
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+def test_text_of_a_form_or_calls(follows: Follows, form: ToolFormat) -> None:
+    source = of_tools(form, JsonContent({"type": "object"}, is_lenient=False))
+    assert follows(source, '{"x": 3}')
+    assert follows(source, written(form, GOOD))
+    assert not follows(source, "Hello")
+
+
+def test_markers_that_are_special_tokens(follows: Follows) -> None:
+    source = of_tools(HERMES, markers={"<tool_call>": EOS, "</tool_call>": EOS})
+    assert f"<[{EOS}]>" in source
+    assert '"<tool_call>"' not in source
+    assert follows(source, "<tool_call> is text here")
+    assert follows(of_tools(LLAMA3), "<tool_call> is text here")
+
+
+def test_what_is_wrong_with_parameters_is_named() -> None:
+    functions = [
+        Function("f", {"properties": {"a": {"not": {}}}}, is_strict=True, param="tools[3]")
+    ]
+    with pytest.raises(StructureError, match="not is not supported") as caught:
+        grammar(Structure(tools=ToolUse(functions, False, True)), JSON, {})
+    assert caught.value.param == "tools[3].properties.a.not"
+    functions = [Function("f", functions[0].parameters, is_strict=False, param="tools[3]")]
+    assert "lenient" in grammar(Structure(tools=ToolUse(functions, False, True)), JSON, {})
+
+
+BAD_GRAMMARS = [
+    ("start: /(?=a)b/", "look-around"),
+    (r"start: /(a)\1/", "backreferences"),
+    ("start: %json {", "json"),
+    ("start: x", "x"),
+    ('start: "a" & "b"', "&"),
+    ("start: <[99999]>", "99999"),
+    ('start: %json {"$ref": "https://example.org/x"}', "not present"),
+    ("start: /" + "(" * 3000 + "a" + ")" * 3000 + "/", "invalid regex"),
+    ("start: " + "(" * 3000 + '"a"' + ")" * 3000, "nested"),
+    ('start: "' + "a" * 2**16 + '"', "65536"),
+    ("start: /a/\ufffd\ufffd", ""),
+]
+
+
+@pytest.mark.parametrize(("source", "reason"), BAD_GRAMMARS, ids=lambda text: text[:20])
+def test_a_wrong_grammar_is_explained_in_a_line(
+    follower: LLTokenizer, source: str, reason: str
+) -> None:
+    verdict = check_grammar(source, follower)
+    assert verdict
+    assert reason in verdict
+    assert len(verdict) <= 300
+    assert "\n" not in verdict

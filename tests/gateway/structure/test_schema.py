@@ -1,0 +1,79 @@
+"""Schemas before they become grammars."""
+
+from typing import Any
+
+import pytest
+
+from optimist_gateway.structure.schema import MAX_DEPTH, MAX_VALUES, SchemaError, plain_schema
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def test_annotations_are_left_out_but_no_properties_of_their_names() -> None:
+    schema = {
+        "title": "Person",
+        "description": "Somebody",
+        "type": "object",
+        "properties": {
+            "title": {"type": "string", "title": "Title", "examples": ["Dr"]},
+            "description": {"anyOf": [{"type": "null", "default": None}]},
+        },
+        "$defs": {"default": {"enum": ["title", {"title": "kept"}]}},
+        "additionalProperties": {"$comment": "any", "type": "integer"},
+    }
+    assert plain_schema(schema) == {
+        "type": "object",
+        "properties": {"title": {"type": "string"}, "description": {"anyOf": [{"type": "null"}]}},
+        "$defs": {"default": {"enum": ["title", {"title": "kept"}]}},
+        "additionalProperties": {"type": "integer"},
+    }
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"not": {}}, ".not"),
+    ({"properties": {"a": {"uniqueItems": True}}}, ".properties.a.uniqueItems"),
+    ({"anyOf": [{}, {"if": {}}]}, ".anyOf[1].if"),
+    ({"items": {"nullable": True}}, ".items.nullable"),
+    ({"minimum": 1, "exclusiveMinimum": True}, ".exclusiveMinimum"),
+    ({"$defs": {"a": {"$ref": "https://example.org/s"}}}, ".$defs.a.$ref"),
+    ({"$ref": "file:///etc/passwd"}, ".$ref"),
+    ({"x-guidance": {"lenient": True}}, ".x-guidance"),
+    ({"enum": [float("nan")]}, ".enum[0]"),
+    ({"const": "\ud800"}, ".const"),
+    ({"properties": {"\ud800": {}}}, ".properties"),
+    (nested(MAX_DEPTH), ""),
+    ({"enum": list(range(MAX_VALUES))}, ""),
+]
+
+
+@pytest.mark.parametrize(("schema", "path"), REFUSED)
+def test_what_cannot_be_followed_is_named(schema: dict[str, Any], path: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        plain_schema(schema)
+    assert caught.value.path == path
+
+
+def test_a_property_may_have_the_name_of_a_keyword() -> None:
+    schema = {"properties": {"not": {"type": "string"}, "$ref": {}}, "enum": [{"if": 1}]}
+    assert plain_schema(schema) == schema
+
+
+def test_lenient_leaves_keywords_out_but_refers_nowhere_else() -> None:
+    schema = {"type": "array", "uniqueItems": True, "items": {"not": {}, "type": "string"}}
+    assert plain_schema(schema, is_lenient=True) == {"type": "array", "items": {"type": "string"}}
+    with pytest.raises(SchemaError, match="same schema"):
+        plain_schema({"$ref": "https://example.org/s"}, is_lenient=True)
+
+
+def test_keywords_that_ask_for_nothing_are_fine() -> None:
+    schema = {"uniqueItems": False, "nullable": False, "exclusiveMinimum": 3}
+    assert plain_schema(schema) == schema
+
+
+def test_as_deep_as_allowed() -> None:
+    assert plain_schema(nested(MAX_DEPTH - 2))["type"] == "array"

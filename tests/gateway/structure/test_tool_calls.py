@@ -1,0 +1,163 @@
+"""The reader of tool calls, for each format."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
+from optimist_gateway.structure.tool_format import FORMATS, HERMES, JSON, LLAMA3, ToolFormat
+
+NAMES = ("look_up", "look-up", "f")
+Call = tuple[str, str]
+Message = tuple[str, list[Call]]
+
+texts = st.text(st.sampled_from('ab {}[]"\\:,\n<>/tool_call'), max_size=30)
+values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+calls = st.lists(
+    st.tuples(
+        st.sampled_from(NAMES),
+        st.dictionaries(texts, values, max_size=3).map(json.dumps),
+    ),
+    min_size=1,
+    max_size=3,
+)
+forms = st.sampled_from(sorted(FORMATS.values(), key=lambda form: form.name))
+spaces = st.sampled_from(["", " ", "\n", " \n  "])
+
+
+def written(form: ToolFormat, calls: list[Call], space: str = "") -> str:
+    """Writes calls as a model does."""
+    quoted = [
+        space.join(
+            (
+                *form.before_name,
+                form.quote + name + form.quote,
+                *form.after_name,
+                arguments,
+                *form.end,
+            )
+        )
+        for name, arguments in calls
+    ]
+    between = space + "".join(part + space for part in form.separator or ())
+    opening = "".join(part + space for part in form.opening)
+    return opening + between.join(quoted) + "".join(space + part for part in form.closing)
+
+
+def joined(deltas: list[Delta]) -> Message:
+    content = ""
+    calls: list[Call] = []
+    for delta in deltas:
+        if isinstance(delta, ContentDelta):
+            content += delta.text
+        elif delta.name is not None:
+            assert delta.index == len(calls)
+            calls.append((delta.name, delta.arguments))
+        else:
+            assert delta.index == len(calls) - 1
+            calls[-1] = (calls[-1][0], calls[-1][1] + delta.arguments)
+    return content, calls
+
+
+def read(form: ToolFormat, *pieces: str) -> Message:
+    reader = ToolCallReader(form, NAMES)
+    deltas = [delta for piece in pieces for delta in reader.push(piece)]
+    return joined(deltas + reader.finish())
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    ends = sorted({place % (len(text) + 1) for place in places} | {len(text)})
+    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+@given(forms, calls, spaces, st.lists(st.integers(0, 10_000), max_size=12))
+def test_calls_are_read_however_they_are_cut(
+    form: ToolFormat, made: list[Call], space: str, places: list[int]
+) -> None:
+    made = made if form.separator is not None else made[:1]
+    assert read(form, *cut(written(form, made, space), places)) == ("", made)
+
+
+@given(forms, texts, calls, texts, st.lists(st.integers(0, 10_000), max_size=12))
+def test_any_text_is_read_the_same_however_it_is_cut(
+    form: ToolFormat, before: str, made: list[Call], after: str, places: list[int]
+) -> None:
+    for text in (before, before + written(form, made) + after, written(form, made)[:-3]):
+        whole = read(form, text)
+        assert read(form, *cut(text, places)) == whole
+        assert read(form, *text) == whole
+
+
+@given(forms, st.lists(texts, max_size=6))
+def test_text_without_calls_is_content_unchanged(form: ToolFormat, pieces: list[str]) -> None:
+    # No name that is known is in it.
+    assert read(form, *pieces) == ("".join(pieces), [])
+
+
+@given(texts, calls)
+def test_text_before_calls_loses_its_last_white_space(before: str, made: list[Call]) -> None:
+    assert read(HERMES, before + " \n" + written(HERMES, made)) == (before.rstrip(" \n"), made)
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+def test_arguments_are_told_as_they_come(form: ToolFormat) -> None:
+    text = written(form, [("f", '{"a": "x}\\"{", "b": [1, {}]}')])
+    reader = ToolCallReader(form, NAMES)
+    told = [joined_arguments(reader.push(char)) for char in text]
+    assert max(len(one) for one in told) == 1
+    assert "".join(told) == '{"a": "x}\\"{", "b": [1, {}]}'
+    assert reader.num_calls == 1
+    assert reader.finish() == []
+
+
+def joined_arguments(deltas: list[Delta]) -> str:
+    return "".join(delta.arguments for delta in deltas if isinstance(delta, CallDelta))
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+def test_a_function_that_is_not_known_is_text(form: ToolFormat) -> None:
+    text = written(form, [("unknown", "{}")])
+    assert read(form, text) == (text, [])
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "f", ', '{"name": "Ann", "age": 3}', '{"tool_calls": []}', "{", '{"a": 1}']
+)
+@pytest.mark.parametrize("form", [LLAMA3, JSON], ids=lambda form: form.name)
+def test_json_that_is_no_call_is_text(form: ToolFormat, text: str) -> None:
+    assert read(form, *text) == (text, [])
+
+
+def test_text_is_told_at_once_unless_it_may_begin_a_call() -> None:
+    reader = ToolCallReader(HERMES, NAMES)
+    assert reader.push("a < b <tool") == [ContentDelta("a < b")]
+    assert reader.push("s ") == [ContentDelta(" "), ContentDelta("<tools")]
+    reader = ToolCallReader(LLAMA3, NAMES)
+    assert reader.push('{"n') == []
+    assert reader.push("o") == [ContentDelta('{"no')]
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+def test_arguments_that_break_off_are_told(form: ToolFormat) -> None:
+    text = written(form, [("f", '{"a": "b')])
+    text = text[: text.index('"b') + 2]
+    assert read(form, text) == ("", [("f", '{"a": "b')])
+
+
+def test_a_call_is_no_reason_to_wait_for_ever() -> None:
+    reader = ToolCallReader(HERMES, NAMES)
+    content = "".join(
+        delta.text
+        for _ in range(100)
+        for delta in reader.push("<tool_call>" + " " * 100)
+        if isinstance(delta, ContentDelta)
+    )
+    assert content.startswith("<tool_call>")
+    assert len(content) > 10_000
