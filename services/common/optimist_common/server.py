@@ -104,8 +104,13 @@ class GrpcServer:
         await self.server.stop(GRACE_SECONDS)
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
     """Returns a socket that is bound to an address and does not listen yet.
+
+    Args:
+        host: The address.
+        port: The port; 0 takes a free one.
+        flag: How the port is set, for the error.
 
     Raises:
         SetupError: The port is in use, or the host is not one of this machine.
@@ -121,14 +126,14 @@ def bind(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise SetupError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host"
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another {flag} or --host"
         ) from None
     return bound
 
 
-def require_free(host: str, port: int) -> None:
+def require_free(host: str, port: int, flag: str = "--port") -> None:
     """Raises SetupError, as `bind` does, if an address cannot be listened on."""
-    bind(host, port).close()
+    bind(host, port, flag).close()
 
 
 async def until_signal() -> None:

@@ -27,6 +27,10 @@ class Health:
         self._was_ready = True
         return "the engine hangs" if self._engine.is_hung else None
 
+    def is_ready(self) -> bool:
+        """Tells whether requests can be served now."""
+        return self.unready_reason() is None
+
     def unstarted_reason(self) -> str | None:
         """Returns why requests could never be served yet, or None once they could."""
         reason = self.unready_reason()
