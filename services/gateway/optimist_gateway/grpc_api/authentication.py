@@ -19,7 +19,7 @@ _MESSAGES = {
     "invalid_api_key": "Incorrect API key provided.",
 }
 
-_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 
 class Authentication(grpc.aio.ServerInterceptor):
@@ -30,9 +30,9 @@ class Authentication(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> _Handler | None:
+    ) -> _Handler:
         """Passes a call on, or returns a handler that refuses it."""
         details = handler_call_details
         if self._keys.asks_clients and not details.method.startswith(_OPEN):
