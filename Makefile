@@ -45,7 +45,7 @@ setup: .venv/installed ## make .venv with everything in it
 	@echo "making .venv (some minutes the first time: it downloads PyTorch)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP_INSTALL) '$(TORCH)'
-	@$(PIP_INSTALL) '$(TORCH)' --editable '.[gateway,scheduler,worker,proposer,cli,bench,training,dev]'
+	@$(PIP_INSTALL) '$(TORCH)' --editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]'
 	@touch $@
 
 up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS="--port 8001"

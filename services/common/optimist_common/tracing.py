@@ -47,13 +47,18 @@ class Span:
         """Notes that something happened now."""
         self._span.add_event(name, attributes)
 
-    def end(self, error: str = "") -> None:
-        """Ends it now, as a failure if an error is given."""
+    def end(self, error: str = "", end_ns: int | None = None) -> None:
+        """Ends it, as a failure if an error is given.
+
+        Args:
+            error: What went wrong.
+            end_ns: When it ended, in nanoseconds since 1970; None for now.
+        """
         from opentelemetry.trace import StatusCode
 
         if error:
             self._span.set_status(StatusCode.ERROR, error)
-        self._span.end()
+        self._span.end(end_ns)
 
 
 class Tracer:

@@ -11,6 +11,7 @@ from optimist_proposer.core.source_value import SourceName, unpack_sources
 from optimist_proposer.core.stored_request import StoredRequest
 from optimist_proposer.following import Following
 from optimist_proposer.messages import Answer, Observation, Open
+from optimist_proposer.request_spans import RequestSpans
 from optimist_proposer.store import OutputStore, StoreError
 from optimist_proposer.write_behind import WriteBehind
 
@@ -29,9 +30,11 @@ class BatchProposer:
         following: Following,
         store: OutputStore | None = None,
         writer: WriteBehind | None = None,
+        spans: RequestSpans | None = None,
     ) -> None:
         """Takes where requests live, and what replicas share, if they share anything."""
         self._following, self._store, self._writer = following, store, writer
+        self._spans = spans or RequestSpans()
         self._next_log = float("-inf")
 
     async def apply(
@@ -40,6 +43,7 @@ class BatchProposer:
         """Applies opens, then observations, then closes; never raises for the store's sake."""
         answer = Answer()
         for request in opens:
+            self._spans.open(request)
             self._open(request, answer)
             # To prepare sources takes time, in which other streams and writes need not wait.
             await asyncio.sleep(0)
@@ -50,7 +54,9 @@ class BatchProposer:
         await self._catch_up(grouped)
         for request_id, ones in grouped.items():
             self._observe(request_id, ones, answer)
+        self._spans.note(grouped, answer)
         for request_id in closes:
+            self._spans.end(request_id, live=self._following.get(request_id))
             self._close(request_id)
         metrics.OBSERVATIONS.inc(len(observations))
         metrics.WINDOWS.inc(len(answer.windows))

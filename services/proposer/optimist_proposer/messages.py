@@ -18,6 +18,8 @@ class Open:
     prompt: "array[int]"
     """The end of the prompt."""
     tenant: str
+    trace_parent: str = ""
+    """W3C traceparent of the request's span; empty if it is not traced."""
 
 
 @dataclass(frozen=True, slots=True)

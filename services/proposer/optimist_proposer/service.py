@@ -11,6 +11,7 @@ from pathlib import Path
 from optimist.proposer.v1 import proposer_pb2_grpc
 from optimist_common.metrics import serve_metrics
 from optimist_common.server import GrpcServer, until_signal
+from optimist_common.tracing import OFF, Tracer
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.algorithms import ALGORITHMS
 from optimist_proposer.core.limits import LimitCheck, Limits
@@ -19,6 +20,7 @@ from optimist_proposer.core.vocabulary import Vocabulary
 from optimist_proposer.following import Following
 from optimist_proposer.redis_store import RedisStore
 from optimist_proposer.request_log import RequestLogs, default_log_directory
+from optimist_proposer.request_spans import RequestSpans
 from optimist_proposer.servicer import ProposerServicer
 from optimist_proposer.settings import ProposerSettings
 from optimist_proposer.write_behind import WriteBehind
@@ -28,7 +30,8 @@ logger = logging.getLogger(__name__)
 
 async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
     """Serves until a signal; raises SetupError if it cannot start."""
-    async with build_proposer(settings, vocabulary) as proposer:
+    tracer = settings.tracer()
+    async with build_proposer(settings, vocabulary, tracer) as proposer:
         serve_metrics(settings.host, settings.metrics_port)
         server = GrpcServer(settings.host, settings.port, settings.tls())
         proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
@@ -41,11 +44,12 @@ async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
         logger.info("serving on %s:%d", settings.host, port)
         await until_signal()
         await server.stop()
+    await asyncio.to_thread(tracer.close)
 
 
 @asynccontextmanager
 async def build_proposer(
-    settings: ProposerSettings, vocabulary: Vocabulary
+    settings: ProposerSettings, vocabulary: Vocabulary, tracer: Tracer = OFF
 ) -> AsyncIterator[BatchProposer]:
     """Yields the proposer that settings describe; raises SetupError for a store out of reach."""
     async with AsyncExitStack() as stack:
@@ -53,8 +57,9 @@ async def build_proposer(
         if logs is not None:
             stack.callback(logs.stop)
         following = build_following(settings, vocabulary, logs)
+        spans = RequestSpans(tracer)
         if settings.store == "memory":
-            yield BatchProposer(following)
+            yield BatchProposer(following, spans=spans)
             return
         store = RedisStore(
             settings.store,
@@ -68,7 +73,7 @@ async def build_proposer(
         stack.push_async_callback(writer.stop)
         task = asyncio.create_task(writer.run())
         stack.callback(task.cancel)
-        yield BatchProposer(following, store, writer)
+        yield BatchProposer(following, store, writer, spans)
 
 
 def build_following(

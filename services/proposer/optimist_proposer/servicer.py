@@ -65,7 +65,8 @@ def _open(item: proposer_pb2.Open) -> Open:
     token_ids = _tokens("opens.predicted_token_ids", item.predicted_token_ids)
     lengths = _tokens("opens.num_predicted_tokens", item.num_predicted_tokens)
     prompt = _tokens("opens.prompt_token_ids", item.prompt_token_ids)
-    return Open(request_id, _split(token_ids, lengths), prompt, item.tenant)
+    predictions = _split(token_ids, lengths)
+    return Open(request_id, predictions, prompt, item.tenant, item.trace_parent)
 
 
 def _split(token_ids: "array[int]", lengths: "array[int]") -> "list[array[int]]":

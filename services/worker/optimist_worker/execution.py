@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from optimist_worker.codec import Limits, decode_plan, encode_result
 from optimist_worker.core.plan import Plan, StepResult, plan_repeat
 from optimist_worker.metrics import observe_step
+from optimist_worker.request_spans import RequestSpans
 from optimist_worker.runner import LaunchedPlan, Runner
 from optimist_worker.stream import PlanStream
 
@@ -17,16 +18,20 @@ MOST_LAUNCHED = 2
 """Plans that a device which runs by itself is given: one to run, one to go on with at once."""
 
 
-def run_plans(runner: Runner, limits: Limits, stream: PlanStream) -> None:
+def run_plans(
+    runner: Runner, limits: Limits, stream: PlanStream, spans: RequestSpans | None = None
+) -> None:
     """Runs plans, from an empty worker on, until the stream ends; answers every run at once.
 
     Raises:
         PlanError: A plan is malformed; those before it were answered.
     """
+    spans = spans or RequestSpans()
     try:
         runner.release_all()
-        _Execution(runner, limits, stream).run()
+        _Execution(runner, limits, stream, spans).run()
     finally:
+        spans.end_all()
         stream.finish()
 
 
@@ -40,8 +45,10 @@ class _Run:
 class _Execution:
     """The plans of one stream that have been launched and not been answered."""
 
-    def __init__(self, runner: Runner, limits: Limits, stream: PlanStream) -> None:
-        self._runner, self._limits, self._stream = runner, limits, stream
+    def __init__(
+        self, runner: Runner, limits: Limits, stream: PlanStream, spans: RequestSpans
+    ) -> None:
+        self._runner, self._limits, self._stream, self._spans = runner, limits, stream, spans
         self._most = MOST_LAUNCHED if runner.engine.runs_by_itself else 1
         self._running: deque[_Run] = deque()
         self._end_ns = 0
@@ -75,6 +82,7 @@ class _Execution:
             return False
         start = time.perf_counter_ns()
         plan = decode_plan(request, self._limits)
+        self._spans.begin(request)
         self._launch(plan, start, start - before if must_wait else 0)
         return True
 
@@ -89,6 +97,7 @@ class _Execution:
         step_ns = now - max(run.start_ns, self._end_ns)
         self._end_ns = now
         self._stream.answer(encode_result(result, step_ns, run.idle_ns))
+        self._spans.note(result, step_ns)
         observe_step(result, step_ns / 1e9, run.idle_ns / 1e9)
         _log_errors(result)
         return run.launched.plan, result

@@ -1,11 +1,13 @@
 """The worker put together from its settings."""
 
+import asyncio
 import logging
 
 import torch
 
 from optimist.worker.v1 import worker_pb2_grpc
 from optimist_common.errors import SetupError
+from optimist_common.hang_watch import watch_for_hangs
 from optimist_common.metrics import serve_metrics
 from optimist_common.server import GrpcServer, until_signal
 from optimist_worker.codec import Limits
@@ -21,6 +23,7 @@ from optimist_worker.engine import Engine
 from optimist_worker.masks import Masks
 from optimist_worker.memory import plan_memory
 from optimist_worker.model import Model, load_model
+from optimist_worker.request_spans import RequestSpans
 from optimist_worker.runner import Runner
 from optimist_worker.servicer import WorkerServicer
 from optimist_worker.settings import WorkerSettings
@@ -94,11 +97,18 @@ async def serve(settings: WorkerSettings, runner: Runner, costs: MeasuredCosts) 
     )
     serve_metrics(settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port, settings.tls())
-    servicer = WorkerServicer(runner, limits, costs)
+    tracer = settings.tracer()
+    spans = RequestSpans(tracer, of_passes=settings.trace_passes)
+    servicer = WorkerServicer(runner, limits, costs, spans)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     port = await server.start()
     await server.set_serving(serving=True)
     logger.info("serving on %s:%d", settings.host, port)
+    watching = asyncio.create_task(
+        watch_for_hangs(server, servicer.seconds_at_work, settings.hang_seconds)
+    )
     await until_signal()
+    watching.cancel()
     await server.stop()
     servicer.close()
+    await asyncio.to_thread(tracer.close)

@@ -18,6 +18,7 @@ from optimist_worker.core.plan import PlanError
 from optimist_worker.cost import MeasuredCosts
 from optimist_worker.engine import DeviceLostError
 from optimist_worker.execution import run_plans
+from optimist_worker.request_spans import RequestSpans
 from optimist_worker.runner import Runner
 from optimist_worker.stream import PlanStream
 
@@ -27,8 +28,14 @@ logger = logging.getLogger(__name__)
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Serves Describe and Execute; the model runs on a thread of its own."""
 
-    def __init__(self, runner: Runner, limits: Limits, costs: MeasuredCosts) -> None:
-        self._runner, self._limits, self._costs = runner, limits, costs
+    def __init__(
+        self,
+        runner: Runner,
+        limits: Limits,
+        costs: MeasuredCosts,
+        spans: RequestSpans | None = None,
+    ) -> None:
+        self._runner, self._limits, self._costs, self._spans = runner, limits, costs, spans
         self._stream: PlanStream | None = None
         # One thread: plans of an older stream are over before a newer one's begin.
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
@@ -75,7 +82,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._stream.replace()
         stream = self._stream = PlanStream(request_iterator)
         work = asyncio.get_running_loop().run_in_executor(
-            self._executor, run_plans, self._runner, self._limits, stream
+            self._executor, run_plans, self._runner, self._limits, stream, self._spans
         )
         try:
             while (response := await stream.next_answer()) is not None:
@@ -95,6 +102,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the worker's device is lost")
         finally:
             stream.close()
+
+    def seconds_at_work(self) -> float:
+        """Returns how long the running step has taken; 0 if none runs."""
+        return 0.0 if self._stream is None else self._stream.seconds_at_work()
 
     def close(self) -> None:
         """Lets the running plan end, and starts no other."""

@@ -82,6 +82,12 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         True, description="capture steps as CUDA graphs on a GPU: true or false"
     )
     num_threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0 leaves it to PyTorch")
+    trace_passes: bool = Field(
+        False, description="whether each pass of a traced request is a span: true or false"
+    )
+    hang_seconds: float = Field(
+        60.0, gt=0, description="a step that takes so long is taken for stuck"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error"
     )
