@@ -95,6 +95,17 @@ ToolChoice = Annotated[
 ]
 
 
+def _input_form(value: object) -> str:
+    return "items" if isinstance(value, list) else "text"
+
+
+Input = Annotated[
+    Annotated[Text, Tag("text")]
+    | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_ITEMS), Tag("items")],
+    Discriminator(_input_form),
+]
+
+
 class ResponseStreamOptions(Body):
     """Options of a streamed answer."""
 
@@ -106,7 +117,7 @@ class ResponsesBody(AnswerBody):
     """A request that is answered with items; nothing of it is stored."""
 
     model: str
-    input: Text | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_ITEMS)]
+    input: Input
     instructions: Text | None = None
     """A system message in front of the input."""
     max_output_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)

@@ -82,7 +82,7 @@ InputItem = Annotated[
     | Annotated[FunctionCallOutputItem, Tag("function_call_output")],
     Discriminator(
         _kind,
-        custom_error_type="item_type",
+        custom_error_type="unknown_item",
         custom_error_message=(
             "must be an item of type message, function_call or function_call_output"
         ),
