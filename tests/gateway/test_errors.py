@@ -58,62 +58,6 @@ def error_of(response: httpx.Response, status: int) -> Any:
     return error
 
 
-UNSUPPORTED = {
-    "logprobs": True,
-    "top_logprobs": 3,
-    "tools": [{"type": "function", "function": {"name": "f"}}],
-    "tool_choice": "auto",
-    "functions": [{"name": "f"}],
-    "function_call": "auto",
-    "response_format": {"type": "json_object"},
-    "audio": {"voice": "alloy", "format": "wav"},
-    "modalities": ["text", "audio"],
-    "reasoning_effort": "high",
-    "verbosity": "low",
-    "web_search_options": {},
-    "moderation": {"model": "m"},
-    "echo": True,
-    "best_of": 2,
-    "suffix": "end",
-}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-@pytest.mark.parametrize(("param", "value"), UNSUPPORTED.items())
-async def test_unsupported_parameters_are_refused(
-    http: httpx.AsyncClient, path: str, param: str, value: Any, stream: bool
-) -> None:
-    body = {"model": "tiny", "messages": USER, "prompt": "a", "stream": stream, param: value}
-    del body["prompt" if path == CHAT else "messages"]
-    error = await refused(http, path, body, 400)
-    assert error["param"] == param
-    assert param in error["message"]
-    assert error["type"] == "invalid_request_error"
-    assert error["code"] in ("unsupported_parameter", "unsupported_value")
-
-
-async def test_values_that_ask_for_nothing_are_accepted(http: httpx.AsyncClient, say: Say) -> None:
-    say("x")
-    harmless = {
-        "logprobs": False,
-        "tools": [],
-        "tool_choice": "none",
-        "response_format": {"type": "text"},
-        "modalities": ["text"],
-        "audio": None,
-        "echo": False,
-        "best_of": 1,
-        "user": "ann",
-        "metadata": {"a": "b"},
-        "store": True,
-        "service_tier": "auto",
-        "parallel_tool_calls": True,
-    }
-    body = {"model": "tiny", "messages": USER} | harmless
-    assert (await http.post(CHAT, json=body)).status_code == 200
-
-
 PREDICTION: dict[str, Any] = {"type": "content", "content": "a"}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),

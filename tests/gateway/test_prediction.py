@@ -105,7 +105,8 @@ async def test_a_long_model_has_no_more_than_the_scheduler_takes(tokenizer: Toke
     async def lengths(*wanted: int) -> list[int]:
         given = [[5] * length for length in wanted]
         body = CompletionBody(model="tiny", prompt="a", predicted_token_ids=given)
-        return [len(one) for one in await predicted_tokens(body, tokenizer, model, 1)]
+        sent = await predicted_tokens(body, tokenizer, model, 1)
+        return [len(one.token_ids) for one in sent]
 
     assert await lengths(MAX_TOKENS + 1) == [MAX_TOKENS]
     assert await lengths(1, MAX_TOKENS - 1) == [1, MAX_TOKENS - 1]

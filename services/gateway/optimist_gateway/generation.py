@@ -5,16 +5,25 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.admission import Admission
 from optimist_gateway.api.errors import ApiError, scheduler_unavailable
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.choice import Choice
 from optimist_gateway.core.answer import Answer, Piece
+from optimist_gateway.core.best_of import best_of
+from optimist_gateway.core.detail import Detail
+from optimist_gateway.core.echo import Echo
+from optimist_gateway.core.logprobs import Describe
+from optimist_gateway.core.prediction_places import PredictionPlaces
 from optimist_gateway.core.prompt import Prompt
+from optimist_gateway.core.provenance import Provenance
+from optimist_gateway.core.speculation import Speculation, add_speculations
 from optimist_gateway.core.usage import Usage, add_usages, merge_usages
 from optimist_gateway.interleave import interleave
 from optimist_gateway.limits import Limits
 from optimist_gateway.metrics import GatewayMetrics
+from optimist_gateway.prediction import predicted_tokens
 from optimist_gateway.preparation import prepare
 from optimist_gateway.request_record import current_record
 from optimist_gateway.scheduler_client import (
@@ -76,6 +85,25 @@ class Generation:
         starts = range(0, len(usages), size)
         return add_usages([merge_usages(usages[start : start + size]) for start in starts])
 
+    def speculation(self) -> Speculation:
+        """Returns what drafts were worth so far, all choices together."""
+        return add_speculations([choice.speculation() for choice in self._choices])
+
+    def chosen(self) -> list[int]:
+        """Returns which choices are the answer, those of the first prompt first.
+
+        If more candidates were generated than wanted, these are the likeliest ones.
+        """
+        size, wanted = self.body.num_candidates(), self.body.n or 1
+        chosen: list[int] = []
+        for start in range(0, self.num_choices, size):
+            if size == wanted:
+                chosen += range(start, start + size)
+                continue
+            means = [choice.mean_logprob() for choice in self._choices[start : start + size]]
+            chosen += [start + index for index in best_of(means, wanted)]
+        return chosen
+
     async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
         """Yields what each step adds to a choice, with the choice's index.
 
@@ -105,21 +133,63 @@ class Generation:
         model = service.client.description
         self.is_synthetic = model.is_synthetic
         prompts = await self._encode_prompts(service.tokenizer, model)
-        adds = await prepare(
-            self.body, prompts, service.tokenizer, model, service.limits, self.request_id
+        predictions = await predicted_tokens(
+            self.body, service.tokenizer, model, service.limits.max_prediction_bytes
         )
+        places = PredictionPlaces(predictions)
+        adds = prepare(self.body, prompts, predictions, model, self.request_id)
         for index, add in enumerate(adds):
             prompt = prompts[index // self.body.num_candidates()]
-            answer = Answer(
-                num_prompt_tokens=len(prompt.token_ids),
-                detokenizer=service.tokenizer.detokenizer(),
-                stop=self.body.stop or [],
-                min_tokens=add.min_tokens,
-            )
-            name = f"choice {index}" if self.num_choices > 1 else ""
             add.trace_parent = self._record.trace_parent
-            stream = service.client.add(add)
-            self._choices.append(Choice(stream, answer, service.metrics, self._started, name))
+            self._choices.append(self._choice(index, prompt, add, places))
+
+    def _choice(
+        self, index: int, prompt: Prompt, add: scheduler_pb2.Add, places: PredictionPlaces
+    ) -> Choice:
+        """Starts one of the answers."""
+        body, tokenizer = self.body, self._service.tokenizer
+        echo = self._echo(prompt) if body.echoes_prompt() else None
+        detail = None
+        if body.num_logprobs() is not None or body.include_provenance:
+            detail = Detail(
+                describe=self._describe(),
+                provenance=Provenance(places) if body.include_provenance else None,
+                text_offset=len(echo.text) if echo is not None else 0,
+            )
+        answer = Answer(
+            num_prompt_tokens=len(prompt.token_ids),
+            detokenizer=tokenizer.detokenizer(),
+            stop=body.stop or [],
+            min_tokens=add.min_tokens,
+            detail=detail,
+        )
+        return Choice(
+            stream=self._service.client.add(add),
+            answer=answer,
+            metrics=self._service.metrics,
+            started=self._started,
+            name=f"choice {index}" if self.num_choices > 1 else "",
+            echo=echo,
+            is_prompt_only=body.asked_max_tokens() == 0,
+        )
+
+    def _echo(self, prompt: Prompt) -> Echo:
+        tokenizer = self._service.tokenizer
+        text = prompt.text
+        if text is None:
+            detokenizer = tokenizer.prompt_detokenizer()
+            text = detokenizer.push(prompt.token_ids) + detokenizer.flush()
+        return Echo(
+            prompt,
+            text,
+            tokenizer.prompt_detokenizer(),
+            self._describe(),
+            with_segments=bool(self.body.include_provenance),
+        )
+
+    def _describe(self) -> Describe | None:
+        wanted = self.body.num_logprobs() is not None
+        return self._service.tokenizer.vocabulary.describe if wanted else None
 
     def _close(self) -> None:
         for choice in self._choices:
@@ -131,4 +201,5 @@ class Generation:
         self._close()
         usage = self._record.usage = self.usage()
         self._service.metrics.count_usage(usage)
+        self._service.admission.charge(usage.prompt_tokens + usage.completion_tokens)
         self._service.metrics.end_to_end.observe(time.perf_counter() - self._started)

@@ -3,6 +3,7 @@
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.api.requests import GenerationBody, PredictionBody
 from optimist_gateway.core.prediction import normalise_line_endings
+from optimist_gateway.core.prediction_places import SentPrediction, joined_spans
 from optimist_gateway.known_token import require_known
 from optimist_gateway.scheduler_client import ModelDescription
 from optimist_gateway.tokenizer import Tokenizer
@@ -15,7 +16,7 @@ MAX_TOKENS = 262_144
 
 async def predicted_tokens(
     body: GenerationBody, tokenizer: Tokenizer, model: ModelDescription, max_bytes: int
-) -> list[list[int]]:
+) -> list[SentPrediction]:
     """Returns the tokens of each prediction, the most likely first, without empty ones.
 
     Each is cut at the length of the model's longest sequence.
@@ -37,21 +38,27 @@ async def predicted_tokens(
             code="invalid_value",
         )
     longest = min(model.max_model_len, MAX_TOKENS)
-    encoded: dict[str, list[int]] = {}
-    for param, token_ids in _given_tokens(body).items():
+    encoded: dict[str, SentPrediction] = {}
+    for index, (param, token_ids) in enumerate(_given_tokens(body).items()):
         require_known(token_ids, param, model)
-        encoded[param] = token_ids[:longest]
+        encoded[param] = SentPrediction(index, token_ids[:longest])
     texts = _given_texts(body)
     _require_at_most(
         {param: len(text.encode()) for param, text in texts.items()}, max_bytes, "bytes"
     )
-    for param, text in texts.items():
+    for index, (param, text) in enumerate(texts.items()):
         # What is cut here lies behind the cut in tokens.
         shown = normalise_line_endings(text)[: longest * tokenizer.longest_token]
-        encoded[param] = (await tokenizer.encode_prediction(shown))[:longest]
-    counts = {param: len(token_ids) for param, token_ids in encoded.items()}
+        if body.include_provenance:
+            token_ids, spans = await tokenizer.encode_prediction_spans(shown)
+            spans = joined_spans(spans[:longest])
+            encoded[param] = SentPrediction(index, token_ids[:longest], spans)
+        else:
+            token_ids = await tokenizer.encode_prediction(shown)
+            encoded[param] = SentPrediction(index, token_ids[:longest])
+    counts = {param: len(one.token_ids) for param, one in encoded.items()}
     _require_at_most(counts, min(MAX_LENGTHS * model.max_model_len, MAX_TOKENS), "tokens")
-    return [token_ids for token_ids in encoded.values() if token_ids]
+    return [one for one in encoded.values() if one.token_ids]
 
 
 def _given_texts(body: GenerationBody) -> dict[str, str]:

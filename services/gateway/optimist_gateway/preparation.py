@@ -9,24 +9,21 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.api.requests import GenerationBody
+from optimist_gateway.core.prediction_places import SentPrediction
 from optimist_gateway.core.prompt import Prompt
 from optimist_gateway.core.seed import choice_seed
 from optimist_gateway.known_token import require_known
-from optimist_gateway.limits import Limits
-from optimist_gateway.prediction import predicted_tokens
 from optimist_gateway.scheduler_client import ModelDescription
-from optimist_gateway.tokenizer import Tokenizer
 
 # The contract reads 0 as 1; this keeps the most likely token alone, as 0 does in OpenAI's API.
 _SMALLEST_TOP_P = 1e-6
 
 
-async def prepare(
+def prepare(
     body: GenerationBody,
     prompts: Sequence[Prompt],
-    tokenizer: Tokenizer,
+    predictions: Sequence[SentPrediction],
     model: ModelDescription,
-    limits: Limits,
     request_id: str,
 ) -> list[scheduler_pb2.Add]:
     """Returns a command for each choice, those of the first prompt first.
@@ -37,7 +34,7 @@ async def prepare(
         ApiError: A parameter does not fit the model or another parameter.
     """
     max_tokens = [_max_tokens(body, len(prompt.token_ids), model) for prompt in prompts]
-    common = await _common(body, tokenizer, model, limits)
+    common = _common(body, predictions, model)
     if common.min_tokens > min(max_tokens):
         raise ApiError(
             400,
@@ -55,24 +52,25 @@ async def prepare(
             add.CopyFrom(common)
             add.request_id = f"{request_id}-{len(adds)}" if several else request_id
             add.prompt_token_ids = to_bytes(prompt.token_ids)
-            add.max_tokens = most
+            # An answer that is the prompt alone has a token too; it is not told.
+            add.max_tokens = max(most, 1)
             add.sampling.seed = choice_seed(common.sampling.seed, candidate)
             adds.append(add)
     return adds
 
 
-async def _common(
-    body: GenerationBody, tokenizer: Tokenizer, model: ModelDescription, limits: Limits
+def _common(
+    body: GenerationBody, predictions: Sequence[SentPrediction], model: ModelDescription
 ) -> scheduler_pb2.Add:
     """Returns what the commands of all choices have in common."""
     stop_token_ids = body.stop_token_ids or []
     require_known(stop_token_ids, "stop_token_ids", model)
     if not body.ignore_eos:
         stop_token_ids = [*stop_token_ids, *model.eos_token_ids]
-    predictions = await predicted_tokens(body, tokenizer, model, limits.max_prediction_bytes)
-    lengths = [len(prediction) for prediction in predictions]
+    token_ids = [prediction.token_ids for prediction in predictions]
+    lengths = [len(one) for one in token_ids]
     return scheduler_pb2.Add(
-        predicted_token_ids=to_bytes(list(chain.from_iterable(predictions))),
+        predicted_token_ids=to_bytes(list(chain.from_iterable(token_ids))),
         num_predicted_tokens=to_bytes(lengths if len(lengths) > 1 else []),
         sampling=_sampling(body, model),
         stop_token_ids=to_bytes(list(dict.fromkeys(stop_token_ids))),
@@ -80,13 +78,14 @@ async def _common(
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
         max_draft_tokens=body.num_speculative_tokens,
+        wants_prediction_positions=bool(body.include_provenance and predictions),
     )
 
 
 def _max_tokens(body: GenerationBody, num_prompt_tokens: int, model: ModelDescription) -> int:
     asked = body.asked_max_tokens()
     left = model.max_model_len - num_prompt_tokens
-    needed = 1 if asked is None else asked
+    needed = max(asked or 0, 1)
     if needed > left:
         raise ApiError(
             400,
@@ -115,4 +114,14 @@ def _sampling(body: GenerationBody, model: ModelDescription) -> sampling_pb2.Sam
         frequency_penalty=body.frequency_penalty or 0.0,
         logit_bias_token_ids=to_bytes(list(biases)),
         logit_bias_values=floats_to_bytes(list(biases.values())),
+        num_logprobs=_num_logprobs(body),
+        num_prompt_logprobs=body.num_logprobs() if body.echoes_prompt() else None,
     )
+
+
+def _num_logprobs(body: GenerationBody) -> int | None:
+    """Returns how many of the likeliest tokens are told of per token; None for no logprobs."""
+    if body.num_logprobs() is None and body.num_candidates() > (body.n or 1):
+        # The best of several answers are those with the highest.
+        return 0
+    return body.num_logprobs()

@@ -12,11 +12,12 @@ from starlette.responses import Response
 
 from optimist_gateway.api.dialect import ChoiceWriter, Dialect
 from optimist_gateway.api.errors import ApiError
+from optimist_gateway.api.provenance import provenance
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.api.servable import require_servable
 from optimist_gateway.api.sse import DONE, EventStream, event, on_disconnect
 from optimist_gateway.core.answer import Piece
-from optimist_gateway.core.usage import Usage
+from optimist_gateway.core.provenance import join_segments
 from optimist_gateway.generation import EncodePrompts, Generation, Service
 from optimist_gateway.request_record import current_record
 
@@ -62,10 +63,10 @@ class Answering:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         data = self._header(generation, self._dialect.whole_object) | {
             "choices": [
-                self._whole_choice(generation, index, all_of_it)
-                for index, all_of_it in enumerate(pieces)
+                self._whole_choice(generation, index, pieces[chosen])
+                for index, chosen in enumerate(generation.chosen())
             ],
-            "usage": self._usage(generation, generation.usage()),
+            "usage": _final_usage(generation),
         }
         self._count("200")
         return Response(
@@ -84,6 +85,9 @@ class Answering:
                 "num_accepted_tokens": sum(piece.num_accepted_tokens for piece in pieces),
                 "predicted_text_length": sum(piece.predicted_text_length for piece in pieces),
             }
+        if generation.body.include_provenance:
+            segments = [segment for piece in pieces for segment in piece.segments or ()]
+            choice["provenance"] = provenance(join_segments(segments))
         return choice
 
     async def _stream(self, request: Request, generation: Generation) -> Response:
@@ -109,7 +113,7 @@ class Answering:
                 async for index, piece in pieces:
                     header |= _fingerprint(generation)
                     if continuous:
-                        header["usage"] = self._usage(generation, generation.usage())
+                        header["usage"] = _usage(generation)
                     for choice in self._chunks(generation, index, piece, writers):
                         yield event(header | {"choices": [choice]})
         except ApiError as error:
@@ -123,8 +127,7 @@ class Answering:
             self._count("disconnected")
             return
         if with_usage:
-            usage = self._usage(generation, generation.usage())
-            yield event(header | {"choices": [], "usage": usage})
+            yield event(header | {"choices": [], "usage": _final_usage(generation)})
         self._count("200")
         yield DONE
 
@@ -139,8 +142,12 @@ class Answering:
             first = writer.first()
             if first is not None:
                 chunks.append({"index": index, **first})
-        with_tokens = bool(generation.body.return_token_ids and piece.token_ids)
-        chunk = writer.chunk(piece, even_if_empty=with_tokens)
+        tells_tokens = (
+            generation.body.return_token_ids
+            or piece.logprobs is not None
+            or piece.segments is not None
+        )
+        chunk = writer.chunk(piece, even_if_empty=bool(tells_tokens and piece.token_ids))
         if chunk is None:
             return chunks
         if generation.body.return_token_ids:
@@ -149,6 +156,8 @@ class Answering:
                 "num_accepted_tokens": piece.num_accepted_tokens,
                 "predicted_text_length": piece.predicted_text_length,
             }
+        if piece.segments is not None:
+            chunk["provenance"] = provenance(piece.segments)
         return [*chunks, {"index": index, **chunk}]
 
     def _header(self, generation: Generation, kind: str) -> dict[str, Any]:
@@ -160,9 +169,6 @@ class Answering:
             **_fingerprint(generation),
         }
 
-    def _usage(self, generation: Generation, usage: Usage) -> dict[str, Any]:
-        return usage.to_api(with_num_passes=bool(generation.body.return_token_ids))
-
     def _count(self, outcome: str) -> None:
         current_record().outcome = outcome
         self._service.metrics.requests.labels(self._dialect.endpoint, outcome).inc()
@@ -171,3 +177,14 @@ class Answering:
 def _fingerprint(generation: Generation) -> dict[str, str]:
     """Returns what marks an answer as one of a benchmark."""
     return {"system_fingerprint": SYNTHETIC_FINGERPRINT} if generation.is_synthetic else {}
+
+
+def _usage(generation: Generation) -> dict[str, Any]:
+    return generation.usage().to_api(with_num_passes=bool(generation.body.return_token_ids))
+
+
+def _final_usage(generation: Generation) -> dict[str, Any]:
+    usage = _usage(generation)
+    if generation.body.include_speculation:
+        usage["speculation"] = generation.speculation().to_api()
+    return usage

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from optimist_gateway.api.answering import Answering
 from optimist_gateway.api.completion_body import CompletionBody
 from optimist_gateway.api.dialect import reason_name
+from optimist_gateway.api.logprobs import completion_logprobs, join_logprobs
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.generation import Service
@@ -30,12 +31,14 @@ class CompletionWriter:
         reason = reason_name(piece)
         if not (piece.text or reason or even_if_empty):
             return None
-        return {"text": piece.text, "logprobs": None, "finish_reason": reason}
+        logprobs = completion_logprobs(piece.logprobs)
+        return {"text": piece.text, "logprobs": logprobs, "finish_reason": reason}
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """See `ChoiceWriter.whole`."""
         text = "".join(piece.text for piece in pieces)
-        return {"text": text, "logprobs": None, "finish_reason": reason_name(pieces[-1])}
+        logprobs = completion_logprobs(join_logprobs(pieces))
+        return {"text": text, "logprobs": logprobs, "finish_reason": reason_name(pieces[-1])}
 
 
 class CompletionDialect:

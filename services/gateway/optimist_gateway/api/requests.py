@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from optimist_gateway.api.body import Body, Content, Text, content_text
-from optimist_gateway.api.unsupported import drop_unsupported
+from optimist_gateway.api.unsupported import OF_NONE, KnownParameters, drop_unsupported
 
 MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 4
@@ -46,6 +46,13 @@ def _is_short(text: str) -> str:
 # Keys of JSON objects are strings.
 _TokenKey = Annotated[int, Field(strict=False)]
 _Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
+Metadata = Annotated[
+    dict[
+        Annotated[Text, StringConstraints(max_length=64)],
+        Annotated[Text, StringConstraints(max_length=512)],
+    ],
+    Field(max_length=16),
+]
 TokenIds = Annotated[list[int], Field(fail_fast=True)]
 
 
@@ -81,6 +88,13 @@ class StreamOptions(Body):
     """Sends the usage so far in every chunk (as vLLM does); needs `include_usage`."""
     include_obfuscation: bool | None = None
     """Ignored."""
+
+
+class CacheOptions(Body):
+    """Ignored: prompts are always cached."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: Literal["30m"] | None = None
 
 
 class AnswerBody(Body):
@@ -141,6 +155,8 @@ class GenerationBody(AnswerBody):
     """Name of the field that errors about the prompt name."""
     default_max_tokens: ClassVar[int | None] = None
     """Most tokens of an answer if the request does not say; None for as many as fit."""
+    known_parameters: ClassVar[KnownParameters] = OF_NONE
+    """Parameters of OpenAI's that are refused by name or change nothing."""
 
     model: str
     n: int | None = Field(None, ge=1, le=_INT32_MAX)
@@ -154,6 +170,15 @@ class GenerationBody(AnswerBody):
     `predicted_text_length` (how many characters were predicted; in a chunk these are the first
     ones), and `num_passes` (forward passes that emitted tokens) to the usage. In a chunk, text may
     lag behind tokens by an unfinished character or a possible beginning of a stop string."""
+    user: Text | None = None
+    """Ignored, as all that follow."""
+    metadata: Metadata | None = None
+    store: bool | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    safety_identifier: Text | None = None
+    prompt_cache_key: Text | None = None
+    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
 
     def num_prompts(self) -> int:
         """Returns how many prompts are to be continued."""
@@ -178,4 +203,4 @@ class GenerationBody(AnswerBody):
     @model_validator(mode="before")
     @classmethod
     def _without_unsupported(cls, body: object) -> object:
-        return drop_unsupported(body) if isinstance(body, dict) else body
+        return drop_unsupported(body, cls.known_parameters) if isinstance(body, dict) else body

@@ -26,11 +26,20 @@ def require_servable(service: Service, body: GenerationBody) -> None:
             param="stream_options",
             code="invalid_value",
         )
-    max_n = service.limits.max_n
-    if body.n is not None and body.n > max_n:
+    limits = service.limits
+    _require_at_most("n", body.n or 1, limits.max_n)
+    _require_at_most("best_of", body.num_candidates(), limits.max_n)
+    _require_at_most("prompt", body.num_prompts(), limits.max_prompts, " prompts")
+    # More choices than there are places would never be admitted.
+    num_choices = body.num_prompts() * body.num_candidates()
+    _require_at_most("prompt", num_choices, limits.max_choices, " answers to all prompts")
+
+
+def _require_at_most(param: str, number: int, limit: int, unit: str = "") -> None:
+    if number > limit:
         raise ApiError(
             400,
-            f"n: must be at most {max_n} on this server",
-            param="n",
+            f"{param}: must be at most {limit}{unit} on this server",
+            param=param,
             code="invalid_value",
         )

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optimist_common.draft_source import DraftSource
+from optimist_gateway.core.detail import Detail
 from optimist_gateway.core.detokenize import Detokenizer
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.logprobs import TokenLogprob
 from optimist_gateway.core.output import Finished, StepOutput
 from optimist_gateway.core.provenance import Segment
+from optimist_gateway.core.speculation import MAX_COUNTED, Speculation
 from optimist_gateway.core.stop import StopStrings
 from optimist_gateway.core.usage import Usage
 
@@ -30,6 +32,10 @@ class Piece:
     the end of a stop string); with the piece of an echoed prompt, for each token of the prompt."""
     segments: list[Segment] | None = None
     """If they are wanted: where the tokens and the text came from."""
+    num_drafts: int = 0
+    """How many of the tokens, from the front, were drafts, predicted or not."""
+    draft_source: DraftSource = DraftSource.TARGET
+    """Where these came from."""
 
 
 class Answer:
@@ -45,12 +51,26 @@ class Answer:
         detokenizer: Detokenizer,
         stop: Sequence[str],
         min_tokens: int,
+        detail: Detail | None = None,
     ) -> None:
+        """Takes what the request says of the answer.
+
+        Args:
+            num_prompt_tokens: Length of the prompt.
+            detokenizer: The state that turns its tokens into text.
+            stop: Strings that end it.
+            min_tokens: Number of tokens before which these do not.
+            detail: What is told beyond the text; None for nothing.
+        """
         self._num_prompt_tokens = num_prompt_tokens
         self._detokenizer = detokenizer
         self._stop = StopStrings(stop)
         self._min_tokens = min_tokens
+        self._detail = detail
         self._num_tokens = 0
+        self._sum_logprobs = 0.0
+        self._num_drafted: int | None = None
+        self._num_passes_by_length = [0] * (MAX_COUNTED + 1)
         self._num_by_source: Counter[DraftSource] = Counter()
         self._num_passes = 0
         self._finished: Finished | None = None
@@ -62,8 +82,6 @@ class Answer:
         A stop string, which the scheduler does not know, ends the answer with STOP_STRING. The stop
         token of an answer is one of its tokens but not shown.
         """
-        if output.token_ids:
-            self._num_passes += 1
         self._finished = output.finished
         self.settle(output.finished)
         reason = output.finished.reason if output.finished else None
@@ -72,26 +90,47 @@ class Answer:
             shown = shown[:-1]
         is_predicted = output.draft_source is DraftSource.PREDICTION
         num_predicted = output.num_accepted_tokens if is_predicted else 0
-        predicted, rest, num_tokens = self._text(shown, num_predicted)
+        predicted, rest, lengths = self._text(shown, num_predicted)
         token_ids = output.token_ids
         if self._stop.found:
             reason = FinishReason.STOP_STRING
-            token_ids = token_ids[:num_tokens]
+            token_ids = token_ids[: len(lengths)]
             # The scheduler's account would include what came behind the stop string.
             self._finished = None
         elif reason is not None:
             rest += self._stop.push(self._detokenizer.flush()) + self._stop.flush()
-        num_accepted = min(output.num_accepted_tokens, len(token_ids))
-        self._num_tokens += len(token_ids)
-        self._num_by_source[output.draft_source] += num_accepted
-        self._num_by_source[DraftSource.TARGET] += len(token_ids) - num_accepted
+        self._count(output, len(token_ids))
         num_predicted = min(num_predicted, len(token_ids))
-        return Piece(predicted + rest, token_ids, num_predicted, len(predicted), reason)
+        piece = Piece(predicted + rest, token_ids, num_predicted, len(predicted), reason)
+        piece.num_drafts = min(output.num_accepted_tokens, len(token_ids))
+        if piece.num_drafts:
+            piece.draft_source = output.draft_source
+        if self._detail is not None:
+            piece.logprobs = self._detail.logprobs(output, token_ids, lengths)
+            piece.segments = self._detail.segments(output, len(token_ids), lengths, piece.text)
+        return piece
 
     def settle(self, finished: Finished | None) -> None:
         """Takes what only the scheduler knows of the account, however the answer ended."""
         if finished is not None:
             self._num_rejected = finished.rejected_prediction_tokens
+            self._num_drafted = finished.num_drafted_tokens
+
+    def mean_logprob(self) -> float:
+        """Returns the log-probability per token so far; 0 if there is none or it is not told."""
+        return self._sum_logprobs / self._num_tokens if self._num_tokens else 0.0
+
+    def speculation(self) -> Speculation:
+        """Returns what drafts were worth so far."""
+        counts = self._num_passes_by_length
+        num_counts = max((length + 1 for length, count in enumerate(counts) if count), default=0)
+        return Speculation(
+            num_passes=self._num_passes,
+            num_tokens=self._num_tokens,
+            num_accepted_tokens=self._num_tokens - self._num_by_source[DraftSource.TARGET],
+            num_drafted_tokens=self._num_drafted,
+            accepted_length_histogram=counts[:num_counts],
+        )
 
     def usage(self) -> Usage:
         """Returns the account so far; rejected tokens are known when the request has ended."""
@@ -112,15 +151,34 @@ class Answer:
             },
         )
 
-    def _text(self, token_ids: list[int], num_predicted: int) -> tuple[str, str, int]:
-        """Returns the text of predicted tokens, that of the rest, and the number of tokens read."""
-        if not self._stop:
+    def _count(self, output: StepOutput, num_tokens: int) -> None:
+        """Adds the tokens of a step that are part of the answer to its account."""
+        num_accepted = min(output.num_accepted_tokens, num_tokens)
+        self._num_tokens += num_tokens
+        self._num_by_source[output.draft_source] += num_accepted
+        self._num_by_source[DraftSource.TARGET] += num_tokens - num_accepted
+        if num_tokens:
+            self._num_passes += 1
+            self._num_passes_by_length[min(num_accepted, MAX_COUNTED)] += 1
+        if output.logprobs is not None:
+            self._sum_logprobs += sum(one.logprob for one in output.logprobs.tokens[:num_tokens])
+
+    def _text(self, token_ids: list[int], num_predicted: int) -> tuple[str, str, list[int]]:
+        """Reads tokens up to the one that completes a stop string.
+
+        Returns:
+            The text of predicted tokens, that of the rest, and how many characters each token that
+            was read added to the decoded text. Without stop strings all are read, and the numbers
+            of characters are there only if details are told.
+        """
+        if not self._stop and self._detail is None:
             predicted = self._detokenizer.push(token_ids[:num_predicted])
-            rest = self._detokenizer.push(token_ids[num_predicted:])
-            return predicted, rest, len(token_ids)
+            return predicted, self._detokenizer.push(token_ids[num_predicted:]), []
         predicted = rest = ""
+        lengths: list[int] = []
         for index, token in enumerate(token_ids):
             text = self._detokenizer.push([token])
+            lengths.append(len(text))
             if self._num_tokens + index >= self._min_tokens:
                 text = self._stop.push(text)
             if index < num_predicted:
@@ -128,5 +186,5 @@ class Answer:
             else:
                 rest += text
             if self._stop.found:
-                return predicted, rest, index + 1
-        return predicted, rest, len(token_ids)
+                break
+        return predicted, rest, lengths
