@@ -1,0 +1,177 @@
+"""Connections that send too much, too slowly or nothing, and those that read nothing."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from optimist_gateway.settings import GatewaySettings
+from optimist_gateway.tokenizer import Tokenizer
+from tests.gateway.conftest import serving, until_healthy
+from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
+
+MAX_BODY, MAX_HEADERS = 5_000, 4_096
+
+
+@pytest.fixture
+async def url(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[str]:
+    limits = {
+        "max_body_bytes": MAX_BODY,
+        "max_header_bytes": MAX_HEADERS,
+        "read_seconds": 0.5,
+        "slow_reader_seconds": 0.5,
+        "max_num_connections": 4,
+    }
+    async with serving(settings.model_copy(update=limits), tokenizer) as address:
+        yield address
+
+
+async def exchange(url: str, *parts: bytes, pause: float = 0.0) -> bytes:
+    """Sends bytes and returns all that comes until the connection is closed by the other side."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    received = asyncio.create_task(read_all(reader))
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(pause)
+    except ConnectionError:
+        pass
+    try:
+        return await asyncio.wait_for(received, 20)
+    finally:
+        writer.close()
+
+
+async def read_all(reader: asyncio.StreamReader) -> bytes:
+    data = b""
+    try:
+        while more := await reader.read(65536):
+            data += more
+    except ConnectionError:
+        pass
+    return data
+
+
+def error_of(answer: bytes, status: int) -> Any:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), answer[:300]
+    assert b"content-type: application/json" in head.lower()
+    assert len(answer) < 4096
+    return json.loads(body)["error"]
+
+
+GET = b"GET /live HTTP/1.1\r\nhost: a\r\n"
+
+
+async def test_headers_are_bounded_in_number_and_length(url: str) -> None:
+    many = b"".join(b"x-%d: 1\r\n" % number for number in range(200))
+    long = b"x-long: " + b"a" * 2 * MAX_HEADERS + b"\r\n"
+    line = b"GET /" + b"a" * 2 * MAX_HEADERS + b" HTTP/1.1\r\nhost: a\r\n\r\n"
+    for request in (GET + many + b"\r\n", GET + long + b"\r\n", line):
+        error = error_of(await exchange(url, request), 431)
+        assert error["code"] == "headers_too_large"
+    # Just so many are fine.
+    few = b"".join(b"x-%d: 1\r\n" % number for number in range(100)) + b"connection: close\r\n"
+    assert (await exchange(url, GET + few + b"\r\n")).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_header_without_end_is_not_collected(url: str) -> None:
+    endless = [b"x-long: "] + [b"a" * 1000] * 100
+    assert error_of(await exchange(url, GET, *endless, pause=0.001), 431)
+
+
+async def test_what_is_no_http_is_answered_in_the_api_s_shape(url: str) -> None:
+    assert (
+        error_of(await exchange(url, b"\x16\x03\x01 hello\r\n\r\n"), 400)["code"] == "invalid_http"
+    )
+
+
+async def test_a_connection_that_says_nothing_is_closed(url: str) -> None:
+    assert error_of(await exchange(url), 408)["code"] == "request_timeout"
+
+
+async def test_headers_that_drip_are_given_up(url: str) -> None:
+    drops = [b"x-%d: 1\r\n" % number for number in range(40)]
+    assert error_of(await exchange(url, GET, *drops, pause=0.1), 408)
+
+
+async def test_a_body_that_drips_is_given_up(url: str) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    head += b"content-length: 1000\r\n\r\n"
+    answer = await exchange(url, head, *[b" "] * 20, pause=0.1)
+    error = error_of(answer, 408)
+    assert error["code"] == "request_timeout"
+
+
+@pytest.mark.parametrize("length", [b"99999999", b"9" * 30, b"9" * 4000])
+async def test_a_body_that_is_announced_too_long_is_refused_at_once(
+    url: str, length: bytes
+) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    answer = await exchange(url, head + b"content-length: " + length + b"\r\n\r\n")
+    assert answer.startswith((b"HTTP/1.1 413 ", b"HTTP/1.1 400 "))
+    assert len(answer) < 4096
+
+
+async def test_a_chunked_body_without_end_is_cut_off(url: str) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    chunk = b"3e8\r\n" + b" " * 1000 + b"\r\n"
+    answer = await exchange(url, head + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 100)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_connections_are_bounded(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    idle = [await asyncio.open_connection(host, int(port)) for _ in range(4)]
+    error = error_of(await exchange(url), 503)
+    assert error["code"] == "overloaded"
+    for _, writer in idle:
+        writer.close()
+        await writer.wait_closed()
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        await until_healthy(client)
+
+
+async def test_connections_that_are_kept_may_be_used_again(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        for _ in range(3):
+            assert (await client.get("/live")).status_code == 200
+            await asyncio.sleep(0.3)
+
+
+async def test_a_client_that_does_not_read_is_dropped(url: str, scheduler: FakeScheduler) -> None:
+    # Slow enough that not too many outputs wait, large enough to fill the sockets' buffers.
+    scheduler.script = Script(steps=[Step([20] * 5000)], forever=True, pause_seconds=0.01)
+    host, port = url.removeprefix("http://").split(":")
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        await until_healthy(client)
+        _, writer = await asyncio.open_connection(host, int(port), limit=2**10)
+        body = json.dumps(
+            {
+                "model": "tiny",
+                "prompt": "a",
+                "max_tokens": 4000,
+                "stream": True,
+                "return_token_ids": True,
+            }
+        ).encode()
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n" % len(body) + body
+        )
+        handle = await asyncio.wait_for(scheduler.aborts.get(), 30)
+        assert handle == scheduler.adds[0].handle
+        writer.close()
+        while (
+            'outcome="disconnected"'
+            not in (  # noqa: ASYNC110
+                await client.get("/metrics")
+            ).text
+        ):
+            await asyncio.sleep(0.01)
+        assert "slow_reader" not in (await client.get("/metrics")).text
