@@ -62,6 +62,7 @@ lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfile
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python protos/generate.py --check
 	@$(BIN)/python docs/generate_modules.py --check
+	@$(BIN)/python docs/generate_metrics.py --check
 	@$(BUF) lint
 	@$(BUF) breaking --against protos/baseline.json
 	@# DL3013 wants versions on the command line; pyproject.toml has them.
@@ -75,8 +76,9 @@ format: setup ## format the sources and mend what can be mended
 protos: setup ## generate the stubs in protos/gen
 	@$(BIN)/python protos/generate.py
 
-docs: setup ## write docs/modules.md from the modules
+docs: setup ## write docs/modules.md and docs/metrics.md from the sources
 	@$(BIN)/python docs/generate_modules.py
+	@$(BIN)/python docs/generate_metrics.py
 
 protos-baseline: setup $(BUF) ## at a release: record the protos that later ones may not break
 	@$(BUF) build --exclude-source-info -o -#format=json | $(BIN)/python -m json.tool --indent 1 > protos/baseline.json

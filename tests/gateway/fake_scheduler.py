@@ -40,6 +40,7 @@ class Script:
     forever: bool = False
     """Repeats the steps until the request is aborted."""
     pause_seconds: float = 0.0
+    queue_us: int = 0
     raw: scheduler_pb2.ConnectResponse | None = None
     """Sends this and nothing else."""
 
@@ -55,6 +56,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     aborts: asyncio.Queue[int] = field(default_factory=asyncio.Queue)
     port: int = 0
     is_synthetic: bool = False
+    stats: scheduler_pb2.Stats = field(default_factory=scheduler_pb2.Stats)
 
     async def Describe(self, request: Any, context: Any) -> scheduler_pb2.DescribeResponse:  # noqa: N802
         return scheduler_pb2.DescribeResponse(
@@ -82,6 +84,9 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                     running[handle] = asyncio.create_task(
                         self._play(handle, played[handle], responses)
                     )
+                elif command.HasField("get_stats"):
+                    reply = scheduler_pb2.Reply(stats=self.stats)
+                    responses.put_nowait(scheduler_pb2.ConnectResponse(replies=[reply]))
                 else:
                     handle = command.abort.handle
                     running[handle].cancel()
@@ -118,6 +123,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             rejected_prediction_tokens=script.rejected,
             num_passes=len(steps),
             num_tokens_by_source=to_bytes(_by_source(script.steps)),
+            queue_us=script.queue_us,
         )
         if ends:
             steps = steps or [scheduler_pb2.ConnectResponse()]

@@ -41,7 +41,7 @@ class BatchProposer:
         self, opens: Sequence[Open], observations: Sequence[Observation], closes: Sequence[str]
     ) -> Answer:
         """Applies opens, then observations, then closes; never raises for the store's sake."""
-        answer = Answer()
+        answer, started = Answer(), time.perf_counter()
         for request in opens:
             self._spans.open(request)
             self._open(request, answer)
@@ -63,6 +63,7 @@ class BatchProposer:
         metrics.GAPS.inc(len(answer.gaps))
         metrics.REFUSALS.inc(len(answer.refusals))
         self._following.count()
+        metrics.BATCH_SECONDS.observe(time.perf_counter() - started)
         return answer
 
     def _open(self, request: Open, answer: Answer) -> None:

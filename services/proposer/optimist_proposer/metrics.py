@@ -10,6 +10,11 @@ FORGOTTEN = Counter("optimist_proposer_forgotten", "Requests forgotten for lack 
 REPLAYED_TOKENS = Counter(
     "optimist_proposer_replayed_tokens", "Output tokens learned from the store"
 )
+BATCH_SECONDS = Histogram(
+    "optimist_proposer_batch_seconds",
+    "Time from a batch to its answer, what other batches took meanwhile included",
+    buckets=(1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5),
+)
 OBSERVATION_SECONDS = Histogram(
     "optimist_proposer_observation_seconds",
     "CPU time to observe new tokens of a request and to propose",

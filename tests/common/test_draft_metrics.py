@@ -1,0 +1,20 @@
+import numpy as np
+
+from optimist_common.columns import Int32Column
+from optimist_common.draft_metrics import NUM_POSITIONS, DraftMetrics
+from optimist_common.draft_source import DraftSource
+
+
+def ints(*values: int) -> Int32Column:
+    return np.array(values, np.int32)
+
+
+def test_totals_are_those_of_all_sources() -> None:
+    metrics = DraftMetrics("test_totals", "step")
+    sources = ints(DraftSource.PREDICTION, DraftSource.NGRAM, DraftSource.TARGET)
+    metrics.observe(sources, ints(30, 4, 0), ints(20, 1, 0), ints(21, 2, 1))
+    metrics.observe(sources[:1], ints(3), ints(0), ints(1))
+    totals = metrics.totals()
+    assert (totals.num_rows, totals.num_drafted, totals.num_accepted) == (3, 37, 21)
+    # Those behind the last position are not told one by one.
+    assert totals.num_accepted_at == [2, *[1] * (NUM_POSITIONS - 1)]
