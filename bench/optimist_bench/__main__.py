@@ -10,6 +10,7 @@ BENCHMARKS = {
     "crossover": "optimist_bench.crossover",
     "drafts": "optimist_bench.drafts",
     "edits": "optimist_bench.edits",
+    "overhead": "optimist_bench.overhead",
     "overlap": "optimist_bench.overlap",
     "predictions": "optimist_bench.predictions.command",
     "replicas": "optimist_bench.replicas.command",

@@ -17,6 +17,7 @@ import grpc
 from pydantic import Field
 
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
+from optimist_bench.emissions import Emissions
 from optimist_bench.simulated_worker import PlanError, SimulatedModel, SimulatedWorker
 from optimist_bench.truth_worker import TruthWorker
 from optimist_cli.serve import free_ports
@@ -47,6 +48,7 @@ class SimulatedSettings(ServiceSettings):
     truths: str = Field(
         "", description="JSON lines with the tokens of what is said; empty: what is expected"
     )
+    emissions: str = Field("", description="file that says at the end what was sent when")
     stall_every: int = Field(0, ge=0, description="number of steps between stalls; 0: none")
     stall_us: int = Field(0, ge=0, description="how much longer such a step takes")
     max_num_seqs: int = Field(64, ge=1, description="most requests that run at once")
@@ -69,6 +71,12 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
         if settings.truths:
             lines = Path(settings.truths).read_text(encoding="utf-8").splitlines()
             self._truths = [json.loads(line) for line in lines]
+        self._emissions = Emissions() if settings.emissions else None
+
+    def write_emissions(self) -> None:
+        """Writes what was sent when, if that is asked for."""
+        if self._emissions is not None:
+            self._emissions.write(Path(self._settings.emissions))
 
     def _describe(self) -> worker_pb2.DescribeResponse:
         description, settings = self._model.describe(), self._settings
@@ -133,6 +141,8 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
             wait_until(started + duration * 1000)
             response.idle_ns = started - waited_from
             response.step_ns = time.perf_counter_ns() - started
+            if self._emissions is not None:
+                self._emissions.note(plan, response, time.perf_counter_ns())
             send(response)
 
 
@@ -169,10 +179,12 @@ def simulated_worker(**settings: int | str) -> Iterator[str]:
 
 async def _serve(settings: SimulatedSettings) -> None:
     server = GrpcServer(settings.host, settings.port)
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(SimulatedServicer(settings), server.server)
+    servicer = SimulatedServicer(settings)
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     await server.start()
     await asyncio.to_thread(sys.stdin.read)
     await server.server.stop(0)
+    servicer.write_emissions()
 
 
 def main(arguments: list[str] | None = None) -> int:

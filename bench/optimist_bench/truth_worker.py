@@ -71,7 +71,7 @@ class _Row:
 
 
 class TruthWorker:
-    """The rows of one scheduler. The first token of a prompt says which text is said."""
+    """The rows of one scheduler. Of several texts, a prompt's first token says which is said."""
 
     def __init__(self, truths: Sequence[Sequence[int]], model: worker_pb2.DescribeResponse) -> None:
         """Takes the texts as tokens, and the description that goes with them."""
@@ -132,7 +132,7 @@ class TruthWorker:
         if admission.slot in self._rows:
             raise PlanError(f"admissions.slot: {admission.slot} is taken")
         token_ids = from_bytes(admission.token_ids)
-        number = int(token_ids[0])
+        number = int(token_ids[0]) if len(self._truths) > 1 else 0
         if number >= len(self._truths):
             raise PlanError(f"admissions.token_ids: there is no text {number}")
         num_computed = len(from_bytes(admission.cached_blocks)) * self._model.block_size

@@ -1,0 +1,201 @@
+"""`optimist bench overhead`: what serving costs around a model that costs nothing."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import accumulate
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ClassVar
+
+from pydantic import Field
+from tokenizers import Tokenizer
+
+from optimist_bench.emissions import read_emissions
+from optimist_bench.predictions.case_text import functions
+from optimist_bench.predictions.pair import load_tokenizer
+from optimist_bench.process_time import find_children, read_cpu_seconds
+from optimist_bench.services import running
+from optimist_bench.simulated_service import simulated_worker
+from optimist_bench.stack import address_of, stack_specs
+from optimist_bench.table import format_table
+from optimist_cli.serve import ServeSettings, free_ports
+from optimist_common.settings import ServiceSettings, load_settings
+
+_WORKER = "optimist_bench.simulated_service"
+_SERVICES = {
+    "gateway": "optimist_gateway",
+    "scheduler": "optimist_scheduler",
+    "proposer": "optimist_proposer",
+    "simulated_worker": _WORKER,
+}
+
+
+class OverheadSettings(ServiceSettings):
+    """Streams answers of a worker without a model through real services, and says what each costs.
+
+    A pass takes a given time, however many tokens it has. With --predictions the answers are
+    predicted. --json prints the report as one JSON object in the last line.
+    """
+
+    section: ClassVar[str] = "bench_overhead"
+
+    streams: int = Field(64, ge=1, le=1024, description="requests at a time")
+    tokens: int = Field(512, ge=2, le=16_384, description="tokens of each answer")
+    predictions: bool = Field(False, description="whether answers are predicted: true or false")
+    pass_ms: float = Field(15.0, ge=0, description="how long a pass takes")
+    ramp_seconds: float = Field(1.0, ge=0, description="time over which the requests begin")
+    model: str = Field("models/tiny-edit", description="directory with a tokenizer")
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the benchmark; returns the exit code: 1 if a text came out wrong."""
+    as_json = "--json" in arguments
+    settings = load_settings(OverheadSettings, [word for word in arguments if word != "--json"])
+    report = measure(settings)
+    print(describe(report))
+    if as_json:
+        print(json.dumps(report))
+    return 0 if report["all_right"] else 1
+
+
+def measure(settings: OverheadSettings) -> dict[str, Any]:
+    """Runs the services and the load, and returns the report."""
+    tokenizer = load_tokenizer(f"{settings.model}/tokenizer.json")
+    truth = _make_truth(tokenizer, settings.tokens)
+    text = tokenizer.decode(truth, skip_special_tokens=False)
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        with _services(settings, truth, directory) as port:
+            pids = find_children(list(_SERVICES.values()))
+            before = {name: read_cpu_seconds(pids[module]) for name, module in _SERVICES.items()}
+            seconds = _run_load(settings, port, text, directory / "arrivals.json")
+            after = {name: read_cpu_seconds(pids[module]) for name, module in _SERVICES.items()}
+        answers = json.loads((directory / "arrivals.json").read_text())
+        emissions = read_emissions(directory / "emissions.jsonl")
+    num_tokens = settings.streams * len(truth)
+    lengths = _text_lengths(tokenizer, truth)
+    latencies = sorted(
+        latency
+        for seed, answer in enumerate(answers, 1)
+        for latency in find_latencies(emissions[seed], lengths, answer)
+    )
+    num_passes = sum(len(set(times)) for times in emissions.values())
+    return {
+        "streams": settings.streams,
+        "predictions": settings.predictions,
+        "pass_ms": settings.pass_ms,
+        "output_tokens": num_tokens,
+        "tokens_per_pass": round(num_tokens / num_passes, 3),
+        "seconds": round(seconds, 3),
+        "tokens_per_second": round(num_tokens / seconds, 1),
+        "cpu_us_per_token": {
+            name: round(1e6 * (after[name] - before[name]) / num_tokens, 2) for name in _SERVICES
+        },
+        "added_latency_ms": {
+            "p50": round(latencies[len(latencies) // 2] / 1e6, 3),
+            "p99": round(latencies[len(latencies) * 99 // 100] / 1e6, 3),
+            "max": round(latencies[-1] / 1e6, 3),
+        },
+        "all_right": all("".join(piece for _, piece in answer) == text for answer in answers),
+    }
+
+
+def find_latencies(
+    sent_ns: list[int], lengths: list[int], answer: list[tuple[int, str]]
+) -> list[int]:
+    """Returns how long each token took to the client, in nanoseconds.
+
+    Args:
+        sent_ns: When the worker sent each token.
+        lengths: Length of the text up to and with each token, in characters.
+        answer: The pieces of text that arrived, and when.
+
+    Raises:
+        ValueError: Fewer tokens arrived than there are.
+    """
+    arrived = list(accumulate(len(text) for _, text in answer))
+    if not arrived or arrived[-1] < lengths[-1]:
+        raise ValueError("an answer is shorter than what the worker sent")
+    return [
+        answer[bisect_left(arrived, length)][0] - now_ns
+        for now_ns, length in zip(sent_ns, lengths, strict=True)
+    ]
+
+
+def _make_truth(tokenizer: Tokenizer, num_tokens: int) -> list[int]:
+    """Returns the tokens of a text like those of edits."""
+    num_functions = num_tokens
+    text = "\n\n".join(functions(num_functions, 0))
+    token_ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return token_ids[:num_tokens]
+
+
+def _text_lengths(tokenizer: Tokenizer, truth: list[int]) -> list[int]:
+    """Returns how long the text is behind each token."""
+    texts = (tokenizer.decode([token], skip_special_tokens=False) for token in truth)
+    return list(accumulate(len(text) for text in texts))
+
+
+@contextmanager
+def _services(settings: OverheadSettings, truth: list[int], directory: Path) -> Iterator[int]:
+    """Runs all services; yields the gateway's port."""
+    truths = directory / "truths.jsonl"
+    truths.write_text(json.dumps(truth))
+    (port,) = free_ports(1)
+    serve = ServeSettings(model=settings.model, port=port, proposers=1)
+    with ExitStack() as stack:
+        worker = stack.enter_context(
+            simulated_worker(
+                step_us=round(1000 * settings.pass_ms),
+                truths=str(truths),
+                emissions=str(directory / "emissions.jsonl"),
+                max_num_seqs=settings.streams,
+                max_num_batched_tokens=256 * settings.streams,
+            )
+        )
+        flags = {
+            "scheduler": ["--worker", worker],
+            "gateway": ["--max-num-requests", str(max(512, settings.streams))],
+        }
+        specs = stack_specs(serve, flags, without={"worker"})
+        stack.enter_context(running(specs))
+        yield int(address_of(specs, "gateway").rsplit(":", 1)[1])
+
+
+def _run_load(settings: OverheadSettings, port: int, text: str, output: Path) -> float:
+    """Runs the load in a process of its own; returns how long it took, in seconds."""
+    body: dict[str, Any] = {
+        "model": Path(settings.model).name,
+        "messages": [{"role": "user", "content": "Write functions."}],
+        "max_tokens": settings.tokens,
+        "temperature": 0,
+        "stream": True,
+    }
+    if settings.predictions:
+        body["prediction"] = {"type": "content", "content": text}
+    task = {
+        "port": port,
+        "ramp_seconds": settings.ramp_seconds,
+        "output": str(output),
+        "bodies": [body | {"seed": seed} for seed in range(1, settings.streams + 1)],
+    }
+    started = perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "optimist_bench.overhead_load"],
+        input=json.dumps(task).encode(),
+        check=True,
+    )
+    return perf_counter() - started
+
+
+def describe(report: dict[str, Any]) -> str:
+    """Returns the report as a table."""
+    costs, latency = report["cpu_us_per_token"], report["added_latency_ms"]
+    header = ("tokens/s", "tokens/pass", *(f"{name} us" for name in costs), "p50 ms", "p99 ms")
+    row = (report["tokens_per_second"], report["tokens_per_pass"], *costs.values())
+    return format_table(header, [(*row, latency["p50"], latency["p99"])])

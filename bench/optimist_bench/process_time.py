@@ -1,0 +1,45 @@
+"""The services that this process has started, and what they take of processors and memory."""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def find_children(modules: Collection[str]) -> dict[str, int]:
+    """Returns the process ids of children, by the module that each runs (`python -m MODULE`).
+
+    Raises:
+        LookupError: One is not there.
+    """
+    found: dict[str, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(_fields(path)[1])
+            words = (path.parent / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            # It has ended meanwhile.
+            continue
+        if parent == os.getpid() and words[1:2] == [b"-m"] and (name := words[2].decode()):
+            found[name] = int(path.parent.name)
+    if missing := [module for module in modules if module not in found]:
+        raise LookupError(f"there is no process of {', '.join(missing)}")
+    return {module: found[module] for module in modules}
+
+
+def read_cpu_seconds(pid: int) -> float:
+    """Returns the processor time of a process so far, to a hundredth of a second."""
+    fields = _fields(Path(f"/proc/{pid}/stat"))
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def read_resident_bytes(pid: int) -> int:
+    """Returns the memory of a process that is not swapped out."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
+def _fields(path: Path) -> list[str]:
+    """Returns the fields of a stat file behind the command, which may hold anything."""
+    return path.read_text().rsplit(")", 1)[1].split()

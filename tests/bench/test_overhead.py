@@ -1,0 +1,95 @@
+"""The benchmark of what serving costs: its figures, and a small run of real services."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from optimist.worker.v1 import worker_pb2
+from optimist_bench.emissions import Emissions, read_emissions
+from optimist_bench.overhead import find_latencies, main
+from optimist_bench.overhead_load import Arrivals
+from optimist_common.columns import to_bytes
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+
+
+def chunk(*texts: str) -> bytes:
+    events = [
+        b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode() + b"\n\n"
+        for text in texts
+    ]
+    data = b"".join(events)
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def arrive(*reads: bytes) -> Arrivals:
+    arrivals = Arrivals()
+    for number, data in enumerate(reads):
+        arrivals.data += data
+        arrivals.ends.append(len(arrivals.data))
+        arrivals.times_ns.append(100 * number)
+    return arrivals
+
+
+def test_pieces_arrive_with_the_last_byte_of_their_chunk() -> None:
+    split = chunk("cd")
+    arrivals = arrive(HEAD, chunk("a", "b"), split[:9], split[9:] + chunk("e"), END)
+    assert arrivals.read_texts() == [(100, "a"), (100, "b"), (300, "cd"), (300, "e")]
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        (b"HTTP/1.1 429 Too Many\r\n\r\n",),
+        (b"HTTP/1.1 200 OK\r\n\r\n", END),
+        (HEAD, chunk("a")),
+        (HEAD, chunk("a"), b"0\r\n\r\n"),
+    ],
+)
+def test_answers_that_are_not_complete_are_told(reads: tuple[bytes, ...]) -> None:
+    with pytest.raises(RuntimeError, match="answer"):
+        arrive(*reads).read_texts()
+
+
+def test_the_latency_of_a_token_ends_when_all_of_its_text_is_there() -> None:
+    answer = [(10, ""), (20, "abc"), (50, "de")]
+    assert find_latencies([5, 5, 30], [1, 4, 5], answer) == [15, 45, 20]
+    with pytest.raises(ValueError, match="shorter"):
+        find_latencies([5, 5], [1, 6], answer)
+    with pytest.raises(ValueError, match="shorter"):
+        find_latencies([5], [1], [])
+
+
+def test_emissions_are_told_by_seed_also_when_a_slot_is_taken_again(tmp_path: Path) -> None:
+    emissions = Emissions()
+    for now_ns, seed in enumerate((7, 8), 1):
+        plan = worker_pb2.ExecuteRequest()
+        plan.admissions.add(slot=3).sampling.seed = seed
+        response = worker_pb2.ExecuteResponse(
+            slots=to_bytes([3]), num_emitted_tokens=to_bytes([now_ns])
+        )
+        emissions.note(plan, response, 10 * now_ns)
+    emissions.note(None, response, 30)
+    emissions.write(tmp_path / "emissions")
+    assert read_emissions(tmp_path / "emissions") == {7: [10], 8: [20, 20, 30, 30]}
+
+
+@pytest.mark.parametrize("predictions", ["true", "false"])
+def test_a_small_run(capsys: pytest.CaptureFixture[str], predictions: str) -> None:
+    arguments = ["--streams", "4", "--tokens", "60", "--pass-ms", "3", "--ramp-seconds", "0.1"]
+    assert main([*arguments, "--predictions", predictions, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["all_right"]
+    assert report["output_tokens"] == 240
+    assert (report["tokens_per_pass"] > 1) == (predictions == "true")
+    assert report["cpu_us_per_token"].keys() == {
+        "gateway",
+        "scheduler",
+        "proposer",
+        "simulated_worker",
+    }
+    assert report["cpu_us_per_token"]["gateway"] > 0
+    latency = report["added_latency_ms"]
+    assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
