@@ -3,10 +3,13 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.page.fake_server import FakeServer
 from tests.page.visit import Visit
+
+# Machines that run other tests besides are slow.
+expect.set_options(timeout=60_000)
 
 
 # One for each module, so that its event loop does not run while other modules use theirs.

@@ -105,7 +105,7 @@ test("a prediction is read with LF for CR LF and CR, as the server does", () => 
 
 test("text that was held back adds no pass and no place", () => {
   const first = { ...predicted("", 0), prediction: { index: 0, start: 0, end: 3 } };
-  const later = { ...first, text: "def", num_tokens: 0 };
+  const later = { source: "prediction", text: "def", num_tokens: 0 };
   const follower = follow(PREDICTION, [first], [later, said(" f(")]);
   assert.equal(follower.passes.length, 2);
   assert.deepEqual(follower.anchors, []);

@@ -1,6 +1,7 @@
 """The page in Chromium before a fake server: every source, every state, every failure."""
 
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -9,7 +10,7 @@ from tests.page.fake_server import BREAK, EDIT, EDITED, HANG, PREDICTION, FakeSe
 from tests.page.visit import Visit, answer, counter, outcome, run, violations
 
 
-def open_with_prediction(visit: Visit, server: FakeServer, **context: object) -> Page:
+def open_with_prediction(visit: Visit, server: FakeServer, **context: Any) -> Page:
     page = visit.open(server.url, **context)
     page.get_by_role("textbox", name="You expect").fill(PREDICTION)
     return page

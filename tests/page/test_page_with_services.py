@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.page.visit import Visit, answer, counter, outcome, run, violations
-from tests.stack import Stack
+from tests.stack import START_SECONDS, Stack
 
 EXAMPLES = ["long", "rename", "insert", "delete", "constant", "docstring", "outdated"]
 
@@ -84,10 +85,8 @@ def test_an_edit_shows_where_each_part_comes_from(visit: Visit, stack: Stack) ->
     assert "".join(sources.all_text_contents()) == answer(page)
     predicted = "".join(page.locator(".answer-text .source.prediction").all_text_contents())
     assert len(predicted) > 0.8 * len(answer(page))
-    # What is proposed changed, as a rename is, stands nowhere in the prediction.
-    placed = page.locator(".answer-text .source.prediction[title*='characters']")
     used = page.locator(".followed .part.used")
-    assert "".join(placed.all_text_contents()) == "".join(used.all_text_contents())
+    assert "".join(used.all_text_contents()) == predicted
     assert page.locator(".followed .part.skipped").first.text_content() == "amount"
     assert page.locator(".followed .anchor").count() >= 3
     assert float(counter(page, "Tokens a pass")) > 4
@@ -110,7 +109,9 @@ def test_the_program_for_python_runs(visit: Visit, stack: Stack) -> None:
 def test_a_request_that_is_too_long_is_explained(visit: Visit, stack: Stack) -> None:
     visit.allow_failed_requests()
     page = visit.open(stack.url)
-    page.get_by_role("textbox", name="You ask").fill("Repeat the code unchanged.\n\n" + "x = 1\n" * 999)
+    page.get_by_role("textbox", name="You ask").fill(
+        "Repeat the code unchanged.\n\n" + "x = 1\n" * 999
+    )
     run(page)
     expect(page.get_by_role("alert")).to_contain_text("status 400")
     expect(page.get_by_role("alert")).to_contain_text("2048")
@@ -141,6 +142,7 @@ def test_a_server_may_go_away_and_come_back(visit: Visit, stack: Stack) -> None:
     expect(outcome(page)).to_have_text("broke off")
     assert "def __init__" in answer(page)
     wait_for(stack)
+    page.get_by_label("Example").select_option("rename")
     run(page)
     expect(outcome(page)).to_have_text("complete")
     expect(page.get_by_role("alert")).to_have_count(0)
@@ -165,12 +167,11 @@ def test_a_page_without_server_says_so(visit: Visit, stack: Stack) -> None:
 
 def wait_for(stack: Stack) -> None:
     """Waits until the gateway answers again."""
-    transport = httpx.HTTPTransport(retries=0)
-    with httpx.Client(transport=transport) as client:
-        for _ in range(300):
-            try:
-                if client.get(f"{stack.url}/health", timeout=1.0).is_success:
-                    return
-            except httpx.HTTPError:
-                continue
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(f"{stack.url}/health", timeout=1.0).is_success:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.1)
     raise AssertionError("the gateway did not come back")

@@ -27,7 +27,7 @@ class Visit:
         self._origin = urlsplit(url).netloc
         page = self._browser.new_page(**{"viewport": {"width": 1440, "height": 900}, **context})
         self._pages.append(page)
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.on("console", self._on_console)
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("request", self._on_request)

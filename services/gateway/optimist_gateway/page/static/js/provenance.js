@@ -77,10 +77,13 @@ export class Follower {
     const to = from + points.length;
     const added = { source: segment.source, text: segment.text, numTokens: segment.num_tokens, pass, from, to };
     this.length = to;
+    if (segment.source === PREDICTION && segment.num_tokens === 0) {
+      this.#complete(added);
+      return;
+    }
     if (place) {
       this.segments.push({ ...added, ...place });
-      if (segment.num_tokens === 0 && place.end === this.cursor) this.#complete();
-      else this.#use(place, from, pass);
+      this.#use(place, from, pass);
       return;
     }
     const start = this.cursor;
@@ -113,8 +116,11 @@ export class Follower {
   }
 
   /** Text that was held back comes later than its tokens. */
-  #complete() {
-    this.ranges.at(-1).to = this.length;
+  #complete(added) {
+    const { start, end } = this.segments.findLast((segment) => segment.source === PREDICTION) ?? {};
+    this.segments.push({ ...added, start, end });
+    const range = this.ranges.findLast(({ state }) => state === "used");
+    if (range && range.to === added.from) range.to = added.to;
   }
 
   /** What was said last while the place was lost may be what the prediction has there. */

@@ -21,8 +21,7 @@ export function AnswerText({ follower, label, isRunning }) {
 
 function tooltip(segment) {
   const tokens = `pass ${segment.pass}, ${plural(segment.numTokens, "token")} ${sourceName(segment.source)}`;
-  const isPredicted = segment.source === "prediction";
-  if (segment.start === undefined) return isPredicted ? `${tokens}, changed as elsewhere` : tokens;
+  if (segment.start === undefined) return tokens;
   const place = `characters ${segment.start} to ${segment.end} of the prediction`;
-  return isPredicted ? `${tokens}: ${place}` : `${tokens}, as predicted: ${place}`;
+  return segment.source === "prediction" ? `${tokens}: ${place}` : `${tokens}, as predicted: ${place}`;
 }
