@@ -62,9 +62,9 @@ class GrpcServer:
             interceptors: What calls pass before they are handled.
         """
         self._host, self._port, self._tls = host, port, tls
-        self.server = grpc.aio.server(
-            interceptors=list(interceptors), options=[*SERVER_OPTIONS, *options]
-        )
+        # Of an option that is given twice, gRPC takes the first.
+        merged = dict(SERVER_OPTIONS) | dict(options)
+        self.server = grpc.aio.server(interceptors=list(interceptors), options=list(merged.items()))
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
 
