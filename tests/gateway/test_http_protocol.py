@@ -167,11 +167,10 @@ async def test_a_client_that_does_not_read_is_dropped(url: str, scheduler: FakeS
         handle = await asyncio.wait_for(scheduler.aborts.get(), 30)
         assert handle == scheduler.adds[0].handle
         writer.close()
-        while (
-            'outcome="disconnected"'
-            not in (  # noqa: ASYNC110
-                await client.get("/metrics")
-            ).text
-        ):
-            await asyncio.sleep(0.01)
+        await until_counted(client, 'outcome="disconnected"')
         assert "slow_reader" not in (await client.get("/metrics")).text
+
+
+async def until_counted(client: httpx.AsyncClient, what: str) -> None:
+    while what not in (await client.get("/metrics")).text:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
