@@ -29,7 +29,8 @@ def _start(arguments: list[str]) -> None:
     from optimist_gateway.http_server import DrainingServer, server_config
     from optimist_gateway.tokenizer import load_tokenizer
 
-    app = create_app(settings, load_tokenizer(settings.model))
+    tokenizer = load_tokenizer(settings.model, settings.tool_call_format, settings.template_seconds)
+    app = create_app(settings, tokenizer)
     server = DrainingServer(server_config(app, settings), app, settings)
 
     async def serve() -> None:

@@ -1,7 +1,7 @@
 """The life of one request: admitted, tokenized, its choices added, read and ended."""
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -32,6 +32,7 @@ from optimist_gateway.scheduler_client import (
     SchedulerUnavailableError,
     SlowReaderError,
 )
+from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.tokenizer import Tokenizer
 
 EncodePrompts = Callable[[Tokenizer, ModelDescription], Awaitable[list[Prompt]]]
@@ -44,6 +45,7 @@ class Service:
 
     model_name: str
     tokenizer: Tokenizer
+    grammars: Grammars
     client: SchedulerClient
     admission: Admission
     metrics: GatewayMetrics
@@ -138,6 +140,11 @@ class Generation:
         )
         places = PredictionPlaces(predictions)
         adds = prepare(self.body, prompts, predictions, model, self.request_id)
+        structure = self.body.structure()
+        if structure is not None:
+            grammar = await service.grammars.grammar(structure, model)
+            for add in adds:
+                add.sampling.grammar = grammar
         for index, add in enumerate(adds):
             prompt = prompts[index // self.body.num_candidates()]
             add.trace_parent = self._record.trace_parent
@@ -158,7 +165,7 @@ class Generation:
             )
         answer = Answer(
             num_prompt_tokens=len(prompt.token_ids),
-            detokenizer=tokenizer.detokenizer(),
+            detokenizer=tokenizer.detokenizer(self._shown_ids()),
             stop=body.stop or [],
             min_tokens=add.min_tokens,
             detail=detail,
@@ -186,6 +193,13 @@ class Generation:
             self._describe(),
             with_segments=bool(self.body.include_provenance),
         )
+
+    def _shown_ids(self) -> Sequence[int]:
+        """Returns special tokens that are text: those that tell where tool calls begin."""
+        structure = self.body.structure()
+        if structure is None or structure.tools is None:
+            return ()
+        return self._service.grammars.marker_ids
 
     def _describe(self) -> Describe | None:
         wanted = self.body.num_logprobs() is not None

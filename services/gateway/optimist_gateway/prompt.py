@@ -1,12 +1,15 @@
 """From the prompts of a request to their tokens."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from optimist_gateway.api.chat_body import ChatCompletionBody
 from optimist_gateway.api.completion_body import CompletionBody
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.core.prompt import Prompt
 from optimist_gateway.known_token import require_known
 from optimist_gateway.scheduler_client import ModelDescription
-from optimist_gateway.tokenizer import ChatTemplateError, Tokenizer
+from optimist_gateway.tokenizer import ChatTemplateBusyError, ChatTemplateError, Tokenizer
 
 
 async def chat_prompt(
@@ -14,12 +17,16 @@ async def chat_prompt(
 ) -> list[Prompt]:
     """Returns the one prompt; raises ApiError if the messages do not make one."""
     messages = [message.message() for message in body.messages]
+    tools = body.told_tools()
     length = sum(len(message.content) for message in messages)
     require_tokenizable(length, "messages", tokenizer, model)
+    require_tokenizable(sum(_length(tool) for tool in tools), "tools", tokenizer, model)
     try:
-        return [Prompt(await tokenizer.encode_messages(messages))]
+        return [Prompt(await tokenizer.encode_messages(messages, tools))]
     except ChatTemplateError as error:
         raise ApiError(400, str(error), param="messages", code="invalid_value") from None
+    except ChatTemplateBusyError as error:
+        raise ApiError(503, str(error), code="overloaded") from None
 
 
 async def completion_prompts(
@@ -62,3 +69,8 @@ def require_tokenizable(
             param=param,
             code="context_length_exceeded",
         )
+
+
+def _length(tool: Mapping[str, Any]) -> int:
+    """Returns the characters of a tool's description; the schema is told too, in some way."""
+    return len(tool["function"].get("description", ""))

@@ -8,6 +8,7 @@ from optimist_common.network_settings import NetworkSettings
 from optimist_common.observed_settings import ObservedSettings
 from optimist_common.settings import CommaSeparated
 from optimist_common.tls import is_loopback
+from optimist_gateway.structure.tool_format import ToolCallFormat
 
 
 class GatewaySettings(NetworkSettings, ObservedSettings):
@@ -63,6 +64,11 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     )
     keep_alive_seconds: float = Field(
         15.0, gt=0, description="silence after which a stream gets a comment, for proxies"
+    )
+    tool_call_format: ToolCallFormat = Field(
+        "auto",
+        description="how the model writes tool calls: hermes, llama3, mistral, mistral_args, json "
+        "(for models that know no tools) or auto, which tells by the chat template",
     )
     template_seconds: float = Field(
         10.0, gt=0, description="how long the chat template may take for one prompt"

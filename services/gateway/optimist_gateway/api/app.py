@@ -30,6 +30,7 @@ from optimist_gateway.scheduler_admin import SchedulerAdmin
 from optimist_gateway.scheduler_client import SchedulerClient
 from optimist_gateway.security.keys import Keys, KeySource
 from optimist_gateway.settings import GatewaySettings
+from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.tokenizer import Tokenizer
 from optimist_gateway.vllm_metrics import VllmCollector
 from optimist_gateway.watch import watch_event_loop, watch_scheduler
@@ -59,6 +60,8 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await service.grammars.stop()
+            await tokenizer.stop()
             await asyncio.to_thread(tracer.close)
 
     app = FastAPI(
@@ -88,6 +91,7 @@ def _service(
     return Service(
         model_name=settings.model_name,
         tokenizer=tokenizer,
+        grammars=Grammars(settings.model, tokenizer.tool_format, tokenizer.special_id),
         client=SchedulerClient(settings.scheduler, settings.max_num_requests, tls),
         admission=Admission(
             AdmissionLimits(

@@ -10,10 +10,15 @@ from starlette.responses import Response
 from optimist_gateway.api.answering import Answering
 from optimist_gateway.api.chat_body import ChatCompletionBody
 from optimist_gateway.api.dialect import reason_name
+from optimist_gateway.api.logprobs import chat_logprobs, join_logprobs
+from optimist_gateway.api.message_delta import MessageDelta
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.core.answer import Piece
+from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.generation import Service
 from optimist_gateway.prompt import chat_prompt
+from optimist_gateway.structure.tool_calls import ContentDelta, Delta, ToolCallReader
+from optimist_gateway.structure.tool_format import ToolFormat
 
 PATH = "/v1/chat/completions"
 
@@ -21,26 +26,54 @@ PATH = "/v1/chat/completions"
 class ChatWriter:
     """Writes messages; the first chunk names the role."""
 
+    def __init__(self, reader: ToolCallReader | None) -> None:
+        """Starts a message.
+
+        Args:
+            reader: Tells tool calls from text; None if there are none.
+        """
+        self._reader = reader
+
     def first(self) -> dict[str, Any]:
         """See `ChoiceWriter.first`."""
-        return _choice({"delta": {"role": "assistant", "content": ""}}, None)
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return {"delta": delta, "logprobs": None, "finish_reason": None}
 
     def chunk(self, piece: Piece, *, even_if_empty: bool) -> dict[str, Any] | None:
         """See `ChoiceWriter.chunk`."""
-        reason = reason_name(piece)
-        if not (piece.text or reason or even_if_empty):
+        message = MessageDelta(self._read([piece]))
+        reason = self._reason(piece)
+        if not (message or reason or even_if_empty or piece.logprobs):
             return None
-        return _choice({"delta": {"content": piece.text} if piece.text else {}}, reason)
+        return {
+            "delta": message.to_api(),
+            "logprobs": chat_logprobs(piece.logprobs),
+            "finish_reason": reason,
+        }
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """See `ChoiceWriter.whole`."""
+        message = MessageDelta(self._read(pieces))
+        return {
+            "message": message.to_message(),
+            "logprobs": chat_logprobs(join_logprobs(pieces)),
+            "finish_reason": self._reason(pieces[-1]),
+        }
+
+    def _read(self, pieces: Sequence[Piece]) -> list[Delta]:
         text = "".join(piece.text for piece in pieces)
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return _choice({"message": message}, reason_name(pieces[-1]))
+        if self._reader is None:
+            return [ContentDelta(text)] if text else []
+        deltas = self._reader.push(text)
+        if pieces[-1].finish_reason is not None:
+            deltas += self._reader.finish()
+        return deltas
 
-
-def _choice(content: dict[str, Any], reason: str | None) -> dict[str, Any]:
-    return {**content, "logprobs": None, "finish_reason": reason}
+    def _reason(self, piece: Piece) -> str | None:
+        has_calls = self._reader is not None and self._reader.num_calls > 0
+        if has_calls and piece.finish_reason is FinishReason.STOP:
+            return "tool_calls"
+        return reason_name(piece)
 
 
 class ChatDialect:
@@ -51,15 +84,28 @@ class ChatDialect:
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def writer(self, _body: GenerationBody) -> ChatWriter:
+    def __init__(self, form: ToolFormat) -> None:
+        """Takes how the model writes tool calls."""
+        self._form = form
+
+    def writer(self, body: GenerationBody) -> ChatWriter:
         """See `Dialect.writer`."""
-        return ChatWriter()
+        return chat_writer(body, self._form)
+
+
+def chat_writer(body: GenerationBody, form: ToolFormat) -> ChatWriter:
+    """Returns what words one choice of an answer to a body."""
+    structure = body.structure()
+    tools = structure.tools if structure is not None else None
+    if tools is None:
+        return ChatWriter(None)
+    return ChatWriter(ToolCallReader(form, [function.name for function in tools.functions]))
 
 
 def chat_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
     router = APIRouter()
-    answering = Answering(service, ChatDialect())
+    answering = Answering(service, ChatDialect(service.tokenizer.tool_format))
 
     @router.post(PATH)
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:

@@ -1,35 +1,27 @@
 """The body of POST /v1/chat/completions."""
 
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from optimist_common.sampling import MAX_LOGPROBS
-from optimist_gateway.api.body import Body, Content, content_text
+from optimist_gateway.api.message_body import MessageBody
 from optimist_gateway.api.requests import GenerationBody
+from optimist_gateway.api.structure_body import ResponseFormat, format_content
+from optimist_gateway.api.tools_body import (
+    MAX_TOOLS,
+    ToolBody,
+    ToolChoice,
+    check_tools,
+    tool_use,
+)
 from optimist_gateway.api.unsupported import OF_CHAT, KnownParameters
-from optimist_gateway.core.messages import Message
+from optimist_gateway.structure.content import Structure
 
 MAX_MESSAGES = 4096
 _INT32_MAX = 2**31 - 1
-
-
-class MessageBody(Body):
-    """One message; fields of other kinds of messages must be null."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content
-    name: str | None = None
-    refusal: None = None
-    tool_calls: None = None
-    function_call: None = None
-    audio: None = None
-    annotations: list[Any] | None = None
-
-    def message(self) -> Message:
-        """Returns the message as a plain value."""
-        return Message(self.role, content_text(self.content))
 
 
 class ChatCompletionBody(GenerationBody):
@@ -44,6 +36,30 @@ class ChatCompletionBody(GenerationBody):
     """Tells the log-probability of each token of the answer."""
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     """How many of the likeliest tokens are told of in the place of each; needs `logprobs`."""
+
+    response_format: ResponseFormat | None = None
+    tools: list[ToolBody] | None = Field(None, max_length=MAX_TOOLS)
+    """What the model may call; an empty list is none."""
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    """Whether there may be several calls in an answer; null is true."""
+
+    def structure(self) -> Structure | None:
+        """See `GenerationBody.structure`."""
+        structure = super().structure()
+        if structure is None:
+            structure = Structure(*format_content(self.response_format))
+        is_parallel = self.parallel_tool_calls is not False
+        tools = tool_use(self.tools or [], self.tool_choice, is_parallel=is_parallel)
+        if structure.content is None and tools is None:
+            return None
+        return replace(structure, tools=tools)
+
+    def told_tools(self) -> list[dict[str, Any]]:
+        """Returns the tools that the model is told of, as chat templates want them."""
+        if self.tool_choice == "none":
+            return []
+        return [tool.for_template() for tool in self.tools or []]
 
     def num_logprobs(self) -> int | None:
         """See `GenerationBody.num_logprobs`."""
@@ -61,6 +77,29 @@ class ChatCompletionBody(GenerationBody):
                 "invalid_value",
                 "top_logprobs is only allowed when logprobs is true",
                 {"param": "top_logprobs"},
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_structure(self) -> Self:
+        check_tools(self.tools or [], self.tool_choice)
+        if self.structured_outputs is None:
+            return self
+        if format_content(self.response_format)[0] is not None:
+            raise PydanticCustomError(
+                "invalid_value",
+                "structured_outputs and response_format must not both be set",
+                {"param": "structured_outputs"},
+            )
+        if (
+            self.structured_outputs.grammar is not None
+            and self.tools
+            and self.tool_choice != "none"
+        ):
+            raise PydanticCustomError(
+                "invalid_value",
+                "structured_outputs.grammar is only allowed without tools",
+                {"param": "structured_outputs.grammar"},
             )
         return self
 

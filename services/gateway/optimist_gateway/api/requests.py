@@ -13,7 +13,9 @@ from pydantic import (
 )
 
 from optimist_gateway.api.body import Body, Content, Text, content_text
+from optimist_gateway.api.structure_body import StructuredOutputs
 from optimist_gateway.api.unsupported import OF_NONE, KnownParameters, drop_unsupported
+from optimist_gateway.structure.content import Structure
 
 MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 4
@@ -170,6 +172,8 @@ class GenerationBody(AnswerBody):
     `predicted_text_length` (how many characters were predicted; in a chunk these are the first
     ones), and `num_passes` (forward passes that emitted tokens) to the usage. In a chunk, text may
     lag behind tokens by an unfinished character or a possible beginning of a stop string."""
+    structured_outputs: StructuredOutputs | None = None
+    """Extension: the form of the answer's text; vLLM's name for it."""
     user: Text | None = None
     """Ignored, as all that follow."""
     metadata: Metadata | None = None
@@ -195,6 +199,12 @@ class GenerationBody(AnswerBody):
     def num_logprobs(self) -> int | None:
         """Returns how many of the likeliest tokens are told of per token; None for no logprobs."""
         return None
+
+    def structure(self) -> Structure | None:
+        """Returns the form of the answer; None if it may be any text."""
+        if self.structured_outputs is None:
+            return None
+        return Structure(*self.structured_outputs.content())
 
     def echoes_prompt(self) -> bool:
         """Tells whether answers begin with the prompt."""

@@ -62,6 +62,11 @@ class Grammars:
             source = grammar(structure, self.form, self._markers)
         except StructureError as error:
             raise _refusal(error.param, error.message) from None
+        if model != self._described:
+            # Token ids may mean something else now.
+            self._verdicts.clear()
+            await self.stop()
+            self._described = model
         key = hashlib.sha256(source.encode()).digest()
         verdict = self._verdicts.get(key)
         if verdict is None:
@@ -84,7 +89,7 @@ class Grammars:
 
     async def _check(self, source: str, model: ModelDescription) -> str:
         """Returns what is wrong with a grammar; no text if nothing is."""
-        process = await self._running(model)
+        process = self._running(model)
         try:
             return await process.render(source)
         except (TemplateTimeoutError, TemplateDiedError):
@@ -96,34 +101,32 @@ class Grammars:
                 503, f"grammars cannot be checked now: {error}", code="overloaded"
             ) from None
 
-    async def _running(self, model: ModelDescription) -> TemplateProcess:
-        if self._process is not None and self._described == model:
-            return self._process
-        await self.stop()
-        self._verdicts.clear()
-        description = {
-            "tokenizer": str(self._tokenizer_file()),
-            "vocab_size": model.vocab_size,
-            "eos_token_ids": list(model.eos_token_ids),
-        }
-        self._described = model
-        self._process = TemplateProcess(_LOADER, json.dumps(description), _SECONDS, "grammars")
+    def _running(self, model: ModelDescription) -> TemplateProcess:
+        if self._process is None:
+            description = {
+                "tokenizer": str(self._tokenizer_file()),
+                "vocab_size": model.vocab_size,
+                "eos_token_ids": list(model.eos_token_ids),
+            }
+            argument = json.dumps(description)
+            self._process = TemplateProcess(_LOADER, argument, _SECONDS, "grammars")
         return self._process
 
     def _tokenizer_file(self) -> Path:
-        path = Path(self._model).expanduser() / "tokenizer.json"
-        if path.is_file():
-            return path
-        from huggingface_hub import try_to_load_from_cache
+        directory = Path(self._model).expanduser()
+        if directory.is_dir():
+            path = directory / "tokenizer.json"
+        else:
+            from huggingface_hub import try_to_load_from_cache
 
-        cached = try_to_load_from_cache(self._model, "tokenizer.json")
-        if not isinstance(cached, str):
+            path = Path(str(try_to_load_from_cache(self._model, "tokenizer.json")))
+        if not path.is_file():
             raise ApiError(
                 400,
                 "this model has no tokenizer.json, so its answers cannot be held to a form",
                 code="unsupported_parameter",
             )
-        return Path(cached)
+        return path
 
 
 def _refusal(param: str, message: str) -> ApiError:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ FORMATS: Mapping[str, ToolFormat] = {
     form.name: form for form in (HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, JSON)
 }
 AUTO = "auto"
+ToolCallFormat = Literal["auto", "hermes", "llama3", "mistral", "mistral_args", "json"]
+"""What names a format."""
 
 
 def tool_format(name: str, chat_template: str) -> ToolFormat:

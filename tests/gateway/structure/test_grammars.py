@@ -1,0 +1,179 @@
+"""Grammars are checked in a process that some of them end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as Backend
+
+from optimist_gateway.api.errors import ApiError
+from optimist_gateway.scheduler_client import ModelDescription
+from optimist_gateway.structure.content import (
+    Content,
+    Function,
+    JsonContent,
+    LarkContent,
+    RegexContent,
+    Structure,
+    ToolUse,
+)
+from optimist_gateway.structure.grammars import MAX_CHECKED, Grammars
+from optimist_gateway.structure.tool_format import HERMES
+from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN
+
+SCHEMA = "response_format.json_schema.schema"
+
+
+@pytest.fixture(scope="module")
+def model(backend: Backend) -> ModelDescription:
+    return ModelDescription(backend.get_vocab_size(), MAX_MODEL_LEN, (EOS,), is_synthetic=False)
+
+
+@pytest.fixture
+async def grammars(model_directory: Path) -> AsyncIterator[Grammars]:
+    made = Grammars(str(model_directory), HERMES, lambda _text: None)
+    yield made
+    await made.stop()
+
+
+def of_json(schema: dict[str, Any]) -> Structure:
+    return Structure(JsonContent(schema, is_lenient=False), SCHEMA)
+
+
+def of(content: Content) -> Structure:
+    return Structure(content, "structured_outputs")
+
+
+async def refusal(grammars: Grammars, structure: Structure, model: ModelDescription) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        await grammars.grammar(structure, model)
+    assert caught.value.status == 400
+    assert caught.value.message.startswith(f"{caught.value.param}: ")
+    return caught.value
+
+
+async def test_a_good_grammar_is_checked_once(grammars: Grammars, model: ModelDescription) -> None:
+    first = await grammars.grammar(of_json({"type": "object", "title": "A"}), model)
+    assert first.startswith("start: %json ")
+    await grammars.stop()
+    # The process is gone, and the verdict is still known.
+    assert await grammars.grammar(of_json({"type": "object", "title": "B"}), model) == first
+
+
+async def test_what_is_wrong_is_named(grammars: Grammars, model: ModelDescription) -> None:
+    error = await refusal(grammars, of_json({"properties": {"a": {"not": {}}}}), model)
+    assert error.param == f"{SCHEMA}.properties.a.not"
+    error = await refusal(grammars, of_json({"type": "string", "format": "nonsense"}), model)
+    assert error.param == SCHEMA
+    assert "nonsense" in error.message
+    error = await refusal(grammars, of(RegexContent("(?=a)")), model)
+    assert "look-around" in error.message
+
+
+async def test_functions_are_checked_like_schemas(
+    grammars: Grammars, model: ModelDescription
+) -> None:
+    functions = [
+        Function("f", {"type": "object", "properties": {"a": {"format": "x"}}}, True, "tools[0]")
+    ]
+    error = await refusal(grammars, Structure(tools=ToolUse(functions, False, True)), model)
+    # A format counts for texts; of which kind `a` is, nothing says.
+    assert error.param == "tools"
+
+
+def chain(number: int) -> str:
+    rules = [f"R{index}: R{index + 1} R{index + 1}" for index in range(number)]
+    return "\n".join(["start: R0", *rules, f'R{number}: "a"'])
+
+
+def intersection() -> str:
+    regexes = " & ".join(f"/([ab]*a[ab]{{{count}}}c)*/" for count in range(3, 60))
+    return f"start: A\nA: {regexes}"
+
+
+def products() -> dict[str, Any]:
+    return {"allOf": [{"type": "integer", "multipleOf": n} for n in (9973, 9967, 9949, 9941)]}
+
+
+BOMBS: dict[str, Structure] = {
+    "terminals that double": of(LarkContent(chain(2000))),
+    "an intersection": of(LarkContent(intersection())),
+    "a product": of_json(products()),
+    "thousands of optional properties": of_json(
+        {"type": "object", "properties": {f"p{index}": {} for index in range(3000)}}
+    ),
+    "a schema of many choices": of_json(
+        {
+            "allOf": [
+                {"anyOf": [{"properties": {f"a{i}_{k}": {"type": "integer"}}} for k in range(8)]}
+                for i in range(6)
+            ]
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+async def test_a_bomb_harms_nobody(grammars: Grammars, model: ModelDescription, name: str) -> None:
+    async with asyncio.timeout(60):
+        error = await refusal(grammars, BOMBS[name], model)
+        assert await grammars.grammar(of(RegexContent("[a-z]+")), model)
+        # It is not tried again.
+        await grammars.stop()
+        assert (await refusal(grammars, BOMBS[name], model)).message == error.message
+    assert error.param in (SCHEMA, "structured_outputs")
+
+
+QUICK: dict[str, Structure] = {
+    "nested repetitions": of(RegexContent("((a{1,100}){1,100}){1,100}")),
+    "what backtracks elsewhere": of(RegexContent("(a+)+(a|aa)*b")),
+    "a wide alternation": of(RegexContent("|".join(f"[ab]*a[ab]{{{n}}}" for n in range(5, 90)))),
+    "a large enumeration": of_json({"enum": [f"value {index}" for index in range(3000)]}),
+    "a deep schema": of_json(
+        {
+            "$ref": "#/$defs/x0",
+            "$defs": {
+                **{
+                    f"x{n}": {"type": "array", "items": {"$ref": f"#/$defs/x{n + 1}"}}
+                    for n in range(300)
+                },
+                "x300": {"type": "integer"},
+            },
+        }
+    ),
+    "a recursive schema": of_json({"type": "array", "items": {"$ref": "#"}}),
+    "long texts": of_json({"type": "string", "maxLength": 1_000_000}),
+    "long lists": of_json({"type": "array", "maxItems": 1_000_000, "items": {"type": "string"}}),
+}
+
+
+@pytest.mark.parametrize("name", QUICK)
+async def test_what_only_looks_hard_is_taken(
+    grammars: Grammars, model: ModelDescription, name: str
+) -> None:
+    assert await grammars.grammar(QUICK[name], model)
+
+
+async def test_verdicts_are_forgotten_in_the_end(
+    grammars: Grammars, model: ModelDescription
+) -> None:
+    for index in range(MAX_CHECKED + 10):
+        await grammars.grammar(of(RegexContent(f"a{{{index}}}")), model)
+    assert len(grammars._verdicts) == MAX_CHECKED
+
+
+async def test_a_model_without_a_tokenizer_file(tmp_path: Path, model: ModelDescription) -> None:
+    grammars = Grammars(str(tmp_path), HERMES, lambda _text: None)
+    with pytest.raises(ApiError, match=r"tokenizer\.json"):
+        await grammars.grammar(of(RegexContent("a")), model)
+
+
+async def test_another_model_starts_another_process(
+    grammars: Grammars, model: ModelDescription
+) -> None:
+    structure = of(LarkContent(f"start: <[{model.vocab_size + 5}]>"))
+    assert "large" in (await refusal(grammars, structure, model)).message
+    larger = ModelDescription(model.vocab_size + 32, MAX_MODEL_LEN, (EOS,), is_synthetic=False)
+    assert await grammars.grammar(structure, larger)
