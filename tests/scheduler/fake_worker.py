@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.draft_source import DraftSource
+from optimist_common.sampling_message import read_sampling
 from optimist_scheduler.core.drafter import Drafter
 
 
@@ -18,6 +19,20 @@ def prefix_hash(token_ids: list[int]) -> int:
 
 def next_token(token_ids: list[int], vocab_size: int) -> int:
     return prefix_hash(token_ids) % vocab_size
+
+
+def logprob_of(token_ids: list[int]) -> float:
+    """Returns how likely the last token is behind the others; exact in float32."""
+    return -(prefix_hash([*token_ids, -2]) % 997) / 16
+
+
+def candidates_of(
+    token_ids: list[int], number: int, vocab_size: int
+) -> tuple[list[int], list[float]]:
+    """Returns the likeliest tokens in the place of the last token, and how likely they are."""
+    first = prefix_hash(token_ids[:-1])
+    logprobs = [-(first % 16) / 16 - place for place in range(number)]
+    return [(first + place) % vocab_size for place in range(number)], logprobs
 
 
 def expected_output(
@@ -47,6 +62,36 @@ class Row:
     """Nodes of its window, each as the path of tokens that leads to it from its base on."""
     ended: bool = False
     """Whether it said a stop token or is as long as it may be: it emits nothing any more."""
+    num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+
+    def tell(self, vocab_size: int, num_computed: int, num_emitted: int) -> "Told | None":
+        """Returns what a step tells of how likely tokens are.
+
+        Args:
+            vocab_size: Token ids are below.
+            num_computed: Tokens that were computed before it.
+            num_emitted: Tokens that it brought, which the row has.
+        """
+        places: list[tuple[int, int]] = []
+        number = 0
+        if self.num_prompt_logprobs is not None:
+            end = min(self.num_computed, self.num_prompt_tokens - 1) + 1
+            number = max(0, end - num_computed - 1)
+            places += [
+                (num_computed + 1 + place, self.num_prompt_logprobs) for place in range(number)
+            ]
+        if self.num_logprobs is not None:
+            first = len(self.token_ids) - num_emitted
+            places += [(first + place, self.num_logprobs) for place in range(num_emitted)]
+        told = Told(num_computed + 1, number, self.num_prompt_logprobs or 0, self.num_logprobs or 0)
+        for place, width in places:
+            sequence = self.token_ids[: place + 1]
+            told.logprobs.append(logprob_of(sequence))
+            ids, logprobs = candidates_of(sequence, width, vocab_size)
+            told.candidate_token_ids += ids
+            told.candidate_logprobs += logprobs
+        return told if places else None
 
     def nodes(self) -> list[tuple[int, ...]]:
         """Returns the window's nodes behind the output, each as the path from there."""
@@ -64,6 +109,31 @@ class Row:
                 self.ended = True
         if len(self.token_ids) >= self.max_length:
             self.ended = True
+
+
+@dataclass
+class Told:
+    """What a row tells of how likely tokens are."""
+
+    first_prompt_position: int
+    num_prompt_tokens: int
+    num_prompt_candidates: int
+    num_candidates: int
+    logprobs: list[float] = field(default_factory=list)
+    candidate_token_ids: list[int] = field(default_factory=list)
+    candidate_logprobs: list[float] = field(default_factory=list)
+
+    def message(self, slot: int) -> worker_pb2.RowLogprobs:
+        return worker_pb2.RowLogprobs(
+            slot=slot,
+            first_prompt_position=self.first_prompt_position,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_prompt_candidates=self.num_prompt_candidates,
+            num_candidates=self.num_candidates,
+            logprobs=floats_to_bytes(self.logprobs),
+            candidate_token_ids=to_bytes(self.candidate_token_ids),
+            candidate_logprobs=floats_to_bytes(self.candidate_logprobs),
+        )
 
 
 class FakeWorker:
@@ -112,6 +182,8 @@ class FakeWorker:
         """Runs of plans, repeats included."""
         self.num_cached_tokens = 0
         """Tokens that were not computed because cached blocks held them."""
+        self.is_silent = False
+        """Whether it tells no log-probabilities."""
         self.restart()
 
     def restart(self) -> None:
@@ -180,6 +252,9 @@ class FakeWorker:
             len(cached) * self.description.block_size,
             cached,
         )
+        sampling = read_sampling(admission.sampling)
+        row.num_logprobs = sampling.num_logprobs
+        row.num_prompt_logprobs = sampling.num_prompt_logprobs
         assert 0 < row.num_prompt_tokens <= len(tokens) < row.max_length
         assert row.max_length <= self.description.max_model_len
         # The last token at least is computed, for its logits.
@@ -232,7 +307,11 @@ class FakeWorker:
             if row.request_id in self.failing:
                 response.errors.add(slot=slot, message=f"{row.request_id} fails")
             elif not row.ended:
+                num_computed = row.num_computed
                 new, counts, source = self._run_row(row, num_known, num_drafts)
+                told = row.tell(self.description.vocab_size, num_computed, len(new))
+                if told is not None and not self.is_silent:
+                    response.logprobs.append(told.message(slot))
                 num_fed += num_known + counts[0]
                 if source > DraftSource.PREDICTION and self._drafter is not None:
                     levels = self._drafter.count_levels(np.array([counts[0]], np.int32))

@@ -2,7 +2,16 @@
 
 from types import ModuleType
 
-from optimist_scheduler.core import admission, apply, deliver, repair, rows, settle, state
+from optimist_scheduler.core import (
+    admission,
+    apply,
+    deliver,
+    repair,
+    rows,
+    settle,
+    state,
+    telling,
+)
 from optimist_scheduler.core.account import DraftAccounts
 
 State = state.SchedulerState
@@ -10,6 +19,19 @@ State = state.SchedulerState
 Rule = tuple[ModuleType | type, str, str, str]
 
 COMMANDS: dict[str, Rule] = {
+    # What is told.
+    "prompts that are told of begin with cached blocks": (
+        admission,
+        "match_prefix",
+        "if request.wants_prompt_logprobs:",
+        "if False:",
+    ),
+    "what is cut off is told of": (
+        telling,
+        "tell_logprobs",
+        "logprobs.cut(num_skipped, number)",
+        "logprobs.cut(num_skipped, 10**6)",
+    ),
     # What is in flight.
     "placeholders fall by what was received": (
         settle,

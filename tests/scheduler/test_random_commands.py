@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from optimist_common.draft_source import DraftSource
+from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.drafter import Drafter
 from optimist_scheduler.core.output import FinishReason, RejectionError, StepOutputs
@@ -30,6 +31,7 @@ from optimist_scheduler.core.window import Window, WindowError
 from optimist_scheduler.translate import plan_message, step_result
 from tests.scheduler.drive import fake_worker, make_window, rows, window_of
 from tests.scheduler.fake_worker import expected_output
+from tests.scheduler.received import Received
 
 VOCAB_SIZE = 7
 DRAFTERS = [
@@ -109,6 +111,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         """The same when each plan was made."""
         self.marks: dict[str, dict[int, bool]] = {}
         """Whether each position that was drafted was kept."""
+        self.told: dict[str, Received] = {}
+        """What was told of how likely tokens are."""
 
     # Commands.
 
@@ -120,8 +124,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         is_predicted=st.booleans(),
         priority=st.integers(0, 2),
         max_draft_tokens=st.sampled_from([None, 0, 2]),
+        num_logprobs=st.sampled_from([None, None, 0, 2]),
+        num_prompt_logprobs=st.sampled_from([None, None, 0, 3]),
+        wants_prediction_positions=st.booleans(),
     )
-    def add(self, is_predicted: bool, **values: Any) -> None:
+    def add(
+        self,
+        is_predicted: bool,
+        num_logprobs: int | None,
+        num_prompt_logprobs: int | None,
+        **values: Any,
+    ) -> None:
         handle = len(self.news) + 1
         prompt, stops = values.pop("prompt"), values.pop("stops")
         new = NewRequest(
@@ -129,6 +142,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             prompt,
             values.pop("max_tokens"),
             stop_token_ids=stops,
+            sampling=SamplingParams(
+                num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
+            ),
             owner=3,
             handle=handle,
             **values,
@@ -147,6 +163,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.sources[new.request_id] = Counter()
         self.bases[new.request_id], self.windows[new.request_id] = -1, {}
         self.marks[new.request_id] = {}
+        self.told[new.request_id] = Received(new)
         if self.is_eager:
             self.propose(new.request_id)
 
@@ -349,24 +366,43 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def take(self, outputs: StepOutputs, drafted: Drafted) -> None:
         assert set(outputs.owners.tolist()) <= {3}
+        for told in outputs.logprobs:
+            assert told.owner == 3
+            self.told[f"r{told.handle}"].add(told.logprobs)
+        positions = {told.handle: told.positions.tolist() for told in outputs.prediction_positions}
         columns = outputs.handles, outputs.draft_sources, outputs.num_accepted_tokens
         for handle, source, accepted in zip(*(each.tolist() for each in columns), strict=True):
             request_id = f"r{handle}"
             tokens = rows(outputs)[handle]
             assert accepted <= len(tokens)
             self.sources[request_id][DraftSource.TARGET] += len(tokens) - accepted
+            expected = [-1] * accepted
             if source == DraftSource.PREDICTION:
-                self.account(request_id, tokens[:accepted], drafted[request_id])
+                places = self.account(request_id, tokens[:accepted], drafted[request_id])
+                expected = places
             else:
                 self.sources[request_id][source] += accepted
             self.live[request_id] += tokens
             truth = self.truth(self.news[request_id])
             assert self.live[request_id] == truth[: len(self.live[request_id])]
+            self.check_positions(request_id, positions.pop(handle, None), expected)
+        assert not positions
+        for handle in outputs.handles.tolist():
+            self.told[f"r{handle}"].check(self.live[f"r{handle}"])
         for ended in outputs.ended:
             self.check_end(ended.request_id, ended.finished)
 
-    def account(self, request_id: str, kept: list[int], drafted: dict[Path, int]) -> None:
-        """Notes the drafts of a window, of which so many tokens were kept."""
+    def check_positions(
+        self, request_id: str, positions: list[int] | None, expected: list[int]
+    ) -> None:
+        """Compares the places of accepted drafts with those that their windows said."""
+        if not self.news[request_id].wants_prediction_positions or not expected:
+            assert positions is None
+        else:
+            assert positions == expected
+
+    def account(self, request_id: str, kept: list[int], drafted: dict[Path, int]) -> list[int]:
+        """Notes the drafts of a window, of which so many tokens were kept; returns their places."""
         output = tuple(self.live[request_id])
         paths = [(*output, *kept[: length + 1]) for length in range(len(kept))]
         for path, position in drafted.items():
@@ -378,6 +414,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.sources[request_id][
                 DraftSource.PREDICTION if is_predicted else DraftSource.NGRAM
             ] += 1
+        return [drafted[path] for path in paths]
 
     def check_end(self, request_id: str, finished: Any) -> None:
         new, tokens = self.news[request_id], self.live.pop(request_id)
@@ -399,8 +436,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert 0 <= finished.accepted_prediction_tokens <= len(tokens)
         assert 1 <= finished.num_passes <= len(tokens)
         assert finished.num_passes >= sources[DraftSource.TARGET]
+        assert finished.num_drafted_tokens >= len(tokens) - sources[DraftSource.TARGET]
+        self.told[request_id].check(tokens)
         if new.max_draft_tokens == 0:
             assert sources[DraftSource.TARGET] == len(tokens)
+            assert finished.num_drafted_tokens == 0
 
     @invariant()
     def is_sound(self) -> None:

@@ -21,12 +21,13 @@ from optimist_common.draft_source import DraftSource
 from optimist_common.errors import SetupError
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.drafter import Drafter
+from optimist_scheduler.core.logprobs import Logprobs
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.journal import Journal
+from optimist_scheduler.journal_difference import find_difference
 from optimist_scheduler.journal_line import (
-    find_difference,
     read_request,
     read_result,
     read_window,
@@ -277,10 +278,10 @@ def test_a_log_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> No
         (b'{"call": "prepare", "out": null}\n', "configuration"),
         (b'{"format": 99, "config": {}, "costs": []}\n', "the format is 99"),
         (
-            b'{"format": 3, "config": {}, "costs": [], "drafter_us": []}\n',
+            b'{"format": 4, "config": {}, "costs": [], "drafter_us": []}\n',
             "line 1: .*vocab_size",
         ),
-        (b'{"format": 3}\n', "line 1: KeyError"),
+        (b'{"format": 4}\n', "line 1: KeyError"),
     ],
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -332,8 +333,9 @@ def test_arguments_survive_the_log() -> None:
         stop_token_ids=[5, 6],
         min_tokens=1,
         sampling=SamplingParams(
-            0.7, 5, 0.9, 0.1, -(2**40), 1.1, 0.2, 0.3, {7: -1.5, 8: 2.0}, "start: X"
+            0.7, 5, 0.9, 0.1, -(2**40), 1.1, 0.2, 0.3, {7: -1.5, 8: 2.0}, "start: X", 0, 3
         ),
+        wants_prediction_positions=True,
         priority=-3,
         cache_salt="salt",
         max_draft_tokens=2,
@@ -355,10 +357,16 @@ def test_arguments_survive_the_log() -> None:
     chain = read_window(json.loads(write_line(write_window(window_of(0, nodes[:2])))))
     assert (chain.parents, chain.has_values) == (None, False)
     a, b, c, d, e, f, g = [np.array([number], np.int32) for number in range(7)]
-    result = StepResult(7, a, b, c, d, e, f, g, {3: "bad"}, 1, 2, 3, 4, 5)
+    floats = np.array([-0.5, -np.inf], np.float32)
+    told = Logprobs(4, 1, 2, 0, floats[:1], np.array([8, 9], np.int32), floats)
+    result = StepResult(7, a, b, c, d, e, f, g, {3: "bad"}, 1, 2, 3, 4, 5, {6: told})
     got = read_result(json.loads(write_line(write_result(result))))
     for each in fields(result):
-        assert getattr(got, each.name) == getattr(result, each.name), each.name
+        if each.name != "logprobs":
+            assert getattr(got, each.name) == getattr(result, each.name), each.name
+    assert list(got.logprobs) == [6]
+    for each in fields(told):
+        assert np.array_equal(getattr(got.logprobs[6], each.name), getattr(told, each.name))
 
 
 def test_the_first_difference_is_named() -> None:

@@ -15,7 +15,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from optimist_scheduler.core import ahead, check, deliver, requests, rows, settle, verified
+from optimist_scheduler.core import (
+    ahead,
+    check,
+    deliver,
+    requests,
+    rows,
+    settle,
+    telling,
+    verified,
+)
 from tests.scheduler import (
     test_drafter_rows,
     test_known_bugs_of_ends,
@@ -24,6 +33,7 @@ from tests.scheduler import (
     test_prescheduling,
     test_scheduler,
     test_shares,
+    test_telling,
     test_trees,
     test_values,
 )
@@ -82,7 +92,32 @@ def sources() -> None:
     run_sources(25)
 
 
+def place_drafts(*, is_tree: bool, is_replaced: bool) -> None:
+    test_telling.test_positions_are_those_of_the_window_that_was_drafted_from(
+        2, is_tree, is_replaced
+    )
+
+
+_IS_WALKED = "placed.numbers[slot] != new.window_numbers[row] or placed.is_tree[slot]"
+
 NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
+    "prompts are told of again": (
+        (telling, "tell_logprobs", "min(request.num_told_tokens + 1, end) - first", "0"),
+        lambda: test_telling.test_a_prompt_is_told_of_once_though_the_worker_was_lost(1, 2),
+    ),
+    "drafts are placed by the window that came later": (
+        (verified, "find_kept_positions", _IS_WALKED, "placed.is_tree[slot]"),
+        lambda: place_drafts(is_tree=False, is_replaced=True),
+    ),
+    "drafts are placed on the likeliest path": (
+        (
+            verified,
+            "find_kept_positions",
+            _IS_WALKED,
+            "placed.numbers[slot] != new.window_numbers[row]",
+        ),
+        lambda: place_drafts(is_tree=True, is_replaced=False),
+    ),
     "one plan in flight counts towards the length limit": (
         (
             rows,

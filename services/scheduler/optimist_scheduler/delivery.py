@@ -3,16 +3,26 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_scheduler import metrics
-from optimist_scheduler.core.output import NO_OUTPUTS, Ended, Finished, StepOutputs
+from optimist_scheduler.core.output import (
+    NO_OUTPUTS,
+    Ended,
+    Finished,
+    StepOutputs,
+    ToldLogprobs,
+    ToldPositions,
+)
 from optimist_scheduler.gateway_stream import GatewayStream
 from optimist_scheduler.proposers import Proposers
 from optimist_scheduler.request_watch import RequestWatch, write_queue_times
 from optimist_scheduler.translate import finished_message, outputs_message
+
+Part = TypeVar("Part", Ended, ToldLogprobs, ToldPositions)
 
 
 class Delivery:
@@ -95,12 +105,15 @@ class Delivery:
 def split_by_owner(outputs: StepOutputs) -> Iterator[tuple[int, StepOutputs]]:
     """Splits tokens and ends of a step by owner; those of a single owner stay as they are."""
     ended = _group_by_owner(outputs.ended)
+    logprobs = _group_by_owner(outputs.logprobs)
+    positions = _group_by_owner(outputs.prediction_positions)
+    others = ended.keys() | logprobs.keys() | positions.keys()
     if len(outputs.owners):
         first = int(outputs.owners[0])
-        if ended.keys() <= {first} and (outputs.owners == first).all():
+        if others <= {first} and (outputs.owners == first).all():
             yield first, outputs
             return
-    for owner in {*np.unique(outputs.owners).tolist(), *ended}:
+    for owner in {*np.unique(outputs.owners).tolist(), *others}:
         rows = outputs.owners == owner
         yield (
             owner,
@@ -115,12 +128,14 @@ def split_by_owner(outputs: StepOutputs) -> Iterator[tuple[int, StepOutputs]]:
                 observed_rows=NO_OUTPUTS.observed_rows,
                 observed_request_ids=[],
                 ended=ended.get(owner, []),
+                logprobs=logprobs.get(owner, ()),
+                prediction_positions=positions.get(owner, ()),
             ),
         )
 
 
-def _group_by_owner(ended: Sequence[Ended]) -> dict[int, list[Ended]]:
-    groups: dict[int, list[Ended]] = {}
-    for end in ended:
-        groups.setdefault(end.owner, []).append(end)
+def _group_by_owner(parts: Sequence[Part]) -> dict[int, list[Part]]:
+    groups: dict[int, list[Part]] = {}
+    for part in parts:
+        groups.setdefault(part.owner, []).append(part)
     return groups

@@ -8,16 +8,16 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
-from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.arrays import Float32Array, Int32Array
 from optimist_scheduler.core.config import EngineConfig
+from optimist_scheduler.core.logprobs import Logprobs
 from optimist_scheduler.core.output import Ended, Finished, StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.stats import SchedulerStats
@@ -25,10 +25,8 @@ from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window, make_window
 
 Json = dict[str, Any]
-Found = tuple[str, object, object]
-"""Path, what was expected, what was got."""
 
-FORMAT = 3
+FORMAT = 4
 """Version of the lines; a log of another one is not replayed."""
 
 _REQUEST_COLUMNS = (
@@ -38,8 +36,7 @@ _REQUEST_COLUMNS = (
     "stop_token_ids",
 )
 _WINDOW_COLUMNS = ("token_ids", "parents", "prediction_positions")
-_PLAN_COLUMNS = ("slots", "num_known_tokens", "num_draft_tokens", "num_new_blocks", "new_blocks")
-_COLUMNS = {*_PLAN_COLUMNS, "cached_blocks"}
+PLAN_COLUMNS = ("slots", "num_known_tokens", "num_draft_tokens", "num_new_blocks", "new_blocks")
 _RESULT_COLUMNS = (
     "slots",
     "lengths",
@@ -53,12 +50,20 @@ _RESULT_COLUMNS = (
 
 def column(values: Sequence[int] | npt.NDArray[np.integer]) -> str:
     """Writes a column."""
-    return base64.b64encode(to_bytes(values)).decode()
+    return _encode(to_bytes(values))
 
 
 def read_column(text: str) -> Int32Array:
     """Reads a column [num_rows]; raises ValueError if it is none."""
     return from_bytes(base64.b64decode(text, validate=True))
+
+
+def _encode(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _read_floats(text: str) -> Float32Array:
+    return floats_from_bytes(base64.b64decode(text, validate=True))
 
 
 def write_worker(
@@ -99,15 +104,14 @@ def write_window(window: Window) -> Json:
         "token_ids": column(window.token_ids),
         "parents": column([] if window.parents is None else window.parents),
         "prediction_positions": column(window.prediction_positions),
-        "values": base64.b64encode(window.values.astype("<f4").tobytes()).decode(),
+        "values": _encode(floats_to_bytes(window.values)),
     }
 
 
 def read_window(values: Json) -> Window:
     """Reads what `write_window` wrote."""
     columns = {name: read_column(values[name]) for name in _WINDOW_COLUMNS}
-    chances = np.frombuffer(base64.b64decode(values["values"], validate=True), "<f4")
-    return make_window(values["base"], **columns, values=chances.astype(np.float32))
+    return make_window(values["base"], **columns, values=_read_floats(values["values"]))
 
 
 def write_result(result: StepResult) -> Json:
@@ -115,13 +119,42 @@ def write_result(result: StepResult) -> Json:
     values = {field.name: getattr(result, field.name) for field in fields(result)}
     values |= {name: column(values[name]) for name in _RESULT_COLUMNS}
     values["errors"] = list(result.errors.items())
+    values["logprobs"] = [
+        [slot, *_sizes(told), *(_encode(part) for part in _logprob_parts(told))]
+        for slot, told in result.logprobs.items()
+    ]
     return values
 
 
 def read_result(values: Json) -> StepResult:
     """Reads what `write_result` wrote."""
     columns = {name: read_column(values[name]) for name in _RESULT_COLUMNS}
-    return StepResult(**(values | columns | {"errors": dict(values["errors"])}))
+    logprobs = {slot: _read_logprobs(told) for slot, *told in values["logprobs"]}
+    errors = dict(values["errors"])
+    return StepResult(**(values | columns | {"errors": errors, "logprobs": logprobs}))
+
+
+def _read_logprobs(values: Sequence[Any]) -> Logprobs:
+    first, number, of_prompt, of_output, logprobs, ids, of_ids = values
+    floats = _read_floats(logprobs), _read_floats(of_ids)
+    return Logprobs(first, number, of_prompt, of_output, floats[0], read_column(ids), floats[1])
+
+
+def _sizes(told: Logprobs) -> list[int]:
+    return [
+        told.first_prompt_position,
+        told.num_prompt_tokens,
+        told.num_prompt_candidates,
+        told.num_candidates,
+    ]
+
+
+def _logprob_parts(told: Logprobs) -> list[bytes]:
+    return [
+        floats_to_bytes(told.logprobs),
+        to_bytes(told.candidate_token_ids),
+        floats_to_bytes(told.candidate_logprobs),
+    ]
 
 
 def write_line(values: Json) -> str:
@@ -138,37 +171,6 @@ def write_value(value: object) -> Json:
 def write_error(error: Exception) -> Json:
     """Writes what a call raised."""
     return {"raised": {"error": type(error).__name__, "message": str(error)}}
-
-
-def find_difference(expected: object, got: object, path: str = "") -> Found | None:
-    """Returns the first value that differs, by its path; None if all are equal.
-
-    Of a column, that is the first row.
-    """
-    if expected == got:
-        return None
-    if isinstance(expected, dict) and isinstance(got, dict):
-        names = [*expected, *(name for name in got if name not in expected)]
-        pairs: list[Found] = [(str(name), expected.get(name), got.get(name)) for name in names]
-    elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
-        pairs = [(str(row), *both) for row, both in enumerate(zip(expected, got, strict=True))]
-    elif path.rpartition(".")[2] in _COLUMNS:
-        return _find_row(str(expected), str(got), path)
-    else:
-        return path, expected, got
-    for name, left, right in pairs:
-        if found := find_difference(left, right, f"{path}.{name}" if path else name):
-            return found
-    return path, expected, got
-
-
-def _find_row(expected: str, got: str, path: str) -> Found:
-    try:
-        rows = zip_longest(read_column(expected).tolist(), read_column(got).tolist())
-    except ValueError:
-        return path, expected, got
-    pairs = [(f"{path}[{row}]", *both) for row, both in enumerate(rows) if both[0] != both[1]]
-    return pairs[0] if pairs else (path, expected, got)
 
 
 def _write(value: object) -> object:
@@ -189,7 +191,7 @@ def _write(value: object) -> object:
 
 
 def _write_plan(plan: Plan) -> Json:
-    columns = {name: column(getattr(plan, name)) for name in _PLAN_COLUMNS}
+    columns = {name: column(getattr(plan, name)) for name in PLAN_COLUMNS}
     return {
         "sequence": plan.sequence,
         "num_repeats": plan.num_repeats,
@@ -229,12 +231,18 @@ def _write_outputs(outputs: StepOutputs) -> Json:
         outputs.observed_rows,
     )
     ids = write_line({"observed": outputs.observed_request_ids}).encode()
+    told = list[bytes]()
+    for one in outputs.logprobs:
+        sizes = to_bytes([one.owner, one.handle, *_sizes(one.logprobs)])
+        told += [sizes, *_logprob_parts(one.logprobs)]
+    for where in outputs.prediction_positions:
+        told += [to_bytes([where.owner, where.handle]), to_bytes(where.positions)]
     return {
         "num_rows": len(outputs.handles),
         "num_tokens": len(outputs.token_ids),
         "num_observed": len(outputs.observed_rows),
         "ended": [_write_ended(ended) for ended in outputs.ended],
-        "digest": _digest([*(to_bytes(each) for each in columns), ids]),
+        "digest": _digest([*(to_bytes(each) for each in columns), ids, *told]),
     }
 
 

@@ -15,10 +15,10 @@ from optimist_scheduler.core.output import StepOutputs
 from optimist_scheduler.core.plan import Plan
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.journal import FULL
+from optimist_scheduler.journal_difference import find_difference
 from optimist_scheduler.journal_line import (
     FORMAT,
     Json,
-    find_difference,
     read_request,
     read_result,
     read_window,

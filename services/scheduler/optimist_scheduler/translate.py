@@ -1,13 +1,16 @@
 """Plain values to messages and back."""
 
+from dataclasses import replace
+
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
 from optimist_scheduler import draft_metrics
-from optimist_scheduler.core.output import Finished, FinishReason, StepOutputs
+from optimist_scheduler.core.logprobs import Logprobs
+from optimist_scheduler.core.output import Finished, FinishReason, StepOutputs, ToldLogprobs
 from optimist_scheduler.core.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window
@@ -42,6 +45,7 @@ def new_request(add: scheduler_pb2.Add, owner: int) -> NewRequest:
         priority=add.priority,
         cache_salt=add.cache_salt,
         max_draft_tokens=add.max_draft_tokens if add.HasField("max_draft_tokens") else None,
+        wants_prediction_positions=add.wants_prediction_positions,
         owner=owner,
         handle=add.handle,
     )
@@ -57,6 +61,7 @@ def finished_message(handle: int, finished: Finished) -> scheduler_pb2.Finished:
         rejected_prediction_tokens=finished.rejected_prediction_tokens,
         num_passes=finished.num_passes,
         num_tokens_by_source=to_bytes(finished.num_tokens_by_source),
+        num_drafted_tokens=finished.num_drafted_tokens,
     )
 
 
@@ -69,6 +74,13 @@ def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
         num_accepted_tokens=to_bytes(outputs.num_accepted_tokens),
         draft_sources=to_bytes(outputs.draft_sources),
         finished=[finished_message(ended.handle, ended.finished) for ended in outputs.ended],
+        logprobs=[_logprobs_message(told) for told in outputs.logprobs],
+        prediction_positions=[
+            scheduler_pb2.PredictionPositions(
+                handle=told.handle, positions=to_bytes(told.positions)
+            )
+            for told in outputs.prediction_positions
+        ],
     )
 
 
@@ -121,7 +133,10 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
 
 
 def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
-    """Reads a result; raises ValueError if a column is none."""
+    """Reads a result; raises ValueError if a column is none, or a slot is told of twice."""
+    logprobs = {told.slot: _logprobs(told) for told in message.logprobs}
+    if len(logprobs) != len(message.logprobs):
+        raise ValueError("logprobs: a slot is there twice")
     return StepResult(
         sequence=message.sequence,
         slots=from_bytes(message.slots),
@@ -137,6 +152,33 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
         step_ns=message.step_ns,
         idle_ns=message.idle_ns,
         draft_ns=message.draft_ns,
+        logprobs=logprobs,
+    )
+
+
+def _logprobs(message: worker_pb2.RowLogprobs) -> Logprobs:
+    return Logprobs(
+        first_prompt_position=message.first_prompt_position,
+        num_prompt_tokens=message.num_prompt_tokens,
+        num_prompt_candidates=message.num_prompt_candidates,
+        num_candidates=message.num_candidates,
+        logprobs=floats_from_bytes(message.logprobs),
+        candidate_token_ids=from_bytes(message.candidate_token_ids),
+        candidate_logprobs=floats_from_bytes(message.candidate_logprobs),
+    )
+
+
+def _logprobs_message(told: ToldLogprobs) -> scheduler_pb2.Logprobs:
+    logprobs = told.logprobs
+    return scheduler_pb2.Logprobs(
+        handle=told.handle,
+        first_prompt_position=logprobs.first_prompt_position,
+        num_prompt_tokens=logprobs.num_prompt_tokens,
+        num_prompt_candidates=logprobs.num_prompt_candidates,
+        num_candidates=logprobs.num_candidates,
+        logprobs=floats_to_bytes(logprobs.logprobs),
+        candidate_token_ids=to_bytes(logprobs.candidate_token_ids),
+        candidate_logprobs=floats_to_bytes(logprobs.candidate_logprobs),
     )
 
 
@@ -150,13 +192,16 @@ def _window(slot: int, window: Window) -> worker_pb2.Window:
 
 
 def _admission(admission: Admission) -> worker_pb2.Admission:
-    request = admission.request
+    request, sampling = admission.request, admission.request.sampling
+    if sampling.num_prompt_logprobs is not None and not request.wants_prompt_logprobs:
+        # It has been told of all its prompt, which is computed again.
+        sampling = replace(sampling, num_prompt_logprobs=None)
     return worker_pb2.Admission(
         slot=admission.slot,
         request_id=request.request_id,
         token_ids=to_bytes(admission.token_ids),
         num_prompt_tokens=request.num_prompt_tokens,
-        sampling=write_sampling(request.sampling),
+        sampling=write_sampling(sampling),
         cached_blocks=to_bytes(admission.cached_blocks),
         max_length=request.max_length,
         # At max_length the request ends anyway; the sum with a huge min_tokens may be no int32.

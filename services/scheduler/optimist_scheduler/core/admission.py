@@ -65,7 +65,11 @@ def admit(view: ScheduleView, num_running: int, budget: int, num_free: int) -> l
 def match_prefix(view: ScheduleView, request: Request) -> tuple[Int32Array, int]:
     """Returns the cached blocks a request can begin with, and how many of them count as free."""
     # The last token is always computed: its logits choose the next one.
-    most = (len(request.token_ids) - 1) // view.config.block_size
+    num_tokens = len(request.token_ids) - 1
+    if request.wants_prompt_logprobs:
+        # What comes behind a token is told only when that is computed.
+        num_tokens = min(num_tokens, request.num_told_tokens)
+    most = num_tokens // view.config.block_size
     cached = view.blocks.match(request.block_hashes[:most])
     return cached, view.blocks.num_evictable(cached)
 

@@ -6,6 +6,7 @@ from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.arrays import BoolArray
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.drafter import Drafter
+from optimist_scheduler.core.logprobs import find_logprobs_fault
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.requests import Rows
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
@@ -74,6 +75,25 @@ def check_result(
     # Negative numbers are large without their sign.
     if len(tokens) and int(tokens.view(np.uint32).max()) >= config.vocab_size:
         raise ResultError(f"token_ids: not from 0 to {config.vocab_size - 1}")
+
+
+def check_logprobs(
+    state: SchedulerState, step: StepInFlight, alive: BoolArray, result: StepResult
+) -> None:
+    """Raises ResultError unless log-probabilities can be of the rows that they are told of.
+
+    Those of requests that want none, or are over, are not looked at.
+    """
+    emitted = dict(zip(step.slots.tolist(), result.num_emitted_tokens.tolist(), strict=True))
+    living = set(step.slots[alive].tolist())
+    for slot, told in result.logprobs.items():
+        if slot not in emitted:
+            raise ResultError(f"logprobs: slot {slot} is not in the plan")
+        if slot in living and slot in state.logprob_slots:
+            number = int(state.table.num_prompt_tokens[slot])
+            fault = find_logprobs_fault(told, emitted[slot], number, state.config.vocab_size)
+            if fault is not None:
+                raise ResultError(fault)
 
 
 def _check_sources(drafter: Drafter | None, result: StepResult) -> None:

@@ -1,12 +1,21 @@
 """Keeps the new tokens of a step, up to where requests end, and hands them out as columns."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.account import num_rejected_tokens
 from optimist_scheduler.core.arrays import BoolArray, Int32Array
 from optimist_scheduler.core.new_tokens import NewTokens
-from optimist_scheduler.core.output import Ended, Finished, FinishReason, StepOutputs
+from optimist_scheduler.core.output import (
+    Ended,
+    Finished,
+    FinishReason,
+    StepOutputs,
+    ToldLogprobs,
+    ToldPositions,
+)
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.requests import NO_SLOT, Request, Rows
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
@@ -98,6 +107,7 @@ def keep(state: SchedulerState, step: StepInFlight, new: NewTokens) -> None:
     table.num_tokens[new.slots] = new.starts + new.num_tokens
     table.num_passes[new.slots] += 1
     if new.num_drafted_tokens.any():
+        table.num_drafted_tokens[new.slots] += new.num_drafted_tokens
         record_drafts(state, step, new)
 
 
@@ -188,13 +198,21 @@ def learn_drafter(state: SchedulerState, new: NewTokens) -> None:
         state.widths.observe_drafter(new.slots[rows], drafted, accepted)
 
 
-def build_outputs(state: SchedulerState, new: NewTokens, errors: dict[int, str]) -> StepOutputs:
+def build_outputs(
+    state: SchedulerState,
+    new: NewTokens,
+    errors: dict[int, str],
+    logprobs: Sequence[ToldLogprobs] = (),
+    positions: Sequence[ToldPositions] = (),
+) -> StepOutputs:
     """Ends requests and returns what their owners get.
 
     Args:
         state: The state.
         new: The tokens, which were kept.
         errors: What went wrong, by slot, for requests that are not over.
+        logprobs: How likely tokens were.
+        positions: Where accepted drafts stand.
     """
     table = state.table
     is_observed = table.num_predicted_tokens[new.slots] > 0
@@ -219,6 +237,8 @@ def build_outputs(state: SchedulerState, new: NewTokens, errors: dict[int, str])
         observed,
         observed_ids,
         ended,
+        logprobs,
+        positions,
     )
 
 
@@ -229,6 +249,7 @@ def finish(
     if request.slot != NO_SLOT:
         state.accounts.close(request.slot, request)
         request.num_passes = int(state.table.num_passes[request.slot])
+        request.num_drafted_tokens = int(state.table.num_drafted_tokens[request.slot])
         num_tokens = int(state.table.num_tokens[request.slot])
     else:
         num_tokens = len(request.token_ids)
@@ -247,5 +268,6 @@ def tell_end(request: Request, num_tokens: int, reason: FinishReason, message: s
         num_rejected_tokens(request),
         request.num_passes,
         tuple(by_source),
+        request.num_drafted_tokens,
     )
     return Ended(request.owner, request.handle, request.request_id, finished)

@@ -1,5 +1,6 @@
 """What requests get from a step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -8,6 +9,7 @@ import numpy as np
 
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.arrays import Int32Array, Int64Array
+from optimist_scheduler.core.logprobs import Logprobs
 
 NUM_SOURCES = len(DraftSource)
 
@@ -34,6 +36,8 @@ class Finished:
     num_passes: int = 0
     num_tokens_by_source: tuple[int, ...] = (0,) * NUM_SOURCES
     """Tokens that were delivered, by where they came from, indexed by DraftSource."""
+    num_drafted_tokens: int = 0
+    """Drafts that were verified, of trees all nodes."""
 
 
 class Ended(NamedTuple):
@@ -43,6 +47,24 @@ class Ended(NamedTuple):
     handle: int
     request_id: str
     finished: Finished
+
+
+class ToldLogprobs(NamedTuple):
+    """How likely tokens of a request were, and whom to tell."""
+
+    owner: int
+    handle: int
+    logprobs: Logprobs
+    """Of the prompt's tokens, and of all that the step brings or none of them."""
+
+
+class ToldPositions(NamedTuple):
+    """Where accepted drafts of a request stand in its predictions, and whom to tell."""
+
+    owner: int
+    handle: int
+    positions: Int32Array
+    """In all predictions, one after the other; -1 for none [num_accepted_tokens]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +88,10 @@ class StepOutputs:
     observed_request_ids: list[str]
     ended: list[Ended]
     """Requests that ended with this step; their last tokens are in the columns."""
+    logprobs: Sequence[ToldLogprobs] = ()
+    """For requests that want some; those of a prompt may come before any token."""
+    prediction_positions: Sequence[ToldPositions] = ()
+    """For requests that want some, of the rows with an accepted draft."""
 
     @property
     def observed(self) -> list[tuple[str, list[int]]]:

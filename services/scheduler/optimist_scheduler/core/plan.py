@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.logprobs import Logprobs
 from optimist_scheduler.core.requests import Request
 from optimist_scheduler.core.window import Window
 
@@ -69,3 +70,5 @@ class StepResult:
     """Time for which the worker had nothing to run before."""
     draft_ns: int = 0
     """How much of step_ns the drafter took."""
+    logprobs: dict[int, Logprobs] = field(default_factory=dict)
+    """Of rows whose requests want some, by slot."""

@@ -49,6 +49,8 @@ class Request:
     cache_salt: str
     max_draft_tokens: int
     """Most drafts per pass."""
+    wants_prediction_positions: bool
+    """Whether its owner is told where accepted drafts stand in the predictions."""
     arrival: int = 0
     """Counts requests as they were added."""
     arrival_time: float = 0.0
@@ -73,6 +75,18 @@ class Request:
     num_losses: int = 0
     """Times the worker was lost with a plan that named the request, since it last got a token."""
     num_passes_when_lost: int = 0
+    num_drafted_tokens: int = 0
+    """Drafts that were verified, before the present slot."""
+    num_told_tokens: int = 0
+    """Tokens of the prompt, behind the first, whose log-probabilities were told."""
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether log-probabilities of its prompt are still to be told."""
+        return (
+            self.sampling.num_prompt_logprobs is not None
+            and self.num_told_tokens < self.num_prompt_tokens - 1
+        )
 
     @property
     def order(self) -> tuple[bool, int, int]:
@@ -104,6 +118,7 @@ _OTHER_COLUMNS = (
     "handle",
     "num_prompt_tokens",
     "num_passes",
+    "num_drafted_tokens",
     "num_predicted_tokens",
     "num_registered_blocks",
 )
@@ -146,6 +161,8 @@ class RequestTable:
     num_prompt_tokens: Int32Array
     num_passes: Int32Array
     """Forward passes that emitted tokens."""
+    num_drafted_tokens: Int32Array
+    """Drafts that were verified."""
     num_predicted_tokens: Int32Array
     num_registered_blocks: Int32Array
     """Blocks, from the first on, that the prefix cache knows."""
@@ -210,6 +227,7 @@ class RequestTable:
         self.owner[slot], self.handle[slot] = request.owner, request.handle
         self.num_prompt_tokens[slot] = request.num_prompt_tokens
         self.num_passes[slot] = request.num_passes
+        self.num_drafted_tokens[slot] = request.num_drafted_tokens
         self.num_predicted_tokens[slot] = request.num_predicted_tokens
         self.num_registered_blocks[slot] = 0
         self.token_ids[slot, :num_tokens] = request.token_ids
@@ -224,6 +242,7 @@ class RequestTable:
         request.slot = NO_SLOT
         request.token_ids = self.tokens(slot).copy()
         request.num_passes = int(self.num_passes[slot])
+        request.num_drafted_tokens = int(self.num_drafted_tokens[slot])
         self.requests[slot] = None
         self.placed.set(slot, None, int(self.num_tokens[slot]))
         self.status[slot] = SlotStatus.FREE

@@ -1,9 +1,11 @@
 """Takes a result in: what was assumed too much is taken back, tokens and ends come out."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from optimist_scheduler.core.arrays import BoolArray
-from optimist_scheduler.core.check import check_result, find_step
+from optimist_scheduler.core.check import check_logprobs, check_result, find_step
 from optimist_scheduler.core.deliver import (
     build_outputs,
     find_new_tokens,
@@ -11,10 +13,11 @@ from optimist_scheduler.core.deliver import (
     keep,
     learn_drafter,
 )
-from optimist_scheduler.core.output import StepOutputs
+from optimist_scheduler.core.output import StepOutputs, ToldLogprobs, ToldPositions
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.requests import Rows, SlotStatus
 from optimist_scheduler.core.state import WIDTH_INTERVAL, SchedulerState, StepInFlight
+from optimist_scheduler.core.telling import tell_logprobs, tell_positions
 
 
 def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
@@ -36,6 +39,8 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     alive = _find_alive(state, step, is_repeat=result.repeat > 0)
     rows = state.table.gather(step.slots)
     check_result(state.config, step, rows, alive, result)
+    if result.logprobs:
+        check_logprobs(state, step, alive, result)
     state.stats.num_results += 1
     step.num_runs += 1
     if result.repeat:
@@ -48,9 +53,17 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         _take_back(state, step, rows, result)
     new = find_new_tokens(state, step, rows, alive, result)
     keep(state, step, new)
+    errors = _take_errors(state, step, alive, result)
+    logprobs: Sequence[ToldLogprobs] = ()
+    positions: Sequence[ToldPositions] = ()
+    if state.logprob_slots:
+        logprobs, wrong = tell_logprobs(state, step, new, alive, result)
+        errors |= wrong
+    if state.position_slots:
+        positions = tell_positions(state, step, new)
     follow_windows(state, new)
     learn_drafter(state, new)
-    outputs = build_outputs(state, new, _take_errors(state, step, alive, result))
+    outputs = build_outputs(state, new, errors, logprobs, positions)
     _learn_costs(state, step, result)
     if not result.repeat:
         state.register_prompts()

@@ -94,6 +94,10 @@ class SchedulerState:
         """Slots of the requests that run, the most urgent first [num_running]; never changed, but
         replaced."""
         self._running_order: list[tuple[bool, int, int]] = []
+        self.logprob_slots: set[int] = set()
+        """Slots whose requests want log-probabilities."""
+        self.position_slots: set[int] = set()
+        """Slots whose requests want to know where accepted drafts stand."""
         # Slots with prompt blocks that the prefix cache does not know yet.
         self._unregistered: set[int] = set()
 
@@ -146,6 +150,10 @@ class SchedulerState:
         self.table.num_registered_blocks[slot] = len(cached_blocks)
         self.accounts.open(slot, request)
         self.stops.add(request.stop_token_ids)
+        if request.sampling.wants_logprobs:
+            self.logprob_slots.add(slot)
+        if request.wants_prediction_positions:
+            self.position_slots.add(slot)
         widths = self.widths.admit(slot, request.max_draft_tokens)
         self.table.draft_width[slot], self.table.drafter_width[slot] = widths
         self.weigh_window(slot)
@@ -319,6 +327,8 @@ class SchedulerState:
         request = self.table.release(slot)
         self.stops.remove(request.stop_token_ids)
         self.unsent_windows.pop(slot, None)
+        self.logprob_slots.discard(slot)
+        self.position_slots.discard(slot)
         self.released_slots.append(slot)
         if not is_over:
             self._num_leaving -= 1

@@ -38,6 +38,8 @@ class NewRequest:
     """Most drafts per pass; None for the scheduler's own limit."""
     num_predicted_tokens: list[int] = field(default_factory=list)
     """Tokens of each prediction; empty for one prediction."""
+    wants_prediction_positions: bool = False
+    """Whether the owner is told where accepted drafts stand in the predictions."""
     owner: int = 0
     """Whom to tell: a number of the caller."""
     handle: int = 0
@@ -68,6 +70,7 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
         max_draft_tokens=config.num_speculative_tokens
         if new.max_draft_tokens is None
         else min(new.max_draft_tokens, config.num_speculative_tokens),
+        wants_prediction_positions=new.wants_prediction_positions,
     )
 
 

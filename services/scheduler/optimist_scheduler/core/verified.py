@@ -49,6 +49,28 @@ def record_drafts(state: SchedulerState, step: StepInFlight, new: NewTokens) -> 
         accounts.record_nodes(np.repeat(slots, num_rejected), positions, is_kept)
 
 
+def find_kept_positions(
+    state: SchedulerState, step: StepInFlight, new: NewTokens, row: int
+) -> Int32Array:
+    """Returns where the accepted drafts of a row stand in the predictions, -1 for none.
+
+    Args:
+        state: The state; the new tokens are part of it, and windows are as they were before.
+        step: The step.
+        new: Its tokens.
+        row: A row with drafts from its window.
+    """
+    placed, slot = state.table.placed, int(new.slots[row])
+    if placed.numbers[slot] != new.window_numbers[row] or placed.is_tree[slot]:
+        positions, is_kept = _walk_row(state, step, new, row)
+        return positions[is_kept]
+    start, number = int(new.starts[row]), int(new.num_accepted_tokens[row])
+    positions = placed.positions[slot, start : start + number].copy()
+    # A worker may have drafted what the window does not say.
+    positions[max(int(new.window_ends[row]) - start, 0) :] = _NO_POSITION
+    return positions
+
+
 def _record_walks(
     state: SchedulerState, step: StepInFlight, new: NewTokens, rows: list[int]
 ) -> None:
