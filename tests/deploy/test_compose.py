@@ -30,8 +30,12 @@ def test_follows_the_compose_specification() -> None:
     assert result.returncode == 0, result.stdout
 
 
-def test_runs_every_service_and_redis() -> None:
-    assert set(compose_services()) == {*SERVICES, "redis"}
+def test_runs_every_service_and_redis_and_more_only_if_asked() -> None:
+    services = compose_services()
+    asked = {name for name, spec in services.items() if "profiles" in spec}
+    assert set(services) - asked == {*SERVICES, "redis"}
+    profiles = {name: services[name]["profiles"] for name in asked}
+    assert profiles == {"prometheus": ["monitoring"], "grafana": ["monitoring"]}
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -62,16 +66,24 @@ def test_services_call_each_other_where_they_listen(service: str) -> None:
 def test_what_is_waited_for_has_a_health_check() -> None:
     services = compose_services()
     for service in services.values():
-        for name, dependency in service.get("depends_on", {}).items():
+        dependencies = service.get("depends_on", {})
+        if isinstance(dependencies, list):
+            assert set(dependencies) <= set(services)
+            continue
+        for name, dependency in dependencies.items():
             if dependency["condition"] == "service_healthy":
                 assert name in SERVICES or "healthcheck" in services[name]
 
 
-def test_only_the_gateway_is_published_and_only_on_the_loopback() -> None:
+def test_only_what_people_look_at_is_published_and_only_on_the_loopback() -> None:
     published = {
         name: spec["ports"] for name, spec in compose_services().items() if "ports" in spec
     }
-    assert published == {"gateway": ["127.0.0.1:8000:8000"]}
+    assert published == {
+        "gateway": ["127.0.0.1:8000:8000"],
+        "prometheus": ["127.0.0.1:9090:9090"],
+        "grafana": ["127.0.0.1:3000:3000"],
+    }
 
 
 def test_starts_without_any_variable_being_set() -> None:

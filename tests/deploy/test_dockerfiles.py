@@ -78,7 +78,7 @@ def test_the_code_layer_holds_its_service_and_no_other(service: str, tmp_path: P
 def test_installs_its_own_extra_and_only_the_worker_torch(service: str) -> None:
     installs = [text for name, text in instructions(service) if name == "RUN" and "pip" in text]
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    assert any(f'".[{service}]"' in text for text in installs)
+    assert any(f'".[{service},otel]"' in text for text in installs)
     requirements = [*project["dependencies"], *project["optional-dependencies"][service]]
     assert any(text.startswith("torch") for text in requirements) is (service == "worker")
     assert any("torch" in text for text in installs) is (service == "worker")
