@@ -34,6 +34,9 @@ class ServeSettings(ServiceSettings):
     model: str = Field(description="model directory or hub name; also the first argument")
     host: str = Field("127.0.0.1", description="address that the REST API listens on")
     port: int = Field(8000, ge=1, le=65535, description="port that the REST API listens on")
+    grpc_port: int = Field(
+        0, ge=0, le=65535, description="port that the gRPC API listens on; 0 for none"
+    )
     served_model_name: str = Field(
         "", description="name in the API; empty for the last part of MODEL"
     )
@@ -68,6 +71,8 @@ def serve_settings(arguments: list[str]) -> ServeSettings:
 async def serve(settings: ServeSettings) -> int:
     """Keeps the services running until Ctrl-C or SIGTERM; returns the exit code."""
     require_free(settings.host, settings.port)
+    if settings.grpc_port:
+        require_free(settings.host, settings.grpc_port, "--grpc-port")
     supervisor = Supervisor(service_specs(settings), write_prefixed)
     main_task = asyncio.create_task(_start_and_watch(supervisor, settings))
     loop = asyncio.get_running_loop()
@@ -88,7 +93,8 @@ async def _start_and_watch(supervisor: Supervisor, settings: ServeSettings) -> N
     url = f"http://{settings.host}:{settings.port}"
     print(
         f"\nOptimist serves {model_name(settings)} at {url}\n"
-        f"  API      {url}/v1   (chat/completions, completions, models)\n"
+        f"  API      {url}/v1   (chat/completions, completions, responses, models)\n"
+        f"{_grpc_line(settings)}"
         f"  schema   {url}/openapi.json\n"
         f"  metrics  {url}/metrics\n"
         f"  try it   {_command()} complete 'Rename `a` to `b`.' --file FILE --url {url}\n"
@@ -96,6 +102,10 @@ async def _start_and_watch(supervisor: Supervisor, settings: ServeSettings) -> N
         flush=True,
     )
     await supervisor.watch()
+
+
+def _grpc_line(settings: ServeSettings) -> str:
+    return f"  gRPC     {settings.host}:{settings.grpc_port}\n" if settings.grpc_port else ""
 
 
 def _command() -> str:
@@ -150,6 +160,7 @@ def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
                 *_listen(f"{settings.host}:{settings.port}"),
                 *("--model", settings.model, "--scheduler", scheduler),
                 *("--served-model-name", model_name(settings)),
+                *("--grpc-port", str(settings.grpc_port)),
                 *common,
             ],
             lambda: _answers(url),

@@ -86,6 +86,16 @@ async def test_where_text_came_from_and_what_that_was_worth(
     assert sum(result.speculation.accepted_length_histogram) == result.speculation.num_passes
 
 
+async def test_how_likely_the_tokens_were(inference: AsyncClient, say: Say) -> None:
+    say("The quick brown fox", width=3)
+    for prompt in ("Hello", [Message("user", "Hello")]):
+        answer = (await inference.generate(prompt, num_logprobs=2).result()).answers[0]
+        assert [one.token_id for one in answer.logprobs] == list(answer.token_ids)
+        assert all(one.logprob <= 0 and len(one.top) == 2 for one in answer.logprobs)
+        text = b"".join(one.token_bytes for one in answer.logprobs[:-1])
+        assert text.decode() == answer.text
+
+
 async def test_several_answers(inference: AsyncClient, say: Say) -> None:
     say("The quick")
     result = await inference.generate("Hello", n=3).result()

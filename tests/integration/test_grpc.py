@@ -1,0 +1,113 @@
+"""The gRPC API of running services, with the bundled model."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import httpx
+import pytest
+
+from optimist_client import AsyncClient, Client, Message, OptimistError
+from optimist_training.edits import Edit
+from tests.integration.edit import MODEL, edits
+from tests.stack import Stack, free_port
+
+
+class Addresses(NamedTuple):
+    """Where the gateway listens."""
+
+    grpc: str
+    url: str
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[Addresses]:
+    port = free_port()
+    stack = Stack("--grpc-port", str(port))
+    yield Addresses(f"127.0.0.1:{port}", stack.url)
+    assert stack.stop() == 0
+    assert f"gRPC     127.0.0.1:{port}" in stack.output
+
+
+@pytest.fixture
+def client(addresses: Addresses) -> Iterator[Client]:
+    with Client(addresses.grpc, timeout=120) as connected:
+        yield connected
+
+
+def messages(edit: Edit) -> list[Message]:
+    return [Message(one["role"], one["content"]) for one in edit.messages()]
+
+
+def num_running(url: str) -> float:
+    lines = httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
+    name = "optimist_gateway_requests_running "
+    return next(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+def test_an_edit_is_the_same_over_both_apis(addresses: Addresses, client: Client) -> None:
+    edit = edits(1)[0]
+    plain = client.generate(messages(edit), temperature=0.0).result()
+    predicted = client.generate(
+        messages(edit),
+        temperature=0.0,
+        prediction=edit.before,
+        include_provenance=True,
+        include_speculation=True,
+    ).result()
+    body = {"model": MODEL, "messages": edit.messages(), "temperature": 0}
+    url = f"{addresses.url}/v1/chat/completions"
+    rest = httpx.post(url, json=body, timeout=120, trust_env=False).json()
+    assert plain.text == predicted.text == rest["choices"][0]["message"]["content"]
+    assert plain.answers[0].token_ids == predicted.answers[0].token_ids
+    assert predicted.usage.accepted_prediction_tokens > plain.usage.completion_tokens / 2
+    assert predicted.usage.num_passes < plain.usage.completion_tokens / 2
+    assert predicted.speculation is not None
+    assert predicted.speculation.num_passes == predicted.usage.num_passes
+    segments = predicted.answers[0].segments
+    assert "".join(segment.text for segment in segments) == predicted.text
+    places = [one for one in segments if one.prediction is not None and one.text]
+    assert places
+    for one in places:
+        assert one.prediction is not None
+        assert edit.before[one.prediction.start : one.prediction.end] == one.text
+
+
+def test_every_step_is_a_pass(client: Client) -> None:
+    edit = edits(1)[0]
+    stream = client.generate(messages(edit), temperature=0.0, prediction=edit.before)
+    steps = [step for step in stream if step.token_ids]
+    result = stream.result()
+    assert len(steps) == result.usage.num_passes
+    assert max(step.num_accepted_tokens for step in steps) > 8
+
+
+def test_json_of_a_schema(client: Client) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"size": {"type": "integer", "minimum": 10, "maximum": 99}},
+        "required": ["size"],
+        "additionalProperties": False,
+    }
+    result = client.generate("x", temperature=0.0, max_tokens=400, json_schema=schema).result()
+    assert 10 <= json.loads(result.text)["size"] <= 99
+    letters = client.generate("x", max_tokens=8, grammar="start: /[ab]{3}/").result()
+    assert len(letters.text) == 3
+    assert set(letters.text) <= set("ab")
+
+
+async def test_cancelling_ends_requests_and_leaves_the_others(addresses: Addresses) -> None:
+    edit = edits(1)[0]
+    async with AsyncClient(addresses.grpc, timeout=120) as client:
+        wanted = client.generate(messages(edit), temperature=0.0, ignore_eos=True, max_tokens=150)
+        others = [client.generate("x", ignore_eos=True, max_tokens=400) for _ in range(3)]
+        for other in others:
+            await anext(other)
+        for other in others:
+            other.cancel()
+        with pytest.raises(OptimistError, match="CANCELLED"):
+            await others[0].result()
+        assert len((await wanted.result()).answers[0].token_ids) == 150
+        while await asyncio.to_thread(num_running, addresses.url):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
