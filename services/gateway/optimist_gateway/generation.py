@@ -25,6 +25,7 @@ from optimist_gateway.limits import Limits
 from optimist_gateway.metrics import GatewayMetrics
 from optimist_gateway.prediction import predicted_tokens
 from optimist_gateway.preparation import prepare
+from optimist_gateway.request_observer import RequestObserver
 from optimist_gateway.request_record import current_record
 from optimist_gateway.scheduler_client import (
     ModelDescription,
@@ -50,6 +51,7 @@ class Service:
     admission: Admission
     metrics: GatewayMetrics
     limits: Limits
+    observer: RequestObserver
 
 
 class Generation:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from optimist_common.logs import log_context
-from optimist_common.tracing import AttributeValue, Span
+from optimist_common.tracing import Attributes, AttributeValue, Span
 from optimist_gateway.core.usage import Usage
 
 if TYPE_CHECKING:
@@ -50,14 +50,16 @@ class RequestRecord:
             if self.span is not None:
                 self.span.event("first token")
 
-    def end(self, status: int) -> None:
-        """Ends the span of a request that was answered with an HTTP status."""
-        self.outcome = self.outcome or str(status)
-        if self.span is None:
-            return
-        self.span.set(self._answer_attributes() | {"http.response.status_code": status})
-        failed = status >= 500 or self.outcome == "broken_stream"
-        self.span.end(self.error or self.outcome if failed else "")
+    def end(self, attributes: Attributes, *, failed: bool) -> None:
+        """Ends the span, if there is one.
+
+        Args:
+            attributes: What is known only now.
+            failed: Whether the server failed.
+        """
+        if self.span is not None:
+            self.span.set({**self._answer_attributes(), **attributes})
+            self.span.end(self.error or self.outcome if failed else "")
 
     def _answer_attributes(self) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {"optimist.outcome": self.outcome}

@@ -8,7 +8,6 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from optimist_common.tls import Tls
-from optimist_common.tracing import Tracer
 from optimist_gateway.admission import Admission
 from optimist_gateway.api.admin import admin_router
 from optimist_gateway.api.authentication import Authentication
@@ -26,6 +25,7 @@ from optimist_gateway.generation import Service
 from optimist_gateway.limits import Limits
 from optimist_gateway.metrics import GatewayMetrics
 from optimist_gateway.page.router import page_router
+from optimist_gateway.request_observer import RequestObserver
 from optimist_gateway.scheduler_admin import SchedulerAdmin
 from optimist_gateway.scheduler_client import SchedulerClient
 from optimist_gateway.security.keys import Keys, KeySource
@@ -45,7 +45,8 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
         SetupError: Keys or certificates cannot be read.
     """
     metrics, tracer, tls = GatewayMetrics(), settings.tracer(), settings.tls()
-    service = _service(settings, tokenizer, metrics, tls)
+    observer = RequestObserver(settings.model_name, tracer, access_log=settings.access_log)
+    service = _service(settings, tokenizer, observer, metrics, tls)
     engine = EngineHealth(settings.scheduler, tls)
 
     @asynccontextmanager
@@ -71,7 +72,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     )
     app.state.service = service
     app.state.keys = _keys(settings)
-    _add_layers(app, settings, metrics, tracer)
+    _add_layers(app, settings, metrics, observer)
     if settings.vllm_metrics:
         client = service.client
         metrics.registry.register(VllmCollector(metrics, lambda: client.stats, settings.model_name))
@@ -86,7 +87,11 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
 
 
 def _service(
-    settings: GatewaySettings, tokenizer: Tokenizer, metrics: GatewayMetrics, tls: Tls | None
+    settings: GatewaySettings,
+    tokenizer: Tokenizer,
+    observer: RequestObserver,
+    metrics: GatewayMetrics,
+    tls: Tls | None,
 ) -> Service:
     return Service(
         model_name=settings.model_name,
@@ -111,6 +116,7 @@ def _service(
             max_prediction_bytes=settings.max_prediction_bytes,
             keep_alive_seconds=settings.keep_alive_seconds,
         ),
+        observer=observer,
     )
 
 
@@ -124,7 +130,7 @@ def _keys(settings: GatewaySettings) -> Keys:
 
 
 def _add_layers(
-    app: FastAPI, settings: GatewaySettings, metrics: GatewayMetrics, tracer: Tracer
+    app: FastAPI, settings: GatewaySettings, metrics: GatewayMetrics, observer: RequestObserver
 ) -> None:
     """Wraps the application, the innermost layer first."""
     app.add_middleware(
@@ -146,11 +152,6 @@ def _add_layers(
             expose_headers=["x-request-id", "retry-after", "retry-after-ms"],
         )
     app.add_middleware(RequestId)
-    if settings.access_log or tracer.is_on:
+    if observer.is_on:
         # Outermost, so that it sees what other layers refuse.
-        app.add_middleware(
-            Observation,
-            tracer=tracer,
-            model_name=settings.model_name,
-            access_log=settings.access_log,
-        )
+        app.add_middleware(Observation, observer=observer)

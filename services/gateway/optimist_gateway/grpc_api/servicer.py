@@ -15,10 +15,15 @@ from optimist_gateway.grpc_api.response import (
     usage_message,
 )
 from optimist_gateway.grpc_api.status import Context, abort
-from optimist_gateway.request_record import RequestRecord, keep_record
+from optimist_gateway.grpc_api.trace_context import trace_parent
 from optimist_gateway.scheduler_client import SchedulerUnavailableError
 
 GENERATE = "/optimist.v1.Inference/Generate"
+_RPC = {
+    "rpc.system": "grpc",
+    "rpc.service": "optimist.v1.Inference",
+    "rpc.method": "Generate",
+}
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServicer):
@@ -31,8 +36,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.GenerateRequest, context: Context
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         """Yields the steps of all answers and a summary; a call that is cancelled ends them."""
-        record = RequestRecord()
-        keep_record(record)
+        observer = self._service.observer
+        record = observer.begin("text_completion", _RPC, trace_parent(context))
         record.outcome = "disconnected"
         try:
             wanted = generation_request(request, self._service.model_name)
@@ -46,6 +51,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             await abort(context, error)
         finally:
             self._service.metrics.requests.labels(GENERATE, record.outcome).inc()
+            observer.end(record, GENERATE, {}, failed=record.outcome.startswith("5"))
 
     async def _events(
         self, wanted: GenerationRequest, context: Context
