@@ -8,8 +8,8 @@ import { plural, sourceClass, sourceName } from "../words.js";
 export function AnswerText({ follower, label, isRunning }) {
   const sheet = useRef(null);
   useEffect(() => {
-    if (isRunning) sheet.current.scrollTop = sheet.current.scrollHeight;
-  }, [follower.length, isRunning]);
+    sheet.current.scrollTop = sheet.current.scrollHeight;
+  }, [follower.length]);
   return html`
     <div class="sheet answer-text" ref=${sheet} tabindex="0" role="region" aria-label=${label}>
       ${joinSegments(follower.segments).map((segment) => html`

@@ -21,7 +21,7 @@ export function Header({ state, actions }) {
       </p>
       <label class="theme">
         <span>Theme</span>
-        <select value=${state.theme} onChange=${(event) => actions.setTheme(event.target.value)}>
+        <select aria-label="Theme" value=${state.theme} onChange=${(event) => actions.setTheme(event.target.value)}>
           ${THEMES.map((theme) => html`<option value=${theme}>${theme}</option>`)}
         </select>
       </label>

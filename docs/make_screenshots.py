@@ -1,0 +1,114 @@
+"""Makes the pictures of the page in docs/images, from running services and Chromium."""
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect, sync_playwright
+
+FOLDER = Path(__file__).parent / "images"
+MAX_BYTES = 300_000
+WIDE: ViewportSize = {"width": 1360, "height": 985}
+NARROW: ViewportSize = {"width": 390, "height": 1100}
+TIMEOUT_MS = 60_000
+Scheme = Literal["light", "dark"]
+MARGIN = 24
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", help="of a gateway with the bundled model")
+    url = parser.parse_args().url
+    FOLDER.mkdir(exist_ok=True)
+    expect.set_options(timeout=TIMEOUT_MS)
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+        warm_up(browser, url)
+        take_run(browser, url)
+        take_half_way(browser, url)
+        take_race(browser, url)
+        take_narrow(browser, url)
+        browser.close()
+    too_large = [path.name for path in FOLDER.glob("page-*.png") if path.stat().st_size > MAX_BYTES]
+    if too_large:
+        sys.exit(f"larger than {MAX_BYTES} bytes: {', '.join(too_large)}")
+
+
+def warm_up(browser: Browser, url: str) -> None:
+    """Lets everything be loaded that is loaded at first use."""
+    page = opened(browser, url, "light", WIDE)
+    finish(page, "Race with and without")
+    expect(page.locator(".verdict")).to_contain_text("identical")
+    page.close()
+
+
+def take_run(browser: Browser, url: str) -> None:
+    """A rename that has ended."""
+    page = opened(browser, url, "light", WIDE)
+    finish(page, "Run")
+    page.screenshot(path=FOLDER / "page-run.png")
+    page.close()
+
+
+def take_half_way(browser: Browser, url: str) -> None:
+    """The cursor half way through, in the dark."""
+    page = opened(browser, url, "dark", WIDE)
+    page.get_by_label("Example").select_option("outdated")
+    finish(page, "Run")
+    slider = page.get_by_role("slider", name="Passes shown")
+    slider.focus()
+    slider.press("ArrowLeft")
+    slider.blur()
+    page.screenshot(path=FOLDER / "page-dark.png")
+    page.close()
+
+
+def take_race(browser: Browser, url: str) -> None:
+    """A race that has ended, and its chart."""
+    page = opened(browser, url, "light", WIDE)
+    finish(page, "Race with and without")
+    expect(page.locator(".verdict")).to_contain_text("identical")
+    race, passes = page.locator(".race").bounding_box(), page.locator(".passes").bounding_box()
+    if race is None or passes is None:
+        raise RuntimeError("the page shows no race")
+    bottom = passes["y"] + passes["height"] + MARGIN
+    clip: FloatRect = {
+        "x": race["x"] - MARGIN,
+        "y": race["y"] + 1,
+        "width": race["width"] + 2 * MARGIN,
+        "height": bottom - race["y"],
+    }
+    page.screenshot(path=FOLDER / "page-race.png", full_page=True, clip=clip)
+    page.close()
+
+
+def take_narrow(browser: Browser, url: str) -> None:
+    """A telephone."""
+    page = opened(browser, url, "light", NARROW)
+    page.get_by_label("Example").select_option("insert")
+    finish(page, "Run")
+    page.screenshot(path=FOLDER / "page-narrow.png")
+    page.close()
+
+
+def opened(browser: Browser, url: str, scheme: Scheme, size: ViewportSize) -> Page:
+    """Returns the page when it knows its server."""
+    page = browser.new_page(viewport=size, color_scheme=scheme, reduced_motion="reduce")
+    page.goto(url)
+    expect(page.locator(".server")).to_have_attribute("data-status", "ready")
+    return page
+
+
+def finish(page: Page, button: str) -> None:
+    """Runs and waits for the whole answer."""
+    page.get_by_role("button", name=button).click()
+    expect(page.locator(".outcome")).to_have_text("complete")
+
+
+if __name__ == "__main__":
+    main()
