@@ -26,7 +26,7 @@ CHAT_TEMPLATE = (
     "{% if message['role'] == 'assistant' and loop.first %}"
     "{{ raise_exception('begin with a user') }}{% endif %}"
     "<|{{ message['role'] }}|>{{ message['content'] }}\n"
-    "{% endfor %}<|assistant|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 CORPUS = [
     "def main(argument):\n    return argument + 1\n",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.draft_source import DraftSource
 from optimist_common.server import GrpcServer
 
@@ -22,6 +22,8 @@ class Step:
     num_accepted_tokens: int = 0
     draft_source: DraftSource = DraftSource.PREDICTION
     """Where these came from."""
+    positions: Sequence[int] | None = None
+    """Where these stand in the predictions."""
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Script:
     message: str = ""
     accepted: int = 0
     rejected: int = 0
+    num_drafted_tokens: int = 0
     hang: bool = False
     """Ends the request never, until it is aborted."""
     break_stream: bool = False
@@ -82,7 +85,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                     handle = command.add.handle
                     played[handle] = self.scripts.pop(0) if self.scripts else self.script
                     running[handle] = asyncio.create_task(
-                        self._play(handle, played[handle], responses)
+                        self._play(command.add, played[handle], responses)
                     )
                 elif command.HasField("get_stats"):
                     reply = scheduler_pb2.Reply(stats=self.stats)
@@ -106,14 +109,17 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def _play(
         self,
-        handle: int,
+        add: scheduler_pb2.Add,
         script: Script,
         responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None],
     ) -> None:
         if script.raw is not None:
             responses.put_nowait(script.raw)
             return
-        steps = [_response(handle, step) for step in script.steps]
+        handle = add.handle
+        for response in _prompt_logprobs(add):
+            responses.put_nowait(response)
+        steps = [_response(add, step) for step in script.steps]
         ends = not (script.hang or script.break_stream or script.forever)
         finished = scheduler_pb2.Finished(
             handle=handle,
@@ -122,6 +128,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             accepted_prediction_tokens=script.accepted,
             rejected_prediction_tokens=script.rejected,
             num_passes=len(steps),
+            num_drafted_tokens=script.num_drafted_tokens,
             num_tokens_by_source=to_bytes(_by_source(script.steps)),
             queue_us=script.queue_us,
         )
@@ -155,14 +162,60 @@ def _by_source(steps: Sequence[Step]) -> list[int]:
     return counts
 
 
-def _response(handle: int, step: Step) -> scheduler_pb2.ConnectResponse:
-    return scheduler_pb2.ConnectResponse(
-        handles=to_bytes([handle]),
+def _response(add: scheduler_pb2.Add, step: Step) -> scheduler_pb2.ConnectResponse:
+    response = scheduler_pb2.ConnectResponse(
+        handles=to_bytes([add.handle]),
         num_tokens=to_bytes([len(step.token_ids)]),
         token_ids=to_bytes(list(step.token_ids)),
         num_accepted_tokens=to_bytes([step.num_accepted_tokens]),
         draft_sources=to_bytes([step.draft_source if step.num_accepted_tokens else 0]),
     )
+    if add.sampling.HasField("num_logprobs"):
+        width = add.sampling.num_logprobs
+        response.logprobs.append(_logprobs(add.handle, step.token_ids, width))
+    if add.wants_prediction_positions and step.positions is not None:
+        positions = to_bytes(list(step.positions))
+        response.prediction_positions.append(
+            scheduler_pb2.PredictionPositions(handle=add.handle, positions=positions)
+        )
+    return response
+
+
+def logprob(token: int) -> float:
+    """How likely every token is, wherever it stands; exact in float32."""
+    return -token / 64
+
+
+def candidates(token: int, width: int) -> list[int]:
+    """The likeliest tokens in the place of a token; every other time it is one of them."""
+    first = token - 1 if token % 2 else token + 2
+    return list(range(first, first + width))
+
+
+def _logprobs(handle: int, token_ids: Sequence[int], width: int) -> scheduler_pb2.Logprobs:
+    likeliest = [one for token in token_ids for one in candidates(token, width)]
+    return scheduler_pb2.Logprobs(
+        handle=handle,
+        num_candidates=width,
+        logprobs=floats_to_bytes([logprob(token) for token in token_ids]),
+        candidate_token_ids=to_bytes(likeliest),
+        candidate_logprobs=floats_to_bytes([logprob(token) for token in likeliest]),
+    )
+
+
+def _prompt_logprobs(add: scheduler_pb2.Add) -> list[scheduler_pb2.ConnectResponse]:
+    """Returns those of the prompt in parts of three tokens, as a prompt is read in parts."""
+    if not add.sampling.HasField("num_prompt_logprobs"):
+        return []
+    token_ids = tokens(add.prompt_token_ids)
+    responses = []
+    for start in range(1, len(token_ids), 3):
+        part = token_ids[start : start + 3]
+        message = _logprobs(add.handle, part, add.sampling.num_prompt_logprobs)
+        message.first_prompt_position, message.num_prompt_tokens = start, len(part)
+        message.num_prompt_candidates, message.num_candidates = message.num_candidates, 0
+        responses.append(scheduler_pb2.ConnectResponse(logprobs=[message]))
+    return responses
 
 
 async def start_scheduler(scheduler: FakeScheduler, port: int = 0) -> tuple[GrpcServer, int]:

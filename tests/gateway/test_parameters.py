@@ -34,15 +34,15 @@ HONOURED: dict[str, dict[str, Any]] = {
     },
     COMPLETIONS: COMMON | {"best_of": 2},
 }
-# These need answers that the script of these tests has not; `test_logprobs` and others have them.
+# The tests of these are `test_logprobs`, `test_chat` and `test_chat_tools`.
+TOOLS = {"parallel_tool_calls", "response_format", "tool_choice", "tools"}
 HONOURED_ELSEWHERE = {
-    CHAT: {"messages", "model", "stream_options", "logprobs", "top_logprobs"},
+    CHAT: {"messages", "model", "stream_options", "logprobs", "top_logprobs", *TOOLS},
     COMPLETIONS: {"prompt", "model", "stream_options", "logprobs", "echo"},
 }
 IGNORED: dict[str, dict[str, Any]] = {
     CHAT: {
         "metadata": {"task": "a test"},
-        "parallel_tool_calls": True,
         "prompt_cache_key": "key",
         "prompt_cache_options": {"mode": "implicit", "ttl": "30m"},
         "prompt_cache_retention": "24h",

@@ -20,8 +20,9 @@ def render(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None,
     special_tokens: Mapping[str, Any],
+    add_generation_prompt: bool = True,
 ) -> str:
-    """Returns the prompt of a conversation, up to where the answer begins.
+    """Returns the prompt of a conversation.
 
     The template runs in jinja2's immutable sandbox, and sees nothing but plain JSON values. Most
     templates take the arguments of calls as objects; those that fail on them get them as text.
@@ -31,16 +32,18 @@ def render(
         messages: In OpenAI's shape, with the arguments of calls as objects.
         tools: In OpenAI's shape, or None.
         special_tokens: Names and texts that templates know, such as `bos_token`.
+        add_generation_prompt: Whether to go up to where the answer begins.
 
     Raises:
         Exception: What is wrong with the template, or with the messages for it.
     """
     try:
-        return _render(template, messages, tools, special_tokens)
+        return _render(template, messages, tools, special_tokens, add_generation_prompt)
     except TypeError:
         if not any("tool_calls" in message for message in messages):
             raise
-        return _render(template, [_with_text(one) for one in messages], tools, special_tokens)
+        messages = [_with_text(one) for one in messages]
+        return _render(template, messages, tools, special_tokens, add_generation_prompt)
 
 
 def _render(
@@ -48,12 +51,13 @@ def _render(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None,
     special_tokens: Mapping[str, Any],
+    add_generation_prompt: bool,
 ) -> str:
     rendered, _ = render_jinja_template(
         conversations=[list(messages)],
         tools=None if tools is None else list(tools),
         chat_template=template,
-        add_generation_prompt=True,
+        add_generation_prompt=add_generation_prompt,
         **special_tokens,
     )
     return str(rendered[0])

@@ -1,11 +1,12 @@
 """From the prompts of a request to their tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optimist_gateway.api.chat_body import ChatCompletionBody
 from optimist_gateway.api.completion_body import CompletionBody
 from optimist_gateway.api.errors import ApiError
+from optimist_gateway.core.messages import Message
 from optimist_gateway.core.prompt import Prompt
 from optimist_gateway.known_token import require_known
 from optimist_gateway.scheduler_client import ModelDescription
@@ -17,12 +18,33 @@ async def chat_prompt(
 ) -> list[Prompt]:
     """Returns the one prompt; raises ApiError if the messages do not make one."""
     messages = [message.message() for message in body.messages]
-    tools = body.told_tools()
+    return [Prompt(await encode_chat(messages, tokenizer, model, body.told_tools()))]
+
+
+async def encode_chat(
+    messages: Sequence[Message],
+    tokenizer: Tokenizer,
+    model: ModelDescription,
+    tools: Sequence[Mapping[str, Any]] = (),
+    *,
+    add_generation_prompt: bool = True,
+    add_special_tokens: bool = False,
+) -> list[int]:
+    """Returns the tokens of a conversation, see `Tokenizer.encode_messages`.
+
+    Raises:
+        ApiError: The messages do not make a prompt, or are too long for the model.
+    """
     length = sum(len(message.content) for message in messages)
     require_tokenizable(length, "messages", tokenizer, model)
     require_tokenizable(sum(_length(tool) for tool in tools), "tools", tokenizer, model)
     try:
-        return [Prompt(await tokenizer.encode_messages(messages, tools))]
+        return await tokenizer.encode_messages(
+            messages,
+            tools,
+            add_generation_prompt=add_generation_prompt,
+            add_special_tokens=add_special_tokens,
+        )
     except ChatTemplateError as error:
         raise ApiError(400, str(error), param="messages", code="invalid_value") from None
     except ChatTemplateBusyError as error:

@@ -83,11 +83,11 @@ class Tokenizer:
 
     async def encode_prompt(self, text: str) -> list[int]:
         """Returns the tokens of a plain prompt, with the special tokens the model begins with."""
-        return await self._encode(text, add_special_tokens=True)
+        return await self.encode(text, add_special_tokens=True)
 
     async def encode_prediction(self, text: str) -> list[int]:
         """Returns the tokens of an expected answer, without special tokens."""
-        return await self._encode(text, add_special_tokens=False)
+        return await self.encode(text, add_special_tokens=False)
 
     async def encode_prediction_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Returns the tokens of an expected answer, and the characters of the text they stand for.
@@ -99,13 +99,20 @@ class Tokenizer:
         return list(encoding.ids), list(encoding.offsets)
 
     async def encode_messages(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        add_generation_prompt: bool = True,
+        add_special_tokens: bool = False,
     ) -> list[int]:
         """Renders the chat template and returns the prompt's tokens.
 
         Args:
             messages: The conversation.
             tools: What the model is told that it may call, in OpenAI's shape.
+            add_generation_prompt: Whether to go up to where the answer begins.
+            add_special_tokens: Whether to add what plain prompts begin with; templates have it.
 
         Raises:
             ChatTemplateError: The model has no chat template, or it refuses the messages.
@@ -119,6 +126,7 @@ class Tokenizer:
             "messages": shown,
             "tools": told,
             "special_tokens": self._special_tokens,
+            "add_generation_prompt": add_generation_prompt,
         }
         try:
             text = await self._render(value)
@@ -128,7 +136,23 @@ class Tokenizer:
             raise ChatTemplateError(str(error)) from error
         except TemplateError as error:
             raise ChatTemplateError(f"the chat template refuses the messages: {error}") from error
-        return await self._encode(text, add_special_tokens=False)
+        return await self.encode(text, add_special_tokens=add_special_tokens)
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        """Returns the text of tokens, special ones included."""
+        if len(token_ids) > _INLINE_CHARACTERS:
+            return await asyncio.to_thread(self._decode, token_ids)
+        return self._decode(token_ids)
+
+    def info(self) -> dict[str, Any]:
+        """Returns what clients that tokenize themselves ask for; None for what there is not."""
+        names = ("bos_token", "eos_token", "unk_token", "pad_token")
+        return {
+            "tokenizer_class": type(self._tokenizer).__name__,
+            **{name: self._special_tokens.get(name) for name in names},
+            "vocab_size": self._backend.get_vocab_size(),
+            "chat_template": self._tokenizer.chat_template,
+        }
 
     async def stop(self) -> None:
         """Ends the process of the chat template, if it runs."""
@@ -156,7 +180,8 @@ class Tokenizer:
     def _decode(self, token_ids: Sequence[int]) -> str:
         return str(self._backend.decode(token_ids, skip_special_tokens=False))
 
-    async def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Returns the tokens of a text; special ones that it names are read as such."""
         return list((await self._encoding(text, add_special_tokens=add_special_tokens)).ids)
 
     async def _encoding(self, text: str, *, add_special_tokens: bool) -> Any:

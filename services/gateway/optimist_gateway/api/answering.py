@@ -15,7 +15,13 @@ from optimist_gateway.api.errors import ApiError
 from optimist_gateway.api.provenance import provenance
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.api.servable import require_servable
-from optimist_gateway.api.sse import DONE, EventStream, event, on_disconnect
+from optimist_gateway.api.sse import (
+    CLIENT_CLOSED_REQUEST,
+    DONE,
+    EventStream,
+    event,
+    on_disconnect,
+)
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.core.provenance import join_segments
 from optimist_gateway.generation import EncodePrompts, Generation, Service
@@ -23,9 +29,6 @@ from optimist_gateway.request_record import current_record
 
 SYNTHETIC_FINGERPRINT = "synthetic-acceptance"
 """Says that drafts were accepted by chance, so that the text is meaningless."""
-
-# nginx's status for a client that went away; only logs and metrics see it.
-CLIENT_CLOSED_REQUEST = 499
 
 
 class Answering:
@@ -47,7 +50,12 @@ class Answering:
         request_id = f"{self._dialect.id_prefix}-{uuid.uuid4().hex}"
         generation = Generation(self._service, body, encode_prompts, request_id)
         if body.stream:
-            return await self._stream(request, generation)
+            return EventStream(
+                self._events(generation),
+                generation.leave,
+                generation.request_id,
+                self._service.limits.keep_alive_seconds,
+            )
         return await self._whole(request, generation)
 
     async def _whole(self, request: Request, generation: Generation) -> Response:
@@ -89,15 +97,6 @@ class Answering:
             segments = [segment for piece in pieces for segment in piece.segments or ()]
             choice["provenance"] = provenance(join_segments(segments))
         return choice
-
-    async def _stream(self, request: Request, generation: Generation) -> Response:
-        events = self._events(generation)
-        async with on_disconnect(request.receive, generation.leave):
-            # Whatever is wrong before the first token is answered with its own status.
-            first = await anext(events, None)
-        if first is None:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return EventStream(first, events, generation.leave, generation.request_id)
 
     async def _events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """Yields the events of one stream; raises ApiError only before the first one."""

@@ -35,14 +35,10 @@ OF_CHAT = KnownParameters(
         "modalities": (["text"],),
         "moderation": (),
         "reasoning_effort": ("none",),
-        "response_format": ({"type": "text"},),
-        "tool_choice": ("none",),
-        "tools": ([],),
         "verbosity": ("medium",),
         "web_search_options": (),
     },
-    by_value=frozenset({"modalities", "reasoning_effort", "response_format", "verbosity"}),
-    ignored=frozenset({"parallel_tool_calls"}),
+    by_value=frozenset({"modalities", "reasoning_effort", "verbosity"}),
 )
 """Those of POST /v1/chat/completions."""
 

@@ -1,0 +1,45 @@
+"""The bodies of POST /tokenize and /detokenize; the names are vLLM's."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from optimist_gateway.api.body import Body, Text
+from optimist_gateway.api.chat_body import MAX_MESSAGES
+from optimist_gateway.api.message_body import MessageBody
+
+MAX_TOKENS = 1_048_576
+
+
+class TokenizeBody(Body):
+    """A text or a conversation."""
+
+    model: str | None = None
+    prompt: Text | None = None
+    messages: Annotated[list[MessageBody], Field(min_length=1, max_length=MAX_MESSAGES)] | None = (
+        None
+    )
+    add_special_tokens: bool | None = None
+    """Whether to add the tokens that a prompt begins with; null is true for `prompt`, and false for
+    `messages`, whose chat template has them."""
+    add_generation_prompt: bool | None = None
+    """For `messages`: whether to go up to where the answer begins; null is true."""
+    return_token_strs: bool | None = None
+
+    @model_validator(mode="after")
+    def _has_one_text(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise PydanticCustomError(
+                "invalid_value",
+                "prompt: either prompt or messages must be set, and not both",
+                {"param": "prompt"},
+            )
+        return self
+
+
+class DetokenizeBody(Body):
+    """Tokens."""
+
+    model: str | None = None
+    tokens: Annotated[list[int], Field(fail_fast=True, max_length=MAX_TOKENS)]
