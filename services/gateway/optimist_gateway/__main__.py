@@ -7,7 +7,7 @@ import sys
 
 from optimist_common.errors import run_or_explain
 from optimist_common.logs import configure_logging
-from optimist_common.server import bind, run_service
+from optimist_common.server import bind, require_free, run_service
 from optimist_common.settings import load_settings
 from optimist_gateway.settings import GatewaySettings
 
@@ -24,6 +24,8 @@ def _start(arguments: list[str]) -> None:
     settings = load_settings(GatewaySettings, arguments)
     configure_logging(settings.log_level, settings.log_format, settings.section)
     listener = bind(settings.host, settings.port)
+    if settings.grpc_port:
+        require_free(settings.host, settings.grpc_port, "--grpc-port")
     # Loading a tokenizer takes seconds; a wrong flag or port should not.
     from optimist_gateway.api.app import create_app
     from optimist_gateway.http_server import DrainingServer, server_config

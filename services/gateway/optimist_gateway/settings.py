@@ -18,6 +18,9 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     peers: ClassVar[tuple[str, ...]] = ("scheduler",)
 
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    grpc_port: int = Field(
+        0, ge=0, le=65535, description="port of the gRPC API, on the same address; 0 serves none"
+    )
     model: str = Field(description="model directory or hub name; its tokenizer is used")
     served_model_name: str = Field(
         "", description="name in the API; empty for the last part of --model"
@@ -47,9 +50,6 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
         2 * 1024 * 1024,
         ge=1,
         description="longest predictions of one request together, in bytes of text",
-    )
-    show_chat_template: bool = Field(
-        False, description="whether /tokenizer_info shows the model's chat template"
     )
     max_num_connections: int = Field(
         2048, ge=1, description="open connections; more are answered 503 and closed"

@@ -19,11 +19,11 @@ from optimist_gateway.api.health import Health, health_router
 from optimist_gateway.api.models import model_router
 from optimist_gateway.api.observation import Observation
 from optimist_gateway.api.request_id import RequestId
-from optimist_gateway.api.tokenization import tokenization_router
-from optimist_gateway.api.version import version_router
+from optimist_gateway.api.responses import responses_router
 from optimist_gateway.core.admission import AdmissionLimits
 from optimist_gateway.engine_health import EngineHealth
 from optimist_gateway.generation import Service
+from optimist_gateway.grpc_api.server import serving_grpc
 from optimist_gateway.limits import Limits
 from optimist_gateway.metrics import GatewayMetrics
 from optimist_gateway.page.router import page_router
@@ -50,6 +50,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     observer = RequestObserver(settings.model_name, tracer, access_log=settings.access_log)
     service = _service(settings, tokenizer, observer, metrics, tls)
     engine = EngineHealth(settings.scheduler, tls)
+    keys, health = _keys(settings), Health(service, engine)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -58,7 +59,8 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
             works.append(watch_scheduler(service.client))
         tasks = [asyncio.create_task(work) for work in works]
         try:
-            yield
+            async with serving_grpc(settings, service, keys, health.is_ready):
+                yield
         finally:
             for task in tasks:
                 task.cancel()
@@ -73,17 +75,15 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.service = service
-    app.state.keys = _keys(settings)
+    app.state.keys = keys
     _add_layers(app, settings, metrics, observer)
     if settings.vllm_metrics:
         client = service.client
         metrics.registry.register(VllmCollector(metrics, lambda: client.stats, settings.model_name))
     add_error_handlers(app, metrics, service.admission.retry_seconds)
-    app.include_router(tokenization_router(service, show_chat_template=settings.show_chat_template))
-    app.include_router(version_router())
-    for router in (chat_router, completion_router, model_router):
+    for router in (chat_router, completion_router, responses_router, model_router):
         app.include_router(router(service))
-    app.include_router(health_router(service, Health(service, engine)))
+    app.include_router(health_router(service, health))
     app.include_router(admin_router(SchedulerAdmin(settings.scheduler, tls)))
     if settings.page:
         app.include_router(page_router())
