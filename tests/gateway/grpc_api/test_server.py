@@ -146,7 +146,7 @@ async def test_errors_name_the_field(inference: AsyncClient) -> None:
         ("x", {"json_schema": "{"}, "json_schema", "invalid_json"),
     ]:
         with pytest.raises(OptimistError) as caught:
-            await inference.generate(prompt, **options).result()  # type: ignore[arg-type, typeddict-item]
+            await inference.generate(prompt, **options).result()  # type: ignore[arg-type]
         assert (caught.value.field, caught.value.code) == (field, code)
 
 
@@ -308,3 +308,4 @@ async def test_calls_are_counted(
     name = 'optimist_gateway_requests_total{endpoint="/optimist.v1.Inference/Generate",outcome='
     assert f'{name}"200"}} 1.0' in metrics
     assert f'{name}"400"}} 1.0' in metrics
+    assert 'optimist_gateway_refusals_total{reason="invalid_value"} 1.0' in metrics

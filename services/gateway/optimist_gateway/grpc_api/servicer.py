@@ -47,7 +47,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
                     yield event
             record.outcome = "200"
         except ApiError as error:
-            record.outcome, record.error = str(error.status), error.code or ""
+            record.outcome, record.error = str(error.status), error.code or str(error.status)
+            self._service.metrics.refusals.labels(record.error).inc()
             await abort(context, error)
         finally:
             self._service.metrics.requests.labels(GENERATE, record.outcome).inc()
