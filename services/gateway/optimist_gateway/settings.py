@@ -51,6 +51,9 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
         ge=1,
         description="longest predictions of one request together, in bytes of text",
     )
+    show_chat_template: bool = Field(
+        False, description="whether /tokenizer_info shows the model's chat template"
+    )
     max_num_connections: int = Field(
         2048, ge=1, description="open connections; more are answered 503 and closed"
     )

@@ -20,6 +20,8 @@ from optimist_gateway.api.models import model_router
 from optimist_gateway.api.observation import Observation
 from optimist_gateway.api.request_id import RequestId
 from optimist_gateway.api.responses import responses_router
+from optimist_gateway.api.tokenization import tokenization_router
+from optimist_gateway.api.version import version_router
 from optimist_gateway.core.admission import AdmissionLimits
 from optimist_gateway.engine_health import EngineHealth
 from optimist_gateway.generation import Service
@@ -81,6 +83,8 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
         client = service.client
         metrics.registry.register(VllmCollector(metrics, lambda: client.stats, settings.model_name))
     add_error_handlers(app, metrics, service.admission.retry_seconds)
+    app.include_router(tokenization_router(service, show_chat_template=settings.show_chat_template))
+    app.include_router(version_router())
     for router in (chat_router, completion_router, responses_router, model_router):
         app.include_router(router(service))
     app.include_router(health_router(service, health))
