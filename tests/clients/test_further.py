@@ -1,0 +1,73 @@
+"""Clients with many dependencies, which live in an environment of their own (`make clients`)."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.integration.edit import MODEL
+from tests.stack import BUNDLED_MODEL, REPOSITORY, Stack
+
+BIN = REPOSITORY / ".venv-clients" / "bin"
+HERE = REPOSITORY / "tests" / "clients"
+
+pytestmark = [
+    pytest.mark.skipif(not BIN.is_dir(), reason="`make clients` was not run"),
+    pytest.mark.slow,
+]
+
+
+def run(*command: str, folder: Path = HERE) -> None:
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=os.environ | offline, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["litellm_chat", "langchain_chat"])
+def test_python(stack: Stack, name: str) -> None:
+    run(str(BIN / "python"), f"scripts/{name}.py", stack.url)
+
+
+def test_lm_eval_scores_as_transformers_does(stack: Stack, tmp_path: Path) -> None:
+    model_args = {
+        "model": MODEL,
+        "base_url": f"{stack.url}/v1/completions",
+        "tokenizer": str(BUNDLED_MODEL),
+        "tokenizer_backend": "huggingface",
+        "tokenized_requests": "True",
+        "num_concurrent": "1",
+    }
+    run(
+        str(BIN / "lm_eval"),
+        *("--model", "local-completions"),
+        *("--model_args", ",".join(f"{name}={value}" for name, value in model_args.items())),
+        *("--tasks", "optimist_lines", "--include_path", "."),
+        *("--output_path", str(tmp_path), "--log_samples"),
+        folder=HERE / "lm_eval",
+    )
+    (path,) = tmp_path.rglob("samples_*.jsonl")
+    samples = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(samples) == 3
+    tokenizer: Any = AutoTokenizer.from_pretrained(BUNDLED_MODEL)
+    model = AutoModelForCausalLM.from_pretrained(BUNDLED_MODEL, dtype=torch.float32).eval()
+    for sample in samples:
+        for name, told in zip(("right", "wrong"), sample["filtered_resps"], strict=True):
+            expected = _score(tokenizer, model, sample["doc"]["context"], sample["doc"][name])
+            assert float(told[0]) == pytest.approx(expected, rel=1e-4, abs=1e-3)
+
+
+def _score(tokenizer: Any, model: Any, context: str, rest: str) -> float:
+    """Returns the log-probability of a text behind another one."""
+    num_before = len(tokenizer.encode(context, add_special_tokens=False))
+    tokens = torch.tensor([tokenizer.encode(context + rest, add_special_tokens=False)])
+    with torch.inference_mode():
+        logprobs = model(tokens).logits[0, :-1].log_softmax(-1)
+    of_tokens = logprobs.gather(1, tokens[0, 1:, None])[:, 0]
+    return float(of_tokens[num_before - 1 :].sum())

@@ -1,0 +1,198 @@
+"""Everything that the official Python client offers for text, against a running stack."""
+
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
+
+from tests.integration.edit import MODEL, edits
+from tests.stack import Stack
+
+EDIT = edits(1, seed=5)[0]
+MESSAGES: Any = EDIT.messages()
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "rename",
+        "description": "Renames a variable.",
+        "parameters": {
+            "type": "object",
+            "properties": {"count": {"type": "integer", "minimum": 0, "maximum": 9}},
+            "required": ["count"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+class Place(BaseModel):
+    row: bool
+    column: bool
+
+
+def complete(client: OpenAI, **options: Any) -> Any:
+    create: Any = client.chat.completions.create
+    return create(**{"model": MODEL, "messages": MESSAGES, "temperature": 0} | options)
+
+
+def test_predictions_change_only_the_time(client: OpenAI) -> None:
+    plain = complete(client, max_tokens=64)
+    prediction = {"type": "content", "content": EDIT.before}
+    predicted = complete(client, max_tokens=64, prediction=prediction)
+    assert predicted.choices[0].message.content == plain.choices[0].message.content
+    details = predicted.usage.completion_tokens_details
+    assert details.accepted_prediction_tokens > 0
+    assert plain.usage.completion_tokens_details.accepted_prediction_tokens == 0
+
+
+def test_streams_say_the_same_and_end_with_usage(client: OpenAI) -> None:
+    whole = complete(client, max_tokens=24)
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    chunks = list(complete(client, max_tokens=24, **options))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage == whole.usage
+    with client.chat.completions.stream(
+        model=MODEL, messages=MESSAGES, temperature=0, max_tokens=24, stop=["\n"]
+    ) as stream:
+        said = stream.get_final_completion().choices[0].message.content
+    stopped = complete(client, max_tokens=24, stop=["\n"])
+    assert (said or "") == stopped.choices[0].message.content
+
+
+def test_logprobs_join_to_the_text(client: OpenAI) -> None:
+    choice = complete(client, max_tokens=12, logprobs=True, top_logprobs=3).choices[0]
+    told = b"".join(bytes(token.bytes) for token in choice.logprobs.content)
+    assert told.decode() == choice.message.content
+    for token in choice.logprobs.content:
+        assert len(token.top_logprobs) == 3
+        assert token.logprob == token.top_logprobs[0].logprob <= 0
+
+
+def test_choices(client: OpenAI) -> None:
+    answer = complete(client, n=3, temperature=1, seed=3, max_tokens=8, stop=["zzz"])
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    again = complete(client, n=3, temperature=1, seed=3, max_tokens=8, stop=["zzz"])
+    assert [choice.message for choice in again.choices] == [
+        choice.message for choice in answer.choices
+    ]
+
+
+def test_formats_are_parsed(client: OpenAI) -> None:
+    answer = client.chat.completions.parse(
+        model=MODEL, messages=MESSAGES, response_format=Place, temperature=0, max_tokens=200
+    )
+    assert isinstance(answer.choices[0].message.parsed, Place)
+    text = complete(client, response_format={"type": "json_object"}).choices[0].message.content
+    assert isinstance(json.loads(text), dict)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_are_called_and_their_results_taken(client: OpenAI, stream: bool) -> None:
+    options = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
+    options["max_tokens"] = 300
+    if stream:
+        with client.chat.completions.stream(model=MODEL, messages=MESSAGES, **options) as events:  # type: ignore[arg-type]
+            message: Any = events.get_final_completion().choices[0].message
+    else:
+        choice = complete(client, **options).choices[0]
+        assert choice.finish_reason == "tool_calls"
+        message = choice.message
+    (call,) = message.tool_calls
+    assert call.function.name == "rename"
+    assert 0 <= json.loads(call.function.arguments)["count"] <= 9
+    said = {"role": "assistant", "tool_calls": [call.model_dump(exclude_none=True)]}
+    said["tool_calls"][0]["function"].pop("parsed_arguments", None)
+    said["tool_calls"][0].pop("index", None)
+    result = {"role": "tool", "tool_call_id": call.id, "content": "done"}
+    assert complete(client, messages=[*MESSAGES, said, result], max_tokens=4).choices
+
+
+def test_completions_echo_and_score(client: OpenAI) -> None:
+    answer = client.completions.create(
+        model=MODEL, prompt=["def f(a):", [5, 6, 7]], max_tokens=2, echo=True, logprobs=1
+    )
+    first, second = answer.choices
+    assert first.text.startswith("def f(a):")
+    assert first.logprobs is not None
+    assert second.logprobs is not None
+    assert first.logprobs.token_logprobs is not None
+    assert first.logprobs.token_logprobs[0] is None
+    assert all(value <= 0 for value in first.logprobs.token_logprobs[1:])
+    assert first.logprobs.tokens is not None
+    assert "".join(first.logprobs.tokens) == first.text
+
+
+def test_responses(client: OpenAI) -> None:
+    response = client.responses.create(model=MODEL, input="Hello", max_output_tokens=16)
+    events = list(
+        client.responses.create(
+            model=MODEL, input="Hello", max_output_tokens=16, stream=True, temperature=0
+        )
+    )
+    assert events[0].type == "response.created"
+    assert events[-1].type in ("response.completed", "response.incomplete")
+    assert response.usage is not None
+    assert response.usage.output_tokens > 0
+
+
+def test_models(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL]
+    assert client.models.retrieve(MODEL).object == "model"
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "code"),
+    [
+        ({"model": "gpt-9"}, "model", "model_not_found"),
+        ({"temperature": 3}, "temperature", "invalid_value"),
+        ({"extra_body": {"colour": 1}}, "colour", "unknown_parameter"),
+        ({"messages": []}, "messages", "invalid_value"),
+    ],
+)
+def test_errors_have_the_client_s_classes(
+    client: OpenAI, options: dict[str, Any], param: str, code: str
+) -> None:
+    error_class = openai.NotFoundError if param == "model" else openai.BadRequestError
+    with pytest.raises(error_class) as caught:
+        complete(client, **options)
+    assert (caught.value.param, caught.value.code) == (param, code)
+    assert caught.value.type == "invalid_request_error"
+    assert caught.value.request_id
+
+
+async def test_plain_and_async_clients_agree(stack: Stack, client: OpenAI) -> None:
+    async with AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as other:
+        stream = await other.chat.completions.create(
+            model=MODEL, messages=MESSAGES, temperature=0, max_tokens=16, stream=True
+        )
+        text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+    assert text == complete(client, max_tokens=16).choices[0].message.content
+
+
+def test_clients_try_again_when_told_to(stack: Stack) -> None:
+    num_asked = 0
+
+    def refuse_once(request: httpx.Request) -> httpx.Response:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked == 1:
+            error = {"message": "busy", "type": "server_error", "param": None, "code": "overloaded"}
+            return httpx.Response(503, json={"error": error}, headers={"retry-after": "0"})
+        with httpx.Client() as http:
+            sent = http.post(str(request.url), content=request.content, headers=request.headers)
+        return httpx.Response(sent.status_code, json=sent.json())
+
+    transport = httpx.MockTransport(refuse_once)
+    with OpenAI(
+        base_url=f"{stack.url}/v1",
+        api_key="none",
+        max_retries=1,
+        http_client=httpx.Client(transport=transport),
+    ) as patient:
+        assert complete(patient, max_tokens=2).choices
+    assert num_asked == 2
