@@ -156,7 +156,9 @@ def main(arguments: list[str] | None = None) -> int:
         load_config(name, _FLAG)
         samples = read_samples(options.texts, options.model / "tokenizer.json")
         auto_model: Any = AutoModelForCausalLM
-        module = auto_model.from_pretrained(name, dtype=torch.float32, trust_remote_code=False)
+        module = auto_model.from_pretrained(
+            name, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+        )
         module.eval().requires_grad_(False)
         kept: dict[str, list[str]] = {}
         for bits in (8, 4):

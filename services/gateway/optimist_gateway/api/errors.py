@@ -18,6 +18,8 @@ from optimist_gateway.request_record import current_record
 # An error repeats at most this much of what the client sent.
 MAX_MESSAGE_CHARACTERS = 400
 MAX_PARAM_CHARACTERS = 100
+# Of a body with more errors the first ones are looked at.
+MAX_ERRORS = 64
 # When nothing was measured that would tell better.
 RETRY_SECONDS = 1.0
 
@@ -166,7 +168,7 @@ def add_error_handlers(
 
 def validation_error(error: RequestValidationError) -> ApiError:
     """Returns the first error of a body, or the most precise one about the same field."""
-    errors = error.errors()
+    errors = error.errors()[:MAX_ERRORS]
     if errors[0]["type"] == "json_invalid":
         where = errors[0]["loc"][-1]
         return ApiError(400, f"the body is not JSON (at character {where})", code="invalid_json")

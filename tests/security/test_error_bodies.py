@@ -1,0 +1,192 @@
+"""Whatever is sent, what comes back as an error is short, and tells nothing of the inside."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from optimist_gateway.api.app import create_app
+from optimist_gateway.settings import GatewaySettings
+from optimist_gateway.tokenizer import Tokenizer
+from tests.gateway.conftest import until_healthy
+
+MAX_BYTES = 4096
+PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]
+
+
+@pytest.fixture
+async def http(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(settings.model_copy(update={"max_body_bytes": 2**22}), tokenizer)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=60) as client,
+    ):
+        await until_healthy(client)
+        yield client
+
+
+def check(response: httpx.Response) -> None:
+    """An error in the API's shape, or an answer."""
+    if response.status_code < 400:
+        return
+    size = len(response.content) + sum(len(k) + len(v) for k, v in response.headers.raw)
+    assert size < MAX_BYTES, response.content[:500]
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert response.status_code != 500, error
+    text = response.text
+    for secret in (
+        "Traceback",
+        "site-packages",
+        "optimist_gateway",
+        " object at 0x",
+        str(Path.home()),
+    ):
+        assert secret not in text
+
+
+LONG = "x" * 100_000
+MANY: list[Any] = [
+    {LONG: 1},
+    {f"unknown_{number}": number for number in range(4_000)},
+    {"messages": [{"role": LONG, "content": 1}] * 50},
+    {"messages": [{LONG: LONG}] * 4},
+    {"messages": [{}] * 4_000},
+    {"messages": [{"role": "user", "content": [{"type": LONG}] * 100}]},
+    {"prompt": [[LONG]]},
+    {"prompt": [["a"]] * 4_000},
+    {"model": LONG},
+    {"stop": [LONG] * 4},
+    {"stop": ["a"] * 4_000},
+    {"logit_bias": {LONG: 1}},
+    {"logit_bias": {str(number): 1000 for number in range(4_000)}},
+    {"tools": [{"type": "function", "function": {"name": LONG}}]},
+    {
+        "tools": [
+            {"type": "function", "function": {"name": f"f{n}", "parameters": {"type": LONG}}}
+            for n in range(100)
+        ]
+    },
+    {"tool_choice": LONG},
+    {"response_format": {"type": LONG}},
+    {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "a", "schema": {"type": LONG}},
+        }
+    },
+    {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "a", "schema": {"pattern": LONG}},
+        }
+    },
+    {"prediction": {"type": LONG, "content": LONG}},
+    {"prediction": [{"type": "content", "content": LONG}] * 3},
+    {"stream_options": {LONG: True}},
+    {"metadata": {LONG: LONG}},
+    {"user": LONG},
+    {"input": LONG},
+    {"input": [{"type": LONG}] * 1000},
+    {"tokens": [-1] * 20_000},
+    {"tokens": LONG},
+    [],
+    LONG,
+    None,
+    [[[[]]]] * 1000,
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_long_and_many_errors_are_told_shortly(http: httpx.AsyncClient, path: str) -> None:
+    valid: dict[str, Any] = {"model": "tiny"}
+    valid |= {"messages": [{"role": "user", "content": "a"}]} if "chat" in path else {}
+    valid |= {"prompt": "a"} if path in ("/v1/completions", "/tokenize") else {}
+    for wrong in MANY:
+        bodies = [wrong, valid | wrong] if isinstance(wrong, dict) else [wrong]
+        for body in bodies:
+            check(await http.post(path, json=body))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff" * 100_000,
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"messages":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+        b'{"model": "tiny", "temperature": NaN}',
+        b'{"model": "tiny", "prompt": "a", "temperature": Infinity}',
+        b'{"model": "tiny", "prompt": "a", "seed": ' + b"9" * 100_000 + b"}",
+        b'{"model": "tiny", "prompt": "a", "temperature": 1e999}',
+        b'{"model": "tiny", "prompt": "\\ud800"}',
+        b'{"model": "\\u0000", "prompt": "\\u0000"}',
+    ],
+    ids=lambda content: repr(content[:24]),
+)
+async def test_what_is_hardly_json_is_told_shortly(http: httpx.AsyncClient, content: bytes) -> None:
+    for path in PATHS:
+        for kind in ("application/json", "text/plain", "x" * 2000):
+            check(await http.post(path, content=content, headers={"content-type": kind}))
+
+
+async def test_long_names_are_told_shortly(http: httpx.AsyncClient) -> None:
+    for path in (
+        f"/{LONG}",
+        f"/v1/models/{LONG}",
+        f"/v1/models/x?{LONG}",
+        "/%ff%00",
+        f"/page/{LONG}",
+    ):
+        for method in ("GET", "POST", "PUT"):
+            check(await http.request(method, path[:60_000]))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=50),
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=20), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+FIELDS = [
+    *("messages", "prompt", "stop", "temperature", "top_p", "n", "logit_bias", "tools", "seed"),
+    *("response_format", "prediction", "predicted_token_ids", "max_tokens", "stream_options"),
+    *("logprobs", "top_logprobs", "tool_choice", "input", "tokens", "metadata", "stop_token_ids"),
+]
+
+
+APPS: list[FastAPI] = []
+
+
+@hypothesis_settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.sampled_from(PATHS), st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4))
+def test_no_value_of_a_field_breaks_the_gateway(
+    model_directory: Path, tokenizer: Tokenizer, path: str, fields: dict[str, Any]
+) -> None:
+    if not APPS:
+        # Without a scheduler: what is right is answered 503.
+        options = GatewaySettings(model=str(model_directory), scheduler="127.0.0.1:1")
+        APPS.append(create_app(options, tokenizer))
+
+    async def ask() -> None:
+        transport = httpx.ASGITransport(APPS[0], raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            content = json.dumps({"model": "tiny", **fields})
+            headers = {"content-type": "application/json"}
+            check(await client.post(path, content=content, headers=headers))
+
+    asyncio.run(ask())
