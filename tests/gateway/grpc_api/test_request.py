@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optimist.v1 import inference_pb2
 from optimist_gateway.api.chat_body import ChatCompletionBody
@@ -123,6 +125,85 @@ def test_what_is_wrong_is_named(request_message: inference_pb2.GenerateRequest, 
     assert caught.value.status == 400
     assert caught.value.param is not None
     assert caught.value.param.startswith(field)
+
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+FLOAT = st.floats(width=32)
+TEXT = st.text(max_size=8)
+IDS = st.builds(inference_pb2.TokenIds, ids=st.lists(INT32, max_size=4))
+SAMPLING = st.builds(
+    inference_pb2.Sampling,
+    temperature=st.none() | FLOAT,
+    top_p=st.none() | FLOAT,
+    top_k=st.none() | INT32,
+    min_p=st.none() | FLOAT,
+    seed=st.none() | st.integers(-(2**63), 2**63 - 1),
+    repetition_penalty=st.none() | FLOAT,
+    logit_bias=st.dictionaries(INT32, FLOAT, max_size=3),
+)
+PREDICTION = st.one_of(
+    st.builds(inference_pb2.Prediction),
+    st.builds(inference_pb2.Prediction, text=TEXT),
+    st.builds(inference_pb2.Prediction, token_ids=IDS),
+)
+CHAT = st.builds(
+    inference_pb2.Chat,
+    messages=st.lists(
+        st.builds(
+            inference_pb2.Message,
+            role=st.sampled_from(["user", "assistant", "system", "tool", ""]),
+            content=TEXT,
+        ),
+        max_size=3,
+    ),
+)
+
+
+@given(
+    st.builds(
+        lambda prompt, structure, **fields: inference_pb2.GenerateRequest(
+            **prompt, **structure, **fields
+        ),
+        prompt=st.one_of(
+            st.just({}),
+            st.fixed_dictionaries({"text": TEXT}),
+            st.fixed_dictionaries({"token_ids": IDS}),
+            st.fixed_dictionaries({"chat": CHAT}),
+        ),
+        structure=st.one_of(
+            st.just({}),
+            st.fixed_dictionaries({"json_object": st.booleans()}),
+            st.fixed_dictionaries({"json_schema": st.sampled_from(["{}", "[]", "1", "{", "{}}"])}),
+            st.fixed_dictionaries({"grammar": TEXT}),
+        ),
+        model=TEXT,
+        predictions=st.lists(PREDICTION, max_size=3),
+        sampling=SAMPLING,
+        max_tokens=st.none() | INT32,
+        min_tokens=INT32,
+        stop=st.lists(TEXT, max_size=3),
+        stop_token_ids=st.lists(INT32, max_size=3),
+        n=st.none() | INT32,
+        num_logprobs=st.none() | INT32,
+        num_speculative_tokens=st.none() | INT32,
+        priority=INT32,
+        cache_salt=TEXT,
+    )
+)
+def test_any_message_is_a_request_or_names_a_field_of_its_own(
+    request_message: inference_pb2.GenerateRequest,
+) -> None:
+    refused = None
+    try:
+        generation_request(request_message, "tiny")
+    except ApiError as error:
+        refused = error
+    if refused is None:
+        return
+    assert refused.status == 400
+    assert refused.param is not None
+    top = refused.param.split(".")[0].split("[")[0]
+    assert top == "prompt" or top in inference_pb2.GenerateRequest.DESCRIPTOR.fields_by_name
 
 
 def test_every_reason_of_an_answer_has_a_number() -> None:

@@ -290,6 +290,20 @@ async def test_limits_are_of_the_client(
             assert (await anext(second)).token_ids
 
 
+async def test_a_bug_is_not_shown(
+    inference: AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr("optimist_gateway.grpc_api.servicer.generation_request", fail)
+    with pytest.raises(OptimistError, match="INTERNAL") as caught:
+        await inference.generate("Hello").result()
+    assert caught.value.code == "internal"
+    assert "secret" not in caught.value.message
+    assert "secret" in caplog.text
+
+
 async def test_calls_are_counted(
     grpc_settings: GatewaySettings, tokenizer: Tokenizer, say: Say
 ) -> None:

@@ -1,5 +1,6 @@
 """Answers the calls of `optimist.v1.Inference`."""
 
+import logging
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -18,6 +19,9 @@ from optimist_gateway.grpc_api.status import Context, abort
 from optimist_gateway.grpc_api.trace_context import trace_parent
 from optimist_gateway.scheduler_client import SchedulerUnavailableError
 
+logger = logging.getLogger(__name__)
+
+_FAILED = "the gateway failed; its log says why"
 GENERATE = "/optimist.v1.Inference/Generate"
 _RPC = {
     "rpc.system": "grpc",
@@ -37,7 +41,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         """Yields the steps of all answers and a summary; a call that is cancelled ends them."""
         observer = self._service.observer
-        record = observer.begin("text_completion", _RPC, trace_parent(context))
+        operation = "chat" if request.HasField("chat") else "text_completion"
+        record = observer.begin(operation, _RPC, trace_parent(context))
         record.outcome = "disconnected"
         try:
             wanted = generation_request(request, self._service.model_name)
@@ -50,6 +55,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             record.outcome, record.error = str(error.status), error.code or str(error.status)
             self._service.metrics.refusals.labels(record.error).inc()
             await abort(context, error)
+        except Exception:
+            logger.exception("a call failed")
+            record.outcome, record.error = "500", "internal"
+            # gRPC would send what went wrong.
+            await abort(context, ApiError(500, _FAILED, code="internal"))
         finally:
             self._service.metrics.requests.labels(GENERATE, record.outcome).inc()
             observer.end(record, GENERATE, {}, failed=record.outcome.startswith("5"))
