@@ -65,7 +65,8 @@ def _common(
     """Returns what the commands of all choices have in common."""
     stop_token_ids = body.stop_token_ids or []
     require_known(stop_token_ids, "stop_token_ids", model)
-    if not body.ignore_eos:
+    if not body.ignore_eos or body.structure() is not None:
+        # Behind the end of a grammar nothing else can come.
         stop_token_ids = [*stop_token_ids, *model.eos_token_ids]
     token_ids = [prediction.token_ids for prediction in predictions]
     lengths = [len(one) for one in token_ids]

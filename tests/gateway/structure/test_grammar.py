@@ -188,7 +188,7 @@ def test_text_by_a_regular_expression(
 
 
 @given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True))
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 def test_one_of_several_texts(follows: Follows, choices: list[str]) -> None:
     source = of_content(ChoiceContent(choices))
     assert all(follows(source, choice) for choice in choices)

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
@@ -77,6 +77,7 @@ def cut(text: str, places: list[int]) -> list[str]:
     return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
+@settings(deadline=None)
 @given(forms, calls, spaces, st.lists(st.integers(0, 10_000), max_size=12))
 def test_calls_are_read_however_they_are_cut(
     form: ToolFormat, made: list[Call], space: str, places: list[int]
@@ -85,6 +86,7 @@ def test_calls_are_read_however_they_are_cut(
     assert read(form, *cut(written(form, made, space), places)) == ("", made)
 
 
+@settings(deadline=None)
 @given(forms, texts, calls, texts, st.lists(st.integers(0, 10_000), max_size=12))
 def test_any_text_is_read_the_same_however_it_is_cut(
     form: ToolFormat, before: str, made: list[Call], after: str, places: list[int]
@@ -95,12 +97,14 @@ def test_any_text_is_read_the_same_however_it_is_cut(
         assert read(form, *text) == whole
 
 
+@settings(deadline=None)
 @given(forms, st.lists(texts, max_size=6))
 def test_text_without_calls_is_content_unchanged(form: ToolFormat, pieces: list[str]) -> None:
     # No name that is known is in it.
     assert read(form, *pieces) == ("".join(pieces), [])
 
 
+@settings(deadline=None)
 @given(texts, calls)
 def test_text_before_calls_loses_its_last_white_space(before: str, made: list[Call]) -> None:
     assert read(HERMES, before + " \n" + written(HERMES, made)) == (before.rstrip(" \n"), made)

@@ -41,12 +41,12 @@ class ChatWriter:
 
     def chunk(self, piece: Piece, *, even_if_empty: bool) -> dict[str, Any] | None:
         """See `ChoiceWriter.chunk`."""
-        message = MessageDelta(self._read([piece]))
+        delta = self._delta(piece)
         reason = self._reason(piece)
-        if not (message or reason or even_if_empty or piece.logprobs):
+        if not (delta or reason or even_if_empty or piece.logprobs):
             return None
         return {
-            "delta": message.to_api(),
+            "delta": delta,
             "logprobs": chat_logprobs(piece.logprobs),
             "finish_reason": reason,
         }
@@ -59,6 +59,11 @@ class ChatWriter:
             "logprobs": chat_logprobs(join_logprobs(pieces)),
             "finish_reason": self._reason(pieces[-1]),
         }
+
+    def _delta(self, piece: Piece) -> dict[str, Any]:
+        if self._reader is None:
+            return {"content": piece.text} if piece.text else {}
+        return MessageDelta(self._read([piece])).to_api()
 
     def _read(self, pieces: Sequence[Piece]) -> list[Delta]:
         text = "".join(piece.text for piece in pieces)

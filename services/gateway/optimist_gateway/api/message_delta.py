@@ -18,12 +18,8 @@ class MessageDelta:
             if isinstance(delta, CallDelta):
                 self._add(delta)
 
-    def __bool__(self) -> bool:
-        """Tells whether there is anything to say."""
-        return bool(self._content or self._calls)
-
     def to_api(self) -> dict[str, Any]:
-        """Returns the delta of a chunk."""
+        """Returns the delta of a chunk; empty if there is nothing to say."""
         delta: dict[str, Any] = {"content": self._content} if self._content else {}
         if self._calls:
             delta["tool_calls"] = [{"index": index, **call} for index, call in self._calls.items()]

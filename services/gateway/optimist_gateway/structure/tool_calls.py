@@ -257,5 +257,7 @@ def _without_space(text: str) -> str:
 
 def _overlap(text: str, marker: str) -> int:
     """Returns the length of the longest end of a text that begins a marker."""
-    longest = min(len(text), len(marker) - 1)
-    return next((size for size in range(longest, 0, -1) if marker.startswith(text[-size:])), 0)
+    start = text.find(marker[0], max(0, len(text) - len(marker) + 1))
+    while start >= 0 and not marker.startswith(text[start:]):
+        start = text.find(marker[0], start + 1)
+    return len(text) - start if start >= 0 else 0

@@ -1,0 +1,150 @@
+"""Chat templates with tools, rendered here and in a process of their own."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer as Backend
+
+from optimist_gateway.chat_template import RENDERER, render
+from optimist_gateway.core.messages import Message, ToolCall, template_messages
+from optimist_gateway.structure.tool_format import HERMES, MISTRAL
+from optimist_gateway.template_process import TemplateError, TemplateProcess
+from optimist_gateway.tokenizer import ChatTemplateError, Tokenizer, load_tokenizer
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "description": "Does <it> & more.", "parameters": {"type": "object"}},
+}
+CONVERSATION = [
+    Message("user", "Go"),
+    Message("assistant", "", tool_calls=(ToolCall("call_1", "f", {"a": "ä\n<"}),)),
+    Message("tool", "done", tool_call_id="call_1"),
+]
+# The parts of Qwen 2.5's template that tell of tools and calls.
+HERMES_TEMPLATE = """
+{%- if tools %}{{ '<tools>' }}{% for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}
+{{- '</tools>\\n<tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call>' }}{% endif %}
+{%- for message in messages %}
+{%- if message.role == 'assistant' and message.tool_calls %}
+{%- for call in message.tool_calls %}
+{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- call.function.arguments | tojson + '}\\n</tool_call>' }}
+{%- endfor %}
+{%- else %}{{- '<|' + message.role + '|>' + message.content }}{% endif %}
+{%- endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
+# How templates of another family write arguments: they add text to text.
+TEXT_TEMPLATE = """
+{%- for message in messages %}{% for call in message.tool_calls or [] %}
+{{- call.function.name + '(' + call.function.arguments + ')' }}{% endfor %}{% endfor %}"""
+MISTRAL_TEMPLATE = """
+{%- for message in messages %}{% for call in message.tool_calls or [] %}
+{%- if call.id | length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}
+{{- '[TOOL_CALLS] [' + call.function | tojson + call.id + ']' }}{% endfor %}
+{%- if message.role == 'tool' %}{{ message.tool_call_id }}{% endif %}{% endfor %}
+{%- if tools %}{{ tools | length }}{% endif %}"""
+
+
+def directory_with(template: str, model_directory: Path, tmp_path: Path) -> Path:
+    directory = tmp_path / "model"
+    shutil.copytree(model_directory, directory)
+    (directory / "chat_template.jinja").write_text(template)
+    return directory
+
+
+async def prompt(directory: Path, backend: Backend, tools: list[dict[str, Any]]) -> str:
+    tokenizer = load_tokenizer(str(directory))
+    token_ids = await tokenizer.encode_messages(CONVERSATION, tools)
+    return backend.decode(token_ids, skip_special_tokens=False)
+
+
+def test_a_template_gets_tools_and_arguments_as_objects() -> None:
+    text = render(HERMES_TEMPLATE, template_messages(CONVERSATION), [TOOL], {})
+    told = text[text.index("<tools>\n") + 8 : text.index("</tools>")]
+    assert json.loads(told) == TOOL
+    call = text[text.rindex("<tool_call>\n") + 12 : text.rindex("\n</tool_call>")]
+    assert json.loads(call) == {"name": "f", "arguments": {"a": "ä\n<"}}
+    assert text.endswith("<|tool|>done<|assistant|>")
+
+
+def test_a_template_that_wants_text_gets_arguments_as_text() -> None:
+    text = render(TEXT_TEMPLATE, template_messages(CONVERSATION), None, {})
+    assert text == 'f({"a": "ä\\n<"})'
+
+
+async def test_a_tokenizer_tells_its_format(
+    model_directory: Path, backend: Backend, tmp_path: Path
+) -> None:
+    directory = directory_with(HERMES_TEMPLATE, model_directory, tmp_path)
+    assert load_tokenizer(str(directory)).tool_format is HERMES
+    assert "<tools>" in await prompt(directory, backend, [TOOL])
+    assert "<tools>" not in await prompt(directory, backend, [])
+    assert load_tokenizer(str(directory), "json").tool_format.name == "json"
+
+
+async def test_ids_are_cut_for_templates_that_want_them_short(
+    model_directory: Path, backend: Backend, tmp_path: Path
+) -> None:
+    directory = directory_with(MISTRAL_TEMPLATE, model_directory, tmp_path)
+    assert load_tokenizer(str(directory)).tool_format is MISTRAL
+    text = await prompt(directory, backend, [TOOL])
+    assert text == '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "ä\\n<"}}0000call1]0000call11'
+
+
+ATTACKS = [
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ messages.__class__.__init__.__globals__ }}",
+    "{{ raise_exception.__globals__.os }}",
+    "{{ messages.append(1) }}",
+    "{{ messages[0].update({'role': 'x'}) }}",
+    "{% set n = namespace(__class__=1) %}{{ n }}",
+    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+]
+
+
+@pytest.mark.parametrize("template", ATTACKS)
+def test_a_template_cannot_leave_its_sandbox(template: str) -> None:
+    with pytest.raises(Exception, match=r"unsafe|not safely|undefined|underscore"):
+        render(template, [{"role": "user", "content": "Hello"}], None, {})
+
+
+def test_what_users_write_is_no_template() -> None:
+    messages = [{"role": "user", "content": "{{ 7 * 7 }}{% raw %}"}]
+    assert render("{{ messages[0].content }}", messages, None, {}) == "{{ 7 * 7 }}{% raw %}"
+
+
+async def test_a_process_renders_the_same() -> None:
+    process = TemplateProcess(RENDERER, "", 60.0)
+    value = {
+        "template": HERMES_TEMPLATE,
+        "messages": template_messages(CONVERSATION),
+        "tools": [TOOL],
+        "special_tokens": {"bos_token": "<s>"},
+    }
+    try:
+        assert await process.render(value) == render(**value)
+        with pytest.raises(TemplateError, match="begin with a user"):
+            await process.render(value | {"template": "{{ raise_exception('begin with a user') }}"})
+    finally:
+        await process.stop()
+
+
+async def test_a_slow_template_is_ended(
+    model_directory: Path, tmp_path: Path, tokenizer: Tokenizer, backend: Backend
+) -> None:
+    slow = (
+        "{% if messages[0].content == 'slow' %}"
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+        "{% endif %}{{ messages[0].content }}"
+    )
+    directory = directory_with(slow, model_directory, tmp_path)
+    limited = load_tokenizer(str(directory), template_seconds=1.0)
+    try:
+        with pytest.raises(ChatTemplateError, match="longer than 1 seconds"):
+            await limited.encode_messages([Message("user", "slow")])
+        token_ids = await limited.encode_messages([Message("user", "quick")])
+    finally:
+        await limited.stop()
+    assert token_ids == backend.encode("quick").ids
