@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import grpc
 import httpx
 import pytest
 
-from tests.stack import BUNDLED_MODEL, Service
+from optimist.v1 import inference_pb2, inference_pb2_grpc
+from tests.stack import BUNDLED_MODEL, Service, free_port
 from tests.tracing.collector import CollectedSpan, Collector, running_collector
 
 MODEL = str(BUNDLED_MODEL)
@@ -26,6 +28,7 @@ BODY = {
 @dataclass
 class Traced:
     http: httpx.Client
+    grpc_address: str
     collector: Collector
 
 
@@ -43,9 +46,11 @@ def traced() -> Iterator[Traced]:
         proposer = start("proposer", "--model", MODEL)
         worker = start("worker", "--model", MODEL, "--trace-passes", "true")
         scheduler = start("scheduler", "--worker", worker, "--proposers", proposer)
-        gateway = start("gateway", "--model", MODEL, "--scheduler", scheduler)
+        port = free_port()
+        peers = ("--scheduler", scheduler, "--grpc-port", str(port))
+        gateway = start("gateway", "--model", MODEL, *peers)
         http = httpx.Client(base_url=f"http://{gateway}", trust_env=False, timeout=60)
-        yield Traced(stack.enter_context(http), collector)
+        yield Traced(stack.enter_context(http), f"127.0.0.1:{port}", collector)
 
 
 def is_whole(spans: list[CollectedSpan], trace_id: str) -> bool:
@@ -126,3 +131,25 @@ def test_a_refused_request_is_a_span_with_its_reason(traced: Traced) -> None:
     (span,) = [span for span in spans if span.trace_id == refused]
     assert span.attributes["error.type"] == "context_length_exceeded"
     assert span.attributes["http.response.status_code"] == 400
+
+
+def test_a_call_of_the_grpc_api_is_traced_too(traced: Traced) -> None:
+    called = "4" * 32
+    request = inference_pb2.GenerateRequest(text="def add(a, b):", max_tokens=4)
+    with grpc.insecure_channel(traced.grpc_address) as channel:
+        stub = inference_pb2_grpc.InferenceStub(channel)
+        metadata = (("traceparent", f"00-{called}-{PARENT_ID}-01"),)
+        assert list(stub.Generate(request, metadata=metadata, timeout=60))
+    spans = traced.collector.wait(
+        lambda spans: (
+            {"optimist-gateway", "optimist-scheduler"}
+            <= {span.service for span in spans if span.trace_id == called}
+        )
+    )
+    (gateway,) = [
+        span for span in spans if span.trace_id == called and span.service == "optimist-gateway"
+    ]
+    assert gateway.parent_id == PARENT_ID
+    assert gateway.name == "text_completion tiny-edit"
+    assert gateway.attributes["rpc.method"] == "Generate"
+    assert gateway.attributes["gen_ai.usage.output_tokens"] == 4

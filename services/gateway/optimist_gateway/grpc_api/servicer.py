@@ -49,8 +49,9 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             require_servable(self._service, wanted.body)
             async with aclosing(self._events(wanted, context)) as events:
                 async for event in events:
+                    if event.HasField("summary"):
+                        record.outcome = "200"
                     yield event
-            record.outcome = "200"
         except ApiError as error:
             record.outcome, record.error = str(error.status), error.code or str(error.status)
             self._service.metrics.refusals.labels(record.error).inc()
