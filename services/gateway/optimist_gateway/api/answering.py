@@ -19,6 +19,8 @@ from optimist_gateway.api.sse import (
     CLIENT_CLOSED_REQUEST,
     DONE,
     EventStream,
+    chunk_beginning,
+    chunk_event,
     event,
     on_disconnect,
 )
@@ -106,15 +108,18 @@ class Answering:
         header = self._header(generation, self._dialect.chunk_object)
         if with_usage:
             header["usage"] = None
+        beginning = b""
         writers: dict[int, ChoiceWriter] = {}
         try:
             async with aclosing(generation.pieces()) as pieces:
                 async for index, piece in pieces:
-                    header |= _fingerprint(generation)
                     if continuous:
                         header["usage"] = _usage(generation)
+                    if continuous or not beginning:
+                        header |= _fingerprint(generation)
+                        beginning = chunk_beginning(header)
                     for choice in self._chunks(generation, index, piece, writers):
-                        yield event(header | {"choices": [choice]})
+                        yield chunk_event(beginning, choice)
         except ApiError as error:
             if not writers:
                 raise

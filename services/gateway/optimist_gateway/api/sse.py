@@ -28,6 +28,16 @@ def event(data: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
+def chunk_beginning(header: dict[str, Any]) -> bytes:
+    """Returns how the events of one stream begin; `chunk_event` ends them."""
+    return b"data: " + orjson.dumps(header)[:-1] + b',"choices":['
+
+
+def chunk_event(beginning: bytes, choice: dict[str, Any]) -> bytes:
+    """Returns one event with one choice; what all of a stream have in common is written once."""
+    return beginning + orjson.dumps(choice) + b"]}\n\n"
+
+
 @asynccontextmanager
 async def on_disconnect(receive: Receive, leave: Callable[[], None]) -> AsyncIterator[None]:
     """Calls `leave` if the client goes away inside the block; the body must have been read."""

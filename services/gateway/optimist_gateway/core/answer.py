@@ -1,6 +1,5 @@
 """One answer in the making: steps of tokens in, pieces of text out."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,11 +66,13 @@ class Answer:
         self._stop = StopStrings(stop)
         self._min_tokens = min_tokens
         self._detail = detail
+        self._reads_at_once = not stop and detail is None
         self._num_tokens = 0
         self._sum_logprobs = 0.0
         self._num_drafted: int | None = None
         self._num_passes_by_length = [0] * (MAX_COUNTED + 1)
-        self._num_by_source: Counter[DraftSource] = Counter()
+        # Indexed by the number of a source: members of an enumeration take long to hash.
+        self._num_by_source = [0] * len(DraftSource)
         self._num_passes = 0
         self._finished: Finished | None = None
         self._num_rejected: int | None = None
@@ -135,7 +136,7 @@ class Answer:
     def usage(self) -> Usage:
         """Returns the account so far; rejected tokens are known when the request has ended."""
         finished = self._finished
-        by_source = finished.num_tokens_by_source if finished else self._num_by_source
+        by_source = finished.num_tokens_by_source if finished else self._told_by_source()
         return Usage(
             prompt_tokens=self._num_prompt_tokens,
             completion_tokens=self._num_tokens,
@@ -150,6 +151,9 @@ class Answer:
                 source: by_source[source] for source in sorted(by_source) if by_source[source]
             },
         )
+
+    def _told_by_source(self) -> dict[DraftSource, int]:
+        return {source: self._num_by_source[source] for source in DraftSource}
 
     def _count(self, output: StepOutput, num_tokens: int) -> None:
         """Adds the tokens of a step that are part of the answer to its account."""
@@ -171,7 +175,9 @@ class Answer:
             was read added to the decoded text. Without stop strings all are read, and the numbers
             of characters are there only if details are told.
         """
-        if not self._stop and self._detail is None:
+        if self._reads_at_once:
+            if not num_predicted:
+                return "", self._detokenizer.push(token_ids), []
             predicted = self._detokenizer.push(token_ids[:num_predicted])
             return predicted, self._detokenizer.push(token_ids[num_predicted:]), []
         predicted = rest = ""
