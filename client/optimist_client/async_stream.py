@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -70,6 +71,9 @@ class AsyncStream(AsyncIterator[Step]):
         response = await self._next_response()
         if response.WhichOneof("event") == "summary":
             self._summary = response.summary
+            # So that leaving the block does not cancel a call that ends just now.
+            with suppress(grpc.RpcError):
+                await self._call.read()
             raise StopAsyncIteration
         step = step_of(response.step)
         self._steps.append(step)

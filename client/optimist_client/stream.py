@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -76,6 +77,9 @@ class Stream(Iterator[Step]):
         response = self._next_response()
         if response.WhichOneof("event") == "summary":
             self._summary = response.summary
+            # So that leaving the block does not cancel a call that ends just now.
+            with suppress(StopIteration, grpc.RpcError):
+                next(self._call)
             raise StopIteration
         step = step_of(response.step)
         self._steps.append(step)
