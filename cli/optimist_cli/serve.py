@@ -52,6 +52,10 @@ class ServeSettings(ServiceSettings):
         "medusa or eagle",
     )
     drafter_model: str = Field("", description="draft model or heads; empty for those beside MODEL")
+    otlp_endpoint: str = Field(
+        "",
+        description="where spans go by OTLP/gRPC, such as http://127.0.0.1:4317; empty: nowhere",
+    )
     log_level: str = Field("warning", description="debug, info, warning or error")
 
 
@@ -123,6 +127,8 @@ def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
     num_proposers = settings.proposers or min(max((os.cpu_count() or 1) // 8, 1), 4)
     worker, scheduler, *proposers = (f"127.0.0.1:{port}" for port in free_ports(2 + num_proposers))
     common = ["--log-level", settings.log_level]
+    if settings.otlp_endpoint:
+        common += ["--otlp-endpoint", settings.otlp_endpoint]
     optional = [
         ("--device", settings.device),
         ("--dtype", settings.dtype),

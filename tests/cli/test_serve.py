@@ -25,3 +25,11 @@ def test_there_is_a_proposer_by_default() -> None:
     names = [spec.name for spec in service_specs(serve_settings(["model"]))]
     assert names.count("proposer") in range(1, 5)
     assert sorted(set(names)) == ["gateway", "proposer", "scheduler", "worker"]
+
+
+def test_all_services_export_their_spans_if_one_says_where() -> None:
+    endpoint = ("--otlp-endpoint", "http://127.0.0.1:4317")
+    for spec in service_specs(serve_settings(["model", *endpoint])):
+        assert _value(spec.arguments, "--otlp-endpoint") == endpoint[1], spec.name
+    for spec in service_specs(serve_settings(["model"])):
+        assert "--otlp-endpoint" not in spec.arguments

@@ -89,7 +89,7 @@ class Following:
             self._send(live, array(INT32), started, answer)
             reason = self._check.delay(live.spent_seconds, 0)
         except Exception:
-            logger.exception("request %s cannot be followed", request_id)
+            logger.exception("request %s cannot be followed", request_id, extra=_about(request_id))
             reason = _ALGORITHM_FAILED
         if reason is not None:
             self._refuse(request_id, reason, answer)
@@ -113,7 +113,7 @@ class Following:
                 metrics.OBSERVATION_SECONDS.observe(self._send(live, new, started, answer))
                 reason = self._check.delay(live.spent_seconds, live.num_known)
         except Exception:
-            logger.exception("request %s cannot be followed", request_id)
+            logger.exception("request %s cannot be followed", request_id, extra=_about(request_id))
             reason = _ALGORITHM_FAILED
         if reason is not None:
             self.drop(request_id)
@@ -193,5 +193,12 @@ class Following:
     def _refuse(self, request_id: str, reason: str, answer: Answer) -> None:
         if self._logs is not None:
             self._logs.close(request_id)
-        logger.warning("request %s goes on without drafts: %s", request_id, reason)
+        logger.warning(
+            "request %s goes on without drafts: %s", request_id, reason, extra=_about(request_id)
+        )
         answer.refuse(request_id, reason)
+
+
+def _about(request_id: str) -> dict[str, str]:
+    """Returns what a log line says of the request that it is about."""
+    return {"request_id": request_id}
