@@ -25,6 +25,8 @@ class HeldSlot:
     num_unseen: int = 0
     """At least as many tokens as the drafter has not seen, as far as is known."""
     has_grammar: bool = False
+    wants_logprobs: bool = False
+    """Whether anything is told of how likely its tokens are."""
     num_logprobs: int | None = None
     """How many of the likeliest tokens are told of beside each new one; None: nothing is told."""
     num_prompt_logprobs: int | None = None
@@ -33,11 +35,6 @@ class HeldSlot:
     num_fed_tokens: int = 0
     """Of a request that wants log-probabilities: known tokens that steps were given, and those
     that were cached."""
-
-    @property
-    def wants_logprobs(self) -> bool:
-        """Whether anything is told of how likely its tokens are."""
-        return self.num_logprobs is not None or self.num_prompt_logprobs is not None
 
 
 def hold(admission: Admission, error: str | None, block_size: int) -> HeldSlot:
@@ -49,6 +46,7 @@ def hold(admission: Admission, error: str | None, block_size: int) -> HeldSlot:
         error=error,
         num_unseen=len(admission.token_ids),
         has_grammar=bool(admission.sampling.grammar),
+        wants_logprobs=admission.sampling.wants_logprobs,
         num_logprobs=admission.sampling.num_logprobs,
         num_prompt_logprobs=admission.sampling.num_prompt_logprobs,
         num_prompt_tokens=admission.num_prompt_tokens,
