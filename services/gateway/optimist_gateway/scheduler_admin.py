@@ -57,7 +57,7 @@ class SchedulerAdmin:
         call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Connect()
         try:
             await call.write(command)
-            while (response := await call.read()) is not grpc.aio.EOF:
+            async for response in call:
                 for reply in response.replies:
                     return reply
         finally:

@@ -42,13 +42,18 @@ def admin_router(admin: SchedulerAdmin) -> APIRouter:
         figures = MessageToDict(
             reply.stats, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
-        # The JSON of protobuf writes 64-bit integers as strings.
-        return {
-            name: value if isinstance(value, bool) else int(value)
-            for name, value in figures.items()
-        }
+        return {name: _plain(value) for name, value in figures.items()}
 
     return router
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value with numbers for 64-bit integers, which protobuf's JSON has as strings."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return int(value) if isinstance(value, str) and value.lstrip("-").isdecimal() else value
 
 
 def _mode(request: Request) -> str:
