@@ -18,6 +18,7 @@ from optimist_gateway.api.errors import add_error_handlers
 from optimist_gateway.api.health import Health, health_router
 from optimist_gateway.api.models import model_router
 from optimist_gateway.api.observation import Observation
+from optimist_gateway.api.openapi import add_document
 from optimist_gateway.api.request_id import RequestId
 from optimist_gateway.api.responses import responses_router
 from optimist_gateway.api.tokenization import tokenization_router
@@ -91,6 +92,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     app.include_router(admin_router(SchedulerAdmin(settings.scheduler, tls)))
     if settings.page:
         app.include_router(page_router())
+    add_document(app, settings.model_name)
     return app
 
 
