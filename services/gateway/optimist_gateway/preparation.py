@@ -45,7 +45,7 @@ def prepare(
         )
     num_candidates = body.num_candidates()
     several = len(prompts) * num_candidates > 1
-    adds = []
+    adds: list[scheduler_pb2.Add] = []
     for prompt, most in zip(prompts, max_tokens, strict=True):
         for candidate in range(num_candidates):
             add = scheduler_pb2.Add()

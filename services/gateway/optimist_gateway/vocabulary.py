@@ -14,7 +14,7 @@ class Vocabulary:
         """Takes a tokenizer of the tokenizers library."""
         self._backend = backend
         self._read_bytes = bytes_reader(set(_decoder_types(backend.decoder)))
-        self._added = {
+        self._added: dict[int, str] = {
             token_id: token.content
             for token_id, token in backend.get_added_tokens_decoder().items()
         }
