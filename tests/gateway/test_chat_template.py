@@ -117,7 +117,7 @@ def test_what_users_write_is_no_template() -> None:
 
 async def test_a_process_renders_the_same() -> None:
     process = TemplateProcess(RENDERER, "", 60.0)
-    value = {
+    value: dict[str, Any] = {
         "template": HERMES_TEMPLATE,
         "messages": template_messages(CONVERSATION),
         "tools": [TOOL],

@@ -1,5 +1,6 @@
 """Tools and forms of answers, through the official client."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -385,3 +386,14 @@ async def test_what_a_grammar_cannot_follow_may_be_left_out(
     error = await refused(client, schema(wide))
     assert "uniqueItems is not supported" in str(error)
     await chat(client, tools=function(parameters={"type": "object", "not": {}}))
+
+
+async def test_a_grammar_that_takes_long_harms_no_neighbour(client: AsyncOpenAI, say: Say) -> None:
+    say("x")
+    numbers = [{"type": "integer", "multipleOf": number} for number in (9973, 9967, 9949, 9941)]
+    bomb = asyncio.create_task(refused(client, schema({"allOf": numbers})))
+    neighbours = [chat(client), chat(client, response_format={"type": "text"})]
+    for answer in await asyncio.gather(*neighbours):
+        assert answer.choices[0].message.content == "x"
+    assert not bomb.done()
+    assert "too complex" in str(await bomb)

@@ -42,8 +42,8 @@ def render(
     except TypeError:
         if not any("tool_calls" in message for message in messages):
             raise
-        messages = [_with_text(one) for one in messages]
-        return _render(template, messages, tools, special_tokens, add_generation_prompt)
+        shown = [_with_text(one) for one in messages]
+        return _render(template, shown, tools, special_tokens, add_generation_prompt)
 
 
 def _render(
@@ -53,14 +53,16 @@ def _render(
     special_tokens: Mapping[str, Any],
     add_generation_prompt: bool,
 ) -> str:
-    rendered, _ = render_jinja_template(
-        conversations=[list(messages)],
-        tools=None if tools is None else list(tools),
+    # It is declared to return one text.
+    rendered: Any = render_jinja_template(
+        conversations=[[dict(message) for message in messages]],
+        tools=None if tools is None else [dict(tool) for tool in tools],
         chat_template=template,
         add_generation_prompt=add_generation_prompt,
         **special_tokens,
     )
-    return str(rendered[0])
+    texts, _ = rendered
+    return str(texts[0])
 
 
 def _with_text(message: Mapping[str, Any]) -> dict[str, Any]:

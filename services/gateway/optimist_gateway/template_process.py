@@ -120,8 +120,12 @@ class TemplateProcess:
             async with asyncio.timeout(START_SECONDS):
                 await _read(process)
             is_ready = True
-        except (TimeoutError, asyncio.IncompleteReadError):
-            raise TemplateUnavailableError(f"the process of {self._what} does not start") from None
+        except TimeoutError:
+            reason = f"the process of {self._what} does not start within {START_SECONDS:g} seconds"
+            raise TemplateUnavailableError(reason) from None
+        except asyncio.IncompleteReadError:
+            reason = f"the process of {self._what} does not start; the log says why"
+            raise TemplateUnavailableError(reason) from None
         finally:
             if not is_ready:
                 await asyncio.shield(self.stop())
