@@ -74,7 +74,7 @@ def predicted(start: int, end: int, value: float = 0.5) -> Draft:
 
 def write_log(directory: Path) -> Path:
     """Writes the log of an answer in which the prediction's names are changed."""
-    logs = RequestLogs(directory, Vocabulary(TEXTS), 8, MIB, "127.0.0.1:50053")
+    logs = RequestLogs(directory, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "127.0.0.1:50053")
     logs.open("chat-1", Sources([PREDICTION], tokens("x", "y")))
     logs.step("chat-1", tokens(), 0, predicted(0, 6, 1.0), 31e-6)
     logs.step("chat-1", tokens("def "), 1, None, 2e-6)
@@ -319,7 +319,7 @@ def test_what_follows_a_cut_is_told_too(log: Path) -> None:
     content = log.read_bytes()
     cut = content.index(b"step: 3")
     log.write_bytes(content[: cut + 40])
-    logs = RequestLogs(log.parent, Vocabulary(TEXTS), 8, MIB, "127.0.0.1:50054")
+    logs = RequestLogs(log.parent, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "127.0.0.1:50054")
     logs.open("chat-1", Sources([PREDICTION], tokens("x", "y")))
     logs.step("chat-1", tokens("f"), 9, predicted(3, 5), 1e-6)
     logs.close("chat-1")
@@ -337,7 +337,7 @@ def test_what_follows_a_cut_is_told_too(log: Path) -> None:
 def test_tokens_told_twice_count_once(tmp_path: Path) -> None:
     sources = Sources([PREDICTION])
     for replica in ("one", "two"):
-        logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, replica)
+        logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB, replica)
         logs.open("a", sources)
         logs.step("a", tokens("def ", "f"), 2, predicted(2, 6), 1e-6)
     logs.step("a", tokens("f", "(", "a"), 4, None, 1e-6)
@@ -348,7 +348,7 @@ def test_tokens_told_twice_count_once(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_takes_over_has_not_made_the_steps(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, "two")
+    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "two")
     logs.open("a", Sources([PREDICTION]))
     logs.step("a", PREDICTION[:5], 5, None, 1.0)
     logs.step("a", PREDICTION[5:6], 6, predicted(6, 9), 1e-6)
@@ -363,7 +363,7 @@ def test_a_replica_that_takes_over_has_not_made_the_steps(tmp_path: Path) -> Non
 
 
 def test_other_sources_begin_anew(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, "one")
+    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "one")
     for prediction in (PREDICTION, tokens("x", "y")):
         logs.open("a", Sources([prediction]))
         logs.step("a", tokens(), 0, Draft(), 0.0)
@@ -374,7 +374,7 @@ def test_other_sources_begin_anew(tmp_path: Path) -> None:
 
 
 def test_lines_of_several_predictions_are_told_apart(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB)
+    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB)
     logs.open("a", Sources([PREDICTION, tokens("x", "\n", "y")]))
     logs.step("a", tokens(), 0, predicted(0, 2), 0.0)
     logs.step("a", tokens("x"), 1, draft(tokens("y"), [-1], [26], [0.5]), 0.0)
@@ -384,7 +384,7 @@ def test_lines_of_several_predictions_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_learned_rename_is_no_jump(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB)
+    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB)
     logs.open("a", Sources([PREDICTION]))
     logs.step("a", tokens("def "), 1, predicted(1, 3), 0.0)
     renamed = draft(tokens("new", "):"), [-1, 0], [-1, 4], [0.5, 0.5])
@@ -395,7 +395,7 @@ def test_a_learned_rename_is_no_jump(tmp_path: Path) -> None:
 
 def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
     texts = ["\x1b[2J", "\x9b31m", "\r", "\u202e", "\x07", "ok\n"]
-    logs = RequestLogs(tmp_path, Vocabulary(texts), 8, MIB, "\x1b]0;x\x07")
+    logs = RequestLogs(tmp_path, Vocabulary(texts), 8, MIB, 64 * MIB, "\x1b]0;x\x07")
     ids = array("i", range(6))
     logs.open("\x1b[31m", Sources([ids]))
     tree = draft(ids, range(-1, 5), range(6), [0.5] * 6)
