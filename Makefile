@@ -9,6 +9,7 @@ PYTHON ?= python3
 TORCH := torch==2.13.0
 MODEL ?= models/tiny-edit
 ARGS ?=
+URL ?= http://127.0.0.1:8000
 
 BIN := .venv/bin
 BUF := node_modules/.bin/buf
@@ -28,7 +29,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up test lint format protos protos-baseline docs bench clean
+.PHONY: help setup up test lint format protos protos-baseline docs bench clients schemathesis clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +92,14 @@ $(BUF): package.json
 bench: setup ## measure edits with and without predictions
 	@$(BIN)/optimist bench edits --json $(ARGS)
 
+clients: setup $(BUF) ## test further clients (LiteLLM, LangChain, lm-eval), in .venv-clients
+	@[ -d .venv-clients ] || { $(PYTHON) -m venv .venv-clients && \
+		.venv-clients/bin/pip install -qq --disable-pip-version-check 'lm-eval[api]' langchain-openai litellm transformers; }
+	@$(BIN)/pytest tests/clients $(ARGS)
+
+schemathesis: setup ## ask a running stack (make up) whatever its OpenAPI document allows and forbids
+	@$(BIN)/schemathesis --config-file schemathesis.toml run $(URL)/openapi.json -c all --request-timeout 60 $(ARGS)
+
 clean: ## remove whatever the other targets made
-	@rm -rf .venv node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .venv-clients node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -113,16 +113,17 @@ def test_tools_are_called_and_their_results_taken(client: OpenAI, stream: bool) 
 
 
 def test_completions_echo_and_score(client: OpenAI) -> None:
-    answer = client.completions.create(
-        model=MODEL, prompt=["def f(a):", [5, 6, 7]], max_tokens=2, echo=True, logprobs=1
-    )
-    first, second = answer.choices
+    prompt: Any = ["def f(a):", [5, 6, 7]]
+    first, second = client.completions.create(
+        model=MODEL, prompt=prompt, max_tokens=2, echo=True, logprobs=1
+    ).choices
     assert first.text.startswith("def f(a):")
     assert first.logprobs is not None
     assert second.logprobs is not None
     assert first.logprobs.token_logprobs is not None
-    assert first.logprobs.token_logprobs[0] is None
-    assert all(value <= 0 for value in first.logprobs.token_logprobs[1:])
+    values: list[Any] = list(first.logprobs.token_logprobs)
+    assert values[0] is None
+    assert all(value <= 0 for value in values[1:])
     assert first.logprobs.tokens is not None
     assert "".join(first.logprobs.tokens) == first.text
 
@@ -187,12 +188,12 @@ def test_clients_try_again_when_told_to(stack: Stack) -> None:
             sent = http.post(str(request.url), content=request.content, headers=request.headers)
         return httpx.Response(sent.status_code, json=sent.json())
 
-    transport = httpx.MockTransport(refuse_once)
+    http_client: Any = httpx.Client(transport=httpx.MockTransport(refuse_once))
     with OpenAI(
         base_url=f"{stack.url}/v1",
         api_key="none",
         max_retries=1,
-        http_client=httpx.Client(transport=transport),
+        http_client=http_client,
     ) as patient:
         assert complete(patient, max_tokens=2).choices
     assert num_asked == 2

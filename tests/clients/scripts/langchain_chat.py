@@ -27,8 +27,8 @@ text = chat.invoke(PROMPT).content
 prediction = {"type": "content", "content": "def f(a):\n    return a\n"}
 assert chat.invoke(PROMPT, prediction=prediction).content == text
 assert "".join(chunk.content for chunk in chat.stream(PROMPT)) == text
-long = ChatOpenAI(**OPTIONS | {"max_tokens": 200})
+long = ChatOpenAI(**OPTIONS | {"max_tokens": 800})
 structured = long.with_structured_output(Answer, method="json_schema")
 assert isinstance(structured.invoke(PROMPT), Answer)
-called = long.bind_tools([Answer], tool_choice="Answer").invoke(PROMPT)
+called = long.bind_tools([Answer], tool_choice="Answer", strict=True).invoke(PROMPT)
 assert called.tool_calls[0]["name"] == "Answer"
