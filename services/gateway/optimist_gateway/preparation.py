@@ -9,11 +9,13 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.api.requests import GenerationBody
+from optimist_gateway.core.cache_salt import cache_salt
 from optimist_gateway.core.prediction_places import SentPrediction
 from optimist_gateway.core.prompt import Prompt
 from optimist_gateway.core.seed import choice_seed
 from optimist_gateway.known_token import require_known
 from optimist_gateway.scheduler_client import ModelDescription
+from optimist_gateway.security.client import current_client
 
 # The contract reads 0 as 1; this keeps the most likely token alone, as 0 does in OpenAI's API.
 _SMALLEST_TOP_P = 1e-6
@@ -77,7 +79,7 @@ def _common(
         stop_token_ids=to_bytes(list(dict.fromkeys(stop_token_ids))),
         min_tokens=body.min_tokens or 0,
         priority=body.priority or 0,
-        cache_salt=body.cache_salt or "",
+        cache_salt=cache_salt(current_client.get().name, body.cache_salt),
         max_draft_tokens=body.num_speculative_tokens,
         wants_prediction_positions=bool(body.include_provenance and predictions),
     )
