@@ -58,14 +58,18 @@ def test_lm_eval_scores_as_transformers_does(stack: Stack, tmp_path: Path) -> No
     tokenizer: Any = AutoTokenizer.from_pretrained(BUNDLED_MODEL)
     model = AutoModelForCausalLM.from_pretrained(BUNDLED_MODEL, dtype=torch.float32).eval()
     for sample in samples:
-        for name, told in zip(("right", "wrong"), sample["filtered_resps"], strict=True):
-            expected = _score(tokenizer, model, sample["doc"]["context"], sample["doc"][name])
+        for number, told in enumerate(sample["filtered_resps"]):
+            asked = sample["arguments"][f"gen_args_{number}"]
+            expected = _score(tokenizer, model, asked["arg_0"], asked["arg_1"])
             assert float(told[0]) == pytest.approx(expected, rel=1e-4, abs=1e-3)
 
 
 def _score(tokenizer: Any, model: Any, context: str, rest: str) -> float:
-    """Returns the log-probability of a text behind another one."""
-    num_before = len(tokenizer.encode(context, add_special_tokens=False))
+    """Returns the log-probability of a text behind another one, as lm-eval has it.
+
+    White space at the end of the context counts among the rest.
+    """
+    num_before = len(tokenizer.encode(context.rstrip(), add_special_tokens=False))
     tokens = torch.tensor([tokenizer.encode(context + rest, add_special_tokens=False)])
     with torch.inference_mode():
         logprobs = model(tokens).logits[0, :-1].log_softmax(-1)
