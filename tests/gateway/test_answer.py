@@ -134,3 +134,17 @@ def test_half_a_character_at_the_end_is_shown_as_such(backend: Backend) -> None:
     (begin,) = backend.encode("æ").ids[:1]
     piece = state.push(StepOutput([begin], finished=Finished(FinishReason.LENGTH)))
     assert piece.text == "\ufffd"
+
+
+def test_what_stands_in_no_prediction_counts_as_own_text() -> None:
+    state = answer(stop=["X"])
+    state.push(StepOutput(letters("abcd"), 3, PREDICTION, prediction_positions=[4, -1, 9]))
+    # Behind the stop string nothing counts.
+    state.push(StepOutput(letters("eXgh"), 3, PREDICTION, prediction_positions=[-1, 5, -1]))
+    usage = state.usage()
+    assert usage.accepted_prediction_tokens == 3
+    assert usage.num_tokens_by_source == {
+        DraftSource.TARGET: 1,
+        PREDICTION: 3,
+        DraftSource.NGRAM: 2,
+    }

@@ -30,7 +30,7 @@ TEXT = "The quick bröwn 東京 \N{ROCKET} ÄÖ fox\n"
 
 def answer(backend: Backend, places: PredictionPlaces, stop: Sequence[str] = ()) -> Answer:
     detail = Detail(None, Provenance(places))
-    return Answer(5, Detokenizer(backend.decode, {END}), stop, 0, detail)  # type: ignore[arg-type]
+    return Answer(5, Detokenizer(backend.decode, {END}), stop, 0, detail)
 
 
 @st.composite
@@ -82,7 +82,7 @@ def test_segments_join_to_the_text(backend: Backend, data: st.DataObject, stop: 
         [SentPrediction(0, [7, 8, 9, 10], spans), SentPrediction(2, [7, 8, 9])]
     )
     outputs = data.draw(steps(token_ids, 7))
-    plain = Answer(5, Detokenizer(backend.decode, {END}), stop, 0)  # type: ignore[arg-type]
+    plain = Answer(5, Detokenizer(backend.decode, {END}), stop, 0)
     detailed = answer(backend, places, stop)
     pieces: list[Piece] = []
     for output in outputs:
@@ -112,7 +112,7 @@ def test_text_does_not_depend_on_whether_it_is_told_where_it_came_from(
 ) -> None:
     token_ids = list(backend.encode(TEXT).ids)
     outputs = data.draw(steps(token_ids, 7))
-    plain = Answer(5, Detokenizer(backend.decode, {END}), [], 0)  # type: ignore[arg-type]
+    plain = Answer(5, Detokenizer(backend.decode, {END}), [], 0)
     detailed = answer(backend, PredictionPlaces([SentPrediction(0, list(range(7)))]))
     texts = [[one.push(output).text for output in outputs] for one in (plain, detailed)]
     assert texts[0] == texts[1]

@@ -81,7 +81,8 @@ def _common(
         priority=body.priority or 0,
         cache_salt=cache_salt(current_client.get().name, body.cache_salt),
         max_draft_tokens=body.num_speculative_tokens,
-        wants_prediction_positions=bool(body.include_provenance and predictions),
+        # An answer that a stop string ends has no account but that of its steps.
+        wants_prediction_positions=bool(predictions and (body.include_provenance or body.stop)),
     )
 
 

@@ -168,10 +168,11 @@ class GenerationBody(AnswerBody):
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     """Extension: adds to every choice `token_ids` (the tokens of the answer or chunk),
-    `num_accepted_tokens` (how many of them were predicted; in a chunk these are the first ones) and
-    `predicted_text_length` (how many characters were predicted; in a chunk these are the first
-    ones), and `num_passes` (forward passes that emitted tokens) to the usage. In a chunk, text may
-    lag behind tokens by an unfinished character or a possible beginning of a stop string."""
+    `num_accepted_tokens` (how many of them a proposer had sent ahead, predicted or from the
+    request's own text; in a chunk these are the first ones) and `predicted_text_length` (how many
+    characters stem from them), and `num_passes` (forward passes that emitted tokens) to the usage.
+    In a chunk, text may lag behind tokens by an unfinished character or a possible beginning of a
+    stop string."""
     structured_outputs: StructuredOutputs | None = None
     """Extension: the form of the answer's text; vLLM's name for it."""
     user: Text | None = None

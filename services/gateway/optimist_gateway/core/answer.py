@@ -9,6 +9,7 @@ from optimist_gateway.core.detokenize import Detokenizer
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.logprobs import TokenLogprob
 from optimist_gateway.core.output import Finished, StepOutput
+from optimist_gateway.core.prediction_places import NOT_PREDICTED
 from optimist_gateway.core.provenance import Segment
 from optimist_gateway.core.speculation import MAX_COUNTED, Speculation
 from optimist_gateway.core.stop import StopStrings
@@ -159,8 +160,14 @@ class Answer:
         """Adds the tokens of a step that are part of the answer to its account."""
         num_accepted = min(output.num_accepted_tokens, num_tokens)
         self._num_tokens += num_tokens
-        self._num_by_source[output.draft_source] += num_accepted
-        self._num_by_source[DraftSource.TARGET] += num_tokens - num_accepted
+        num_by_source = self._num_by_source
+        num_by_source[output.draft_source] += num_accepted
+        num_by_source[DraftSource.TARGET] += num_tokens - num_accepted
+        if output.prediction_positions is not None:
+            # What a proposer took from the request's own text stands in no prediction.
+            num_own = output.prediction_positions[:num_accepted].count(NOT_PREDICTED)
+            num_by_source[output.draft_source] -= num_own
+            num_by_source[DraftSource.NGRAM] += num_own
         if num_tokens:
             self._num_passes += 1
             self._num_passes_by_length[min(num_accepted, MAX_COUNTED)] += 1

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+NOT_PREDICTED = -1
+"""Position of a draft that stands in no prediction."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

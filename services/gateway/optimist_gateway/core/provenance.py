@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.output import StepOutput
-from optimist_gateway.core.prediction_places import Place, PredictionPlaces
+from optimist_gateway.core.prediction_places import NOT_PREDICTED, Place, PredictionPlaces
 
 PROMPT_RUN = -1
 """Number of the run that an echoed prompt is."""
@@ -114,7 +114,7 @@ class Provenance:
         if positions is None:
             return True
         before, here = positions[index - 1], positions[index]
-        return before == here == -1 or self._places.is_next(before, here)
+        return before == here == NOT_PREDICTED or self._places.is_next(before, here)
 
     def _run(self, output: StepOutput, start: int, end: int) -> Segment:
         source, place = output.draft_source, None
