@@ -56,7 +56,8 @@ def test_lm_eval_scores_as_transformers_does(stack: Stack, tmp_path: Path) -> No
     samples = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(samples) == 3
     tokenizer: Any = AutoTokenizer.from_pretrained(BUNDLED_MODEL)
-    model = AutoModelForCausalLM.from_pretrained(BUNDLED_MODEL, dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_MODEL, dtype=torch.float32)
+    model.eval()
     for sample in samples:
         for number, told in enumerate(sample["filtered_resps"]):
             asked = sample["arguments"][f"gen_args_{number}"]
