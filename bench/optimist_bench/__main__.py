@@ -12,6 +12,7 @@ BENCHMARKS = {
     "edits": "optimist_bench.edits",
     "overhead": "optimist_bench.overhead",
     "overlap": "optimist_bench.overlap",
+    "overload": "optimist_bench.overload",
     "predictions": "optimist_bench.predictions.command",
     "replicas": "optimist_bench.replicas.command",
     "scheduler": "optimist_bench.scheduler",

@@ -40,6 +40,16 @@ def read_resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
+def read_wait_seconds(pid: int) -> float:
+    """Returns how long a process' main thread could have run but had no processor, so far."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+def count_descriptors(pid: int) -> int:
+    """Returns how many descriptors a process has open."""
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
 def _fields(path: Path) -> list[str]:
     """Returns the fields of a stat file behind the command, which may hold anything."""
     return path.read_text().rsplit(")", 1)[1].split()

@@ -128,8 +128,9 @@ async def test_a_chunked_body_without_end_is_cut_off(url: str) -> None:
 async def test_connections_are_bounded(url: str) -> None:
     host, port = url.removeprefix("http://").split(":")
     idle = [await asyncio.open_connection(host, int(port)) for _ in range(4)]
-    error = error_of(await exchange(url), 503)
-    assert error["code"] == "overloaded"
+    answer = await exchange(url)
+    assert error_of(answer, 503)["code"] == "overloaded"
+    assert b"\r\nretry-after: 1\r\nretry-after-ms: 1000\r\n" in answer
     for _, writer in idle:
         writer.close()
         await writer.wait_closed()

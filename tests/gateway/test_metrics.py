@@ -126,3 +126,4 @@ async def test_the_event_loop_is_watched(http: httpx.AsyncClient) -> None:
 
     while await count() == 0:
         pass
+    assert (await samples(http))[GATEWAY + "tasks"] > 0

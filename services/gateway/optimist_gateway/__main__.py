@@ -1,6 +1,7 @@
 """Starts the gateway."""
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -38,6 +39,8 @@ def _start(arguments: list[str]) -> None:
     async def serve() -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, app.state.keys.reload)
+        # What is here now stays: requests need not wait while the collector walks all of it.
+        gc.freeze()
         await server.serve(sockets=[listener])
 
     # uvicorn raises a signal again once it has shut down; the exit code would not be 0.

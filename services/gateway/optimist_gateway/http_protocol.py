@@ -167,7 +167,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 b"content-type: application/json\r\n",
                 b"content-length: %d\r\n" % len(body),
                 b"connection: close\r\n",
-                b"retry-after: 1\r\n" if error.status == 503 else b"",
+                b"retry-after: 1\r\nretry-after-ms: 1000\r\n" if error.status == 503 else b"",
                 b"\r\n",
             ]
             self.transport.write(b"".join(head) + body)

@@ -91,6 +91,7 @@ class GatewayMetrics:
             "How much later than it was due a timer ran, every half second",
             _DELAYS,
         )
+        self.tasks = self._gauge("tasks", "Tasks of the event loop, counted every half second")
 
     def count_usage(self, usage: Usage) -> None:
         """Adds the account of one request."""

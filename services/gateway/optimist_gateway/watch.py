@@ -11,11 +11,12 @@ STATS_INTERVAL_SECONDS = 1.0
 
 
 async def watch_event_loop(metrics: GatewayMetrics) -> None:
-    """Counts how late the event loop comes to a timer; returns never."""
+    """Notes how late the event loop comes to a timer, and its tasks; returns never."""
     while True:
         due = time.perf_counter() + DELAY_INTERVAL_SECONDS
         await asyncio.sleep(DELAY_INTERVAL_SECONDS)
         metrics.event_loop_delay.observe(max(time.perf_counter() - due, 0.0))
+        metrics.tasks.set(len(asyncio.all_tasks()))
 
 
 async def watch_scheduler(client: SchedulerClient) -> None:
