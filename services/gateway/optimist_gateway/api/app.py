@@ -92,7 +92,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     app.include_router(admin_router(SchedulerAdmin(settings.scheduler, tls)))
     if settings.page:
         app.include_router(page_router())
-    add_document(app, settings.model_name)
+    add_document(app, service)
     return app
 
 

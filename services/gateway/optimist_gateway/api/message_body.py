@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    ConfigDict,
     Discriminator,
     Field,
     StringConstraints,
@@ -13,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from optimist_gateway.api.alternatives import content_or_calls
 from optimist_gateway.api.body import Body, Content, Text, content_text
 from optimist_gateway.api.tools_body import FunctionName
 from optimist_gateway.core.messages import Message, ToolCall
@@ -44,6 +46,11 @@ def _is_json_object(text: str) -> str:
     return text
 
 
+ArgumentsText = Annotated[
+    Text,
+    AfterValidator(_is_json_object),
+    Field(json_schema_extra={"format": "json-object"}),
+]
 CallId = Annotated[Text, StringConstraints(min_length=1, max_length=256)]
 
 
@@ -51,7 +58,7 @@ class CalledFunction(Body):
     """The function of an earlier call."""
 
     name: FunctionName
-    arguments: Annotated[Text, AfterValidator(_is_json_object)]
+    arguments: ArgumentsText
     """A JSON object, as text."""
 
 
@@ -92,6 +99,8 @@ class PlainMessage(_MessageFields):
 
 class AssistantMessage(_MessageFields):
     """An answer of the model; its content may be null if it has calls."""
+
+    model_config = ConfigDict(json_schema_extra=content_or_calls)
 
     role: Literal["assistant"]
     content: Content | None = None

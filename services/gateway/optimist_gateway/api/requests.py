@@ -9,10 +9,12 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
+    WithJsonSchema,
     model_validator,
 )
 
-from optimist_gateway.api.body import Body, Content, Text, content_text
+from optimist_gateway.api.body import Body, Content, Text, TokenId, content_text
+from optimist_gateway.api.openapi_limits import ID_FORMAT
 from optimist_gateway.api.structure_body import StructuredOutputs
 from optimist_gateway.api.unsupported import OF_NONE, KnownParameters, drop_unsupported
 from optimist_gateway.structure.content import Structure
@@ -46,7 +48,9 @@ def _is_short(text: str) -> str:
 
 
 # Keys of JSON objects are strings.
-_TokenKey = Annotated[int, Field(strict=False)]
+_TokenKey = Annotated[
+    int, Field(strict=False), WithJsonSchema({"type": "string", "format": ID_FORMAT})
+]
 _Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 Metadata = Annotated[
     dict[
@@ -55,7 +59,10 @@ Metadata = Annotated[
     ],
     Field(max_length=16),
 ]
-TokenIds = Annotated[list[int], Field(fail_fast=True)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+
+
+_StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]
 
 
 class PredictionBody(Body):
@@ -116,13 +123,13 @@ class AnswerBody(Body):
     logit_bias: dict[_TokenKey, _Bias] | None = Field(None, max_length=MAX_BIASES)
     stop: (
         Annotated[
-            list[Annotated[Text, StringConstraints(min_length=1, max_length=1024)]],
+            list[_StopString],
             Field(max_length=MAX_STOP_STRINGS),
-            BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+            BeforeValidator(_as_list, json_schema_input_type=_StopString | list[_StopString]),
         ]
         | None
     ) = None
-    stop_token_ids: list[int] | None = Field(None, max_length=MAX_STOP_TOKENS)
+    stop_token_ids: list[TokenId] | None = Field(None, max_length=MAX_STOP_TOKENS)
     """Extension: further tokens that end the answer; they are not shown."""
     ignore_eos: bool | None = None
     """Extension: goes on behind the model's end-of-answer tokens."""

@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from optimist_gateway.api.body import MAX_PARTS, Body, Text
+from optimist_gateway.api.message_body import ArgumentsText, CallId
+from optimist_gateway.api.tools_body import FunctionName
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
@@ -47,9 +49,9 @@ class FunctionCallItem(Body):
     """A call that an earlier answer made."""
 
     type: Literal["function_call"]
-    call_id: str
-    name: Text
-    arguments: Text
+    call_id: CallId
+    name: FunctionName
+    arguments: ArgumentsText
     id: str | None = None
     status: Status | None = None
     caller: None = None
@@ -60,7 +62,7 @@ class FunctionCallOutputItem(Body):
     """What a call brought."""
 
     type: Literal["function_call_output"]
-    call_id: str
+    call_id: CallId
     output: Text | _InputParts
     id: str | None = None
     status: Status | None = None

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, model_validator
 
+from optimist_gateway.api.alternatives import exactly_one
 from optimist_gateway.api.body import Body, Text
 from optimist_gateway.api.tools_body import FunctionName, Json
 from optimist_gateway.structure.content import (
@@ -58,11 +59,13 @@ ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Dis
 class StructuredOutputs(Body):
     """Extension: one form of the text; a JSON schema, a regular expression, texts, or a grammar."""
 
+    model_config = ConfigDict(json_schema_extra=exactly_one(("json", "regex", "choice", "grammar")))
+
     json_schema: Json | None = Field(None, alias="json")
-    regex: GrammarText | None = None
+    regex: Annotated[GrammarText, Field(json_schema_extra={"format": "regex"})] | None = None
     """Matches the whole text; neither look-around nor back-references."""
     choice: list[GrammarText] | None = Field(None, min_length=1, max_length=_MAX_CHOICES)
-    grammar: GrammarText | None = None
+    grammar: Annotated[GrammarText, Field(json_schema_extra={"format": "lark"})] | None = None
     """In llguidance's Lark dialect."""
 
     @model_validator(mode="after")

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from optimist_gateway.api.body import Body, Text
+from optimist_gateway.api.alternatives import exactly_one
+from optimist_gateway.api.body import Body, Text, TokenId
 from optimist_gateway.api.chat_body import MAX_MESSAGES
 from optimist_gateway.api.message_body import MessageBody
 
@@ -14,6 +15,8 @@ MAX_TOKENS = 1_048_576
 
 class TokenizeBody(Body):
     """A text or a conversation."""
+
+    model_config = ConfigDict(json_schema_extra=exactly_one(("prompt", "messages")))
 
     model: str | None = None
     prompt: Text | None = None
@@ -42,4 +45,4 @@ class DetokenizeBody(Body):
     """Tokens."""
 
     model: str | None = None
-    tokens: Annotated[list[int], Field(fail_fast=True, max_length=MAX_TOKENS)]
+    tokens: Annotated[list[TokenId], Field(fail_fast=True, max_length=MAX_TOKENS)]

@@ -1,0 +1,116 @@
+"""Hooks of schemathesis: what no JSON schema can say of the bodies that are accepted.
+
+Rules between fields, and what only the model's tokenizer or the compiler of grammars can tell, are
+told by a 400 with a `param` and a `code`. `REFUSALS` names all of them; any other 400 for a body
+that the document allows is a failure.
+"""
+
+import re
+from typing import Any
+
+import hypothesis.strategies as st
+import schemathesis
+from schemathesis.checks import CheckContext
+from schemathesis.core.transport import Response
+from schemathesis.generation.case import Case
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+# Arrays and texts of such lengths are made in no time; other tests go to the longer limits.
+MAX_ITEMS = 64
+MAX_LENGTH = 1024
+
+_ANSWER = {
+    # The prompt with the answer is longer than the model's longest sequence.
+    ("prompt|messages|input.*", "context_length_exceeded"),
+    # More tokens than the answer may have.
+    ("min_tokens", "invalid_value"),
+    # Bytes, where a schema counts characters.
+    ("cache_salt", "invalid_value"),
+    # Only one of it and `prediction`.
+    ("predicted_token_ids", "invalid_value"),
+    # Together they are too long.
+    (r"(prediction|predicted_token_ids)(\[\d+\])?(\.content)?", "prediction_too_long"),
+    # No grammar is made of it: a keyword, a reference, or a pattern that no grammar can follow.
+    (r"structured_outputs\.(json|regex|choice|grammar)(\..*|\[.*)?", "invalid_value"),
+    # The grammar is too large.
+    ("structured_outputs", "invalid_value"),
+    # Only with top_logprobs's own switch.
+    ("top_logprobs", "invalid_value"),
+    # It names no tool, or there are none.
+    (r"tool_choice(\..*)?", "invalid_value"),
+    # Two tools of one name, or arguments that no grammar follows.
+    (r"tools(\[\d+\].*)?", "invalid_value"),
+}
+_CHOICES = {
+    # Only when `stream` is true.
+    ("stream_options", "invalid_value"),
+}
+REFUSALS: dict[str, set[tuple[str, str]]] = {
+    "/v1/chat/completions": {
+        *_ANSWER,
+        *_CHOICES,
+        # What the chat template refuses.
+        ("messages", "invalid_value"),
+        # Only one of it and `max_completion_tokens`.
+        ("max_tokens", "invalid_value"),
+        (r"response_format(\..*)?", "invalid_value"),
+    },
+    "/v1/completions": {
+        *_ANSWER,
+        *_CHOICES,
+        # Not less than n, and n in a stream.
+        ("best_of", "invalid_value"),
+        # 0 only with `echo`.
+        ("max_tokens", "invalid_value"),
+        # Text without tokens; or too many answers to all prompts.
+        (r"prompt(\[\d+\])?", "invalid_value"),
+    },
+    "/v1/responses": {
+        *_ANSWER,
+        ("input.*", "invalid_value"),
+        (r"text(\.format.*)?", "invalid_value"),
+    },
+    "/tokenize": {
+        ("prompt|messages", "context_length_exceeded"),
+        ("messages", "invalid_value"),
+    },
+}
+"""Of each path the regular expression of `param`, and `code`."""
+
+
+@schemathesis.check
+def valid_data_is_served(ctx: CheckContext, response: Response, case: Case[Any]) -> bool | None:
+    """Fails as `positive_data_acceptance` does, but for the rules of `REFUSALS`."""
+    if response.status_code == 400 and is_ruled_out(case.path, response.json()["error"]):
+        return None
+    return positive_data_acceptance(ctx, response, case)
+
+
+def is_ruled_out(path: str, error: dict[str, Any]) -> bool:
+    """Tells whether an error is one of those that a schema cannot foresee."""
+    return any(
+        re.fullmatch(param, error["param"] or "") and code == error["code"]
+        for param, code in REFUSALS.get(path, ())
+    )
+
+
+@schemathesis.hook
+def before_load_schema(_context: Any, raw_schema: dict[str, Any]) -> None:
+    """Takes limits away whose bodies would be huge, so that none are made at their boundaries."""
+    _without_large_limits(raw_schema)
+
+
+def _without_large_limits(value: Any) -> None:
+    if isinstance(value, list):
+        for one in value:
+            _without_large_limits(one)
+    elif isinstance(value, dict):
+        for keyword, most in (("maxItems", MAX_ITEMS), ("maxLength", MAX_LENGTH)):
+            if isinstance(value.get(keyword), int) and value[keyword] > most:
+                del value[keyword]
+        for one in value.values():
+            _without_large_limits(one)
+
+
+schemathesis.openapi.format("json-object", st.sampled_from(["{}", '{"a": 1}', '{"b": [null]}']))
+schemathesis.openapi.format("lark", st.sampled_from(["start: /[a-z]+/", 'start: "a" | "b"']))
