@@ -21,7 +21,7 @@ MAX_LENGTH = 1024
 
 _ANSWER = {
     # The prompt with the answer is longer than the model's longest sequence.
-    ("prompt|messages|input.*", "context_length_exceeded"),
+    (r"prompt(\[\d+\])?|messages|input|tools", "context_length_exceeded"),
     # More tokens than the answer may have.
     ("min_tokens", "invalid_value"),
     # Bytes, where a schema counts characters.
@@ -32,14 +32,14 @@ _ANSWER = {
     (r"(prediction|predicted_token_ids)(\[\d+\])?(\.content)?", "prediction_too_long"),
     # No grammar is made of it: a keyword, a reference, or a pattern that no grammar can follow.
     (r"structured_outputs\.(json|regex|choice|grammar)(\..*|\[.*)?", "invalid_value"),
-    # The grammar is too large.
+    # Only one of it and a response format.
     ("structured_outputs", "invalid_value"),
-    # Only with top_logprobs's own switch.
+    # Only with log-probabilities.
     ("top_logprobs", "invalid_value"),
     # It names no tool, or there are none.
     (r"tool_choice(\..*)?", "invalid_value"),
     # Two tools of one name, or arguments that no grammar follows.
-    (r"tools(\[\d+\].*)?", "invalid_value"),
+    (r"tools(\[\d+\](\.function)?\.(name|parameters.*))?", "invalid_value"),
 }
 _CHOICES = {
     # Only when `stream` is true.
@@ -53,7 +53,8 @@ REFUSALS: dict[str, set[tuple[str, str]]] = {
         ("messages", "invalid_value"),
         # Only one of it and `max_completion_tokens`.
         ("max_tokens", "invalid_value"),
-        (r"response_format(\..*)?", "invalid_value"),
+        # No grammar is made of it.
+        (r"response_format\.json_schema\.schema.*", "invalid_value"),
     },
     "/v1/completions": {
         *_ANSWER,
@@ -67,8 +68,10 @@ REFUSALS: dict[str, set[tuple[str, str]]] = {
     },
     "/v1/responses": {
         *_ANSWER,
-        ("input.*", "invalid_value"),
-        (r"text(\.format.*)?", "invalid_value"),
+        # What the chat template refuses.
+        ("input", "invalid_value"),
+        # No grammar is made of it.
+        (r"text\.format(\.schema.*)?", "invalid_value"),
     },
     "/tokenize": {
         ("prompt|messages", "context_length_exceeded"),

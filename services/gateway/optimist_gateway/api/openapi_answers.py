@@ -5,118 +5,23 @@ Answers are written without these, for speed; a test holds them to it.
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from pydantic.json_schema import models_json_schema
 
+from optimist_gateway.api.openapi_parts import (
+    Answer,
+    ChatLogprobs,
+    Choice,
+    CompletionLogprobs,
+    Segment,
+    Speculation,
+    TokenLogprob,
+    ToolCallAnswer,
+    Usage,
+    left_out,
+)
+
 REF = "#/components/schemas/{model}"
-
-
-def _left_out() -> Any:
-    """Stands for fields that an answer may lack, and whose default is not in the document."""
-
-
-class Answer(BaseModel):
-    """Base of every object in an answer: there are no other fields."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class CompletionTokensDetails(Answer):
-    """Where the tokens of the answer came from."""
-
-    accepted_prediction_tokens: int
-    rejected_prediction_tokens: int | None
-    reasoning_tokens: int
-    audio_tokens: int
-    tokens_by_source: dict[str, int]
-
-
-class Speculation(Answer):
-    """What speculation was worth."""
-
-    num_passes: int
-    num_drafted_tokens: int | None
-    num_accepted_tokens: int
-    acceptance_rate: float | None
-    mean_accepted_length: float | None
-    accepted_length_histogram: list[int] = Field(max_length=65)
-
-
-class Usage(Answer):
-    """The account of a request."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    completion_tokens_details: CompletionTokensDetails
-    num_passes: int = 0
-    speculation: Speculation = Field(default_factory=_left_out)
-
-
-class Place(Answer):
-    """Where in a prediction a segment stands."""
-
-    index: int
-    start: int = 0
-    end: int = 0
-    token_start: int = 0
-    token_end: int = 0
-
-
-class Segment(Answer):
-    """Text of one source."""
-
-    source: str
-    text: str
-    num_tokens: int
-    prediction: Place = Field(default_factory=_left_out)
-
-
-class Choice(Answer):
-    """What all choices have."""
-
-    index: int
-    finish_reason: Literal["stop", "length", "tool_calls"]
-    token_ids: list[int] = []
-    num_accepted_tokens: int = 0
-    predicted_text_length: int = 0
-    provenance: list[Segment] = []
-
-
-class CandidateLogprob(Answer):
-    """A token, as likely as it was."""
-
-    token: str
-    logprob: float | None
-    bytes: list[int]
-
-
-class TokenLogprob(CandidateLogprob):
-    """A token of the answer, and the likeliest ones in its place."""
-
-    top_logprobs: list[CandidateLogprob]
-
-
-class ChatLogprobs(Answer):
-    """How likely the tokens of a message were."""
-
-    content: list[TokenLogprob]
-    refusal: None
-
-
-class CalledFunctionAnswer(Answer):
-    """A function and the JSON text of its arguments."""
-
-    name: str
-    arguments: str
-
-
-class ToolCallAnswer(Answer):
-    """A call of a tool."""
-
-    id: str
-    type: Literal["function"]
-    function: CalledFunctionAnswer
 
 
 class MessageAnswer(Answer):
@@ -125,7 +30,7 @@ class MessageAnswer(Answer):
     role: Literal["assistant"]
     content: str | None
     refusal: None
-    tool_calls: list[ToolCallAnswer] = []
+    tool_calls: list[ToolCallAnswer] = Field(default_factory=left_out)
 
 
 class ChatChoice(Choice):
@@ -133,15 +38,6 @@ class ChatChoice(Choice):
 
     message: MessageAnswer
     logprobs: ChatLogprobs | None
-
-
-class CompletionLogprobs(Answer):
-    """How likely the tokens of a text were."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
 
 
 class CompletionChoice(Choice):
@@ -158,7 +54,7 @@ class ChatCompletion(Answer):
     object: Literal["chat.completion"]
     created: int
     model: str
-    system_fingerprint: str = ""
+    system_fingerprint: str = Field(default_factory=left_out)
     choices: list[ChatChoice]
     usage: Usage
 
@@ -170,7 +66,7 @@ class Completion(Answer):
     object: Literal["text_completion"]
     created: int
     model: str
-    system_fingerprint: str = ""
+    system_fingerprint: str = Field(default_factory=left_out)
     choices: list[CompletionChoice]
     usage: Usage
 
@@ -213,7 +109,7 @@ class ResponseUsage(Answer):
     output_tokens: int
     output_tokens_details: dict[str, int | dict[str, int] | None]
     total_tokens: int
-    speculation: Speculation = Field(default_factory=_left_out)
+    speculation: Speculation = Field(default_factory=left_out)
 
 
 class IncompleteDetails(Answer):
@@ -233,10 +129,10 @@ class ResponseAnswer(Answer):
     error: None
     incomplete_details: IncompleteDetails | None
     model: str
-    system_fingerprint: str = ""
+    system_fingerprint: str = Field(default_factory=left_out)
     output: list[OutputMessage | OutputCall] = Field(min_length=1)
     usage: ResponseUsage
-    provenance: list[Segment] = []
+    provenance: list[Segment] = Field(default_factory=left_out)
     background: Literal[False]
     instructions: str | None
     max_output_tokens: int | None
@@ -267,7 +163,7 @@ class Model(Answer):
     created: int
     owned_by: Literal["optimist"]
     max_model_len: int | None
-    system_fingerprint: str = ""
+    system_fingerprint: str = Field(default_factory=left_out)
 
 
 class ModelList(Answer):
