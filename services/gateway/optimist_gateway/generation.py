@@ -122,9 +122,16 @@ class Generation:
                 if self.left:
                     return
                 sources = [choice.pieces() for choice in self._choices]
-                async with aclosing(interleave(sources)) as arriving:
-                    async for index, piece in arriving:
-                        yield index, piece
+                if len(sources) == 1:
+                    # Most requests have one choice: reading it needs no task, which would cost a
+                    # switch a step.
+                    async with aclosing(sources[0]) as arriving:
+                        async for piece in arriving:
+                            yield 0, piece
+                    return
+                async with aclosing(interleave(sources)) as interleaved:
+                    async for numbered in interleaved:
+                        yield numbered
             except SchedulerUnavailableError as error:
                 raise scheduler_unavailable(str(error)) from None
             except SlowReaderError as error:

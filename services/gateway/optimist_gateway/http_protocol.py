@@ -10,6 +10,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from optimist_gateway.api.errors import ApiError
+from optimist_gateway.api.sse import DIRECT_SEND
 
 MAX_NUM_HEADERS = 128
 MAX_OVERHEAD = 8
@@ -114,6 +115,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_reading_head = False
         self._stop_read_timer()
         super().on_headers_complete()
+        if self.cycle is not None and self.cycle.scope is self.scope:
+            self.scope["extensions"] = {DIRECT_SEND: {"send": self.cycle.send}}
 
     def on_message_complete(self) -> None:
         """Notes that the next byte begins another request."""

@@ -16,12 +16,6 @@ async def interleave(
     A source is read at most two items ahead. The generator ends with the last source; the first
     error of one is raised here, and all sources are closed.
     """
-    if len(sources) == 1:
-        # Most requests have one choice: reading it needs no task, which would cost a switch a step.
-        async with aclosing(sources[0]) as source:
-            async for item in source:
-                yield 0, item
-        return
     arrived: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue(1)
     readers = [
         asyncio.create_task(_read(number, source, arrived)) for number, source in enumerate(sources)

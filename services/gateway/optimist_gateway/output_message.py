@@ -17,6 +17,8 @@ _REASONS = {
     scheduler_pb2.FINISH_REASON_ERROR: FinishReason.ERROR,
     scheduler_pb2.FINISH_REASON_ABORTED: FinishReason.ABORTED,
 }
+# Quicker than to call the enumeration, with each request and step.
+_SOURCES = {source.value: source for source in DraftSource}
 
 
 def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutput]:
@@ -24,7 +26,8 @@ def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutpu
 
     Raises:
         ValueError: The parts of the message do not fit together.
-        KeyError: A request ended for a reason that is not in the contract.
+        KeyError: A request ended for a reason, or drafts came from a source, that is not in the
+            contract.
     """
     finished = {one.handle: _finished(one) for one in response.finished}
     logprobs = {one.handle: one for one in response.logprobs}
@@ -39,7 +42,7 @@ def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutpu
         from_bytes(response.handles).tolist(),
         num_tokens,
         from_bytes(response.num_accepted_tokens).tolist(),
-        [DraftSource(source) for source in from_bytes(response.draft_sources).tolist()],
+        map(_SOURCES.__getitem__, from_bytes(response.draft_sources).tolist()),
         strict=True,
     ):
         tokens = token_ids[start : start + count]
@@ -48,8 +51,8 @@ def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutpu
             accepted,
             source,
             finished.get(handle),
-            _logprobs(logprobs, handle, count),
-            _positions(positions, handle, accepted),
+            _logprobs(logprobs, handle, count) if logprobs else None,
+            _positions(positions, handle, accepted) if positions else None,
         )
         start += count
     for handle in (*finished, *logprobs):

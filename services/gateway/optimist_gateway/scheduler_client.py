@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -52,7 +53,11 @@ class RequestStream:
     def __init__(self, handle: int, client: "SchedulerClient") -> None:
         self._handle = handle
         self._client = client
-        self._waiting: asyncio.Queue[StepOutput | Exception | None] = asyncio.Queue()
+        # An asyncio.Queue asks the system for the process, again and again, with each wait.
+        self._waiting: deque[StepOutput | Exception | None] = deque()
+        self._arrival: asyncio.Future[None] | None = None
+        """Set while the reader waits for the next output."""
+        self._loop = asyncio.get_running_loop()
         self._ended = False
 
     def __aiter__(self) -> AsyncIterator[StepOutput]:
@@ -65,9 +70,15 @@ class RequestStream:
             SchedulerUnavailableError: The stream to the scheduler broke.
             SlowReaderError: Too many outputs waited.
         """
-        if self._ended and self._waiting.empty():
-            raise StopAsyncIteration
-        output = await self._waiting.get()
+        while not self._waiting:
+            if self._ended:
+                raise StopAsyncIteration
+            self._arrival = self._loop.create_future()
+            try:
+                await self._arrival
+            finally:
+                self._arrival = None
+        output = self._waiting.popleft()
         if output is None:
             raise StopAsyncIteration
         if isinstance(output, Exception):
@@ -79,7 +90,7 @@ class RequestStream:
         if not self._ended:
             self._ended = True
             self._client.abort(self._handle)
-            self._waiting.put_nowait(None)
+            self._put(None)
 
     async def finish(self) -> Finished | None:
         """Ends the request and returns its account; None if the scheduler does not tell it."""
@@ -98,17 +109,22 @@ class RequestStream:
         """Adds an output for the reader."""
         if output.finished is not None:
             self._ended = True
-        elif self._waiting.qsize() >= MAX_WAITING_OUTPUTS:
+        elif len(self._waiting) >= MAX_WAITING_OUTPUTS:
             self._client.abort(self._handle)
             self.fail(SlowReaderError("the answer was read too slowly"))
             return
-        self._waiting.put_nowait(output)
+        self._put(output)
 
     def fail(self, error: Exception) -> None:
         """Ends the request with an error."""
         if not self._ended:
             self._ended = True
-            self._waiting.put_nowait(error)
+            self._put(error)
+
+    def _put(self, item: StepOutput | Exception | None) -> None:
+        self._waiting.append(item)
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
 
 class SchedulerClient:

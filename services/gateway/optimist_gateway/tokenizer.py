@@ -7,7 +7,7 @@ from typing import Any
 
 from optimist_common.errors import SetupError
 from optimist_gateway.chat_template import RENDERER, render
-from optimist_gateway.core.detokenize import Detokenizer
+from optimist_gateway.core.detokenize import REPLACEMENT, Detokenizer
 from optimist_gateway.core.messages import Message, template_messages
 from optimist_gateway.structure.prompt import with_tools
 from optimist_gateway.structure.tool_format import AUTO, tool_format
@@ -17,6 +17,7 @@ from optimist_gateway.template_process import (
     TemplateTimeoutError,
     TemplateUnavailableError,
 )
+from optimist_gateway.token_texts import TokenTexts, is_byte_level
 from optimist_gateway.vocabulary import Vocabulary
 
 # Longer texts are tokenized in a thread: about a millisecond of work, in which others would wait.
@@ -65,6 +66,7 @@ class Tokenizer:
         self._template_seconds = template_seconds
         self._process: TemplateProcess | None = None
         self.vocabulary = Vocabulary(backend)
+        self._texts = TokenTexts(backend) if is_byte_level(backend) else None
         self._special_ids = frozenset(
             token_id
             for token_id, token in backend.get_added_tokens_decoder().items()
@@ -178,6 +180,10 @@ class Tokenizer:
         return Detokenizer(self._decode, ())
 
     def _decode(self, token_ids: Sequence[int]) -> str:
+        if self._texts is not None:
+            text = "".join(map(self._texts.__getitem__, token_ids))
+            if REPLACEMENT not in text:
+                return text
         return str(self._backend.decode(token_ids, skip_special_tokens=False))
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:

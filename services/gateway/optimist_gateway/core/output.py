@@ -50,9 +50,12 @@ class StepLogprobs:
     """One for each new token of the step; empty if only those of the prompt are wanted."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class StepOutput:
-    """New tokens of one request, log-probabilities of its prompt, its end, or several of these."""
+    """New tokens of one request, log-probabilities of its prompt, its end, or several of these.
+
+    It is not changed once it is made: a frozen one would take several times as long to make.
+    """
 
     token_ids: list[int]
     num_accepted_tokens: int = 0
