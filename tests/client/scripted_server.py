@@ -44,7 +44,9 @@ def hanging(context: grpc.ServicerContext) -> Iterator[inference_pb2.GenerateRes
     """Sends one response and goes on for ever."""
     yield step("a")
     ended = threading.Event()
-    context.add_callback(ended.set)
+    if not context.add_callback(ended.set):
+        # The call is over already.
+        ended.set()
     ended.wait()
 
 

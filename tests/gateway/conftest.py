@@ -122,7 +122,8 @@ def settings(scheduler: FakeScheduler, model_directory: Path) -> GatewaySettings
 @asynccontextmanager
 async def serving(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[str]:
     """Serves a gateway on a free port; yields its address."""
-    with socket.socket() as listener:
+    # Of a socket without a protocol asyncio does not know that answers must not wait for their rest.
+    with socket.socket(proto=socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(server_config(create_app(settings, tokenizer), settings))
         # Signals stay with pytest.

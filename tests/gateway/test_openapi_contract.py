@@ -17,9 +17,10 @@ from tests.stack import REPOSITORY
 SEED = "1"
 NUM_EXAMPLES = "20"
 """Of an operation in a phase; coverage has as many as the document has limits."""
-SECONDS = 540
+SECONDS = 280
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 60)
 async def test_the_gateway_keeps_what_its_document_says(
     url: str, say: Callable[..., list[int]]

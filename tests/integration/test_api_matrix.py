@@ -103,5 +103,5 @@ async def test_no_request_harms_another(name: str) -> None:
             number += 1
         await others
         assert [stack.service_pid(service) for service in names] == pids
-    assert asker.statuses.count(200) > NUM_REQUESTS // 5
+    assert asker.statuses.count(200) >= NUM_REQUESTS // 10
     assert asker.statuses.count(400) > NUM_REQUESTS // 5

@@ -250,7 +250,7 @@ PREFIXES: dict[str, Rule] = {
     "the last token is taken from the cache": (
         admission,
         "match_prefix",
-        "(len(request.token_ids) - 1)",
+        "len(request.token_ids) - 1",
         "len(request.token_ids)",
     ),
     "the queue is not checked": (

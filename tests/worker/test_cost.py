@@ -2,13 +2,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, repeat
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.bounds import StepBounds
 from optimist_worker.core.cost import CostCurve, fit_curve, pass_sizes
 from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.cost import MeasuredCosts, measure_cost, measure_costs, measure_drafter
@@ -60,9 +60,9 @@ class Device:
         self._start = runner.engine.start
         monkeypatch.setattr(runner.engine, "start", self.start)
 
-    def start(self, columns: list[list[int]], bounds: StepBounds) -> RunningStep:
+    def start(self, *arguments: Any) -> RunningStep:
         self.now += next(self.costs)
-        return self._start(columns, bounds)
+        return self._start(*arguments)
 
     def read(self) -> float:
         return self.now

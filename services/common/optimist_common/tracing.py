@@ -10,6 +10,7 @@ from optimist_common.trace_parent import TraceParent, parse_trace_parent
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span as OtelSpan
 
@@ -75,7 +76,10 @@ class Tracer:
         Raises:
             SetupError: OpenTelemetry is not installed.
         """
-        self._provider = _build_provider(service, endpoint, sample_ratio) if endpoint else None
+        self._provider: TracerProvider | None = None
+        self._exporter: OTLPSpanExporter | None = None
+        if endpoint:
+            self._provider, self._exporter = _build_provider(service, endpoint, sample_ratio)
         self._tracer = self._provider.get_tracer("optimist") if self._provider else None
 
     @property
@@ -116,11 +120,14 @@ class Tracer:
 
     def close(self) -> None:
         """Exports what has ended, waiting EXPORT_SECONDS at most; call it off the event loop."""
-        if self._provider is None:
+        if self._provider is None or self._exporter is None:
             return
         # A collector that is away could hold the end up for longer: a batch at a time.
         ending = threading.Thread(target=self._provider.shutdown, daemon=True)
         ending.start()
+        ending.join(EXPORT_SECONDS)
+        # What waits between two tries ends now.
+        self._exporter.shutdown()
         ending.join(EXPORT_SECONDS)
 
 
@@ -147,7 +154,9 @@ def _context(trace_parent: str) -> "Context":
     return set_span_in_context(NonRecordingSpan(context), Context())
 
 
-def _build_provider(service: str, endpoint: str, sample_ratio: float) -> "TracerProvider":
+def _build_provider(
+    service: str, endpoint: str, sample_ratio: float
+) -> "tuple[TracerProvider, OTLPSpanExporter]":
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -171,4 +180,4 @@ def _build_provider(service: str, endpoint: str, sample_ratio: float) -> "Tracer
     provider.add_span_processor(
         BatchSpanProcessor(exporter, max_queue_size=MAX_WAITING_SPANS, schedule_delay_millis=1000)
     )
-    return provider
+    return provider, exporter
