@@ -122,7 +122,7 @@ def settings(scheduler: FakeScheduler, model_directory: Path) -> GatewaySettings
 @asynccontextmanager
 async def serving(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[str]:
     """Serves a gateway on a free port; yields its address."""
-    # Of a socket without a protocol asyncio does not know that answers must not wait for their rest.
+    # Only if asyncio knows the protocol does the end of an answer not wait for an acknowledgement.
     with socket.socket(proto=socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(server_config(create_app(settings, tokenizer), settings))

@@ -14,8 +14,8 @@ from optimist_gateway.api.openapi_limits import numbers_below
 from tests.gateway.openapi_hooks import is_ruled_out
 from tests.stack import REPOSITORY
 
-SEED = "1"
-NUM_EXAMPLES = "20"
+SEED = "2"
+NUM_EXAMPLES = "40"
 """Of an operation in a phase; coverage has as many as the document has limits."""
 SECONDS = 280
 
