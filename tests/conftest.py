@@ -1,9 +1,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from optimist_bench.replicas.redis_server import RedisServer
+
+# How long a test takes says something of the machine, not of what is tested.
+hypothesis.settings.register_profile("optimist", deadline=None)
+hypothesis.settings.load_profile("optimist")
 
 
 @pytest.fixture(scope="session")
