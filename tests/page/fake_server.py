@@ -58,6 +58,8 @@ class FakeServer:
     """Answers every request with `events`; wants `api_key` if it is set."""
 
     events: list[Any] = field(default_factory=lambda: list(EDIT))
+    may_break: threading.Event = field(default_factory=threading.Event)
+    """What `BREAK` waits for."""
     api_key: str = ""
     refusal: tuple[int, dict[str, Any]] | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -111,6 +113,9 @@ class FakeServer:
         yield b": keep-alive\n\n"
         for event in self.events:
             if event == BREAK:
+                # Chromium drops what it has not read yet when a connection breaks.
+                while not self.may_break.is_set():  # noqa: ASYNC110 (set by another thread)
+                    await asyncio.sleep(0.01)
                 raise ConnectionError("the test wants it so")
             if event == HANG:
                 await asyncio.sleep(60)
