@@ -1,9 +1,10 @@
 """Waits for windows that pay, and those that do not."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_scheduler.core.wait_value import WaitValue
+from optimist_scheduler.core.wait_value import WaitBudget, WaitValue
 
 PASS_SECONDS = 0.02
 
@@ -39,3 +40,22 @@ def test_what_was_dear_once_is_tried_again() -> None:
     assert 100 < num_skipped < 1000
     value.observe(0.01)
     assert not value.pays(1, 64, PASS_SECONDS)
+
+
+def test_waits_that_overrun_are_ended_sooner() -> None:
+    budget = WaitBudget(0.010)
+    assert budget.timeout == 0.010
+    budget.observe(0.012, 0.010)
+    assert budget.timeout == pytest.approx(0.008)
+    for _ in range(1000):
+        budget.observe(budget.timeout, budget.timeout)
+    assert budget.timeout == pytest.approx(0.010, rel=1e-3)
+
+
+@given(st.lists(st.floats(0, 1), max_size=20))
+def test_a_wait_is_half_of_the_longest_at_least(overruns: list[float]) -> None:
+    budget = WaitBudget(0.010)
+    for overrun in overruns:
+        timeout = budget.timeout
+        budget.observe(timeout + overrun, timeout)
+        assert 0.005 <= budget.timeout <= 0.010

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 from optimist_scheduler import metrics
-from optimist_scheduler.core.wait_value import WaitValue
+from optimist_scheduler.core.wait_value import WaitBudget, WaitValue
 from optimist_scheduler.proposer_link import ProposerLink
 
 FindAwaited = Callable[[], list[ProposerLink]]
@@ -17,7 +17,7 @@ class WindowWaits:
     def __init__(self, longest: float, *, pays_always: bool) -> None:
         """Takes the longest wait, in seconds, and whether any wait for a window pays."""
         self._longest, self._pays_always = longest, pays_always
-        self._value = WaitValue(longest)
+        self._value, self._budget = WaitValue(longest), WaitBudget(longest)
         self._answered = asyncio.Event()
         self.num_waits = 0
         """Steps that were held up."""
@@ -48,8 +48,9 @@ class WindowWaits:
         """
         started = perf_counter()
         awaited = find_awaited()
+        timeout, is_late = self._budget.timeout, False
         try:
-            async with asyncio.timeout(self._longest):
+            async with asyncio.timeout(timeout):
                 while awaited:
                     self._answered.clear()
                     await self._answered.wait()
@@ -57,8 +58,11 @@ class WindowWaits:
         except TimeoutError:
             metrics.PROPOSER_LATE.inc()
             self.num_late += 1
+            is_late = True
         finally:
             seconds = perf_counter() - started
+            if is_late:
+                self._budget.observe(seconds, timeout)
             metrics.PROPOSER_WAITS.inc()
             metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
             self.num_waits += 1

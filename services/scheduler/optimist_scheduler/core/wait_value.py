@@ -5,6 +5,32 @@ MEMORY = 1 / 16
 FORGETTING = 1 / 64
 """By how much less is expected after each wait that did not seem to pay: to find out."""
 
+OVERRUN_MEMORY = 1 / 64
+"""By how much less a wait is expected to overrun after each that did not."""
+
+
+class WaitBudget:
+    """Ends waits so early that they are over in time.
+
+    A timer is late by whatever the process does just then, so the latest overruns are left out of
+    the time that is waited: of half of it at most.
+    """
+
+    def __init__(self, longest: float) -> None:
+        """Takes the longest that a wait may be, in seconds."""
+        self._longest = longest
+        self._overrun = 0.0
+
+    @property
+    def timeout(self) -> float:
+        """When the timer is to end the next wait, in seconds."""
+        return max(self._longest - self._overrun, self._longest / 2)
+
+    def observe(self, seconds: float, timeout: float) -> None:
+        """Takes how long a wait was that the timer ended, and what the timer was set to."""
+        faded = self._overrun * (1 - OVERRUN_MEMORY)
+        self._overrun = max(seconds - timeout, faded)
+
 
 class WaitValue:
     """Compares what a wait costs with what it saves.
