@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass, field
 
-MAX_GRAMMAR_BYTES = 64 * 1024
+from optimist_common.grammar_limits import MAX_GRAMMAR_BYTES
+
 MAX_LOGPROBS = 20
 """Likeliest tokens in one place that a request may be told of."""
 

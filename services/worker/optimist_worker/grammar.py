@@ -12,19 +12,10 @@ import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
+from optimist_common.grammar_limits import MAX_GRAMMAR_BYTES, PARSER_LIMITS
 from optimist_worker.core.node_order import depth_first
 
-# Bound compiling and each mask to some 20 ms, and a matcher to some 20 MB.
-_LIMITS = LLParserLimits(
-    initial_lexer_fuel=1_000_000,
-    step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_items_in_row=2_000,
-    max_lexer_states=10_000,
-    max_grammar_size=500_000,
-    verbose_errors=False,
-)
-MAX_GRAMMAR_BYTES = 2**16
+_LIMITS = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
 _MOST_REASON = 300
 
 

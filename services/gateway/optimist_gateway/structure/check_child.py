@@ -13,21 +13,13 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-MAX_GRAMMAR_BYTES = 2**16
+from optimist_common.grammar_limits import MAX_GRAMMAR_BYTES, PARSER_LIMITS
+
 MAX_COMPILE_SECONDS = 0.25
 """Processor time; the worker compiles the grammar again, between the steps of all requests."""
 MAX_MEMORY_BYTES = 2**30
 _MAX_REASON = 300
-# Those of the worker.
-_LIMITS = LLParserLimits(
-    initial_lexer_fuel=1_000_000,
-    step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_items_in_row=2_000,
-    max_lexer_states=10_000,
-    max_grammar_size=500_000,
-    verbose_errors=False,
-)
+_LIMITS = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
 
 
 def load_checker(argument: str) -> Callable[[Any], str]:
