@@ -114,7 +114,8 @@ class Proposers:
 
         Those that would have to go on without drafts come first.
         """
-        unaligned = set(self._find_unaligned())
+        # Without predictions there is nothing to look for.
+        unaligned = set(self._find_unaligned()) if self._followed else set()
         ready: list[str] = []
         for request_id, token_ids in observed:
             followed = self._followed.get(request_id)

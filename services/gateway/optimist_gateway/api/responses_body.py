@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.api.body import Body, Text
 from optimist_gateway.api.requests import AnswerBody, CacheOptions, Metadata
 from optimist_gateway.api.responses_input import InputItem
@@ -127,7 +128,7 @@ class ResponsesBody(AnswerBody):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     include: list[Literal["message.output_text.logprobs"]] | None = Field(None, max_length=16)
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     """How many of the likeliest tokens `include` tells of for each token."""
     structured_outputs: StructuredOutputs | None = None
     """Extension: the form of the answer's text, as at the other endpoints."""
