@@ -11,9 +11,9 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from optimist_gateway.metrics import GatewayMetrics
-from optimist_gateway.scheduler_stats import SchedulerStats
-from optimist_gateway.vllm_metrics import VllmCollector
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.observing.vllm_metrics import VllmCollector
+from optimist_gateway.scheduler.stats import SchedulerStats
 
 TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {

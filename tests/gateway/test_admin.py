@@ -10,7 +10,7 @@ import pytest
 
 from optimist_gateway.api.app import create_app
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import until_healthy
 from tests.scheduler.conftest import worker, worker_port
 from tests.scheduler.fake_services import FakeWorkerServicer

@@ -8,7 +8,7 @@ import orjson
 from openai import AsyncOpenAI
 
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until_healthy
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, FakeScheduler
 

@@ -13,7 +13,7 @@ from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
 from optimist_gateway.api.app import create_app
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until_healthy
 from tests.gateway.fake_scheduler import Script
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from optimist_gateway.core.cache_salt import cache_salt
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import FakeScheduler
 from tests.gateway.test_authentication import BODY, CHAT, asking, bearer
 

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.api.app import create_app
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import until_healthy
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Script
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until_healthy
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
 

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from optimist_gateway.api.app import create_app
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 
 
 async def status(app: FastAPI, path: str) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import until
 from tests.gateway.fake_scheduler import FakeScheduler, Script
 from tests.gateway.test_authentication import BODY, CHAT, asking, bearer, error_of

@@ -10,7 +10,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import CHAT_TEMPLATE, serving, until_healthy
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens
 from tests.gateway.test_errors import CHAT, USER, error_of, post

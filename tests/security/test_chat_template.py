@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from optimist_gateway.api.app import create_app
-from optimist_gateway.chat_template import render
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.chat_template import render
+from optimist_gateway.text.tokenizer import Tokenizer
 
 MESSAGES = [{"role": "user", "content": "{{ 7 * 7 }}"}]
 ESCAPES = [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from optimist_gateway.api.app import create_app
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import until_healthy
 
 MAX_BYTES = 4096

@@ -30,7 +30,7 @@ def _start(arguments: list[str]) -> None:
     # Loading a tokenizer takes seconds; a wrong flag or port should not.
     from optimist_gateway.api.app import create_app
     from optimist_gateway.http_server import DrainingServer, server_config
-    from optimist_gateway.tokenizer import load_tokenizer
+    from optimist_gateway.text.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(settings.model, settings.tool_call_format, settings.template_seconds)
     app = create_app(settings, tokenizer)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from optimist_gateway.api.errors import ApiError, shutting_down
 from optimist_gateway.core.admission import AdmissionControl, AdmissionLimits, Limit, Refusal
-from optimist_gateway.metrics import GatewayMetrics
+from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.security.client import current_client
 
 _MESSAGES = {

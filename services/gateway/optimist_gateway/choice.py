@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 from optimist_gateway.api.errors import ApiError, failure
-from optimist_gateway.choice_times import FAILED, ChoiceTimes
 from optimist_gateway.core.answer import Answer, Piece
 from optimist_gateway.core.echo import Echo
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.output import StepOutput
 from optimist_gateway.core.speculation import Speculation
 from optimist_gateway.core.usage import Usage
-from optimist_gateway.metrics import GatewayMetrics
-from optimist_gateway.scheduler_client import RequestStream
+from optimist_gateway.observing.choice_times import FAILED, ChoiceTimes
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.scheduler.request_stream import RequestStream
 
 # Telling of a longer prompt takes milliseconds, in which others would wait; a thread does it.
 _INLINE_PROMPT_TOKENS = 256

@@ -22,19 +22,15 @@ from optimist_gateway.core.speculation import Speculation, add_speculations
 from optimist_gateway.core.usage import Usage, add_usages, merge_usages
 from optimist_gateway.interleave import interleave
 from optimist_gateway.limits import Limits
-from optimist_gateway.metrics import GatewayMetrics
-from optimist_gateway.prediction import predicted_tokens
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.observing.request_observer import RequestObserver
+from optimist_gateway.observing.request_record import current_record
 from optimist_gateway.preparation import prepare
-from optimist_gateway.request_observer import RequestObserver
-from optimist_gateway.request_record import current_record
-from optimist_gateway.scheduler_client import (
-    ModelDescription,
-    SchedulerClient,
-    SchedulerUnavailableError,
-    SlowReaderError,
-)
+from optimist_gateway.scheduler.client import ModelDescription, SchedulerClient
+from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError, SlowReaderError
 from optimist_gateway.structure.grammars import Grammars
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.prediction import predicted_tokens
+from optimist_gateway.text.tokenizer import Tokenizer
 
 EncodePrompts = Callable[[Tokenizer, ModelDescription], Awaitable[list[Prompt]]]
 """Returns the prompts of a request, as many as `GenerationBody.num_prompts` says."""

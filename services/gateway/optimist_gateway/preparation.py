@@ -13,9 +13,9 @@ from optimist_gateway.core.cache_salt import cache_salt
 from optimist_gateway.core.prediction_places import SentPrediction
 from optimist_gateway.core.prompt import Prompt
 from optimist_gateway.core.seed import choice_seed
-from optimist_gateway.known_token import require_known
-from optimist_gateway.scheduler_client import ModelDescription
+from optimist_gateway.scheduler.client import ModelDescription
 from optimist_gateway.security.client import current_client
+from optimist_gateway.text.known_token import require_known
 
 # The contract reads 0 as 1; this keeps the most likely token alone, as 0 does in OpenAI's API.
 _SMALLEST_TOP_P = 1e-6

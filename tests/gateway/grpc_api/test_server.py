@@ -14,7 +14,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_client import AsyncClient, Client, Message, OptimistError, RetryPolicy
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until_healthy
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens
 

@@ -7,8 +7,8 @@ from google.protobuf.json_format import MessageToDict
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.api.errors import ApiError, scheduler_unavailable
-from optimist_gateway.scheduler_admin import PAUSE_MODES, CommandRefusedError, SchedulerAdmin
-from optimist_gateway.scheduler_client import SchedulerUnavailableError
+from optimist_gateway.scheduler.admin import PAUSE_MODES, CommandRefusedError, SchedulerAdmin
+from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
 REPLY_SECONDS = 5.0
 PAUSE_SECONDS = 60

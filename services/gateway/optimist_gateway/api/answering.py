@@ -27,7 +27,7 @@ from optimist_gateway.api.sse import (
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.core.provenance import join_segments
 from optimist_gateway.generation import EncodePrompts, Generation, Service
-from optimist_gateway.request_record import current_record
+from optimist_gateway.observing.request_record import current_record
 
 SYNTHETIC_FINGERPRINT = "synthetic-acceptance"
 """Says that drafts were accepted by chance, so that the text is meaningless."""

@@ -24,21 +24,21 @@ from optimist_gateway.api.responses import responses_router
 from optimist_gateway.api.tokenization import tokenization_router
 from optimist_gateway.api.version import version_router
 from optimist_gateway.core.admission import AdmissionLimits
-from optimist_gateway.engine_health import EngineHealth
 from optimist_gateway.generation import Service
 from optimist_gateway.grpc_api.server import serving_grpc
 from optimist_gateway.limits import Limits
-from optimist_gateway.metrics import GatewayMetrics
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.observing.request_observer import RequestObserver
+from optimist_gateway.observing.vllm_metrics import VllmCollector
+from optimist_gateway.observing.watch import watch_event_loop, watch_scheduler
 from optimist_gateway.page.router import page_router
-from optimist_gateway.request_observer import RequestObserver
-from optimist_gateway.scheduler_admin import SchedulerAdmin
-from optimist_gateway.scheduler_client import SchedulerClient
+from optimist_gateway.scheduler.admin import SchedulerAdmin
+from optimist_gateway.scheduler.client import SchedulerClient
+from optimist_gateway.scheduler.engine_health import EngineHealth
 from optimist_gateway.security.keys import Keys, KeySource
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
-from optimist_gateway.tokenizer import Tokenizer
-from optimist_gateway.vllm_metrics import VllmCollector
-from optimist_gateway.watch import watch_event_loop, watch_scheduler
+from optimist_gateway.text.tokenizer import Tokenizer
 
 
 def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:

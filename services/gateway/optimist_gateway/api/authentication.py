@@ -3,8 +3,8 @@
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from optimist_gateway.api.errors import ApiError
-from optimist_gateway.metrics import GatewayMetrics
-from optimist_gateway.request_record import current_record
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.observing.request_record import current_record
 from optimist_gateway.security.client import ANONYMOUS, Client, current_client
 from optimist_gateway.security.keys import Keys
 

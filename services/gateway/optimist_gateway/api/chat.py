@@ -16,9 +16,9 @@ from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.generation import Service
-from optimist_gateway.prompt import chat_prompt
 from optimist_gateway.structure.tool_calls import ContentDelta, Delta, ToolCallReader
 from optimist_gateway.structure.tool_format import ToolFormat
+from optimist_gateway.text.prompt import chat_prompt
 
 PATH = "/v1/chat/completions"
 

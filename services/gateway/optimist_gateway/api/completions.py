@@ -14,7 +14,7 @@ from optimist_gateway.api.logprobs import completion_logprobs, join_logprobs
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.generation import Service
-from optimist_gateway.prompt import completion_prompts
+from optimist_gateway.text.prompt import completion_prompts
 
 PATH = "/v1/completions"
 

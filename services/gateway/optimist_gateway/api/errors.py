@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.output import Finished
-from optimist_gateway.metrics import GatewayMetrics
-from optimist_gateway.request_record import current_record
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.observing.request_record import current_record
 
 # An error repeats at most this much of what the client sent.
 MAX_MESSAGE_CHARACTERS = 400

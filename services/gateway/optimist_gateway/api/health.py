@@ -4,9 +4,9 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
 
-from optimist_gateway.engine_health import EngineHealth
 from optimist_gateway.generation import Service
-from optimist_gateway.scheduler_client import SchedulerUnavailableError
+from optimist_gateway.scheduler.engine_health import EngineHealth
+from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
 
 class Health:

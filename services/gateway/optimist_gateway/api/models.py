@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from optimist_gateway.api.answering import SYNTHETIC_FINGERPRINT
 from optimist_gateway.api.servable import require_model
 from optimist_gateway.generation import Service
-from optimist_gateway.scheduler_client import SchedulerUnavailableError
+from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
 
 def model_router(service: Service) -> APIRouter:

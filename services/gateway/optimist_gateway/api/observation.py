@@ -2,7 +2,7 @@
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from optimist_gateway.request_observer import RequestObserver
+from optimist_gateway.observing.request_observer import RequestObserver
 
 OPERATIONS = {
     "/v1/chat/completions": "chat",

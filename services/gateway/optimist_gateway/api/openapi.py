@@ -9,7 +9,8 @@ from optimist_gateway.api.openapi_answers import ANSWERS, REF, Unavailable, answ
 from optimist_gateway.api.openapi_examples import EXAMPLES
 from optimist_gateway.api.openapi_limits import set_limits
 from optimist_gateway.generation import Service
-from optimist_gateway.scheduler_client import ModelDescription, SchedulerUnavailableError
+from optimist_gateway.scheduler.client import ModelDescription
+from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
 _ERROR: dict[str, Any] = {
     "type": "object",

@@ -25,8 +25,8 @@ from optimist_gateway.core.answer import Piece
 from optimist_gateway.core.response_output import Event
 from optimist_gateway.field_names import FieldNames
 from optimist_gateway.generation import Generation, Service
-from optimist_gateway.prompt import chat_prompt
-from optimist_gateway.request_record import current_record
+from optimist_gateway.observing.request_record import current_record
+from optimist_gateway.text.prompt import chat_prompt
 
 PATH = "/v1/responses"
 

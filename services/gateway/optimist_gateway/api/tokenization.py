@@ -8,9 +8,10 @@ from optimist_gateway.api.errors import scheduler_unavailable
 from optimist_gateway.api.servable import require_model
 from optimist_gateway.api.tokenization_body import DetokenizeBody, TokenizeBody
 from optimist_gateway.generation import Service
-from optimist_gateway.known_token import require_known
-from optimist_gateway.prompt import encode_chat, require_tokenizable
-from optimist_gateway.scheduler_client import ModelDescription, SchedulerUnavailableError
+from optimist_gateway.scheduler.client import ModelDescription
+from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
+from optimist_gateway.text.known_token import require_known
+from optimist_gateway.text.prompt import encode_chat, require_tokenizable
 
 
 def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRouter:

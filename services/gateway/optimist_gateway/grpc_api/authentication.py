@@ -7,7 +7,7 @@ import grpc
 
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.grpc_api.status import Context, abort
-from optimist_gateway.metrics import GatewayMetrics
+from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.security.client import current_client
 from optimist_gateway.security.keys import Keys
 

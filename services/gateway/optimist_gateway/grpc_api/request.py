@@ -16,7 +16,7 @@ from optimist_gateway.api.errors import ApiError
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.field_names import FieldNames
 from optimist_gateway.generation import EncodePrompts
-from optimist_gateway.prompt import chat_prompt, completion_prompts
+from optimist_gateway.text.prompt import chat_prompt, completion_prompts
 
 
 class PromptBody(CompletionBody):

@@ -17,7 +17,7 @@ from optimist_gateway.grpc_api.response import (
 )
 from optimist_gateway.grpc_api.status import Context, abort
 from optimist_gateway.grpc_api.trace_context import trace_parent
-from optimist_gateway.scheduler_client import SchedulerUnavailableError
+from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from optimist_gateway.api.errors import ApiError
-from optimist_gateway.scheduler_client import ModelDescription
+from optimist_gateway.scheduler.client import ModelDescription
 from optimist_gateway.structure.check_child import MAX_COMPILE_SECONDS
 from optimist_gateway.structure.content import Structure
 from optimist_gateway.structure.grammar import StructureError, grammar
 from optimist_gateway.structure.tool_format import ToolFormat
-from optimist_gateway.template_process import (
+from optimist_gateway.text.template_process import (
     TemplateDiedError,
     TemplateError,
     TemplateProcess,

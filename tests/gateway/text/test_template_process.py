@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from optimist_gateway import template_process
-from optimist_gateway.template_process import (
+from optimist_gateway.text import template_process
+from optimist_gateway.text.template_process import (
     TemplateError,
     TemplateProcess,
     TemplateTimeoutError,
     TemplateUnavailableError,
 )
 
-LOADER = "tests.gateway.test_template_process:load"
+LOADER = "tests.gateway.text.test_template_process:load"
 
 
 def load(argument: str) -> Callable[[Any], str]:
@@ -98,7 +98,7 @@ async def test_who_does_not_wait_for_his_text_does_not_leave_it_to_the_next(
 
 
 async def test_a_loader_that_fails_is_told() -> None:
-    process = TemplateProcess("tests.gateway.test_template_process:nothing", "model", 1.0)
+    process = TemplateProcess("tests.gateway.text.test_template_process:nothing", "model", 1.0)
     with pytest.raises(TemplateUnavailableError, match="does not start"):
         await process.start()
 

@@ -7,7 +7,7 @@ import grpc
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.channel import open_channel
 from optimist_common.tls import Tls
-from optimist_gateway.scheduler_client import SchedulerUnavailableError
+from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
 PAUSE_MODES = {
     "keep": scheduler_pb2.PAUSE_MODE_KEEP,

@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import Any
 
-from optimist_gateway.template_child import encode_message
+from optimist_gateway.text.template_child import encode_message
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class TemplateProcess:
             return self._process
         words = [self._loader, self._argument, str(self._seconds)]
         self._process = process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "optimist_gateway.template_child", *words),
+            *(sys.executable, "-m", "optimist_gateway.text.template_child", *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

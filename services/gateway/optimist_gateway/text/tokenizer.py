@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from optimist_common.errors import SetupError
-from optimist_gateway.chat_template import RENDERER, render
 from optimist_gateway.core.detokenize import REPLACEMENT, Detokenizer
 from optimist_gateway.core.messages import Message, template_messages
 from optimist_gateway.structure.prompt import with_tools
 from optimist_gateway.structure.tool_format import AUTO, tool_format
-from optimist_gateway.template_process import (
+from optimist_gateway.text.chat_template import RENDERER, render
+from optimist_gateway.text.template_process import (
     TemplateError,
     TemplateProcess,
     TemplateTimeoutError,
     TemplateUnavailableError,
 )
-from optimist_gateway.token_texts import TokenTexts, is_byte_level
-from optimist_gateway.vocabulary import Vocabulary
+from optimist_gateway.text.token_texts import TokenTexts, is_byte_level
+from optimist_gateway.text.vocabulary import Vocabulary
 
 # Longer texts are tokenized in a thread: about a millisecond of work, in which others would wait.
 _INLINE_CHARACTERS = 500

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from optimist_common.tracing import OFF, Attributes, Tracer
-from optimist_gateway.request_record import RequestRecord, keep_record
+from optimist_gateway.observing.request_record import RequestRecord, keep_record
 
 logger = logging.getLogger("optimist_gateway.access")
 

@@ -11,9 +11,9 @@ from openai import AsyncOpenAI
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.finish import FinishReason
-from optimist_gateway.scheduler_client import (
+from optimist_gateway.scheduler.client import SchedulerClient
+from optimist_gateway.scheduler.request_stream import (
     MAX_WAITING_OUTPUTS,
-    SchedulerClient,
     SchedulerUnavailableError,
     SlowReaderError,
 )

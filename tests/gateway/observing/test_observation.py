@@ -10,7 +10,7 @@ import pytest
 
 from optimist_common.logs import JsonFormatter
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until, until_healthy
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step
 

@@ -9,7 +9,7 @@ from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
 from optimist_gateway.core.messages import Message
-from optimist_gateway.tokenizer import ChatTemplateError, Tokenizer, load_tokenizer
+from optimist_gateway.text.tokenizer import ChatTemplateError, Tokenizer, load_tokenizer
 from tests.gateway.fake_scheduler import EOS
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 200

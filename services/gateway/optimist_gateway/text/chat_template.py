@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
-RENDERER = "optimist_gateway.chat_template:load_renderer"
+RENDERER = "optimist_gateway.text.chat_template:load_renderer"
 """What `TemplateProcess` loads to render."""
 
 

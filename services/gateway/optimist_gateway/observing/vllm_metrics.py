@@ -6,8 +6,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from optimist_gateway.metrics import GatewayMetrics
-from optimist_gateway.scheduler_stats import SchedulerStats
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.scheduler.stats import SchedulerStats
 
 _FINISHED_REASONS = {"stop_string": "stop", "tool_calls": "stop"}
 """Our reasons that have another name at vLLM."""

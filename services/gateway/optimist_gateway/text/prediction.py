@@ -4,9 +4,9 @@ from optimist_gateway.api.errors import ApiError
 from optimist_gateway.api.requests import GenerationBody, PredictionBody
 from optimist_gateway.core.prediction import normalise_line_endings
 from optimist_gateway.core.prediction_places import SentPrediction, joined_spans
-from optimist_gateway.known_token import require_known
-from optimist_gateway.scheduler_client import ModelDescription
-from optimist_gateway.tokenizer import Tokenizer
+from optimist_gateway.scheduler.client import ModelDescription
+from optimist_gateway.text.known_token import require_known
+from optimist_gateway.text.tokenizer import Tokenizer
 
 # All predictions of a request together are at most this many times as long as the longest sequence.
 MAX_LENGTHS = 4

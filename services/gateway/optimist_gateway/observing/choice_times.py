@@ -3,8 +3,8 @@
 import time
 
 from optimist_gateway.core.output import Finished
-from optimist_gateway.metrics import GatewayMetrics
-from optimist_gateway.request_record import current_record
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.observing.request_record import current_record
 
 ABORTED = "abort"
 """Reason of a choice that was ended before its answer was."""

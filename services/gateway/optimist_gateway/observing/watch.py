@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from optimist_gateway.metrics import GatewayMetrics
-from optimist_gateway.scheduler_client import SchedulerClient
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.scheduler.client import SchedulerClient
 
 DELAY_INTERVAL_SECONDS = 0.5
 STATS_INTERVAL_SECONDS = 1.0

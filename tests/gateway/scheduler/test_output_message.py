@@ -6,7 +6,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.output import StepLogprobs, TokenLogprobs
-from optimist_gateway.output_message import read_outputs
+from optimist_gateway.scheduler.output_message import read_outputs
 
 
 def a_response(**fields: object) -> scheduler_pb2.ConnectResponse:

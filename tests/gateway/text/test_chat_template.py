@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.chat_template import RENDERER, render
 from optimist_gateway.core.messages import Message, ToolCall, template_messages
 from optimist_gateway.structure.tool_format import HERMES, MISTRAL
-from optimist_gateway.template_process import TemplateError, TemplateProcess
-from optimist_gateway.tokenizer import ChatTemplateError, Tokenizer, load_tokenizer
+from optimist_gateway.text.chat_template import RENDERER, render
+from optimist_gateway.text.template_process import TemplateError, TemplateProcess
+from optimist_gateway.text.tokenizer import ChatTemplateError, Tokenizer, load_tokenizer
 
 TOOL = {
     "type": "function",

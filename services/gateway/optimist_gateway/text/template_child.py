@@ -1,4 +1,4 @@
-"""Renders prompts for its parent: `python -m optimist_gateway.template_child LOADER ARGUMENT ...`.
+"""Renders prompts for its parent; started with LOADER ARGUMENT ... as a module.
 
 Both directions are a length in 4 bytes, big-endian, and as many bytes of JSON.
 """

@@ -1,0 +1,1 @@
+"""What can be seen of requests from outside: metrics, traces and log lines."""

@@ -1,0 +1,1 @@
+"""The gateway's connection to schedulers: requests go there, outputs come back."""
