@@ -111,6 +111,7 @@ class DescribeResponse(_message.Message):
     NUM_RUNNING_FIELD_NUMBER: _builtins.int
     NUM_WAITING_FIELD_NUMBER: _builtins.int
     IS_SYNTHETIC_FIELD_NUMBER: _builtins.int
+    NUM_WORKERS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name or directory the worker's weights came from."""
     vocab_size: _builtins.int
@@ -127,6 +128,8 @@ class DescribeResponse(_message.Message):
     """Requests that wait."""
     is_synthetic: _builtins.bool
     """Whether drafts are accepted by chance and not by the model: the text is meaningless, for benchmarks only."""
+    num_workers: _builtins.int
+    """Workers that are reached."""
     def __init__(
         self,
         *,
@@ -138,10 +141,11 @@ class DescribeResponse(_message.Message):
         num_running: _builtins.int = ...,
         num_waiting: _builtins.int = ...,
         is_synthetic: _builtins.bool = ...,
+        num_workers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "kv_capacity_tokens", b"kv_capacity_tokens", "max_model_len", b"max_model_len", "model", b"model", "num_running", b"num_running", "num_waiting", b"num_waiting", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "kv_capacity_tokens", b"kv_capacity_tokens", "max_model_len", b"max_model_len", "model", b"model", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_workers", b"num_workers", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -227,6 +231,7 @@ class Add(_message.Message):
     NUM_PREDICTED_TOKENS_FIELD_NUMBER: _builtins.int
     WANTS_PREDICTION_POSITIONS_FIELD_NUMBER: _builtins.int
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream; chosen by the gateway, not used twice."""
     request_id: _builtins.str
@@ -255,6 +260,11 @@ class Add(_message.Message):
     """Tells where in the predictions accepted drafts stand."""
     trace_parent: _builtins.str
     """W3C traceparent of the span that asked for this, at most 64 bytes; empty if the request is not traced."""
+    output_token_ids: _builtins.bytes
+    """Output that was told already, by another scheduler or over another stream: the request goes on behind it
+    as if it had been preempted there. max_tokens, min_tokens and positions count from the prompt's end, and
+    none of these tokens is told again; with any of them no log-probability of the prompt is.
+    """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """How logits become tokens."""
@@ -276,10 +286,11 @@ class Add(_message.Message):
         num_predicted_tokens: _builtins.bytes = ...,
         wants_prediction_positions: _builtins.bool = ...,
         trace_parent: _builtins.str = ...,
+        output_token_ids: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "max_draft_tokens", b"max_draft_tokens", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "handle", b"handle", "max_draft_tokens", b"max_draft_tokens", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_predicted_tokens", b"num_predicted_tokens", "predicted_token_ids", b"predicted_token_ids", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids", "trace_parent", b"trace_parent", "wants_prediction_positions", b"wants_prediction_positions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "handle", b"handle", "max_draft_tokens", b"max_draft_tokens", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_predicted_tokens", b"num_predicted_tokens", "output_token_ids", b"output_token_ids", "predicted_token_ids", b"predicted_token_ids", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids", "trace_parent", b"trace_parent", "wants_prediction_positions", b"wants_prediction_positions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015
@@ -456,6 +467,8 @@ class Stats(_message.Message):
     NUM_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_ACCEPTED_AT_POSITIONS_FIELD_NUMBER: _builtins.int
+    NUM_WORKERS_FIELD_NUMBER: _builtins.int
+    NUM_MOVED_REQUESTS_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     """Requests with a slot."""
     num_waiting: _builtins.int
@@ -500,6 +513,10 @@ class Stats(_message.Message):
     """Drafts that were verified."""
     num_accepted_tokens: _builtins.int
     """How many of them were accepted."""
+    num_workers: _builtins.int
+    """Workers that are reached. Other figures are of all workers together."""
+    num_moved_requests: _builtins.int
+    """Requests that went on at another worker, or at one that came back."""
     @_builtins.property
     def num_accepted_at_positions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """How many were accepted as the first, second and so on of their row and pass."""
@@ -530,10 +547,12 @@ class Stats(_message.Message):
         num_drafted_tokens: _builtins.int = ...,
         num_accepted_tokens: _builtins.int = ...,
         num_accepted_at_positions: _abc.Iterable[_builtins.int] | None = ...,
+        num_workers: _builtins.int = ...,
+        num_moved_requests: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_paused", b"is_paused", "num_accepted_at_positions", b"num_accepted_at_positions", "num_accepted_tokens", b"num_accepted_tokens", "num_blocks", b"num_blocks", "num_drafted_tokens", b"num_drafted_tokens", "num_drafts", b"num_drafts", "num_free_blocks", b"num_free_blocks", "num_idle_window_waits", b"num_idle_window_waits", "num_late_window_waits", b"num_late_window_waits", "num_plans", b"num_plans", "num_plans_in_flight", b"num_plans_in_flight", "num_preemptions", b"num_preemptions", "num_prefix_hits", b"num_prefix_hits", "num_prefix_queries", b"num_prefix_queries", "num_preschedule_discards", b"num_preschedule_discards", "num_preschedule_hits", b"num_preschedule_hits", "num_preschedule_repairs", b"num_preschedule_repairs", "num_prescheduled_rows", b"num_prescheduled_rows", "num_repaired_rows", b"num_repaired_rows", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_window_waits", b"num_window_waits", "window_wait_us", b"window_wait_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_paused", b"is_paused", "num_accepted_at_positions", b"num_accepted_at_positions", "num_accepted_tokens", b"num_accepted_tokens", "num_blocks", b"num_blocks", "num_drafted_tokens", b"num_drafted_tokens", "num_drafts", b"num_drafts", "num_free_blocks", b"num_free_blocks", "num_idle_window_waits", b"num_idle_window_waits", "num_late_window_waits", b"num_late_window_waits", "num_moved_requests", b"num_moved_requests", "num_plans", b"num_plans", "num_plans_in_flight", b"num_plans_in_flight", "num_preemptions", b"num_preemptions", "num_prefix_hits", b"num_prefix_hits", "num_prefix_queries", b"num_prefix_queries", "num_preschedule_discards", b"num_preschedule_discards", "num_preschedule_hits", b"num_preschedule_hits", "num_preschedule_repairs", b"num_preschedule_repairs", "num_prescheduled_rows", b"num_prescheduled_rows", "num_repaired_rows", b"num_repaired_rows", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_window_waits", b"num_window_waits", "num_workers", b"num_workers", "window_wait_us", b"window_wait_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -700,6 +719,7 @@ class Finished(_message.Message):
     NUM_TOKENS_BY_SOURCE_FIELD_NUMBER: _builtins.int
     NUM_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
     QUEUE_US_FIELD_NUMBER: _builtins.int
+    NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream."""
     reason: Global___FinishReason.ValueType
@@ -718,6 +738,8 @@ class Finished(_message.Message):
     """Drafts that were verified, accepted or not, trees with all their nodes."""
     queue_us: _builtins.int
     """Time for which the request waited for its first slot, in microseconds; 0 if it got none."""
+    num_cached_tokens: _builtins.int
+    """Prompt tokens that were in the prefix cache when the request first got a slot."""
     def __init__(
         self,
         *,
@@ -730,10 +752,11 @@ class Finished(_message.Message):
         num_tokens_by_source: _builtins.bytes = ...,
         num_drafted_tokens: _builtins.int = ...,
         queue_us: _builtins.int = ...,
+        num_cached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "handle", b"handle", "message", b"message", "num_drafted_tokens", b"num_drafted_tokens", "num_passes", b"num_passes", "num_tokens_by_source", b"num_tokens_by_source", "queue_us", b"queue_us", "reason", b"reason", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "handle", b"handle", "message", b"message", "num_cached_tokens", b"num_cached_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_passes", b"num_passes", "num_tokens_by_source", b"num_tokens_by_source", "queue_us", b"queue_us", "reason", b"reason", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

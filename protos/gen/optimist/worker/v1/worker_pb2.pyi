@@ -54,6 +54,7 @@ class DescribeResponse(_message.Message):
     MAX_DRAFTER_DEPTH_FIELD_NUMBER: _builtins.int
     DRAFTER_US_FIELD_NUMBER: _builtins.int
     IS_SYNTHETIC_FIELD_NUMBER: _builtins.int
+    NUM_PIPELINE_STAGES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name or directory the weights came from."""
     vocab_size: _builtins.int
@@ -86,6 +87,8 @@ class DescribeResponse(_message.Message):
     """
     is_synthetic: _builtins.bool
     """Whether drafts are accepted by chance and not by the model: the text is meaningless, for benchmarks only."""
+    num_pipeline_stages: _builtins.int
+    """Stages that work on as many plans at a time, if no row is in two of these; 0 or 1 if there are none."""
     def __init__(
         self,
         *,
@@ -104,10 +107,11 @@ class DescribeResponse(_message.Message):
         max_drafter_depth: _builtins.int = ...,
         drafter_us: _builtins.bytes = ...,
         is_synthetic: _builtins.bool = ...,
+        num_pipeline_stages: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "drafter", b"drafter", "drafter_us", b"drafter_us", "eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "max_drafter_depth", b"max_drafter_depth", "max_drafter_tokens", b"max_drafter_tokens", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "drafter", b"drafter", "drafter_us", b"drafter_us", "eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "max_drafter_depth", b"max_drafter_depth", "max_drafter_tokens", b"max_drafter_tokens", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "num_pipeline_stages", b"num_pipeline_stages", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
