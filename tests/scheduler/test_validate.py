@@ -47,6 +47,15 @@ def request(**values: Any) -> NewRequest:
         ({"stop_token_ids": [50]}, "stop_token_ids: must be from 0 to 49"),
         ({"max_tokens": 0}, "max_tokens: must be at least 1, not 0"),
         ({"min_tokens": -1}, "min_tokens: must be at least 0, not -1"),
+        ({"output_token_ids": [50], "max_tokens": 2}, "output_token_ids: must be from 0 to 49"),
+        (
+            {"output_token_ids": [1, 2], "max_tokens": 2},
+            "output_token_ids: must be fewer than max_tokens (2), not 2",
+        ),
+        (
+            {"prompt_token_ids": [1] * 20, "output_token_ids": [1] * 20, "max_tokens": 30},
+            "prompt_token_ids: must be at most 39 tokens for the KV memory of the worker, not 40",
+        ),
         ({"priority": 2**30 + 1}, "priority: must be from -1073741824 to 1073741824, not"),
         ({"priority": -(2**30) - 1}, "priority: must be from -1073741824 to 1073741824, not"),
         ({"cache_salt": "\u00e4" * 129}, "cache_salt: must be at most 256 bytes"),

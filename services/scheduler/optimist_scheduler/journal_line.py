@@ -26,7 +26,7 @@ from optimist_scheduler.core.window import Window, make_window
 
 Json = dict[str, Any]
 
-FORMAT = 4
+FORMAT = 5
 """Version of the lines; a log of another one is not replayed."""
 
 _REQUEST_COLUMNS = (
@@ -34,6 +34,7 @@ _REQUEST_COLUMNS = (
     "predicted_token_ids",
     "num_predicted_tokens",
     "stop_token_ids",
+    "output_token_ids",
 )
 _WINDOW_COLUMNS = ("token_ids", "parents", "prediction_positions")
 PLAN_COLUMNS = ("slots", "num_known_tokens", "num_draft_tokens", "num_new_blocks", "new_blocks")

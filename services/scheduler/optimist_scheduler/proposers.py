@@ -87,7 +87,7 @@ class Proposers:
             tenant=new.cache_salt,
             trace_parent=trace_parent,
         )
-        self._followed[new.request_id] = Followed(opening)
+        self._followed[new.request_id] = Followed(opening, list(new.output_token_ids))
         self._unsent[new.request_id] = None
         self._flush_soon()
 

@@ -46,6 +46,7 @@ def new_request(add: scheduler_pb2.Add, owner: int) -> NewRequest:
         cache_salt=add.cache_salt,
         max_draft_tokens=add.max_draft_tokens if add.HasField("max_draft_tokens") else None,
         wants_prediction_positions=add.wants_prediction_positions,
+        output_token_ids=_integers("output_token_ids", add.output_token_ids),
         owner=owner,
         handle=add.handle,
     )
@@ -62,6 +63,7 @@ def finished_message(handle: int, finished: Finished) -> scheduler_pb2.Finished:
         num_passes=finished.num_passes,
         num_tokens_by_source=to_bytes(finished.num_tokens_by_source),
         num_drafted_tokens=finished.num_drafted_tokens,
+        num_cached_tokens=finished.num_cached_tokens,
     )
 
 

@@ -260,7 +260,8 @@ def finish(
 def tell_end(request: Request, num_tokens: int, reason: FinishReason, message: str) -> Ended:
     """Returns the account of a request that is over, `num_tokens` long."""
     by_source = list(request.num_accepted_by_source)
-    by_source[DraftSource.TARGET] = num_tokens - request.num_prompt_tokens - sum(by_source)
+    num_before = request.num_prompt_tokens + request.num_given_tokens
+    by_source[DraftSource.TARGET] = num_tokens - num_before - sum(by_source)
     finished = Finished(
         reason,
         message,
@@ -269,5 +270,6 @@ def tell_end(request: Request, num_tokens: int, reason: FinishReason, message: s
         request.num_passes,
         tuple(by_source),
         request.num_drafted_tokens,
+        request.num_cached_tokens or 0,
     )
     return Ended(request.owner, request.handle, request.request_id, finished)

@@ -38,6 +38,8 @@ class Finished:
     """Tokens that were delivered, by where they came from, indexed by DraftSource."""
     num_drafted_tokens: int = 0
     """Drafts that were verified, of trees all nodes."""
+    num_cached_tokens: int = 0
+    """Tokens of the prompt that the prefix cache held when the request first got a slot."""
 
 
 class Ended(NamedTuple):

@@ -79,6 +79,11 @@ class Request:
     """Drafts that were verified, before the present slot."""
     num_told_tokens: int = 0
     """Tokens of the prompt, behind the first, whose log-probabilities were told."""
+    num_given_tokens: int = 0
+    """Output that the owner had when it added the request; not part of the account."""
+    num_cached_tokens: int | None = None
+    """Tokens of the prompt that the prefix cache held when the request first got a slot; None
+    before that."""
 
     @property
     def wants_prompt_logprobs(self) -> bool:

@@ -145,6 +145,8 @@ class SchedulerState:
         self.waiting.remove(request)
         self.waiting.note_admission(request)
         num_cached_tokens = len(cached_blocks) * self.config.block_size
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = min(num_cached_tokens, request.num_prompt_tokens)
         slot = self.table.admit(request, num_cached_tokens)
         self.blocks.take(slot, cached_blocks)
         self.table.num_registered_blocks[slot] = len(cached_blocks)

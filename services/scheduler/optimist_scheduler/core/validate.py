@@ -40,6 +40,8 @@ class NewRequest:
     """Tokens of each prediction; empty for one prediction."""
     wants_prediction_positions: bool = False
     """Whether the owner is told where accepted drafts stand in the predictions."""
+    output_token_ids: list[int] = field(default_factory=list)
+    """Output that the owner has already: the request goes on behind it."""
     owner: int = 0
     """Whom to tell: a number of the caller."""
     handle: int = 0
@@ -53,12 +55,12 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
         fault = f"sampling.{wrong}"
     if fault is not None:
         raise RejectionError(FinishReason.REFUSED, fault)
-    num_prompt_tokens = len(new.prompt_token_ids)
+    num_prompt_tokens, num_output_tokens = len(new.prompt_token_ids), len(new.output_token_ids)
     return Request(
         request_id=new.request_id,
         owner=new.owner,
         handle=new.handle,
-        token_ids=np.array(new.prompt_token_ids, np.int32),
+        token_ids=np.array(new.prompt_token_ids + new.output_token_ids, np.int32),
         num_prompt_tokens=num_prompt_tokens,
         max_length=min(num_prompt_tokens + new.max_tokens, config.max_length),
         min_length=num_prompt_tokens + new.min_tokens,
@@ -71,6 +73,9 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
         if new.max_draft_tokens is None
         else min(new.max_draft_tokens, config.num_speculative_tokens),
         wants_prediction_positions=new.wants_prediction_positions,
+        num_given_tokens=num_output_tokens,
+        # Who has output has been told of the prompt before.
+        num_told_tokens=num_prompt_tokens - 1 if num_output_tokens else 0,
     )
 
 
@@ -83,12 +88,10 @@ def _find_fault(new: NewRequest, config: EngineConfig) -> str | None:
         )
     if num_prompt_tokens == 0:
         return "prompt_token_ids: must not be empty"
-    if fault := find_length_fault(num_prompt_tokens, config):
+    if fault := find_length_fault(num_prompt_tokens + len(new.output_token_ids), config):
         return fault
-    if new.max_tokens < 1:
-        return f"max_tokens: must be at least 1, not {new.max_tokens}"
-    if new.min_tokens < 0:
-        return f"min_tokens: must be at least 0, not {new.min_tokens}"
+    if fault := _find_amount_fault(new):
+        return fault
     if fault := _find_option_fault(new):
         return fault
     if fault := _find_prediction_fault(new):
@@ -97,9 +100,23 @@ def _find_fault(new: NewRequest, config: EngineConfig) -> str | None:
         ("prompt_token_ids", new.prompt_token_ids),
         ("predicted_token_ids", new.predicted_token_ids),
         ("stop_token_ids", new.stop_token_ids),
+        ("output_token_ids", new.output_token_ids),
     ):
         if not _in_vocabulary(token_ids, config.vocab_size):
             return f"{name}: must be from 0 to {config.vocab_size - 1}"
+    return None
+
+
+def _find_amount_fault(new: NewRequest) -> str | None:
+    if new.max_tokens < 1:
+        return f"max_tokens: must be at least 1, not {new.max_tokens}"
+    if new.min_tokens < 0:
+        return f"min_tokens: must be at least 0, not {new.min_tokens}"
+    if new.max_tokens <= len(new.output_token_ids):
+        return (
+            f"output_token_ids: must be fewer than max_tokens ({new.max_tokens}), "
+            f"not {len(new.output_token_ids)}"
+        )
     return None
 
 
