@@ -9,8 +9,10 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # A peer that is stopped, or behind a broken network, still has an open connection: only a ping
+    # tells. It is taken for lost within ten seconds, by clients and servers alike.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
@@ -22,12 +24,19 @@ _RECONNECT: list[tuple[str, int]] = [
 ]
 
 
-def open_channel(address: str, tls: Tls | None = None) -> grpc.aio.Channel:
-    """Opens a channel to `host:port`; it connects when it is first used, and again after a loss.
+def open_channel(
+    address: str, tls: Tls | None = None, *, server_name: str = ""
+) -> grpc.aio.Channel:
+    """Opens a channel; it connects when it is first used, and again after a loss.
 
-    With `tls` both sides show certificates; the server's must name the host of the address.
+    Args:
+        address: Where to, host:port.
+        tls: What both sides show each other; None for plaintext.
+        server_name: What the server's certificate must name; empty for the host of the address.
     """
-    options = [*OPTIONS, *_RECONNECT]
+    options: list[tuple[str, int | str]] = [*OPTIONS, *_RECONNECT]
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
+    if server_name:
+        options.append(("grpc.ssl_target_name_override", server_name))
     return grpc.aio.secure_channel(address, tls.channel_credentials(), options=options)

@@ -25,7 +25,7 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.so_reuseport", 0),
     # An idle stream is pinged by its client (`optimist_common.channel`). More often than every five
     # minutes gRPC takes for an attack unless it is told, and closes the connection after a minute.
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
 ]
 
 

@@ -1,0 +1,168 @@
+"""Which peers a setting stands for, and how that is followed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_common import endpoints
+from optimist_common.endpoints import Change, Endpoints, Peer, PeerSet, split_address
+from optimist_common.settings import ServiceSettings
+
+
+class PeerSettings(ServiceSettings):
+    """A service with peers."""
+
+    section = "test"
+    peers: endpoints.Addresses
+
+
+def test_a_name_with_one_address_is_one_peer_wherever_it_moves() -> None:
+    peers = PeerSet("scheduler:50051")
+    assert not peers.update(["10.0.0.1"])
+    assert not peers.update(["10.0.0.2"])
+    assert peers.peers == (Peer("scheduler:50051", "scheduler"),)
+
+
+def test_a_name_with_several_addresses_is_several_peers() -> None:
+    peers = PeerSet("scheduler:50051")
+    change = peers.update(["10.0.0.2", "10.0.0.1"])
+    assert change.appeared == (
+        Peer("10.0.0.1:50051", "scheduler"),
+        Peer("10.0.0.2:50051", "scheduler"),
+    )
+    assert change.vanished == (Peer("scheduler:50051", "scheduler"),)
+
+
+def test_a_name_that_had_several_addresses_keeps_the_last_one_as_it_is() -> None:
+    peers = PeerSet("scheduler:50051")
+    peers.update(["10.0.0.1", "10.0.0.2"])
+    change = peers.update(["10.0.0.2"])
+    assert change == Change(vanished=(Peer("10.0.0.1:50051", "scheduler"),))
+    assert peers.peers == (Peer("10.0.0.2:50051", "scheduler"),)
+
+
+def test_peers_stay_while_their_name_is_not_resolved() -> None:
+    peers = PeerSet("scheduler:50051")
+    peers.update(["10.0.0.1", "10.0.0.2"])
+    before = peers.peers
+    assert not peers.update([])
+    assert peers.peers == before
+
+
+def test_a_process_with_two_families_of_addresses_is_one_peer() -> None:
+    peers = PeerSet("localhost:50051")
+    assert not peers.update(["::1", "127.0.0.1"])
+    change = peers.update(["fd00::1", "10.0.0.1", "10.0.0.2", "fd00::2"])
+    assert [peer.target for peer in change.appeared] == ["10.0.0.1:50051", "10.0.0.2:50051"]
+
+
+def test_addresses_of_ipv6_alone_stand_in_brackets() -> None:
+    peers = PeerSet("scheduler:50051")
+    change = peers.update(["fd00::1", "fd00::2"])
+    assert [peer.target for peer in change.appeared] == ["[fd00::1]:50051", "[fd00::2]:50051"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:5", "[::1]:5"])
+def test_an_address_is_not_resolved(address: str) -> None:
+    peers = PeerSet(address)
+    assert peers.is_literal
+    assert peers.peers[0].target == address
+
+
+@given(st.lists(st.lists(st.sampled_from([f"10.0.0.{i}" for i in range(5)]))))
+def test_changes_add_up_to_the_peers(rounds: list[list[str]]) -> None:
+    peers = PeerSet("scheduler:50051")
+    known = set(peers.peers)
+    for addresses in rounds:
+        change = peers.update(addresses)
+        assert not known & set(change.appeared)
+        assert known >= set(change.vanished)
+        known = known - set(change.vanished) | set(change.appeared)
+        assert known == set(peers.peers)
+        assert known
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":5", "host:0", "host:65536", "::1:5"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match=r"must be host:port|in brackets"):
+        split_address(address)
+
+
+def test_a_setting_is_a_list_with_commas() -> None:
+    assert PeerSettings(peers="a:1, b:2").peers == ["a:1", "b:2"]
+    with pytest.raises(ValueError, match="must not name one twice"):
+        PeerSettings(peers="a:1,a:1")
+    with pytest.raises(ValueError, match="must be host:port"):
+        PeerSettings(peers="a:1,b")
+
+
+class _Names:
+    """A name service whose answers are set."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, Sequence[str]] = {}
+        self.asked: asyncio.Queue[str] = asyncio.Queue()
+
+    async def resolve(self, host: str) -> Sequence[str]:
+        self.asked.put_nowait(host)
+        if host not in self.addresses:
+            raise OSError("no such name")
+        return self.addresses[host]
+
+
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "MIN_RESOLVE_SECONDS", 0.0)
+
+
+async def _follow(followed: Endpoints, steps: Callable[["asyncio.Queue[Change]"], object]) -> None:
+    changes: asyncio.Queue[Change] = asyncio.Queue()
+    task = asyncio.create_task(followed.run(changes.put_nowait))
+    try:
+        async with asyncio.timeout(10):
+            await steps(changes)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.usefixtures("no_pause")
+async def test_names_are_looked_up_again_when_asked() -> None:
+    names = _Names()
+    followed = Endpoints(["a:1", "127.0.0.1:2"], names.resolve)
+    assert [peer.target for peer in followed.peers] == ["a:1", "127.0.0.1:2"]
+
+    async def steps(changes: asyncio.Queue[Change]) -> None:
+        assert await names.asked.get() == "a"
+        names.addresses["a"] = ["10.0.0.1", "10.0.0.2"]
+        followed.refresh()
+        change = await changes.get()
+        assert [peer.target for peer in change.appeared] == ["10.0.0.1:1", "10.0.0.2:1"]
+        assert [peer.target for peer in followed.peers] == [
+            *("10.0.0.1:1", "10.0.0.2:1", "127.0.0.1:2")
+        ]
+        names.addresses["a"] = ["10.0.0.2"]
+        followed.refresh()
+        assert (await changes.get()).vanished == (Peer("10.0.0.1:1", "a"),)
+
+    await _follow(followed, steps)
+
+
+@pytest.mark.usefixtures("no_pause")
+async def test_a_name_that_takes_long_holds_up_no_other() -> None:
+    async def resolve(host: str) -> Sequence[str]:
+        if host == "slow":
+            await asyncio.Event().wait()
+        return ["10.0.0.1", "10.0.0.2"]
+
+    async def steps(changes: asyncio.Queue[Change]) -> None:
+        assert len((await changes.get()).appeared) == 2
+
+    await _follow(Endpoints(["slow:1", "b:1"], resolve), steps)
+
+
+async def test_a_real_name_is_resolved() -> None:
+    assert "127.0.0.1" in await endpoints.resolve_host("localhost")
