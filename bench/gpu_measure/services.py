@@ -66,7 +66,7 @@ def running_services(bench: Bench, shape: Shape) -> Iterator[tuple[str, str]]:
         spec("worker", words, lambda: is_serving(worker, 1.0)),
         spec(
             "scheduler",
-            ["--port", str(ports[1]), "--worker", worker, "--proposers", ""],
+            ["--port", str(ports[1]), "--workers", worker, "--proposers", ""],
             lambda: is_serving(scheduler, 1.0),
         ),
     ]

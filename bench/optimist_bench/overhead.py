@@ -159,7 +159,7 @@ def _services(settings: OverheadSettings, truth: list[int], directory: Path) -> 
             )
         )
         flags = {
-            "scheduler": ["--worker", worker],
+            "scheduler": ["--workers", worker],
             "gateway": ["--max-num-requests", str(max(512, settings.streams))],
         }
         specs = stack_specs(serve, flags, without={"worker"})

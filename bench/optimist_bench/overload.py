@@ -217,7 +217,7 @@ def _services(settings: OverloadSettings, directory: Path) -> Iterator[int]:
         )
         keys = ",".join(f"client-{number}:{key}" for number, key in enumerate(_KEYS))
         flags = {
-            "scheduler": ["--worker", worker],
+            "scheduler": ["--workers", worker],
             # It keeps predictions as long as there is room: full soon, so that growth would show.
             "proposer": ["--max-memory-mb", "1"],
             "gateway": [

@@ -122,7 +122,7 @@ def _services(settings: WindowsSettings, directory: Path, worker: str) -> Iterat
         _spec(
             "scheduler",
             scheduler_port,
-            *("--worker", worker),
+            *("--workers", worker),
             *("--proposers", ",".join(f"127.0.0.1:{port}" for port in ports)),
             *("--proposer-affinity", str(settings.affinity).lower()),
             *("--proposer-wait-ms", str(settings.wait_ms)),

@@ -155,7 +155,7 @@ def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
             "scheduler",
             [
                 *_listen(scheduler),
-                *("--worker", worker, "--proposers", ",".join(proposers)),
+                *("--workers", worker, "--proposers", ",".join(proposers)),
                 *common,
             ],
             _serving(scheduler),
@@ -164,7 +164,7 @@ def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
             "gateway",
             [
                 *_listen(f"{settings.host}:{settings.port}"),
-                *("--model", settings.model, "--scheduler", scheduler),
+                *("--model", settings.model, "--schedulers", scheduler),
                 *("--served-model-name", model_name(settings)),
                 *("--grpc-port", str(settings.grpc_port)),
                 *common,

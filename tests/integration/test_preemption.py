@@ -30,9 +30,9 @@ def addresses() -> Iterator[tuple[str, str]]:
         memory = ("--num-kv-blocks", NUM_KV_BLOCKS, "--max-num-batched-tokens", "128")
         worker = start("worker", *MODEL, *memory, "--dtype", "float64")
         port = str(free_port())
-        peers = ("--worker", worker, "--proposers", proposer)
+        peers = ("--workers", worker, "--proposers", proposer)
         scheduler = start("scheduler", *peers, "--metrics-port", port)
-        gateway = start("gateway", *MODEL, "--scheduler", scheduler)
+        gateway = start("gateway", *MODEL, "--schedulers", scheduler)
         yield f"http://{gateway}/v1", f"http://127.0.0.1:{port}/metrics"
 
 

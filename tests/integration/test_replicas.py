@@ -37,10 +37,10 @@ def parts(request: pytest.FixtureRequest, own_redis_server: RedisServer) -> Iter
         worker = start("worker", *MODEL, "--dtype", "float64")
         scheduler = start(
             "scheduler",
-            *("--worker", worker.address, "--proposer-affinity", str(request.param)),
+            *("--workers", worker.address, "--proposer-affinity", str(request.param)),
             *("--proposers", ",".join(proposer.address for proposer in proposers)),
         )
-        gateway = start("gateway", *MODEL, "--scheduler", scheduler.address)
+        gateway = start("gateway", *MODEL, "--schedulers", scheduler.address)
         yield Parts(gateway, proposers)
 
 

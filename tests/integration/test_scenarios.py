@@ -41,7 +41,7 @@ class Peers:
         self._proposer = self._start(stack, "proposer", *MODEL)
         # A gateway is healthy only with its scheduler.
         with self.schedule():
-            gateway = self._start(stack, "gateway", *MODEL, "--scheduler", self._scheduler)
+            gateway = self._start(stack, "gateway", *MODEL, "--schedulers", self._scheduler)
         self.url = f"http://{gateway}"
 
     @property
@@ -52,7 +52,7 @@ class Peers:
     def schedule(self, *options: str) -> Iterator[str]:
         """Runs a scheduler; yields the URL of its metrics."""
         port = str(free_port())
-        peers = ("--worker", self._worker, "--proposers", self._proposer)
+        peers = ("--workers", self._worker, "--proposers", self._proposer)
         service = Service("scheduler", *peers, "--metrics-port", port, *options, port=self._port)
         try:
             yield f"http://127.0.0.1:{port}/metrics"

@@ -41,9 +41,9 @@ class Peers:
         self._port = free_port()
         self._proposer = self._start(stack, "proposer", *MODEL)
         with self.work():
-            worker = ("--worker", f"127.0.0.1:{self._port}")
+            worker = ("--workers", f"127.0.0.1:{self._port}")
             scheduler = self._start(stack, "scheduler", *worker, "--proposers", self._proposer)
-            gateway = self._start(stack, "gateway", *MODEL, "--scheduler", scheduler)
+            gateway = self._start(stack, "gateway", *MODEL, "--schedulers", scheduler)
         self.url = f"http://{gateway}"
 
     @contextmanager

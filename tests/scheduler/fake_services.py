@@ -213,7 +213,7 @@ async def serve_scheduler(
     """
     values = {"proposer_wait": "always", **values}
     settings = SchedulerSettings(
-        worker=f"127.0.0.1:{worker_port}",
+        workers=[f"127.0.0.1:{worker_port}"],
         proposers=[f"127.0.0.1:{port}" for port in proposer_ports],
         **values,
     )

@@ -122,7 +122,7 @@ async def test_a_stream_that_is_not_read_ends_with_an_error(
 
 
 async def test_nothing_is_served_before_the_worker_is_reached() -> None:
-    settings = SchedulerSettings(worker="127.0.0.1:1", proposers=[])
+    settings = SchedulerSettings(workers=["127.0.0.1:1"], proposers=[])
     engine = Engine(settings)
     server = GrpcServer("127.0.0.1", 0)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(

@@ -338,6 +338,7 @@ def test_arguments_survive_the_log() -> None:
         wants_prediction_positions=True,
         priority=-3,
         cache_salt="salt",
+        output_token_ids=[11, 12],
         max_draft_tokens=2,
         owner=9,
         handle=10,
@@ -406,7 +407,7 @@ async def test_the_log_of_a_scheduler_process_comes_out_again(tmp_path: Path) ->
     async with serve_worker(servicer) as worker_port:
         process = await asyncio.create_subprocess_exec(
             *command,
-            f"--worker=127.0.0.1:{worker_port}",
+            f"--workers=127.0.0.1:{worker_port}",
             "--proposers=",
             f"--replay-log={log}",
             "--max-plans-in-flight=2",

@@ -18,7 +18,7 @@ from tests.stack import free_port
 async def serving(worker_port: int, hang_seconds: float) -> AsyncIterator[str]:
     port = free_port()
     settings = SchedulerSettings(
-        port=port, worker=f"127.0.0.1:{worker_port}", proposers=[], hang_seconds=hang_seconds
+        port=port, workers=[f"127.0.0.1:{worker_port}"], proposers=[], hang_seconds=hang_seconds
     )
     task = asyncio.create_task(serve(settings))
     try:

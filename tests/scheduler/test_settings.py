@@ -13,8 +13,9 @@ from optimist_scheduler.__main__ import main
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--worker", "nowhere"], "--worker: must be host:port, not 'nowhere'"),
-        (["--proposers", "a:1,b"], "--proposers: must be host:port, not 'a:1,b'"),
+        (["--workers", "nowhere"], "--workers: must be host:port, with commas between several"),
+        (["--workers", ""], "--workers: must name at least one"),
+        (["--proposers", "a:1,b"], "--proposers: must be host:port, with commas between several"),
         (["--max-num-waiting", "0"], "--max-num-waiting: "),
         (["--no-such-flag", "1"], "unrecognized arguments"),
         (["--policy", "lifo"], "--policy: "),
@@ -50,7 +51,7 @@ def test_it_waits_for_its_worker_and_ends_on_sigterm() -> None:
             "optimist_scheduler",
             "--port",
             str(port),
-            "--worker",
+            "--workers",
             "127.0.0.1:1",
         ],
         stderr=subprocess.PIPE,

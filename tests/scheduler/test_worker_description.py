@@ -49,6 +49,25 @@ def test_a_size_that_is_none_is_named(name: str) -> None:
         describe_worker(message, SchedulerSettings())
 
 
+@pytest.mark.parametrize(("asked", "told", "stages"), [(0, 0, 1), (0, 3, 3), (2, 3, 2), (1, 3, 1)])
+def test_the_worker_tells_its_pipeline_stages_unless_they_are_set(
+    asked: int, told: int, stages: int
+) -> None:
+    message = worker_pb2.DescribeResponse(num_pipeline_stages=told, **SIZES)
+    settings = SchedulerSettings(num_pipeline_stages=asked, max_plans_in_flight=1)
+    config = describe_worker(message, settings).config
+    assert (config.num_pipeline_stages, config.plan_depth) == (stages, stages)
+
+
+def test_stages_that_cannot_be_used_are_refused() -> None:
+    message = worker_pb2.DescribeResponse(num_pipeline_stages=2, **SIZES)
+    with pytest.raises(ValueError, match="with which --multi-step-count must be 1, not 4"):
+        describe_worker(message, SchedulerSettings(multi_step_count=4))
+    message.num_pipeline_stages = 17
+    with pytest.raises(ValueError, match="it says num_pipeline_stages is 17"):
+        describe_worker(message, SchedulerSettings())
+
+
 def test_the_cost_of_passes_is_read() -> None:
     message = worker_pb2.DescribeResponse(
         cost_num_tokens=to_bytes([1, 64]), cost_us=to_bytes([900, 1500]), **SIZES

@@ -45,9 +45,9 @@ def traced() -> Iterator[Traced]:
 
         proposer = start("proposer", "--model", MODEL)
         worker = start("worker", "--model", MODEL, "--trace-passes", "true")
-        scheduler = start("scheduler", "--worker", worker, "--proposers", proposer)
+        scheduler = start("scheduler", "--workers", worker, "--proposers", proposer)
         port = free_port()
-        peers = ("--scheduler", scheduler, "--grpc-port", str(port))
+        peers = ("--schedulers", scheduler, "--grpc-port", str(port))
         gateway = start("gateway", "--model", MODEL, *peers)
         http = httpx.Client(base_url=f"http://{gateway}", trust_env=False, timeout=60)
         yield Traced(stack.enter_context(http), f"127.0.0.1:{port}", collector)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from time import monotonic, perf_counter
 
+from optimist_common.endpoints import Endpoints
 from optimist_common.tracing import OFF, Tracer
 from optimist_scheduler import metrics
 from optimist_scheduler.commands import Commands
@@ -34,7 +35,7 @@ class Engine:
         """Sets up an engine that is not connected; raises SetupError if it cannot log."""
         self._watch = RequestWatch(tracer)
         self._news = asyncio.Event()
-        self._worker = WorkerLink(settings, self._news.set)
+        self._worker = WorkerLink(settings, Endpoints(settings.workers).peers[0], self._news.set)
         self._proposers = Proposers(settings, self._set_window, self._find_unaligned)
         path = settings.replay_log
         self._journal = Journal(path, settings.replay_log_mib) if path else None

@@ -4,21 +4,23 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from optimist_common.endpoints import Addresses
 from optimist_common.network_settings import NetworkSettings
 from optimist_common.observed_settings import ObservedSettings
-from optimist_common.settings import CommaSeparated
 from optimist_scheduler.core.config import SchedulingOptions, require_token_per_request
 
 
 class SchedulerSettings(SchedulingOptions, NetworkSettings, ObservedSettings):
-    """Decides what the worker runs next, and keeps the truth about requests."""
+    """Decides what the workers run next, and keeps the truth about requests."""
 
     section: ClassVar[str] = "scheduler"
-    peers: ClassVar[tuple[str, ...]] = ("worker", "proposers")
+    peers: ClassVar[tuple[str, ...]] = ("workers", "proposers")
 
     port: int = Field(50051, ge=0, le=65535, description="port of the gRPC service")
-    worker: str = Field("127.0.0.1:50052", description="host:port of the worker")
-    proposers: CommaSeparated = Field(
+    workers: Addresses = Field(
+        ["127.0.0.1:50052"], description="host:port of the workers of one model, with commas"
+    )
+    proposers: Addresses = Field(
         ["127.0.0.1:50053"], description="host:port of the proposers, with commas; may be empty"
     )
     max_num_seqs: int = Field(0, ge=0, description="most requests that run at once; 0: worker's")
@@ -51,18 +53,12 @@ class SchedulerSettings(SchedulingOptions, NetworkSettings, ObservedSettings):
     )
     metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0 serves none")
 
-    @field_validator("worker")
+    @field_validator("workers")
     @classmethod
-    def _has_port(cls, value: str) -> str:
-        host, _, port = value.rpartition(":")
-        if not host or not port.isdigit():
-            raise ValueError("must be host:port")
-        return value
-
-    @field_validator("proposers")
-    @classmethod
-    def _have_ports(cls, values: list[str]) -> list[str]:
-        return [cls._has_port(value) for value in values]
+    def _has_a_worker(cls, values: list[str]) -> list[str]:
+        if not values:
+            raise ValueError("must name at least one")
+        return values
 
     @model_validator(mode="after")
     def _every_row_gets_a_token(self) -> Self:

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
 from optimist_common.draft_source import DraftSource
-from optimist_scheduler.core.config import EngineConfig, SchedulingOptions
+from optimist_scheduler.core.config import (
+    MAX_PIPELINE_STAGES,
+    EngineConfig,
+    SchedulingOptions,
+)
 from optimist_scheduler.core.drafter import Drafter
 from optimist_scheduler.settings import SchedulerSettings
 
@@ -49,6 +53,7 @@ def describe_worker(
     # Each request gets a token in each pass.
     sizes["max_num_seqs"] = min(sizes["max_num_seqs"], sizes["max_num_batched_tokens"])
     options = settings.model_dump(include=set(SchedulingOptions.model_fields))
+    options["num_pipeline_stages"] = _num_stages(message, settings)
     return WorkerDescription(
         message.model,
         EngineConfig(**options, **sizes, drafter=_drafter(message)),
@@ -57,6 +62,20 @@ def describe_worker(
         _drafter_us(message),
         message.is_synthetic,
     )
+
+
+def _num_stages(message: worker_pb2.DescribeResponse, settings: SchedulerSettings) -> int:
+    if settings.num_pipeline_stages:
+        return settings.num_pipeline_stages
+    num_stages = max(message.num_pipeline_stages, 1)
+    if num_stages > MAX_PIPELINE_STAGES:
+        raise ValueError(f"it says num_pipeline_stages is {num_stages}")
+    if num_stages > 1 and settings.multi_step_count > 1:
+        raise ValueError(
+            f"it has {num_stages} pipeline stages, with which --multi-step-count must be 1, "
+            f"not {settings.multi_step_count}"
+        )
+    return num_stages
 
 
 def _drafter(message: worker_pb2.DescribeResponse) -> Drafter | None:

@@ -9,6 +9,7 @@ import grpc
 
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.channel import open_channel
+from optimist_common.endpoints import Peer
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.translate import plan_message, step_result
@@ -34,17 +35,20 @@ class WorkerLink:
     Plans are sent and results received independently: neither waits for the other.
     """
 
-    def __init__(self, settings: SchedulerSettings, on_news: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, peer: Peer, on_news: Callable[[], None]
+    ) -> None:
         """Sets up a link that is not connected until `connect` is.
 
         Args:
-            settings: Where the worker is, and what is asked of it.
+            settings: What is asked of the worker.
+            peer: Where it is.
             on_news: Called when `receive` has something to return or to raise.
 
         Raises:
             SetupError: The files for TLS cannot be used.
         """
-        self._settings, self._on_news = settings, on_news
+        self._settings, self._peer, self._on_news = settings, peer, on_news
         self._tls = settings.tls()
         self._channel: grpc.aio.Channel | None = None
         self._call: Any = None
@@ -61,8 +65,8 @@ class WorkerLink:
                 await self.close()
                 reason = error.code().name if isinstance(error, grpc.RpcError) else str(error)
                 if reason != told:
-                    address = self._settings.worker
-                    logger.info("the worker at %s is not reached: %s", address, reason)
+                    target = self._peer.target
+                    logger.info("the worker at %s is not reached: %s", target, reason)
                     told = reason
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -117,7 +121,9 @@ class WorkerLink:
     async def _open(self) -> WorkerDescription:
         await self.close()
         self._begin()
-        self._channel = open_channel(self._settings.worker, self._tls)
+        self._channel = open_channel(
+            self._peer.target, self._tls, server_name=self._peer.server_name
+        )
         stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
         message = await stub.Describe(
             worker_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_SECONDS
@@ -125,8 +131,7 @@ class WorkerLink:
         description = describe_worker(message, self._settings)
         self._call = stub.Execute(_until_cancelled(self._plans))
         self._reader = asyncio.create_task(self._read(self._call))
-        address = self._settings.worker
-        logger.info("connected to the worker at %s: %s", address, description.model)
+        logger.info("connected to the worker at %s: %s", self._peer.target, description.model)
         return description
 
     async def _read(self, call: Any) -> None:

@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from optimist_scheduler.core.drafter import Drafter
 
+MAX_PIPELINE_STAGES = 16
+
 
 def require_token_per_request(max_num_seqs: int, max_num_batched_tokens: int) -> None:
     """Raises ValueError if more requests may run than a pass has tokens."""
@@ -34,7 +36,10 @@ class SchedulingOptions(BaseModel):
         1, ge=1, le=64, description="how often the worker may run a plan while no newer one came"
     )
     num_pipeline_stages: int = Field(
-        1, ge=1, le=16, description="stages of the worker: as many plans, a request in one of them"
+        0,
+        ge=0,
+        le=MAX_PIPELINE_STAGES,
+        description="plans at a worker of several stages, a request in one of them; 0: worker's",
     )
     enable_prefix_caching: bool = Field(
         False, description="share the KV blocks of equal beginnings: true or false"
@@ -78,6 +83,8 @@ class EngineConfig(SchedulingOptions):
     """Requests that run at once; slots are 0 to max_num_seqs - 1."""
     max_num_batched_tokens: int = Field(2048, ge=1)
     """Tokens of one forward pass, drafts included."""
+    num_pipeline_stages: int = Field(1, ge=1, le=MAX_PIPELINE_STAGES)
+    """Stages of the worker: plans at it at once, a request in one of them."""
     drafter: Drafter | None = None
     """What drafts for rows whose window has nothing to draft from; None if nothing does."""
 
