@@ -81,6 +81,19 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
     cuda_graphs: bool = Field(
         True, description="capture steps as CUDA graphs on a GPU: true or false"
     )
+    tensor_parallel_size: int = Field(
+        1, ge=1, le=64, description="processes that share each layer, a device each"
+    )
+    pipeline_parallel_size: int = Field(
+        1, ge=1, le=64, description="processes that the layers are divided among, a device each"
+    )
+    master_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="port where these processes find each other; 0 takes a free one on one machine "
+        "and 29500 between pods",
+    )
     num_threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0 leaves it to PyTorch")
     trace_passes: bool = Field(
         False, description="whether each pass of a traced request is a span: true or false"

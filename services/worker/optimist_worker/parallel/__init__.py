@@ -1,0 +1,1 @@
+"""One model held by several processes."""

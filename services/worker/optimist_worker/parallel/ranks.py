@@ -1,0 +1,154 @@
+"""Which part of a model a process holds, and which processes are to be started, from where it runs.
+
+It runs below torchrun (PyTorch), in a pod of a LeaderWorkerSet (Kubernetes), or on a machine by
+itself. Ranks of one stage are neighbours: they exchange far more than two stages do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from optimist_common.errors import SetupError
+
+LOOPBACK = "127.0.0.1"
+DEFAULT_PORT = 29500
+"""Where rank 0 waits for those on other machines, as with torchrun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Where a process stands among those that hold a model together."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    """Its number on its machine, which is that of its device."""
+    tensor_parallel_size: int
+    """Ranks that hold parts of each layer of a stage."""
+    master_host: str
+    """Where rank 0 is found."""
+    master_port: int
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it speaks with the scheduler."""
+        return self.rank == 0
+
+    @property
+    def tensor_rank(self) -> int:
+        """Which part of each layer it holds."""
+        return self.rank % self.tensor_parallel_size
+
+    @property
+    def stage(self) -> int:
+        """Which layers it holds, 0 for the first."""
+        return self.rank // self.tensor_parallel_size
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages."""
+        return self.world_size // self.tensor_parallel_size
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRanks:
+    """The ranks that a process has to start on its machine."""
+
+    first_rank: int
+    number: int
+    world_size: int
+    master_host: str
+    master_port: int
+    """0 for a free one."""
+
+    def environments(self, master_port: int) -> list[dict[str, str]]:
+        """Returns what `find_ranks` reads in each of them, as torchrun would set it."""
+        return [
+            {
+                "RANK": str(self.first_rank + local_rank),
+                "LOCAL_RANK": str(local_rank),
+                "WORLD_SIZE": str(self.world_size),
+                "MASTER_ADDR": self.master_host,
+                "MASTER_PORT": str(master_port),
+            }
+            for local_rank in range(self.number)
+        ]
+
+
+def find_ranks(
+    environment: Mapping[str, str],
+    tensor_parallel_size: int,
+    pipeline_parallel_size: int,
+    master_port: int = 0,
+) -> Ranks | LocalRanks | None:
+    """Finds out what this process is.
+
+    Args:
+        environment: Its environment variables.
+        tensor_parallel_size: Ranks that share each layer.
+        pipeline_parallel_size: Stages that the layers are divided into.
+        master_port: Where rank 0 waits for the others; 0 for a free port on one machine, and
+            DEFAULT_PORT between machines.
+
+    Returns:
+        The rank that it is, or the ranks that it has to start; None if it holds the whole model.
+
+    Raises:
+        SetupError: The sizes do not fit the number of processes, or a variable is wrong.
+    """
+    number = tensor_parallel_size * pipeline_parallel_size
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        return _below_torchrun(environment, tensor_parallel_size, number)
+    if "LWS_GROUP_SIZE" in environment:
+        return _in_group_of_pods(environment, number, master_port)
+    if number == 1:
+        return None
+    return LocalRanks(0, number, number, LOOPBACK, master_port)
+
+
+def _below_torchrun(
+    environment: Mapping[str, str], tensor_parallel_size: int, number: int
+) -> Ranks | None:
+    world_size = _read(environment, "WORLD_SIZE", 1, 2**16)
+    if world_size != number:
+        raise SetupError(
+            f"--tensor-parallel-size, --pipeline-parallel-size: they need {number} processes, and "
+            f"WORLD_SIZE is {world_size}; start as many, or change them"
+        )
+    if number == 1:
+        return None
+    rank = _read(environment, "RANK", 0, world_size - 1)
+    local_rank = _read(environment, "LOCAL_RANK", 0, world_size - 1, "0")
+    host = environment.get("MASTER_ADDR", LOOPBACK)
+    port = _read(environment, "MASTER_PORT", 1, 65535, str(DEFAULT_PORT))
+    return Ranks(rank, world_size, local_rank, tensor_parallel_size, host, port)
+
+
+def _in_group_of_pods(
+    environment: Mapping[str, str], number: int, master_port: int
+) -> LocalRanks | None:
+    num_pods = _read(environment, "LWS_GROUP_SIZE", 1, 2**16)
+    if number % num_pods:
+        raise SetupError(
+            f"--tensor-parallel-size, --pipeline-parallel-size: {number} processes cannot be "
+            f"divided among {num_pods} pods; change them or the size of the LeaderWorkerSet"
+        )
+    if number == 1:
+        return None
+    if num_pods == 1:
+        return LocalRanks(0, number, number, LOOPBACK, master_port)
+    pod = _read(environment, "LWS_WORKER_INDEX", 0, num_pods - 1)
+    host = environment.get("LWS_LEADER_ADDRESS")
+    if not host:
+        raise SetupError("LWS_LEADER_ADDRESS: must be set beside LWS_GROUP_SIZE")
+    size = number // num_pods
+    return LocalRanks(pod * size, size, number, host, master_port or DEFAULT_PORT)
+
+
+def _read(
+    environment: Mapping[str, str], name: str, least: int, most: int, default: str | None = None
+) -> int:
+    """Returns a variable's number; raises SetupError if it is none or out of bounds."""
+    text = environment.get(name, default)
+    if text is None or not text.isdecimal() or not least <= int(text) <= most:
+        raise SetupError(f"{name}: must be a number from {least} to {most}, not {text!r}")
+    return int(text)
