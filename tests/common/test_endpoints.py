@@ -118,7 +118,9 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "MIN_RESOLVE_SECONDS", 0.0)
 
 
-async def _follow(followed: Endpoints, steps: Callable[["asyncio.Queue[Change]"], object]) -> None:
+async def _follow(
+    followed: Endpoints, steps: Callable[[asyncio.Queue[Change]], Awaitable[None]]
+) -> None:
     changes: asyncio.Queue[Change] = asyncio.Queue()
     task = asyncio.create_task(followed.run(changes.put_nowait))
     try:

@@ -112,7 +112,7 @@ def script_of(
 def settings(scheduler: FakeScheduler, model_directory: Path) -> GatewaySettings:
     return GatewaySettings(
         model=str(model_directory),
-        scheduler=f"127.0.0.1:{scheduler.port}",
+        schedulers=[f"127.0.0.1:{scheduler.port}"],
         max_body_bytes=200_000,
         max_num_requests=4,
         max_prediction_bytes=60_000,
@@ -149,7 +149,7 @@ async def http_without_scheduler(
 ) -> AsyncIterator[tuple[httpx.AsyncClient, int]]:
     """A gateway whose scheduler is not there, and the port where it is looked for."""
     port = free_port()
-    settings = GatewaySettings(model=str(model_directory), scheduler=f"127.0.0.1:{port}")
+    settings = GatewaySettings(model=str(model_directory), schedulers=[f"127.0.0.1:{port}"])
     async with (
         serving(settings, tokenizer) as address,
         httpx.AsyncClient(base_url=address, trust_env=False, timeout=20) as client,

@@ -26,7 +26,7 @@ async def http(
 ) -> AsyncIterator[httpx.AsyncClient]:
     async with serving_scheduler(worker_port, hang_seconds=0.3) as address:
         settings = GatewaySettings(
-            model=str(model_directory), scheduler=address, admin_keys=["root:admin-key"]
+            model=str(model_directory), schedulers=[address], admin_keys=["root:admin-key"]
         )
         app = create_app(settings, tokenizer)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)

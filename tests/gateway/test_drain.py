@@ -31,7 +31,7 @@ async def gateway(
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "optimist_gateway", "--model", str(model_directory)),
-        *("--port", str(port), "--scheduler", f"127.0.0.1:{scheduler.port}", *options),
+        *("--port", str(port), "--schedulers", f"127.0.0.1:{scheduler.port}", *options),
         stderr=asyncio.subprocess.PIPE,
     )
     scheme = "https" if client else "http"

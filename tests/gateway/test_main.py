@@ -26,7 +26,7 @@ async def test_running_requests_finish_before_a_clean_end(
     say("The quick brown fox", pause_seconds=0.1)
     port = free_port()
     command = [sys.executable, "-m", "optimist_gateway", "--model", str(model_directory)]
-    options = ["--port", str(port), "--scheduler", f"127.0.0.1:{scheduler.port}"]
+    options = ["--port", str(port), "--schedulers", f"127.0.0.1:{scheduler.port}"]
     process = await asyncio.create_subprocess_exec(
         *command, *options, stderr=asyncio.subprocess.PIPE
     )

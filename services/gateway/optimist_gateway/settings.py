@@ -4,6 +4,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from optimist_common.endpoints import Addresses
 from optimist_common.network_settings import NetworkSettings
 from optimist_common.observed_settings import ObservedSettings
 from optimist_common.settings import CommaSeparated
@@ -15,7 +16,7 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     """Starts the gateway: the OpenAI-compatible REST API in front of a scheduler."""
 
     section: ClassVar[str] = "gateway"
-    peers: ClassVar[tuple[str, ...]] = ("scheduler",)
+    peers: ClassVar[tuple[str, ...]] = ("schedulers",)
 
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     grpc_port: int = Field(
@@ -25,7 +26,11 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     served_model_name: str = Field(
         "", description="name in the API; empty for the last part of --model"
     )
-    scheduler: str = Field("127.0.0.1:50051", description="host:port of the scheduler")
+    schedulers: Addresses = Field(
+        ["127.0.0.1:50051"],
+        min_length=1,
+        description="host:port of the schedulers, with commas; each address of a name is one",
+    )
     max_body_bytes: int = Field(8 * 1024 * 1024, ge=1, description="longest request body, in bytes")
     max_num_requests: int = Field(
         512,

@@ -115,7 +115,7 @@ async def test_without_the_flag_there_are_none(http: httpx.AsyncClient) -> None:
 async def test_figures_of_a_scheduler_that_went_away_are_not_shown(
     settings: GatewaySettings, tokenizer: Tokenizer
 ) -> None:
-    settings = settings.model_copy(update={"vllm_metrics": True, "scheduler": "127.0.0.1:9"})
+    settings = settings.model_copy(update={"vllm_metrics": True, "schedulers": ["127.0.0.1:9"]})
     async with (
         serving(settings, tokenizer) as address,
         httpx.AsyncClient(base_url=address, trust_env=False) as client,

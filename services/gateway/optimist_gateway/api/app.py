@@ -52,7 +52,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     metrics, tracer, tls = GatewayMetrics(), settings.tracer(), settings.tls()
     observer = RequestObserver(settings.model_name, tracer, access_log=settings.access_log)
     service = _service(settings, tokenizer, observer, metrics, tls)
-    engine = EngineHealth(settings.scheduler, tls)
+    engine = EngineHealth(settings.schedulers[0], tls)
     keys, health = _keys(settings), Health(service, engine)
 
     @asynccontextmanager
@@ -89,7 +89,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     for router in (chat_router, completion_router, responses_router, model_router):
         app.include_router(router(service))
     app.include_router(health_router(service, health))
-    app.include_router(admin_router(SchedulerAdmin(settings.scheduler, tls)))
+    app.include_router(admin_router(SchedulerAdmin(settings.schedulers[0], tls)))
     if settings.page:
         app.include_router(page_router())
     add_document(app, service)
@@ -107,7 +107,7 @@ def _service(
         model_name=settings.model_name,
         tokenizer=tokenizer,
         grammars=Grammars(settings.model, tokenizer.tool_format, tokenizer.special_id),
-        client=SchedulerClient(settings.scheduler, settings.max_num_requests, tls),
+        client=SchedulerClient(settings.schedulers[0], settings.max_num_requests, tls),
         admission=Admission(
             AdmissionLimits(
                 max_num_requests=settings.max_num_requests,
