@@ -1,0 +1,264 @@
+"""A TCP proxy that disturbs what it forwards, and can be told so at any time."""
+
+import asyncio
+import random
+import socket
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_CHUNK_BYTES = 1 << 16
+# Chunks that are read ahead of a slow or blocked way; the sender feels it beyond.
+_MAX_CHUNKS = 16
+_DRIP_SECONDS = 0.05
+_LINGER_ZERO = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What a proxy does to everything that passes it."""
+
+    delay_seconds: float = 0.0
+    """Added to each way, without loss of bandwidth."""
+    jitter_seconds: float = 0.0
+    """Most that is added to the delay by chance; nothing overtakes."""
+    bytes_per_second: float = 0.0
+    """How fast each way is; 0 for as fast as it goes."""
+    holds_requests: bool = False
+    """Nothing gets from the client to the server, and no new connection either."""
+    holds_answers: bool = False
+    """Nothing gets from the server to the client."""
+    refuses: bool = False
+    """The port refuses new connections, as if nobody listened."""
+
+
+UNDISTURBED = Disturbance()
+BLACK_HOLE = Disturbance(holds_requests=True, holds_answers=True)
+
+
+class FaultProxy:
+    """Forwards connections to one address; what it holds back is forwarded when it may again.
+
+    A held way hides the end of a connection too, as a network that loses every packet does.
+    """
+
+    def __init__(self, target: tuple[str, int], seed: int = 0) -> None:
+        """Listens nowhere yet.
+
+        Args:
+            target: Host and port of the server.
+            seed: Of the jitter.
+        """
+        self.port = 0
+        self._target = target
+        self._rng = random.Random(seed)
+        self._disturbance = UNDISTURBED
+        self._changed = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._refusing: socket.socket | None = None
+        self._connections: set[_Connection] = set()
+
+    @property
+    def num_connections(self) -> int:
+        """Connections of clients that have not ended."""
+        return len(self._connections)
+
+    async def start(self) -> None:
+        """Listens on a free port of the loopback."""
+        await self._listen(_bind(0))
+
+    async def disturb(self, disturbance: Disturbance) -> None:
+        """Does so from now on, to present connections and new ones."""
+        was_refusing, self._disturbance = self._disturbance.refuses, disturbance
+        self._changed.set()
+        self._changed = asyncio.Event()
+        if disturbance.refuses and not was_refusing and self._server is not None:
+            self._server.close()
+            # Bound but not listening: refuses, and keeps the port from others.
+            self._refusing = _bind(self.port)
+        if was_refusing and not disturbance.refuses and self._refusing is not None:
+            await self._listen(self._refusing)
+            self._refusing = None
+
+    def reset(self) -> None:
+        """Ends all present connections with a reset, at both ends."""
+        for connection in list(self._connections):
+            connection.reset()
+
+    async def stop(self) -> None:
+        """Closes everything."""
+        if self._refusing is not None:
+            self._refusing.close()
+        elif self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.end()
+        await asyncio.gather(*(connection.task for connection in self._connections))
+
+    async def until_free(self, *, towards_server: bool) -> None:
+        """Waits while a way is held."""
+        while self._holds(towards_server):
+            await self._changed.wait()
+
+    def draw_delay(self) -> float:
+        """Returns how long what arrives now is to take."""
+        now = self._disturbance
+        return now.delay_seconds + self._rng.random() * now.jitter_seconds
+
+    @property
+    def bytes_per_second(self) -> float:
+        """How fast a way is now; 0 for as fast as it goes."""
+        return self._disturbance.bytes_per_second
+
+    def _holds(self, towards_server: bool) -> bool:
+        now = self._disturbance
+        return now.holds_requests if towards_server else now.holds_answers
+
+    async def _listen(self, bound: socket.socket) -> None:
+        self._server = await asyncio.start_server(self._accept, sock=bound)
+        self.port = bound.getsockname()[1]
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connection = _Connection(self, reader, writer, task)
+        self._connections.add(connection)
+        try:
+            await connection.run(self._target)
+        finally:
+            self._connections.discard(connection)
+
+
+class _Connection:
+    """A client's connection and the one to the server that belongs to it."""
+
+    def __init__(
+        self,
+        proxy: FaultProxy,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        task: asyncio.Task[None],
+    ) -> None:
+        self.task = task
+        self._proxy, self._reader = proxy, reader
+        self._ends = [writer]
+        self._ways: asyncio.Task[object] | None = None
+        self._must_end = False
+
+    async def run(self, target: tuple[str, int]) -> None:
+        """Forwards until both ways have ended, or one is reset."""
+        self._ways = asyncio.ensure_future(self._forward(target))
+        try:
+            await asyncio.wait([self._ways])
+            if not self._ways.cancelled() and isinstance(self._ways.exception(), OSError):
+                # The server is not there, or one side has gone without a word.
+                _reset(self._ends)
+            elif not self._ways.cancelled():
+                self._ways.result()
+        finally:
+            for end in self._ends:
+                end.close()
+
+    def reset(self) -> None:
+        """Sends both sides a reset."""
+        _reset(self._ends)
+        self.end()
+
+    def end(self) -> None:
+        """Forwards no more."""
+        if self._ways is None:
+            self.task.cancel()
+        else:
+            self._ways.cancel()
+
+    async def _forward(self, target: tuple[str, int]) -> None:
+        await self._proxy.until_free(towards_server=True)
+        reader, writer = await asyncio.open_connection(*target)
+        self._ends.append(writer)
+        client = self._ends[0]
+        ways = [
+            asyncio.ensure_future(_run_way(self._proxy, self._reader, writer, True)),
+            asyncio.ensure_future(_run_way(self._proxy, reader, client, False)),
+        ]
+        try:
+            await asyncio.gather(*ways)
+        finally:
+            await _cancel(ways)
+
+
+async def _run_way(
+    proxy: FaultProxy,
+    source: asyncio.StreamReader,
+    target: asyncio.StreamWriter,
+    towards_server: bool,
+) -> None:
+    """Forwards one way to its end; raises OSError if either side is reset."""
+    arrived: asyncio.Queue[tuple[float, bytes | OSError]] = asyncio.Queue(_MAX_CHUNKS)
+    reading = asyncio.ensure_future(_read(proxy, source, arrived))
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            due, data = await arrived.get()
+            await asyncio.sleep(max(due - loop.time(), 0.0))
+            await proxy.until_free(towards_server=towards_server)
+            if isinstance(data, OSError):
+                raise data
+            if not data:
+                target.write_eof()
+                return
+            await _write(proxy, target, data, towards_server)
+    finally:
+        await _cancel([reading])
+
+
+async def _read(
+    proxy: FaultProxy,
+    source: asyncio.StreamReader,
+    arrived: asyncio.Queue[tuple[float, bytes | OSError]],
+) -> None:
+    """Reads to the end; what arrives is due after the delay of now, but nothing overtakes."""
+    loop, due = asyncio.get_running_loop(), 0.0
+    while True:
+        data: bytes | OSError
+        try:
+            data = await source.read(_CHUNK_BYTES)
+        except OSError as error:
+            data = error
+        due = max(due, loop.time() + proxy.draw_delay())
+        await arrived.put((due, data))
+        if not data or isinstance(data, OSError):
+            return
+
+
+async def _write(
+    proxy: FaultProxy, target: asyncio.StreamWriter, data: bytes, towards_server: bool
+) -> None:
+    while data:
+        rate = proxy.bytes_per_second
+        size = max(1, int(rate * _DRIP_SECONDS)) if rate else len(data)
+        piece, data = data[:size], data[size:]
+        target.write(piece)
+        await target.drain()
+        if rate:
+            await asyncio.sleep(len(piece) / rate)
+            await proxy.until_free(towards_server=towards_server)
+
+
+async def _cancel(tasks: Iterable[asyncio.Future[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _reset(ends: Iterable[asyncio.StreamWriter]) -> None:
+    for end in ends:
+        end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+        end.transport.abort()
+
+
+def _bind(port: int) -> socket.socket:
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    bound.setblocking(False)
+    return bound
