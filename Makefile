@@ -92,10 +92,14 @@ $(BUF): package.json
 bench: setup ## measure edits with and without predictions
 	@$(BIN)/optimist bench edits --json $(ARGS)
 
-clients: setup $(BUF) ## test further clients (LiteLLM, LangChain, lm-eval), in .venv-clients
-	@[ -d .venv-clients ] || { $(PYTHON) -m venv .venv-clients && \
-		.venv-clients/bin/pip install -qq --disable-pip-version-check 'lm-eval[api]' langchain-openai litellm transformers; }
+clients: setup $(BUF) .venv-clients/installed ## test further clients (LiteLLM, LangChain, lm-eval, GuideLLM), in .venv-clients
 	@$(BIN)/pytest tests/clients $(ARGS)
+
+.venv-clients/installed: Makefile
+	@$(PYTHON) -m venv .venv-clients
+	@.venv-clients/bin/pip install -qq --disable-pip-version-check '$(TORCH)'
+	@.venv-clients/bin/pip install -qq --disable-pip-version-check 'lm-eval[api]' langchain-openai litellm transformers guidellm
+	@touch $@
 
 schemathesis: setup ## ask a running stack (make up) whatever its OpenAPI document allows and forbids
 	@$(BIN)/schemathesis --config-file schemathesis.toml run $(URL)/openapi.json --checks all \

@@ -17,7 +17,9 @@ BIN = REPOSITORY / ".venv-clients" / "bin"
 HERE = REPOSITORY / "tests" / "clients"
 
 pytestmark = [
-    pytest.mark.skipif(not BIN.is_dir(), reason="`make clients` was not run"),
+    pytest.mark.skipif(
+        not (BIN.parent / "installed").exists(), reason="`make clients` was not run"
+    ),
     pytest.mark.slow,
 ]
 
@@ -33,6 +35,22 @@ def run(*command: str, folder: Path = HERE) -> None:
 @pytest.mark.parametrize("name", ["litellm_chat", "langchain_chat"])
 def test_python(stack: Stack, name: str) -> None:
     run(str(BIN / "python"), f"scripts/{name}.py", stack.url)
+
+
+def test_guidellm_completes_a_short_load(stack: Stack, tmp_path: Path) -> None:
+    path = tmp_path / "benchmark.json"
+    run(
+        *(str(BIN / "guidellm"), "run", "--disable-progress"),
+        *("--backend", f"kind=openai_http,target={stack.url},model={MODEL}"),
+        *("--profile", "kind=concurrent,streams=4", "--constraint", "kind=max_requests,count=16"),
+        *("--tokenizer", f"kind=huggingface_auto,model={BUNDLED_MODEL}"),
+        *("--data", "kind=synthetic_text,prompt_tokens=64,output_tokens=32"),
+        *("--output", f"kind=json,path={path}"),
+    )
+    (benchmark,) = json.loads(path.read_text())["benchmarks"]
+    requests = benchmark["requests"]
+    assert [len(requests[kind]) for kind in ("successful", "errored", "incomplete")] == [16, 0, 0]
+    assert {one["output_tokens"] for one in requests["successful"]} == {32}
 
 
 def test_lm_eval_scores_as_transformers_does(stack: Stack, tmp_path: Path) -> None:
