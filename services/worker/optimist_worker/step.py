@@ -1,7 +1,6 @@
 """One step on the device: drafts, the target's pass, the verdict, and what is left of it."""
 
 from dataclasses import replace
-from typing import NamedTuple, Protocol
 
 import torch
 
@@ -20,7 +19,13 @@ from optimist_worker.core.logprobs import (
 from optimist_worker.core.outputs import Outputs, pack
 from optimist_worker.core.ragged import lay_out
 from optimist_worker.core.rejection import verify_rejection
-from optimist_worker.core.settle import SettledRows, compact, keep_rows, settle_rows
+from optimist_worker.core.settle import (
+    SettledRows,
+    compact,
+    count_emitted,
+    keep_rows,
+    settle_rows,
+)
 from optimist_worker.core.synthetic import verify_synthetic
 from optimist_worker.core.verdict import Verdict, nothing
 from optimist_worker.core.verify_pass import VerifyPass
@@ -31,26 +36,7 @@ from optimist_worker.feature_tap import FeatureTap
 from optimist_worker.masks import Masks
 from optimist_worker.model import Model
 from optimist_worker.state import DeviceState
-
-
-class Stopwatch(Protocol):
-    """Takes the time that drafting takes."""
-
-    def start(self) -> None:
-        """Drafting begins."""
-
-    def stop(self) -> None:
-        """Drafting ends."""
-
-
-class StepTensors(NamedTuple):
-    """What a step gives back, on the device."""
-
-    packed: torch.Tensor
-    """What `outputs.pack` has packed."""
-    scored: torch.Tensor | None
-    """Log-probabilities of new tokens, then of prompts', see `logprobs`; None if no one wants any,
-    or no row could run."""
+from optimist_worker.step_parts import JudgedStep, PreparedStep, StepTensors, Stopwatch
 
 
 class Step:
@@ -58,6 +44,9 @@ class Step:
 
     Nothing in here waits for the device, unless the state says that sizes are read: on the CPU,
     where everything is there at once. Then nothing is padded.
+
+    A step has parts, because the target may be elsewhere: `prepare` and `settle` need the state,
+    `judge` needs the logits and reads the state only.
     """
 
     def __init__(
@@ -94,6 +83,22 @@ class Step:
             masks: Of the grammars.
             wanted: Which log-probabilities are wanted; None for none.
         """
+        prepared = self.prepare(columns, bounds, watch, wanted)
+        if prepared.batch is None:
+            return StepTensors(self.skip(prepared), None)
+        logits = self._model.forward(prepared.batch)
+        judged = self.judge(prepared, logits, masks)
+        return StepTensors(self.settle(prepared, judged.verdict, watch), judged.scored)
+
+    @torch.inference_mode()
+    def prepare(
+        self,
+        columns: torch.Tensor,
+        bounds: StepBounds,
+        watch: Stopwatch,
+        wanted: LogprobPlaces | None = None,
+    ) -> PreparedStep:
+        """Drafts, and lays the pass out; see `run`. The rows' state stays as it is."""
         rows = fit_rows(self._table, *columns)
         watch.start()
         width = min(bounds.max_num_drafts, self._read(rows.limits, bounds.max_num_drafts))
@@ -103,51 +108,74 @@ class Step:
         drafts = proposal.drafts
         number = (1 + drafts.num_tokens) * rows.emits
         size = self._size(rows, drafts, number, bounds)
-        if size.num_tokens == 0:
-            packed = self._report(rows, drafts, nothing(drafts), keep_rows(rows), bounds)
-            return StepTensors(packed, None)
         nodes = lay_out(number, size.num_logits)
-        batch, tokens = build_verify_batch(self._table, self._pool, rows, drafts, nodes, size)
+        prepared = PreparedStep(rows, bounds, from_windows.places, proposal, size, nodes, wanted)
+        if size.num_tokens:
+            prepared.batch, prepared.tokens = build_verify_batch(
+                self._table, self._pool, rows, drafts, nodes, size
+            )
+            if wanted is not None:
+                wanted.extend(prepared.batch, prepared.tokens)
+        return prepared
+
+    @torch.inference_mode()
+    def judge(self, prepared: PreparedStep, logits: torch.Tensor, masks: Masks) -> JudgedStep:
+        """Says what comes of the drafts, from the logits that the pass was asked for."""
+        rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
         if wanted is not None:
-            wanted.extend(batch, tokens)
-        logits = self._model.forward(batch)
-        if wanted is not None:
-            logits, of_prompts = logits.tensor_split([size.num_logits])
+            logits, of_prompts = logits.tensor_split([prepared.size.num_logits])
         verdict = self._judge(
             VerifyPass(
                 logits=logits,
-                nodes=nodes,
+                nodes=prepared.nodes,
                 drafts=drafts,
                 slots=rows.slots,
                 num_tokens=rows.columns.num_tokens,
                 num_prompt_tokens=rows.columns.num_prompt_tokens,
                 token_ids=self._table.token_ids,
                 sampling=self._sampling,
-                needs=bounds.needs,
-                allowed=masks.allowed(rows.slots, drafts, nodes),
+                needs=prepared.bounds.needs,
+                allowed=masks.allowed(rows.slots, drafts, prepared.nodes),
             )
         )
-        if wanted is not None:
-            scored_prompts = score_prompts(of_prompts, self._table, rows, wanted)
-            verdict.is_finite = verdict.is_finite & ~find_broken(scored_prompts, wanted, rows)
+        if wanted is None:
+            return JudgedStep(verdict, None)
+        scored_prompts = score_prompts(of_prompts, self._table, rows, wanted)
+        verdict.is_finite = verdict.is_finite & ~find_broken(scored_prompts, wanted, rows)
+        number = count_emitted(rows, verdict)
+        scored = score_output(logits, prepared.nodes, verdict, number, wanted, reads=self._reads)
+        return JudgedStep(verdict, torch.cat([scored, scored_prompts]))
+
+    @torch.inference_mode()
+    def settle(self, prepared: PreparedStep, verdict: Verdict, watch: Stopwatch) -> torch.Tensor:
+        """Moves the state on by a verdict; returns what `outputs.pack` has packed."""
+        rows, bounds = prepared.rows, prepared.bounds
         settled = settle_rows(self._table, rows, verdict)
-        scored = None
-        if wanted is not None:
-            number = settled.num_emitted
-            scored_output = score_output(logits, nodes, verdict, number, wanted, reads=self._reads)
-            scored = torch.cat([scored_output, scored_prompts])
         if bounds.uses_windows:
-            number = settled.num_emitted
-            self._windows.follow(rows.slots, from_windows.places, verdict, number)
+            self._windows.follow(rows.slots, prepared.places, verdict, settled.num_emitted)
         compact(self._table, self._pool, rows, verdict)
-        if self._drafter is not None:
+        if self._drafter is not None and prepared.tokens is not None:
             watch.start()
             features = None if self._tap is None else self._tap.take()
             self._drafter.observe(
-                VerifiedStep(rows, tokens, size, proposal, verdict, settled.num_emitted, features)
+                VerifiedStep(
+                    rows,
+                    prepared.tokens,
+                    prepared.size,
+                    prepared.proposal,
+                    verdict,
+                    settled.num_emitted,
+                    features,
+                )
             )
             watch.stop()
-        return StepTensors(self._report(rows, drafts, verdict, settled, bounds), scored)
+        return self._report(rows, prepared.proposal.drafts, verdict, settled, bounds)
+
+    @torch.inference_mode()
+    def skip(self, prepared: PreparedStep) -> torch.Tensor:
+        """Returns what `outputs.pack` has packed of a step whose rows feed no token."""
+        rows, drafts = prepared.rows, prepared.proposal.drafts
+        return self._report(rows, drafts, nothing(drafts), keep_rows(rows), prepared.bounds)
 
     def _draft_windows(self, rows: FittedRows, width: int, bounds: StepBounds) -> WindowDrafts:
         if width == 0 or not bounds.uses_windows:

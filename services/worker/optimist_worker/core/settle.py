@@ -33,7 +33,7 @@ def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> Settled
         verdict: What came of it.
     """
     before = rows.columns
-    number = (verdict.num_accepted + 1) * (rows.emits & verdict.is_finite)
+    number = count_emitted(rows, verdict)
     # Where tokens are emitted, all but the last one are computed with the known ones.
     computed = before.num_computed_tokens + rows.num_known_tokens * verdict.is_finite
     computed += (number - 1).clamp(min=0)
@@ -48,6 +48,11 @@ def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> Settled
     ended = before.has_ended | (is_last & (number > 0))
     table.store(rows.slots, num_tokens=length, num_computed_tokens=computed, has_ended=ended)
     return SettledRows(number, length, ended)
+
+
+def count_emitted(rows: FittedRows, verdict: Verdict) -> torch.Tensor:
+    """Returns how many new tokens each row has, `[num_rows]`."""
+    return (verdict.num_accepted + 1) * (rows.emits & verdict.is_finite)
 
 
 def keep_rows(rows: FittedRows) -> SettledRows:
