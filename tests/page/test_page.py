@@ -205,6 +205,7 @@ def test_a_broken_answer_keeps_what_came(
     expect(page.get_by_role("alert")).to_contain_text(message)
     expect(outcome(page)).to_have_text("broke off")
     assert answer(page) == "def area(breadth"
+    assert violations(page) == []
 
 
 def test_a_running_answer_can_be_stopped(visit: Visit, server: FakeServer) -> None:
