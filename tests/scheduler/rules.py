@@ -283,13 +283,13 @@ SOURCES: dict[str, Rule] = {
     "accepted drafts are tokens of the target as well": (
         deliver,
         "tell_end",
-        "num_tokens - request.num_prompt_tokens - sum(by_source)",
-        "num_tokens - request.num_prompt_tokens",
+        "num_tokens - num_before - sum(by_source)",
+        "num_tokens - num_before",
     ),
     "an end counts the prompt": (
         deliver,
         "tell_end",
-        "num_tokens - request.num_prompt_tokens - sum(by_source)",
+        "num_tokens - num_before - sum(by_source)",
         "num_tokens - sum(by_source)",
     ),
 }

@@ -210,7 +210,7 @@ def test_a_smaller_worker_ends_what_does_not_fit_and_keeps_the_rest() -> None:
     smaller = config(num_blocks=4)
     (ended,) = situation.scheduler.restart(smaller)
     assert (ended.handle, ended.finished.reason) == (0, FinishReason.ERROR)
-    assert "came back smaller" in ended.finished.message
+    assert "the next one is smaller" in ended.finished.message
     other = Situation(num_blocks=4)
     situation.worker, situation.config = other.worker, smaller
     del situation.expected[0]

@@ -20,6 +20,7 @@ from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.logprobs import Logprobs
 from optimist_scheduler.core.output import Ended, Finished, StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
+from optimist_scheduler.core.requests import Request
 from optimist_scheduler.core.stats import SchedulerStats
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window, make_window
@@ -84,18 +85,24 @@ def write_request(new: NewRequest) -> Json:
     """Writes what is asked for."""
     values = {field.name: getattr(new, field.name) for field in fields(new)}
     values |= {name: column(values[name]) for name in _REQUEST_COLUMNS}
-    # The keys of a JSON object would be text.
-    bias = list(new.sampling.logit_bias.items())
-    values["sampling"] = asdict(new.sampling) | {"logit_bias": bias}
-    return values
+    return values | {"sampling": write_sampling(new.sampling)}
 
 
 def read_request(values: Json) -> NewRequest:
     """Reads what `write_request` wrote."""
     columns = {name: read_column(values[name]).tolist() for name in _REQUEST_COLUMNS}
-    sampling = values["sampling"]
-    sampling = SamplingParams(**(sampling | {"logit_bias": dict(sampling["logit_bias"])}))
-    return NewRequest(**(values | columns | {"sampling": sampling}))
+    return NewRequest(**(values | columns | {"sampling": read_sampling(values["sampling"])}))
+
+
+def write_sampling(sampling: SamplingParams) -> Json:
+    """Writes how logits become tokens."""
+    # The keys of a JSON object would be text.
+    return asdict(sampling) | {"logit_bias": list(sampling.logit_bias.items())}
+
+
+def read_sampling(values: Json) -> SamplingParams:
+    """Reads what `write_sampling` wrote."""
+    return SamplingParams(**(values | {"logit_bias": dict(values["logit_bias"])}))
 
 
 def write_window(window: Window) -> Json:
@@ -184,8 +191,19 @@ def _write(value: object) -> object:
             return _write_outputs(value)
         case Finished():
             return _write_finished(value)
+        case Ended():
+            return _write_ended(value)
         case list():
-            return [_write_ended(ended) for ended in value]
+            return [_write(each) for each in value]
+        case Request():
+            return {
+                "request_id": value.request_id,
+                "arrival": value.arrival,
+                "num_tokens": len(value.token_ids),
+                "num_passes": value.num_passes,
+                "num_losses": value.num_losses,
+                "digest": _digest([to_bytes(value.token_ids), value.prediction_marks]),
+            }
         case SchedulerStats():
             return {field.name: getattr(value, field.name) for field in fields(value)}
     raise TypeError(f"a journal has no form for {type(value).__name__}")

@@ -7,6 +7,7 @@ from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.outlook import Outlook
 from optimist_scheduler.core.output import Ended, Finished, StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
+from optimist_scheduler.core.requests import Request
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.core.stats import SchedulerStats
 from optimist_scheduler.core.validate import NewRequest
@@ -22,6 +23,7 @@ from optimist_scheduler.journal_line import (
     write_window,
     write_worker,
 )
+from optimist_scheduler.journal_request import write_moved
 
 T = TypeVar("T")
 
@@ -104,12 +106,16 @@ class RecordedScheduler:
         """As of `Scheduler`."""
         return self._core.predict()
 
-    def add(self, new: NewRequest, now: float) -> None:
+    def has(self, request_id: str) -> bool:
+        """As of `Scheduler`."""
+        return self._core.has(request_id)
+
+    def add(self, new: NewRequest, now: float, arrival: int | None = None) -> None:
         """As of `Scheduler`."""
         self._record(
             "add",
-            lambda: self._core.add(new, now),
-            lambda: {"new": write_request(new), "now": now},
+            lambda: self._core.add(new, now, arrival),
+            lambda: {"new": write_request(new), "now": now, "arrival": arrival},
         )
 
     def abort(self, request_id: str) -> Finished | None:
@@ -168,6 +174,16 @@ class RecordedScheduler:
             lambda: self._core.restart(config, costs, drafter_us),
             lambda: write_worker(config, costs, drafter_us),
         )
+
+    def evacuate(self) -> list[Request]:
+        """As of `Scheduler`."""
+        return self._record("evacuate", self._core.evacuate, dict)
+
+    def adopt(self, request: Request) -> Ended | None:
+        """As of `Scheduler`."""
+        # Adopted, it is another.
+        moved = write_moved(request)
+        return self._record("adopt", lambda: self._core.adopt(request), lambda: {"moved": moved})
 
     def close(self) -> None:
         """Ends the log with the totals; the scheduler itself can still be used."""

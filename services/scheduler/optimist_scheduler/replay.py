@@ -27,6 +27,7 @@ from optimist_scheduler.journal_line import (
     write_line,
     write_value,
 )
+from optimist_scheduler.journal_request import read_moved
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
@@ -79,7 +80,9 @@ class LogError(ValueError):
 
 # Reads the arguments of a call, and returns the call with them.
 _CALLS: dict[str, Callable[[Scheduler, Json], Callable[[], object]]] = {
-    "add": lambda core, line: partial(core.add, read_request(line["new"]), line["now"]),
+    "add": lambda core, line: partial(
+        core.add, read_request(line["new"]), line["now"], line["arrival"]
+    ),
     "abort": lambda core, line: partial(core.abort, line["request_id"]),
     "set_priority": lambda core, line: partial(
         core.set_priority, line["request_id"], line["priority"]
@@ -93,6 +96,8 @@ _CALLS: dict[str, Callable[[Scheduler, Json], Callable[[], object]]] = {
     "schedule": lambda core, line: partial(core.schedule, line["now"]),
     "settle": lambda core, line: partial(core.settle, read_result(line["result"])),
     "restart": lambda core, line: partial(core.restart, *read_worker(line)),
+    "evacuate": lambda core, line: core.evacuate,
+    "adopt": lambda core, line: partial(core.adopt, read_moved(line["moved"])),
     "close": lambda core, line: lambda: core.stats,
 }
 

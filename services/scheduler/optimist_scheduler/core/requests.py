@@ -36,8 +36,10 @@ class Request:
     token_ids: Int32Array
     """Prompt and verified output, of a request without a slot [num_tokens]."""
     num_prompt_tokens: int
+    wanted_length: int
+    """Length at which the request is to end, prompt and output, in tokens."""
     max_length: int
-    """Length at which the request ends, prompt and output, in tokens."""
+    """The same within what the worker can hold."""
     min_length: int
     """Length below which a stop token does not end the request, in tokens."""
     stop_token_ids: frozenset[int]

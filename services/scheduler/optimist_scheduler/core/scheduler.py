@@ -59,6 +59,7 @@ class Scheduler:
                 drafts from 1 on, as far as known.
         """
         self.stats = SchedulerStats()
+        self._costs, self._drafter_us = costs, drafter_us
         self._state = SchedulerState(config, self.stats, costs, drafter_us)
         self._requests: dict[str, Request] = {}
         self._num_added = 0
@@ -107,12 +108,18 @@ class Scheduler:
             return False
         return self._pause is PauseMode.KEEP or self.num_running == 0
 
-    def add(self, new: NewRequest, now: float) -> None:
+    def has(self, request_id: str) -> bool:
+        """Tells whether a request runs or waits here."""
+        return request_id in self._requests
+
+    def add(self, new: NewRequest, now: float, arrival: int | None = None) -> None:
         """Lets a request wait for its turn.
 
         Args:
             new: The request.
             now: The time, in seconds.
+            arrival: Its place among all that came, where several schedulers share them: more than
+                that of any that came before. By default it comes behind those that are here.
 
         Raises:
             RejectionError: It can never run, its id is taken, or too many wait.
@@ -124,7 +131,7 @@ class Scheduler:
             raise RejectionError(
                 FinishReason.OVERLOADED, f"{self.num_waiting} requests wait already"
             )
-        self._num_added += 1
+        self._num_added = self._num_added + 1 if arrival is None else arrival
         request.arrival, request.arrival_time = self._num_added, now
         self._requests[new.request_id] = request
         self._state.wait(request)
@@ -289,28 +296,55 @@ class Scheduler:
         Returns:
             The ends of requests that do not fit the new worker.
         """
-        self._discard("worker lost")
-        requests = self._state.take_all()
-        old, self._state = (
-            self._state,
-            SchedulerState(config, self.stats, costs, drafter_us, self._state.num_plans),
-        )
-        self._state.takes_requests = old.takes_requests
-        ended: list[Ended] = []
-        for request in requests:
-            fault = _find_restart_fault(request, config)
-            if fault is None:
-                request.max_length = min(request.max_length, config.max_length)
-                self._state.wait(request)
-            else:
-                del self._requests[request.request_id]
-                num_tokens = len(request.token_ids)
-                ended.append(tell_end(request, num_tokens, FinishReason.ERROR, fault))
-        return ended
+        requests = self._take_all()
+        self._costs, self._drafter_us = costs, drafter_us
+        self._begin_anew(config)
+        ended = [self.adopt(request) for request in requests]
+        return [each for each in ended if each is not None]
+
+    def evacuate(self) -> list[Request]:
+        """Gives all requests away, with all that is known of them: the worker is lost.
+
+        They are computed again from their verified tokens, wherever they are adopted. Plans in
+        flight are forgotten.
+
+        Returns:
+            The requests, the most urgent first.
+        """
+        requests = self._take_all()
+        self._begin_anew(self.config)
+        return requests
+
+    def adopt(self, request: Request) -> Ended | None:
+        """Takes a request that was evacuated to its place among those that wait, however many.
+
+        Returns:
+            Its end, if it does not fit this worker, or too many workers were lost with it.
+        """
+        fault = _find_adoption_fault(request, self.config)
+        if fault is not None:
+            return tell_end(request, len(request.token_ids), FinishReason.ERROR, fault)
+        request.max_length = min(request.wanted_length, self.config.max_length)
+        self._num_added = max(self._num_added, request.arrival)
+        self._requests[request.request_id] = request
+        self._state.wait(request)
+        return None
 
     def check_integrity(self) -> None:
         """Raises AssertionError if the state contradicts itself."""
         self._state.check_integrity()
+
+    def _take_all(self) -> list[Request]:
+        self._discard("worker lost")
+        self._requests = {}
+        return self._state.take_all()
+
+    def _begin_anew(self, config: EngineConfig) -> None:
+        old = self._state
+        self._state = SchedulerState(
+            config, self.stats, self._costs, self._drafter_us, old.num_plans
+        )
+        self._state.takes_requests = old.takes_requests
 
     def _take_prepared(self) -> ScheduleDecision | None:
         """Returns the prepared decision, repaired; None if there is none that can be."""
@@ -338,9 +372,9 @@ class Scheduler:
             self.stats.preschedule_discards[reason] += 1
 
 
-def _find_restart_fault(request: Request, config: EngineConfig) -> str | None:
-    """Returns why a request cannot go on with a new worker; None if it can."""
+def _find_adoption_fault(request: Request, config: EngineConfig) -> str | None:
+    """Returns why a request cannot go on with a worker; None if it can."""
     if request.num_losses >= MAX_LOSSES:
         return f"the worker was lost {request.num_losses} times while it worked on this request"
     fault = find_length_fault(len(request.token_ids), config)
-    return fault and f"the worker came back smaller: {fault}"
+    return fault and f"the worker was lost, and the next one is smaller: {fault}"

@@ -269,7 +269,10 @@ class SchedulerState:
         )
 
     def take_all(self) -> list[Request]:
-        """Returns all requests that are not over, without slots; this state is of no use then."""
+        """Returns all requests that are not over, without slots, the most urgent first.
+
+        This state is of no use then.
+        """
         in_flight = {slot for step in self.in_flight for slot in step.slots.tolist()}
         requests = list(self.waiting.requests)
         for slot in np.flatnonzero(self.table.status).tolist():
@@ -282,7 +285,10 @@ class SchedulerState:
             request.num_losses += slot in in_flight
             request.num_passes_when_lost = request.num_passes
             requests.append(request)
-        return requests
+        for request in requests:
+            # Of another worker the blocks may have another size.
+            request.block_hashes = []
+        return sorted(requests, key=lambda request: request.order)
 
     def release_settled(self, slots: Int32Array) -> None:
         """Releases those of `slots` that are fenced and in no plan in flight any more."""

@@ -62,6 +62,7 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
         handle=new.handle,
         token_ids=np.array(new.prompt_token_ids + new.output_token_ids, np.int32),
         num_prompt_tokens=num_prompt_tokens,
+        wanted_length=num_prompt_tokens + new.max_tokens,
         max_length=min(num_prompt_tokens + new.max_tokens, config.max_length),
         min_length=num_prompt_tokens + new.min_tokens,
         stop_token_ids=frozenset(new.stop_token_ids),
