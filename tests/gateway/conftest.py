@@ -115,6 +115,7 @@ def settings(scheduler: FakeScheduler, model_directory: Path) -> GatewaySettings
         schedulers=[f"127.0.0.1:{scheduler.port}"],
         max_body_bytes=200_000,
         max_num_requests=4,
+        resume_seconds=0,
         max_prediction_bytes=60_000,
     )
 

@@ -53,7 +53,9 @@ async def test_an_answer_by_chance_is_marked_everywhere(
 
 async def test_health(http: httpx.AsyncClient) -> None:
     response = await http.get("/health")
-    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+    counts = {"known": 1, "connected": 1, "sound": 1}
+    assert response.status_code == 200
+    assert response.json() == {"status": "ok", "schedulers": counts}
 
 
 async def sample(http: httpx.AsyncClient, name: str) -> float:

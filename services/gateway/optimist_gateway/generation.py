@@ -26,7 +26,8 @@ from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_observer import RequestObserver
 from optimist_gateway.observing.request_record import current_record
 from optimist_gateway.preparation import prepare
-from optimist_gateway.scheduler.client import ModelDescription, SchedulerClient
+from optimist_gateway.scheduler.description import ModelDescription
+from optimist_gateway.scheduler.pool import SchedulerPool
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError, SlowReaderError
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.prediction import predicted_tokens
@@ -43,7 +44,7 @@ class Service:
     model_name: str
     tokenizer: Tokenizer
     grammars: Grammars
-    client: SchedulerClient
+    schedulers: SchedulerPool
     admission: Admission
     metrics: GatewayMetrics
     limits: Limits
@@ -137,7 +138,7 @@ class Generation:
 
     async def _add(self) -> None:
         service = self._service
-        model = service.client.description
+        model = service.schedulers.description
         self.is_synthetic = model.is_synthetic
         prompts = await self._encode_prompts(service.tokenizer, model)
         predictions = await predicted_tokens(
@@ -176,7 +177,7 @@ class Generation:
             detail=detail,
         )
         return Choice(
-            stream=self._service.client.add(add),
+            stream=self._service.schedulers.add(add),
             answer=answer,
             metrics=self._service.metrics,
             started=self._started,

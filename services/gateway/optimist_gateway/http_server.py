@@ -95,5 +95,5 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(_POLL_SECONDS)
         if admission.num_requests:
             logger.warning("%d requests are broken off", admission.num_requests)
-            self._service.client.break_off(shutting_down())
+            self._service.schedulers.break_off(shutting_down())
         self.should_exit = True

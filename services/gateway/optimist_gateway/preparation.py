@@ -13,7 +13,7 @@ from optimist_gateway.core.cache_salt import cache_salt
 from optimist_gateway.core.prediction_places import SentPrediction
 from optimist_gateway.core.prompt import Prompt
 from optimist_gateway.core.seed import choice_seed
-from optimist_gateway.scheduler.client import ModelDescription
+from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.security.client import current_client
 from optimist_gateway.text.known_token import require_known
 

@@ -13,7 +13,7 @@ from optimist_gateway.structure.tool_format import ToolCallFormat
 
 
 class GatewaySettings(NetworkSettings, ObservedSettings):
-    """Starts the gateway: the OpenAI-compatible REST API in front of a scheduler."""
+    """Starts the gateway: the OpenAI-compatible REST API in front of schedulers."""
 
     section: ClassVar[str] = "gateway"
     peers: ClassVar[tuple[str, ...]] = ("schedulers",)
@@ -30,6 +30,11 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
         ["127.0.0.1:50051"],
         min_length=1,
         description="host:port of the schedulers, with commas; each address of a name is one",
+    )
+    resume_seconds: float = Field(
+        30.0,
+        ge=0,
+        description="how long a request whose scheduler was lost waits for one to go on at",
     )
     max_body_bytes: int = Field(8 * 1024 * 1024, ge=1, description="longest request body, in bytes")
     max_num_requests: int = Field(

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.finish import FinishReason
-from optimist_gateway.scheduler.client import SchedulerClient
+from optimist_gateway.scheduler.pool import SchedulerPool
 from optimist_gateway.scheduler.request_stream import (
     MAX_WAITING_OUTPUTS,
     SchedulerUnavailableError,
@@ -24,13 +24,13 @@ Say = Callable[..., list[int]]
 USER: Any = [{"role": "user", "content": "Hello"}]
 
 
-async def connect(client: SchedulerClient) -> asyncio.Task[None]:
+async def connect(client: SchedulerPool) -> asyncio.Task[None]:
     task = asyncio.create_task(client.run())
     await until(lambda: is_connected(client))
     return task
 
 
-def is_connected(client: SchedulerClient) -> bool:
+def is_connected(client: SchedulerPool) -> bool:
     try:
         return client.description.vocab_size > 0
     except SchedulerUnavailableError:
@@ -48,7 +48,7 @@ def add() -> scheduler_pb2.Add:
 
 
 async def test_requests_share_a_stream_and_get_their_own_outputs(scheduler: FakeScheduler) -> None:
-    client = SchedulerClient(f"127.0.0.1:{scheduler.port}", 8)
+    client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
     task = await connect(client)
     assert client.description.eos_token_ids == (EOS,)
     streams = []
@@ -69,7 +69,7 @@ async def test_requests_share_a_stream_and_get_their_own_outputs(scheduler: Fake
 
 async def test_closing_a_stream_ends_its_reader_and_the_request(scheduler: FakeScheduler) -> None:
     scheduler.script = Script(hang=True)
-    client = SchedulerClient(f"127.0.0.1:{scheduler.port}", 8)
+    client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
     task = await connect(client)
     stream = client.add(add())
     reading = asyncio.create_task(anext(stream, None))
@@ -84,7 +84,7 @@ async def test_closing_a_stream_ends_its_reader_and_the_request(scheduler: FakeS
 
 async def test_the_account_of_a_request_is_had_by_ending_it(scheduler: FakeScheduler) -> None:
     scheduler.script = Script([Step([7])], forever=True, rejected=4)
-    client = SchedulerClient(f"127.0.0.1:{scheduler.port}", 8)
+    client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
     task = await connect(client)
     stream = client.add(add())
     assert (await anext(stream)).token_ids == [7]
@@ -101,7 +101,7 @@ async def test_an_answer_goes_out_without_its_account_if_the_scheduler_is_lost(
     scheduler: FakeScheduler,
 ) -> None:
     scheduler.script = Script([Step([7])], break_stream=True)
-    client = SchedulerClient(f"127.0.0.1:{scheduler.port}", 8)
+    client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
     task = await connect(client)
     stream = client.add(add())
     assert (await anext(stream)).token_ids == [7]
@@ -111,7 +111,7 @@ async def test_an_answer_goes_out_without_its_account_if_the_scheduler_is_lost(
 
 async def test_outputs_that_nobody_reads_are_bounded(scheduler: FakeScheduler) -> None:
     scheduler.script = Script([Step([7])], forever=True)
-    client = SchedulerClient(f"127.0.0.1:{scheduler.port}", 8)
+    client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
     task = await connect(client)
     stream = client.add(add())
     assert await scheduler.aborts.get() == scheduler.adds[0].handle
@@ -133,7 +133,7 @@ async def test_outputs_that_nobody_reads_are_bounded(scheduler: FakeScheduler) -
 async def test_what_is_not_in_the_contract_ends_the_requests_and_not_the_client(
     scheduler: FakeScheduler, response: scheduler_pb2.ConnectResponse
 ) -> None:
-    client = SchedulerClient(f"127.0.0.1:{scheduler.port}", 8)
+    client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
     task = await connect(client)
     scheduler.script = Script(raw=response)
     with pytest.raises(SchedulerUnavailableError):
@@ -148,7 +148,7 @@ async def test_a_scheduler_that_takes_no_commands_is_not_waited_for(
     scheduler: FakeScheduler,
 ) -> None:
     scheduler.script = Script(hang=True)
-    client = SchedulerClient(f"127.0.0.1:{scheduler.port}", 1)
+    client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 1, 0)
     task = await connect(client)
     for _ in range(4):
         client.add(add())

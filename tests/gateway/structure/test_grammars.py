@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.api.errors import ApiError
-from optimist_gateway.scheduler.client import ModelDescription
+from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.structure.content import (
     Content,
     Function,

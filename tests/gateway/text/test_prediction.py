@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.api.completion_body import CompletionBody
 from optimist_gateway.api.errors import ApiError
-from optimist_gateway.scheduler.client import ModelDescription
+from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.text.prediction import MAX_TOKENS, predicted_tokens
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens

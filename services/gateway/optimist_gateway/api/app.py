@@ -29,12 +29,12 @@ from optimist_gateway.grpc_api.server import serving_grpc
 from optimist_gateway.limits import Limits
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_observer import RequestObserver
+from optimist_gateway.observing.scheduler_metrics import SchedulerCollector
 from optimist_gateway.observing.vllm_metrics import VllmCollector
-from optimist_gateway.observing.watch import watch_event_loop, watch_scheduler
+from optimist_gateway.observing.watch import watch_event_loop
 from optimist_gateway.page.router import page_router
 from optimist_gateway.scheduler.admin import SchedulerAdmin
-from optimist_gateway.scheduler.client import SchedulerClient
-from optimist_gateway.scheduler.engine_health import EngineHealth
+from optimist_gateway.scheduler.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
@@ -42,7 +42,7 @@ from optimist_gateway.text.tokenizer import Tokenizer
 
 
 def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
-    """Returns the application; it connects to the scheduler while it runs.
+    """Returns the application; it connects to the schedulers while it runs.
 
     Its state holds the `Service` and the `Keys` as `service` and `keys`.
 
@@ -52,15 +52,14 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     metrics, tracer, tls = GatewayMetrics(), settings.tracer(), settings.tls()
     observer = RequestObserver(settings.model_name, tracer, access_log=settings.access_log)
     service = _service(settings, tokenizer, observer, metrics, tls)
-    engine = EngineHealth(settings.schedulers[0], tls)
-    keys, health = _keys(settings), Health(service, engine)
+    schedulers = service.schedulers
+    keys, health = _keys(settings), Health(service)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        works = [service.client.run(), engine.run(), watch_event_loop(metrics)]
-        if settings.vllm_metrics:
-            works.append(watch_scheduler(service.client))
-        tasks = [asyncio.create_task(work) for work in works]
+        tasks = [
+            asyncio.create_task(work) for work in (schedulers.run(), watch_event_loop(metrics))
+        ]
         try:
             async with serving_grpc(settings, service, keys, health.is_ready):
                 yield
@@ -80,16 +79,18 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     app.state.service = service
     app.state.keys = keys
     _add_layers(app, settings, metrics, observer)
+    metrics.registry.register(SchedulerCollector(schedulers))
     if settings.vllm_metrics:
-        client = service.client
-        metrics.registry.register(VllmCollector(metrics, lambda: client.stats, settings.model_name))
+        metrics.registry.register(
+            VllmCollector(metrics, lambda: schedulers.stats, settings.model_name)
+        )
     add_error_handlers(app, metrics, service.admission.retry_seconds)
     app.include_router(tokenization_router(service, show_chat_template=settings.show_chat_template))
     app.include_router(version_router())
     for router in (chat_router, completion_router, responses_router, model_router):
         app.include_router(router(service))
     app.include_router(health_router(service, health))
-    app.include_router(admin_router(SchedulerAdmin(settings.schedulers[0], tls)))
+    app.include_router(admin_router(SchedulerAdmin(lambda: schedulers.peers, tls)))
     if settings.page:
         app.include_router(page_router())
     add_document(app, service)
@@ -107,7 +108,9 @@ def _service(
         model_name=settings.model_name,
         tokenizer=tokenizer,
         grammars=Grammars(settings.model, tokenizer.tool_format, tokenizer.special_id),
-        client=SchedulerClient(settings.schedulers[0], settings.max_num_requests, tls),
+        schedulers=SchedulerPool(
+            settings.schedulers, settings.max_num_requests, settings.resume_seconds, tls
+        ),
         admission=Admission(
             AdmissionLimits(
                 max_num_requests=settings.max_num_requests,

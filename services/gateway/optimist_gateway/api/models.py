@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from optimist_gateway.api.answering import SYNTHETIC_FINGERPRINT
+from optimist_gateway.api.chunk_writer import SYNTHETIC_FINGERPRINT
 from optimist_gateway.api.servable import require_model
 from optimist_gateway.generation import Service
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
@@ -25,8 +25,8 @@ def model_router(service: Service) -> APIRouter:
         }
         try:
             # The name of the field is vLLM's.
-            data["max_model_len"] = service.client.description.max_model_len
-            if service.client.description.is_synthetic:
+            data["max_model_len"] = service.schedulers.description.max_model_len
+            if service.schedulers.description.is_synthetic:
                 data["system_fingerprint"] = SYNTHETIC_FINGERPRINT
         except SchedulerUnavailableError:
             data["max_model_len"] = None

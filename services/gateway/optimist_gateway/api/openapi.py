@@ -9,7 +9,7 @@ from optimist_gateway.api.openapi_answers import ANSWERS, REF, Unavailable, answ
 from optimist_gateway.api.openapi_examples import EXAMPLES
 from optimist_gateway.api.openapi_limits import set_limits
 from optimist_gateway.generation import Service
-from optimist_gateway.scheduler.client import ModelDescription
+from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
 _ERROR: dict[str, Any] = {
@@ -89,7 +89,7 @@ def add_document(app: FastAPI, service: Service) -> None:
 
 def _description(service: Service) -> ModelDescription | None:
     try:
-        return service.client.description
+        return service.schedulers.description
     except SchedulerUnavailableError:
         return None
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from optimist_gateway.limits import Limits
-from optimist_gateway.scheduler.client import ModelDescription
+from optimist_gateway.scheduler.description import ModelDescription
 
 ID_FORMAT = "token-id"
 """Format of numbers that are tokens of the model."""

@@ -8,7 +8,7 @@ from optimist_gateway.api.errors import scheduler_unavailable
 from optimist_gateway.api.servable import require_model
 from optimist_gateway.api.tokenization_body import DetokenizeBody, TokenizeBody
 from optimist_gateway.generation import Service
-from optimist_gateway.scheduler.client import ModelDescription
+from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 from optimist_gateway.text.known_token import require_known
 from optimist_gateway.text.prompt import encode_chat, require_tokenizable
@@ -27,7 +27,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
         if name is not None:
             require_model(service, name)
         try:
-            return service.client.description
+            return service.schedulers.description
         except SchedulerUnavailableError as error:
             raise scheduler_unavailable(str(error)) from None
 

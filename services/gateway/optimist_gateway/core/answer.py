@@ -137,6 +137,9 @@ class Answer:
     def usage(self) -> Usage:
         """Returns the account so far; rejected tokens are known when the request has ended."""
         finished = self._finished
+        if finished is not None and not finished.is_whole:
+            # The steps told of all of it.
+            finished = None
         by_source = finished.num_tokens_by_source if finished else self._told_by_source()
         return Usage(
             prompt_tokens=self._num_prompt_tokens,

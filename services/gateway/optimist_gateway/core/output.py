@@ -24,6 +24,9 @@ class Finished:
     """Drafts that were verified, accepted or not, trees with all their nodes."""
     queue_seconds: float = 0.0
     """Time for which the request waited for a slot."""
+    is_whole: bool = True
+    """Whether the account is of the whole request; not of one whose first tokens were told by
+    another scheduler."""
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
 
     async def _model(self, context: Context) -> inference_pb2.Model:
         try:
-            description = self._service.client.description
+            description = self._service.schedulers.description
         except SchedulerUnavailableError as error:
             await abort(context, scheduler_unavailable(str(error)))
         return inference_pb2.Model(

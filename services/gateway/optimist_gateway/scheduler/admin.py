@@ -1,11 +1,13 @@
-"""Commands to the scheduler that concern all gateways, each on a stream of its own."""
+"""Commands to the schedulers that concern all gateways, each on a stream of its own."""
 
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
 
 import grpc
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.channel import open_channel
+from optimist_common.endpoints import Peer
 from optimist_common.tls import Tls
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
@@ -21,35 +23,49 @@ class CommandRefusedError(Exception):
 
 
 class SchedulerAdmin:
-    """Pauses and resumes the scheduler, and asks for its figures."""
+    """Pauses and resumes the schedulers, and asks for their figures."""
 
-    def __init__(self, address: str, tls: Tls | None = None) -> None:
-        """Takes where the scheduler is, host:port; nothing is opened before it is needed."""
-        self._address, self._tls = address, tls
+    def __init__(self, peers: Callable[[], Sequence[Peer]], tls: Tls | None = None) -> None:
+        """Takes what returns the schedulers; nothing is opened before it is needed."""
+        self._peers, self._tls = peers, tls
 
     async def ask(
         self, command: scheduler_pb2.ConnectRequest, seconds: float
-    ) -> scheduler_pb2.Reply:
-        """Sends one command and returns its reply.
+    ) -> Mapping[str, scheduler_pb2.Reply | Exception]:
+        """Sends one command to all schedulers and returns their replies, by their addresses.
 
         A pause whose caller goes away before it is answered is taken back.
 
-        Raises:
-            CommandRefusedError: The scheduler did not carry it out.
-            SchedulerUnavailableError: The scheduler is not reached.
-            TimeoutError: There was no reply within so many seconds.
+        Returns:
+            For each scheduler its reply, or the reason why it did not carry the command out: a
+            `CommandRefusedError`, a `SchedulerUnavailableError`, or a `TimeoutError` if there was
+            no reply within so many seconds.
         """
         command.command_id = 1
+        peers = self._peers()
+        answers = await asyncio.gather(*(self._ask(peer, command, seconds) for peer in peers))
+        return {peer.target: answer for peer, answer in zip(peers, answers, strict=True)}
+
+    async def _ask(
+        self, peer: Peer, command: scheduler_pb2.ConnectRequest, seconds: float
+    ) -> scheduler_pb2.Reply | Exception:
         try:
-            async with asyncio.timeout(seconds), open_channel(self._address, self._tls) as channel:
+            async with (
+                asyncio.timeout(seconds),
+                open_channel(peer.target, self._tls, server_name=peer.server_name) as channel,
+            ):
                 reply = await self._exchange(channel, command)
         except grpc.aio.AioRpcError as error:
-            raise SchedulerUnavailableError(
-                f"the scheduler at {self._address} is not reached ({error.code().name})"
-            ) from None
-        if reply.error:
-            raise CommandRefusedError(reply.error)
-        return reply
+            return SchedulerUnavailableError(
+                f"the scheduler at {peer.target} is not reached ({error.code().name})"
+            )
+        except SchedulerUnavailableError as error:
+            return error
+        except TimeoutError:
+            return TimeoutError(
+                f"the scheduler at {peer.target} did not answer within {seconds:g} seconds"
+            )
+        return CommandRefusedError(reply.error) if reply.error else reply
 
     async def _exchange(
         self, channel: grpc.aio.Channel, command: scheduler_pb2.ConnectRequest

@@ -1,93 +1,140 @@
-"""The gateway's one stream to its scheduler, shared by all requests."""
+"""The gateway's one stream to one scheduler, shared by all requests there."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from functools import partial
+from typing import Protocol
 
 import grpc
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.channel import open_channel
-from optimist_common.columns import from_bytes
+from optimist_common.endpoints import Peer
 from optimist_common.tls import Tls
+from optimist_gateway.core.finish import FinishReason
+from optimist_gateway.scheduler.description import ModelDescription, read_description
 from optimist_gateway.scheduler.output_message import read_outputs
-from optimist_gateway.scheduler.request_stream import RequestStream, SchedulerUnavailableError
+from optimist_gateway.scheduler.peer_health import PeerHealth
+from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 from optimist_gateway.scheduler.stats import SchedulerStats, read_stats
+from optimist_gateway.scheduler.tracked_request import TrackedRequest
 
 logger = logging.getLogger(__name__)
 
 DESCRIBE_TIMEOUT_SECONDS = 5.0
 RECONNECT_SECONDS = 0.25
+UNFIT_SECONDS = 5.0
+DOUBT_SECONDS = 5.0
+"""How long a scheduler that was lost comes last, once it is back."""
 _MAX_HANDLE = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class ModelDescription:
-    """What the scheduler says about the model."""
+class UnfitSchedulerError(Exception):
+    """A scheduler cannot be used beside the others; the text is why."""
 
-    vocab_size: int
-    max_model_len: int
-    """Longest sequence that can run, prompt and output together, in tokens."""
-    eos_token_ids: tuple[int, ...]
-    is_synthetic: bool
-    """Whether the worker accepts drafts by chance: the text is meaningless, for benchmarks only."""
+
+class Owner(Protocol):
+    """Who has several clients, and is told what becomes of them."""
+
+    def find_fault(self, client: "SchedulerClient", description: ModelDescription) -> str | None:
+        """Returns why a scheduler cannot be used; None if it can."""
+        ...
+
+    def settle(self) -> None:
+        """Called when a scheduler was connected, or its health changed."""
+        ...
+
+    def lose(self, requests: list[TrackedRequest]) -> None:
+        """Takes the requests of a scheduler that was lost."""
+        ...
+
+    def defer(self, client: "SchedulerClient", request: TrackedRequest) -> bool:
+        """Takes a request that a scheduler had no room for; returns False if it ends so."""
+        ...
 
 
 class SchedulerClient:
     """Keeps one Connect stream open, again and again, and hands outputs to their requests."""
 
-    def __init__(self, address: str, max_num_requests: int, tls: Tls | None = None) -> None:
+    def __init__(self, peer: Peer, max_num_requests: int, tls: Tls | None, owner: Owner) -> None:
         """Sets up a client that is not connected until `run` is.
 
         Args:
-            address: The scheduler's host:port.
+            peer: The scheduler.
             max_num_requests: How many requests run at most; bounds the commands that wait.
             tls: How the stream is protected; None for plaintext.
+            owner: Who is told.
         """
-        self._address, self._tls = address, tls
+        self.peer = peer
+        self._tls, self._owner = tls, owner
         self._max_waiting_commands = 4 * max_num_requests
         self._commands: asyncio.Queue[scheduler_pb2.ConnectRequest] | None = None
         self._call: grpc.aio.Call | None = None
-        self._requests: dict[int, RequestStream] = {}
+        self._requests: dict[int, TrackedRequest] = {}
         self._next_handle = 1
-        self._description: ModelDescription | None = None
-        self._reason = f"the scheduler at {address} has not been reached yet"
+        self._num_others = 0
+        self.health = PeerHealth(peer.target, owner.settle)
+        self.description: ModelDescription | None = None
+        """The model; None while the scheduler is not connected."""
+        self.reason = f"the scheduler at {peer.target} has not been reached yet"
+        """Why it is not connected."""
         self.stats: SchedulerStats | None = None
         """The scheduler's figures as it told them last; None while it is not connected."""
+        self.is_retired = False
+        """Whether it is to get no more requests, because its name stands for others now."""
+        self._loop = asyncio.get_running_loop()
+        self._doubtful_until = 0.0
 
     @property
-    def description(self) -> ModelDescription:
-        """The model; raises SchedulerUnavailableError if the scheduler is not connected."""
-        if self._description is None:
-            raise SchedulerUnavailableError(self._reason)
-        return self._description
+    def capacity(self) -> int:
+        """Blocks of KV memory there; 0 if unknown."""
+        return self.stats.num_blocks if self.stats is not None else 0
 
-    def add(self, add: scheduler_pb2.Add) -> RequestStream:
-        """Sends a request; its handle is set here.
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is known that speaks against it."""
+        if self.health.is_hung or self.health.is_draining or self.is_retired:
+            return False
+        return self._loop.time() >= self._doubtful_until
 
-        Raises:
-            SchedulerUnavailableError: There is no connection, or it takes no more commands.
-        """
+    @property
+    def requests(self) -> list[TrackedRequest]:
+        """The requests there that have not ended."""
+        return list(self._requests.values())
+
+    @property
+    def num_requests(self) -> int:
+        """How many these are."""
+        return len(self._requests)
+
+    @property
+    def load(self) -> int:
+        """Requests there, of other gateways as many as were told last."""
+        return len(self._requests) + self._num_others
+
+    def takes(self, request: TrackedRequest) -> bool:
+        """Tells whether it is connected, reads its commands and has a model that is long enough."""
+        if self._commands is None or self._commands.full() or self.description is None:
+            return False
+        return request.length <= self.description.max_model_len
+
+    def start(self, request: TrackedRequest) -> None:
+        """Sends a request that it takes."""
         if self._commands is None:
-            raise SchedulerUnavailableError(self._reason)
-        if self._commands.full():
-            raise SchedulerUnavailableError("the scheduler does not take commands fast enough")
-        add.handle = self._next_handle
-        self._next_handle = self._next_handle % _MAX_HANDLE + 1
-        self._commands.put_nowait(scheduler_pb2.ConnectRequest(add=add))
-        request = RequestStream(partial(self.abort, add.handle))
-        self._requests[add.handle] = request
-        return request
+            raise SchedulerUnavailableError(self.reason)
+        handle = self._next_handle
+        self._next_handle = handle % _MAX_HANDLE + 1
+        self._requests[handle] = request
+        self._commands.put_nowait(scheduler_pb2.ConnectRequest(add=request.next_add(handle)))
 
-    def abort(self, handle: int, *, wants_finished: bool = False) -> None:
-        """Tells the scheduler to end a request; does nothing if it has ended.
+    def abort(self, request: TrackedRequest, *, wants_finished: bool = False) -> bool:
+        """Tells the scheduler to end a request; returns False if it is not there.
 
         With `wants_finished` the request's reader still gets its end.
         """
-        if handle not in self._requests or self._commands is None:
-            return
+        handle = request.add.handle
+        if self._requests.get(handle) is not request or self._commands is None:
+            return False
         if not wants_finished:
             del self._requests[handle]
         abort = scheduler_pb2.Abort(handle=handle, wants_finished=wants_finished)
@@ -97,6 +144,7 @@ class SchedulerClient:
             # A scheduler that takes no commands is lost; it ends the requests with the stream.
             if self._call is not None:
                 self._call.cancel()
+        return True
 
     def ask_stats(self) -> None:
         """Asks for the scheduler's figures, if it is connected and takes commands."""
@@ -104,40 +152,48 @@ class SchedulerClient:
             get_stats = scheduler_pb2.GetStats()
             self._commands.put_nowait(scheduler_pb2.ConnectRequest(get_stats=get_stats))
 
-    def break_off(self, error: Exception) -> None:
-        """Ends all requests with an error, which their readers get behind what has arrived."""
-        for handle, request in list(self._requests.items()):
-            self.abort(handle)
-            request.fail(error)
-
     async def run(self) -> None:
         """Connects, reads until the stream breaks, and connects again; returns never."""
-        async with open_channel(self._address, self._tls) as channel:
+        target, name = self.peer.target, self.peer.server_name
+        async with (
+            open_channel(target, self._tls, server_name=name) as channel,
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(self.health.run(channel))
             stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
             while True:
+                pause = RECONNECT_SECONDS
                 try:
                     await self._run_once(stub)
                     reason = "the scheduler closed the stream"
+                except UnfitSchedulerError as error:
+                    reason, pause = str(error), UNFIT_SECONDS
+                    if reason not in self.reason:
+                        logger.error("the scheduler at %s gets no requests: %s", target, reason)
                 except grpc.aio.AioRpcError as error:
                     reason = f"{error.code().name}: {error.details()}"
                 except (ValueError, KeyError) as error:
-                    logger.exception("the scheduler sent what is not in the contract")
+                    logger.exception("%s sent what is not in the contract", target)
                     reason = f"not understood: {error}"
                 self._disconnect(reason)
-                await asyncio.sleep(RECONNECT_SECONDS)
+                await asyncio.sleep(pause)
 
     async def _run_once(self, stub: "scheduler_pb2_grpc.SchedulerServiceAsyncStub") -> None:
         response = await stub.Describe(
             scheduler_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_SECONDS
         )
+        description = read_description(response)
+        if (fault := self._owner.find_fault(self, description)) is not None:
+            raise UnfitSchedulerError(fault)
         commands: asyncio.Queue[scheduler_pb2.ConnectRequest] = asyncio.Queue(
             self._max_waiting_commands
         )
         call = stub.Connect(_until_cancelled(commands))
         self._commands, self._call = commands, call
-        self._description = _description(response)
-        logger.info("connected to the scheduler at %s", self._address)
+        self.description = description
+        logger.info("connected to the scheduler at %s", self.peer.target)
         try:
+            self._owner.settle()
             async for outputs in call:
                 self._dispatch(outputs)
         except asyncio.CancelledError:
@@ -148,26 +204,30 @@ class SchedulerClient:
             call.cancel()
 
     def _disconnect(self, reason: str) -> None:
-        if self._description is not None:
-            logger.warning("lost the scheduler at %s: %s", self._address, reason)
-        self._reason = f"the scheduler at {self._address} is not reached ({reason})"
-        self._description = self._commands = self._call = self.stats = None
-        requests, self._requests = self._requests, {}
-        for request in requests.values():
-            request.fail(
-                SchedulerUnavailableError("the scheduler went away while it worked on this")
-            )
+        target = self.peer.target
+        if self.description is not None:
+            logger.warning("lost the scheduler at %s: %s", target, reason)
+            self._doubtful_until = self._loop.time() + DOUBT_SECONDS
+        self.reason = f"the scheduler at {target} is not reached ({reason})"
+        self.description = self._commands = self._call = self.stats = None
+        self._num_others = 0
+        lost, self._requests = self.requests, {}
+        self._owner.lose(lost)
 
     def _dispatch(self, response: scheduler_pb2.ConnectResponse) -> None:
         for reply in response.replies:
             if reply.HasField("stats"):
-                self.stats = read_stats(reply.stats)
+                self.stats = stats = read_stats(reply.stats)
+                num_here = stats.num_running + stats.num_waiting
+                self._num_others = max(num_here - len(self._requests), 0)
+        requests = self._requests
         for handle, output in read_outputs(response).items():
-            request = self._requests.get(handle)
-            if request is None:
+            if (request := requests.get(handle)) is None:
                 continue
-            if output.finished is not None:
-                del self._requests[handle]
+            if (finished := output.finished) is not None:
+                del requests[handle]
+                if finished.reason is FinishReason.OVERLOADED and self._owner.defer(self, request):
+                    continue
             request.deliver(output)
 
 
@@ -176,13 +236,3 @@ async def _until_cancelled(
 ) -> AsyncIterator[scheduler_pb2.ConnectRequest]:
     while True:
         yield await commands.get()
-
-
-def _description(response: scheduler_pb2.DescribeResponse) -> ModelDescription:
-    lengths = [response.max_model_len, response.kv_capacity_tokens]
-    return ModelDescription(
-        vocab_size=response.vocab_size,
-        max_model_len=min(length for length in lengths if length > 0),
-        eos_token_ids=tuple(from_bytes(response.eos_token_ids).tolist()),
-        is_synthetic=response.is_synthetic,
-    )

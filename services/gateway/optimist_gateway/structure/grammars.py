@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from optimist_gateway.api.errors import ApiError
-from optimist_gateway.scheduler.client import ModelDescription
+from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.structure.check_child import MAX_COMPILE_SECONDS
 from optimist_gateway.structure.content import Structure
 from optimist_gateway.structure.grammar import StructureError, grammar

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.core.prediction import first_unknown_token
-from optimist_gateway.scheduler.client import ModelDescription
+from optimist_gateway.scheduler.description import ModelDescription
 
 
 def require_known(token_ids: Sequence[int], param: str, model: ModelDescription) -> None:

@@ -8,7 +8,7 @@ from optimist_gateway.api.completion_body import CompletionBody
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.core.messages import Message
 from optimist_gateway.core.prompt import Prompt
-from optimist_gateway.scheduler.client import ModelDescription
+from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.text.known_token import require_known
 from optimist_gateway.text.tokenizer import ChatTemplateBusyError, ChatTemplateError, Tokenizer
 

@@ -1,0 +1,47 @@
+"""What schedulers say about the model."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.columns import from_bytes
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """The model, and what it takes."""
+
+    vocab_size: int
+    max_model_len: int
+    """Longest sequence that can run, prompt and output together, in tokens."""
+    eos_token_ids: tuple[int, ...]
+    is_synthetic: bool
+    """Whether the worker accepts drafts by chance: the text is meaningless, for benchmarks only."""
+
+
+def read_description(response: scheduler_pb2.DescribeResponse) -> ModelDescription:
+    """Reads one scheduler's description; raises ValueError if it is none."""
+    lengths = [response.max_model_len, response.kv_capacity_tokens]
+    return ModelDescription(
+        vocab_size=response.vocab_size,
+        max_model_len=min(length for length in lengths if length > 0),
+        eos_token_ids=tuple(from_bytes(response.eos_token_ids).tolist()),
+        is_synthetic=response.is_synthetic,
+    )
+
+
+def find_difference(one: ModelDescription, other: ModelDescription) -> str | None:
+    """Returns in what two descriptions are not of the same model; None if they are of one."""
+    for name in ("vocab_size", "eos_token_ids", "is_synthetic"):
+        ours, theirs = getattr(one, name), getattr(other, name)
+        if ours != theirs:
+            return f"{name} is {theirs}, not {ours}"
+    return None
+
+
+def common_description(descriptions: Iterable[ModelDescription]) -> ModelDescription | None:
+    """Returns what holds for all of several descriptions of one model; None without any."""
+    known = list(descriptions)
+    if not known:
+        return None
+    return replace(known[0], max_model_len=min(one.max_model_len for one in known))
