@@ -1,29 +1,64 @@
 """Starts the worker: `python -m optimist_worker --model DIRECTORY`."""
 
+import os
 import sys
 
 from optimist_common.errors import run_or_explain
 from optimist_common.logs import configure_logging
 from optimist_common.server import require_free, run_service
 from optimist_common.settings import load_settings
-from optimist_worker.cost import measure_costs
-from optimist_worker.service import build_runner, serve
+from optimist_worker.parallel.launch import run_local_ranks
+from optimist_worker.parallel.ranks import LocalRanks, Ranks, find_ranks
 from optimist_worker.settings import WorkerSettings
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serves until a signal; returns the exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    code = 0
 
     def start() -> None:
-        settings = load_settings(WorkerSettings, sys.argv[1:] if arguments is None else arguments)
-        configure_logging(settings.log_level, settings.log_format, settings.section)
-        # Before the weights are loaded, which may take minutes.
-        require_free(settings.host, settings.port)
-        runner = build_runner(settings)
-        costs = measure_costs(runner, settings.cost_seconds)
-        run_service(lambda: serve(settings, runner, costs))
+        nonlocal code
+        settings = load_settings(WorkerSettings, words)
+        ranks = find_ranks(
+            os.environ,
+            settings.tensor_parallel_size,
+            settings.pipeline_parallel_size,
+            settings.master_port,
+        )
+        level = settings.log_level
+        if isinstance(ranks, Ranks) and not ranks.is_leader and level == "info":
+            # All ranks would say the same.
+            level = "warning"
+        configure_logging(level, settings.log_format, settings.section)
+        if isinstance(ranks, LocalRanks):
+            code = run_local_ranks(ranks, words)
+        elif ranks is not None:
+            _run_rank(settings, ranks)
+        else:
+            _run_alone(settings)
 
-    return run_or_explain("optimist worker", start)
+    return run_or_explain("optimist worker", start) or code
+
+
+# The process that only starts ranks has no use for torch.
+
+
+def _run_alone(settings: WorkerSettings) -> None:
+    from optimist_worker.cost import measure_costs
+    from optimist_worker.service import build_runner, serve
+
+    # Before the weights are loaded, which may take minutes.
+    require_free(settings.host, settings.port)
+    runner = build_runner(settings)
+    costs = measure_costs(runner, settings.cost_seconds)
+    run_service(lambda: serve(settings, runner, costs))
+
+
+def _run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
+    from optimist_worker.parallel.rank import run_rank
+
+    run_rank(settings, ranks)
 
 
 if __name__ == "__main__":

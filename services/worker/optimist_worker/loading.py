@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
@@ -69,8 +71,22 @@ def load_config(name: str, flag: str) -> Any:
     return config
 
 
-def load_weights(name: str, flag: str, dtype: torch.dtype, device: torch.device) -> Any:
+def load_weights(
+    name: str,
+    flag: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    tensor_parallel_size: int = 1,
+) -> Any:
     """Loads safetensors weights; shows a progress bar on a terminal, else logs begin and end.
+
+    Args:
+        name: Directory or hub name.
+        flag: Setting that named it.
+        dtype: To compute in.
+        device: To compute on; of several ranks it is that of the local rank.
+        tensor_parallel_size: Ranks that share each layer, as transformers' plan for it says; each
+            reads only its part. More than 1 takes the default group of torch.distributed.
 
     Raises:
         SetupError: A file or weight is missing or damaged; the message begins with `flag`.
@@ -81,8 +97,8 @@ def load_weights(name: str, flag: str, dtype: torch.dtype, device: torch.device)
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logger.info("loading the weights of %s", name)
     begin = time.monotonic()
-    module = _read_weights(name, flag, dtype)
     try:
+        module = _read_weights(name, flag, dtype, tensor_parallel_size)
         module = module.to(device)
     except torch.OutOfMemoryError:
         raise SetupError(_no_memory(name, flag, dtype, device)) from None
@@ -127,8 +143,11 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _read_weights(name: str, flag: str, dtype: torch.dtype) -> Any:
+def _read_weights(name: str, flag: str, dtype: torch.dtype, tensor_parallel_size: int) -> Any:
     auto_model: Any = AutoModelForCausalLM
+    shared: dict[str, Any] = {}
+    if tensor_parallel_size > 1:
+        shared["distributed_config"] = _sharing(tensor_parallel_size)
     try:
         module, report = auto_model.from_pretrained(
             name,
@@ -137,7 +156,10 @@ def _read_weights(name: str, flag: str, dtype: torch.dtype) -> Any:
             dtype=dtype,
             attn_implementation=NAME,
             output_loading_info=True,
+            **shared,
         )
+    except torch.OutOfMemoryError:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise SetupError(f"{flag}: cannot load {name}: {one_line(error)}") from None
     except Exception as error:
@@ -154,6 +176,20 @@ def _read_weights(name: str, flag: str, dtype: torch.dtype) -> Any:
     return module
 
 
+def _sharing(number: int) -> Any:
+    """Returns how transformers is told to share layers among a number of ranks."""
+    try:
+        # Older versions do not have it, or not like this.
+        from transformers.distributed import DistributedConfig  # type: ignore[attr-defined]
+
+        return DistributedConfig(tp_size=number)
+    except (ImportError, TypeError):
+        raise SetupError(
+            f"--tensor-parallel-size: transformers {transformers.__version__} is too old for it; "
+            "update it to 5.23"
+        ) from None
+
+
 def _no_memory(name: str, flag: str, dtype: torch.dtype, device: torch.device) -> str:
     return (
         f"{flag}: {name} does not fit into the memory of {device} in {str(dtype)[6:]}; "
@@ -162,6 +198,10 @@ def _no_memory(name: str, flag: str, dtype: torch.dtype, device: torch.device) -
 
 
 def _log_end(verb: str, module: Any, begin: float) -> None:
-    num_bytes = sum(weight.numel() * weight.itemsize for weight in module.parameters())
+    parts = (
+        weight.to_local() if isinstance(weight, DTensor) else weight
+        for weight in module.parameters()
+    )
+    num_bytes = sum(part.numel() * part.itemsize for part in parts)
     seconds = time.monotonic() - begin
     logger.info("%s %.2f GiB of weights in %.1f s", verb, num_bytes / 2**30, seconds)

@@ -11,6 +11,7 @@ from optimist_worker.core.flat_batch import FlatBatch
 from optimist_worker.core.kv import LayerSpec
 from optimist_worker.core.paged_attention import NAME, paged_attention
 from optimist_worker.loading import check_directory, load_config, load_weights, make_dummy_weights
+from optimist_worker.parallel.shards import check_division
 from optimist_worker.probe import probe_layers
 
 
@@ -51,6 +52,7 @@ def load_model(
     device_name: str,
     *,
     dummy_weights: bool = False,
+    tensor_parallel_size: int = 1,
     flag: str = "--model",
 ) -> Model:
     """Loads a directory or hub name with safetensors weights; runs no code of the checkpoint.
@@ -60,21 +62,25 @@ def load_model(
         dtype_name: A floating-point dtype of PyTorch.
         device_name: `cpu`, `cuda` or `cuda:N`.
         dummy_weights: Makes random weights from config.json instead; the model's name says so.
+        tensor_parallel_size: Ranks that share each layer; all of them call this.
         flag: Setting that named the model, for messages.
 
     Raises:
-        SetupError: It is missing, incomplete, or of a kind whose attention is not the usual one.
+        SetupError: It is missing, incomplete, cannot be divided among the ranks, or is of a kind
+            whose attention is not the usual one.
     """
     check_directory(name, flag, needs_weights=not dummy_weights)
     device = _device(device_name)
     dtype: torch.dtype = getattr(torch, dtype_name)
     config = load_config(name, flag)
     text_config = config.get_text_config()
+    if tensor_parallel_size > 1:
+        check_division(name, text_config, tensor_parallel_size)
     AttentionInterface.register(NAME, paged_attention)
     if dummy_weights:
         module = make_dummy_weights(name, flag, config, dtype, device)
     else:
-        module = load_weights(name, flag, dtype, device)
+        module = load_weights(name, flag, dtype, device, tensor_parallel_size)
     module.eval().requires_grad_(False)
     return Model(
         name=f"{name} (dummy weights)" if dummy_weights else name,

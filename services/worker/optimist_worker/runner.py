@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from optimist_common.columns import Int32Column
 from optimist_common.draft_source import DraftSource
@@ -56,15 +57,31 @@ class LaunchedPlan:
         return any(held.has_grammar for held in self.rows.values())
 
 
+class Followers(Protocol):
+    """Other ranks, which do the same with their parts of the model."""
+
+    def release_all(self) -> None:
+        """They free every slot."""
+
+    def launch(self, plan: Plan) -> None:
+        """They start a plan."""
+
+    def collect(self, result: StepResult) -> None:
+        """They wait for the oldest plan and compare what came of it."""
+
+
 class Runner:
     """Owns the slots. Not thread-safe: plans are launched and collected in turn."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, followers: Followers | None = None) -> None:
+        """Runs plans on an engine, and has others run them too."""
+        self.engine, self._followers = engine, followers
         self._slots: dict[int, HeldSlot] = {}
 
     def release_all(self) -> None:
         """Frees every slot."""
+        if self._followers is not None:
+            self._followers.release_all()
         for slot in list(self._slots):
             self._release(slot)
 
@@ -82,6 +99,8 @@ class Runner:
         Raises:
             PlanError: The plan admits to a slot that is taken.
         """
+        if self._followers is not None:
+            self._followers.launch(plan)
         for released in plan.released_slots:
             self._release(released)
         for admission in plan.admissions:
@@ -116,7 +135,7 @@ class Runner:
             outputs = no_outputs()
         self._note(launched, outputs)
         logprobs = self._read_logprobs(launched, outputs) if launched.wanted else ()
-        return collect_result(
+        result = collect_result(
             launched.plan,
             list(launched.rows),
             outputs,
@@ -125,6 +144,9 @@ class Runner:
             draft_ns,
             logprobs,
         )
+        if self._followers is not None:
+            self._followers.collect(result)
+        return result
 
     def _release(self, slot: int) -> None:
         held = self._slots.pop(slot, None)

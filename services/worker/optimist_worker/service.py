@@ -21,10 +21,11 @@ from optimist_worker.drafters.build import (
 )
 from optimist_worker.engine import Engine
 from optimist_worker.masks import Masks
-from optimist_worker.memory import plan_memory
+from optimist_worker.memory import Memory, plan_memory
 from optimist_worker.model import Model, load_model
+from optimist_worker.parallel.group import Group
 from optimist_worker.request_spans import RequestSpans
-from optimist_worker.runner import Runner
+from optimist_worker.runner import Followers, Runner
 from optimist_worker.servicer import WorkerServicer
 from optimist_worker.settings import WorkerSettings
 from optimist_worker.state import DeviceState, Sizes
@@ -32,16 +33,34 @@ from optimist_worker.state import DeviceState, Sizes
 logger = logging.getLogger(__name__)
 
 
-def build_runner(settings: WorkerSettings) -> Runner:
-    """Loads the model and takes the KV memory; raises SetupError if either cannot be had."""
+def build_runner(
+    settings: WorkerSettings, group: Group | None = None, followers: Followers | None = None
+) -> Runner:
+    """Loads the model and takes the KV memory.
+
+    Args:
+        settings: The worker's.
+        group: The ranks that hold the model together, all of which call this; None: it holds it
+            alone.
+        followers: The other ranks, to be commanded; None: there are none, or this is one of them.
+
+    Raises:
+        SetupError: Either cannot be had.
+    """
     if settings.num_threads:
         torch.set_num_threads(settings.num_threads)
     model = load_model(
-        settings.model, settings.dtype, settings.device, dummy_weights=settings.dummy_weights
+        settings.model,
+        settings.dtype,
+        settings.device,
+        dummy_weights=settings.dummy_weights,
+        tensor_parallel_size=settings.tensor_parallel_size,
     )
     weights = load_drafter(settings, model)
     extra = drafter_block_bytes(weights, model, settings.block_size)
     memory = plan_memory(settings, model, extra)
+    if group is not None:
+        memory = Memory(*group.least([memory.num_blocks, memory.max_model_len]))
     sizes = Sizes(
         num_blocks=memory.num_blocks,
         block_size=settings.block_size,
@@ -50,7 +69,7 @@ def build_runner(settings: WorkerSettings) -> Runner:
         max_num_batched_tokens=settings.max_num_batched_tokens,
     )
     try:
-        runner = Runner(_build_engine(settings, model, weights, sizes))
+        runner = Runner(_build_engine(settings, model, weights, sizes), followers)
     except (RuntimeError, MemoryError):
         raise SetupError(
             f"--num-kv-blocks: no memory for {memory.num_blocks} blocks; "
@@ -84,17 +103,23 @@ def _build_engine(
         tap=None if built is None else built.tap,
         rule=AcceptanceRule(settings.acceptance),
         synthetic_rate=settings.synthetic_rate,
-        uses_graphs=settings.cuda_graphs,
+        # What ranks say to each other inside a captured step has not been tried.
+        uses_graphs=settings.cuda_graphs and settings.num_ranks == 1,
+    )
+
+
+def limits_of(settings: WorkerSettings, runner: Runner) -> Limits:
+    """Returns what plans must keep to."""
+    return Limits(
+        num_blocks=runner.engine.state.sizes.num_blocks,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
     )
 
 
 async def serve(settings: WorkerSettings, runner: Runner, costs: MeasuredCosts) -> None:
     """Serves until a signal; raises SetupError if it cannot listen."""
-    limits = Limits(
-        num_blocks=runner.engine.state.sizes.num_blocks,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-    )
+    limits = limits_of(settings, runner)
     serve_metrics(settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port, settings.tls())
     tracer = settings.tracer()

@@ -105,3 +105,8 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         "info", description="debug, info, warning or error"
     )
     metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0 serves none")
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that hold the model together."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size

@@ -20,6 +20,7 @@ from optimist_worker.heads.eagle import EagleHead
 from optimist_worker.heads.eagle_checkpoint import load_eagle
 from optimist_worker.heads.medusa import MedusaHeads, load_medusa
 from optimist_worker.model import Model, load_model
+from optimist_worker.parallel.shards import whole
 from optimist_worker.quantise import quantise
 from optimist_worker.settings import WorkerSettings
 from optimist_worker.state import DeviceState
@@ -48,7 +49,7 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
         return quantise(target, 4 if settings.drafter_bits == 4 else 8)
     directory = find_weights(settings)
     if settings.drafter == "medusa":
-        output = target.module.get_output_embeddings().weight
+        output = whole(target.module.get_output_embeddings().weight)
         return load_medusa(
             directory, output.shape[1], target.vocab_size, target.dtype, target.device, output
         )

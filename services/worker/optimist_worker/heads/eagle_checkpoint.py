@@ -13,6 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEm
 from optimist_worker.heads.checkpoint import Checkpoint, fit, read_checkpoint
 from optimist_worker.heads.eagle import EagleHead, FusedLayer, MidLayer
 from optimist_worker.model import Model
+from optimist_worker.parallel.shards import whole
 
 Weights = dict[str, torch.Tensor]
 
@@ -51,8 +52,8 @@ def load_eagle(name: str, target: Model) -> EagleHead:
     weights = {_name(key, is_third=is_third): value for key, value in plain.items()}
     weights = {key: value for key, value in weights.items() if not key.endswith("inv_freq")}
     config = _config(checkpoint, weights)
-    embedding = target.module.get_input_embeddings().weight
-    output = target.module.get_output_embeddings().weight
+    embedding = whole(target.module.get_input_embeddings().weight)
+    output = whole(target.module.get_output_embeddings().weight)
     weights.setdefault("embed_tokens", embedding)
     if offsets is None:
         weights.setdefault("lm_head", output)

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,9 @@ logger = logging.getLogger(__name__)
 JOIN_SECONDS = 300.0
 """How long a rank waits for the others to start."""
 _ENDLESS = timedelta(days=365)
-"""Of commands, which may be long in coming; `watch.py` notices ranks that are gone."""
+"""Of commands, which may be long in coming; `pulse.py` notices ranks that are gone."""
+SILENT_SECONDS = 30.0
+"""After which a rank that gives no sign is taken to be gone."""
 _FIRST_BYTES = 4096
 """What one broadcast of a command carries; longer commands take another."""
 _HEADER_BYTES = 8
@@ -50,13 +53,15 @@ class Group:
             self.store = _open_store(ranks)
             dist.init_process_group(
                 "gloo" if device is None else "nccl",
-                store=dist.PrefixStore("group", self.store),
+                store=dist.PrefixStore("group", self.store),  # type: ignore[attr-defined]
                 rank=ranks.rank,
                 world_size=ranks.world_size,
                 timeout=timedelta(seconds=timeout_seconds),
                 device_id=device,
             )
             self._commands = dist.new_group(backend="gloo", timeout=_ENDLESS)
+            silent = timedelta(seconds=SILENT_SECONDS)
+            self._pulse = dist.new_group(backend="gloo", timeout=silent)
         except (RuntimeError, OSError) as error:
             raise SetupError(
                 f"cannot join the other ranks at {ranks.master_host}:{ranks.master_port}: "
@@ -96,6 +101,23 @@ class Group:
         """Returns when all ranks have called it."""
         self.least([0])
 
+    def beat(self, *, asks: bool, ends: bool) -> tuple[bool, bool]:
+        """Exchanges a sign of life, apart from all else that is said; called by all.
+
+        Returns:
+            Whether any rank asks for the end, and whether all end.
+
+        Raises:
+            GroupError: A rank is gone or silent.
+        """
+        tensor = torch.tensor([asks, not ends], dtype=torch.uint8)
+        try:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._pulse)
+        except RuntimeError as error:
+            raise GroupError(_one_line(error)) from error
+        asked, lives = tensor.tolist()
+        return bool(asked), not lives
+
     def is_first_to_say(self, text: str) -> bool:
         """Tells whether no other rank has said the same before; also if it cannot be known."""
         try:
@@ -124,17 +146,18 @@ class Group:
         return data.numpy().tobytes()
 
 
-def _open_store(ranks: Ranks) -> dist.Store:
+def _open_store(ranks: Ranks) -> Any:
     """Opens the store by which ranks find each other; rank 0 keeps it, unless torchrun does.
 
     Rank 0 listens at its own address only; PyTorch by itself would listen at all of them.
     """
     timeout = timedelta(seconds=JOIN_SECONDS)
+    store = dist.TCPStore  # type: ignore[attr-defined]
     keeps = ranks.is_leader and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     if not keeps:
-        return dist.TCPStore(ranks.master_host, ranks.master_port, timeout=timeout)
+        return store(ranks.master_host, ranks.master_port, timeout=timeout)
     listening = _listen(ranks.master_host, ranks.master_port)
-    return dist.TCPStore(
+    return store(
         ranks.master_host,
         ranks.master_port,
         is_master=True,

@@ -1,0 +1,61 @@
+"""Whether and how the layers of a model are divided among ranks."""
+
+import math
+from typing import Any
+
+from torch.distributed.tensor import DTensor
+
+from optimist_common.errors import SetupError
+from optimist_worker.settings import WorkerSettings
+
+_FLAG = "--tensor-parallel-size"
+
+
+def check_settings(settings: WorkerSettings) -> None:
+    """Raises SetupError if a setting does not go with several ranks."""
+    if settings.tensor_parallel_size > 1 and settings.pipeline_parallel_size > 1:
+        raise SetupError(
+            f"{_FLAG}: cannot be combined with --pipeline-parallel-size; set one of them to 1"
+        )
+    if settings.device.startswith("cuda:"):
+        raise SetupError(
+            f"--device: {settings.device} names one device, but each rank takes that of its "
+            "number; give cuda, and CUDA_VISIBLE_DEVICES to choose"
+        )
+    if settings.tensor_parallel_size > 1:
+        if settings.drafter == "quantised":
+            raise SetupError(
+                f"--drafter: quantised copies whole matrices, which no rank has with {_FLAG} "
+                f"{settings.tensor_parallel_size}; choose ngram, draft_model, medusa or eagle"
+            )
+        if settings.dummy_weights:
+            raise SetupError(f"--dummy-weights: cannot be combined with {_FLAG}; leave one out")
+
+
+def check_division(name: str, config: Any, number: int) -> None:
+    """Raises SetupError unless a model's layers can be divided among a number of ranks.
+
+    Args:
+        name: The model's.
+        config: Its text config.
+        number: Ranks that share each layer.
+    """
+    heads = int(config.num_attention_heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    if heads % number or kv_heads % number:
+        common = math.gcd(heads, kv_heads)
+        sizes = [str(size) for size in range(1, common + 1) if common % size == 0]
+        raise SetupError(
+            f"{_FLAG}: {number} ranks cannot share the {heads} attention heads and {kv_heads} KV "
+            f"heads of {name}; choose {', '.join(sizes[:-1])}{' or ' * (len(sizes) > 1)}{sizes[-1]}"
+        )
+    if not config.base_model_tp_plan:
+        raise SetupError(
+            f"{_FLAG}: transformers does not tell how to divide {name} ({config.model_type}); "
+            "leave it at 1"
+        )
+
+
+def whole(weight: Any) -> Any:
+    """Returns a weight as one tensor; called by all ranks that hold parts of it."""
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
