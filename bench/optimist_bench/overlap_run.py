@@ -12,7 +12,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_bench.simulated_worker import SimulatedModel
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_scheduler.core.window import Window
-from optimist_scheduler.engine import Engine
+from optimist_scheduler.fleet import Fleet
 from optimist_scheduler.gateway_stream import GatewayStream
 from optimist_scheduler.settings import SchedulerSettings
 
@@ -98,9 +98,9 @@ class Run:
             worker: host:port of the simulated worker.
         """
         self._configuration = configuration
-        self._engine = Engine(
+        self._fleet = Fleet(
             SchedulerSettings(
-                worker=worker,
+                workers=[worker],
                 proposers=[],
                 max_plans_in_flight=configuration.depth,
                 enable_optimistic_scheduling=configuration.optimistic,
@@ -121,11 +121,11 @@ class Run:
 
     async def measure(self, seconds: float) -> Figures:
         """Runs for a while after a warm-up; returns what was counted then."""
-        engine = self._engine
-        await engine.connect()
-        stream = engine.delivery.open()
+        fleet = self._fleet
+        stream = fleet.delivery.open()
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(engine.run())
+            running = tasks.create_task(fleet.run())
+            await fleet.until_reached()
             reading = tasks.create_task(self._read(stream))
             for handle in range(NUM_REQUESTS):
                 self._add(stream, handle, MAX_TOKENS)
@@ -136,13 +136,13 @@ class Run:
             before = self._count()
             await asyncio.sleep(seconds)
             figures = self._count().less(before)
-            engine.commands.close(stream)
+            fleet.commands.close(stream)
             running.cancel()
             reading.cancel()
         return figures
 
     def _count(self) -> Figures:
-        stats = self._engine.scheduler.stats
+        stats = self._fleet.dispatcher.schedulers[0].stats
         return Figures(
             seconds=time.perf_counter(),
             idle_seconds=_metric("optimist_scheduler_worker_idle_seconds_total"),
@@ -187,7 +187,7 @@ class Run:
             request.set_priority.priority = number
         else:
             request.get_stats.SetInParent()
-        self._engine.commands.carry_out(stream, request)
+        self._fleet.commands.carry_out(stream, request)
 
     def _add(self, stream: GatewayStream, handle: int, max_tokens: int) -> None:
         request = scheduler_pb2.ConnectRequest()
@@ -197,7 +197,7 @@ class Run:
         add.max_tokens = max_tokens
         predicted = [] if self._configuration.windows == "none" else PREDICTION.tolist()
         add.predicted_token_ids = to_bytes(predicted)
-        self._engine.commands.carry_out(stream, request)
+        self._fleet.commands.carry_out(stream, request)
         if predicted:
             self._set_window(handle, 0)
 
@@ -215,7 +215,7 @@ class Run:
         token_ids = PREDICTION[base : base + WINDOW_TOKENS]
         positions = np.arange(base, base + len(token_ids), dtype=np.int32)
         window = Window(base, token_ids, None, positions, np.empty(0, np.float32))
-        self._engine.scheduler.set_window(f"request-{handle}", window)
+        self._fleet.dispatcher.set_window(f"request-{handle}", window)
 
 
 def _metric(name: str) -> float:

@@ -15,6 +15,7 @@ from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.server import GrpcServer
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine import Engine
+from optimist_scheduler.fleet import Fleet
 from optimist_scheduler.servicer import SchedulerServicer
 from optimist_scheduler.settings import SchedulerSettings
 from tests.scheduler.fake_worker import FakeWorker
@@ -207,27 +208,36 @@ async def serve_proposer(servicer: FakeProposerServicer, port: int = 0) -> Async
 async def serve_scheduler(
     worker_port: int, proposer_ports: list[int], **values: Any
 ) -> AsyncIterator[tuple[Engine, "scheduler_pb2_grpc.SchedulerServiceAsyncStub"]]:
-    """Runs a scheduler that is connected to its worker; yields it and a client.
+    """Runs a scheduler that is connected to its worker; yields its engine and a client."""
+    async with serve_fleet([worker_port], proposer_ports, **values) as (fleet, stub):
+        yield fleet.dispatcher.engines[0], stub
 
-    The worker takes no time, so that no wait would pay.
+
+@asynccontextmanager
+async def serve_fleet(
+    worker_ports: list[int], proposer_ports: list[int], **values: Any
+) -> AsyncIterator[tuple[Fleet, "scheduler_pb2_grpc.SchedulerServiceAsyncStub"]]:
+    """Runs a scheduler that is connected to one of its workers; yields it and a client.
+
+    The workers take no time, so that no wait would pay.
     """
     values = {"proposer_wait": "always", **values}
     settings = SchedulerSettings(
-        workers=[f"127.0.0.1:{worker_port}"],
+        workers=[f"127.0.0.1:{port}" for port in worker_ports],
         proposers=[f"127.0.0.1:{port}" for port in proposer_ports],
         **values,
     )
-    engine = Engine(settings)
+    fleet = Fleet(settings)
     server = GrpcServer("127.0.0.1", 0)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
-        SchedulerServicer(engine), server.server
+        SchedulerServicer(fleet), server.server
     )
     port = await server.start()
-    await engine.connect()
-    running = asyncio.create_task(engine.run())
+    running = asyncio.create_task(fleet.run())
+    await asyncio.wait_for(fleet.until_reached(), 20)
     try:
         async with open_channel(f"127.0.0.1:{port}") as channel:
-            yield engine, scheduler_pb2_grpc.SchedulerServiceStub(channel)
+            yield fleet, scheduler_pb2_grpc.SchedulerServiceStub(channel)
     finally:
         assert not running.done(), running.result()
         running.cancel()

@@ -11,7 +11,7 @@ from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes
 from optimist_common.server import GrpcServer
 from optimist_scheduler import gateway_stream
-from optimist_scheduler.engine import Engine
+from optimist_scheduler.fleet import Fleet
 from optimist_scheduler.servicer import SchedulerServicer
 from optimist_scheduler.settings import SchedulerSettings
 from tests.scheduler.client import MODES, PROMPT, Client, add, ask, truth, until
@@ -123,10 +123,10 @@ async def test_a_stream_that_is_not_read_ends_with_an_error(
 
 async def test_nothing_is_served_before_the_worker_is_reached() -> None:
     settings = SchedulerSettings(workers=["127.0.0.1:1"], proposers=[])
-    engine = Engine(settings)
+    fleet = Fleet(settings)
     server = GrpcServer("127.0.0.1", 0)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
-        SchedulerServicer(engine), server.server
+        SchedulerServicer(fleet), server.server
     )
     port = await server.start()
     async with open_channel(f"127.0.0.1:{port}") as channel:

@@ -12,7 +12,7 @@ import pytest
 from optimist_scheduler.core.output import FinishReason
 from optimist_scheduler.core.requests import SlotStatus
 from optimist_scheduler.core.scheduler import PauseMode
-from optimist_scheduler.translate import stats_message
+from optimist_scheduler.stats_message import stats_message
 from optimist_scheduler.window_waits import WindowWaits
 from tests.scheduler.drive import NOW, make_window, rows
 from tests.scheduler.situation import Situation, run_plan
@@ -244,10 +244,10 @@ def test_reading_statistics_invalidates_nothing(depth: int) -> None:
     for _ in range(4):
         situation.fill()
         situation.scheduler.prepare()
-        stats_message(situation.scheduler, WindowWaits(0.0, pays_always=False))
+        stats_message([situation.scheduler], WindowWaits(0.0, pays_always=False), 1, 0)
         situation.scheduler.find_unaligned()
         situation.answer()
-        stats_message(situation.scheduler, WindowWaits(0.0, pays_always=False))
+        stats_message([situation.scheduler], WindowWaits(0.0, pays_always=False), 1, 0)
     stats = situation.scheduler.stats
     assert stats.num_prescheduled == 4
     assert (stats.num_preschedule_hits, stats.num_recomputed_rows) == (3, 0)

@@ -8,7 +8,7 @@ from optimist_common.draft_source import DraftSource
 from optimist_scheduler import draft_metrics
 from optimist_scheduler.core.drafter import Drafter
 from optimist_scheduler.core.plan import StepResult
-from tests.scheduler.client import PROMPT, add, ask, truth
+from tests.scheduler.client import PROMPT, add, ask, truth, until
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler, serve_worker
 from tests.scheduler.fake_worker import FakeWorker
 
@@ -43,6 +43,10 @@ async def test_what_happens_is_counted(
         for handle in (1, 2):
             await ask(stub, add(handle, PROMPT, predicted=truth(PROMPT)))
         stats = engine.scheduler.stats
+        labels = {"worker": f"127.0.0.1:{worker_port}"}
+        await until(lambda: read("plans_in_flight", **labels) == [0])
+        assert read("connected", "running", "waiting", **labels) == [1, 0, 0]
+        assert read("free_blocks", "blocks", **labels) == [32, 32]
     tokens, steps, queries, hits, plans = (
         after - value for after, value in zip(read(*totals), before, strict=True)
     )
@@ -57,7 +61,7 @@ async def test_what_happens_is_counted(
         for outcome, value in zip(outcomes, decisions, strict=True)
     ] == [stats.num_preschedule_hits, stats.num_preschedule_repairs, discards]
     assert read("preschedule_saved_seconds_count")[0] - saved == stats.num_preschedule_hits
-    assert read("plans_in_flight", "running", "waiting") == [0, 0, 0]
+    assert REGISTRY.get_sample_value(PREFIX + "connected", labels) is None
 
 
 def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -9,7 +9,7 @@ from optimist_scheduler.core.output import FinishReason
 from optimist_scheduler.core.requests import RequestTable
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.core.stats import SchedulerStats
-from optimist_scheduler.translate import stats_message
+from optimist_scheduler.stats_message import stats_message
 from optimist_scheduler.window_waits import WindowWaits
 from tests.scheduler.drive import NOW
 from tests.scheduler.situation import Situation
@@ -129,7 +129,7 @@ def test_neither_preparing_nor_reading_changes_the_state(depth: int) -> None:
     before = state(situation.scheduler)
     prepared(situation)
     assert state(situation.scheduler) == before
-    stats_message(situation.scheduler, WindowWaits(0.0, pays_always=False))
+    stats_message([situation.scheduler], WindowWaits(0.0, pays_always=False), 1, 0)
     situation.scheduler.find_unaligned()
     situation.scheduler.compute_schedule()
     situation.scheduler.check_integrity()

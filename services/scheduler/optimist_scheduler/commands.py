@@ -1,6 +1,5 @@
 """Carries out what gateways ask for, and answers it."""
 
-from collections.abc import Callable
 from time import monotonic
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -8,12 +7,13 @@ from optimist_scheduler.core.output import Ended, Finished, FinishReason, Reject
 from optimist_scheduler.core.scheduler import PauseMode
 from optimist_scheduler.core.validate import MAX_PRIORITY
 from optimist_scheduler.delivery import Delivery
+from optimist_scheduler.dispatcher import Dispatcher
 from optimist_scheduler.gateway_stream import GatewayStream
 from optimist_scheduler.pauses import Pauses
 from optimist_scheduler.proposers import Proposers
-from optimist_scheduler.recorded_scheduler import AnyScheduler
 from optimist_scheduler.request_watch import RequestWatch
-from optimist_scheduler.translate import MalformedError, new_request, stats_message
+from optimist_scheduler.stats_message import stats_message
+from optimist_scheduler.translate import MalformedError, new_request
 
 _PAUSE_MODES = {
     scheduler_pb2.PAUSE_MODE_KEEP: PauseMode.KEEP,
@@ -31,25 +31,22 @@ class Commands:
 
     def __init__(
         self,
-        scheduler: AnyScheduler,
+        dispatcher: Dispatcher,
         delivery: Delivery,
         proposers: Proposers,
         watch: RequestWatch,
-        on_command: Callable[[], None],
     ) -> None:
-        """Takes the parts of the engine.
+        """Takes what a scheduler is made of.
 
         Args:
-            scheduler: What the commands change.
+            dispatcher: What the commands change.
             delivery: Where ends and replies go.
             proposers: Who follow the requests that have a prediction.
             watch: Who times and traces the requests.
-            on_command: Called when there may be something new to do.
         """
-        self._scheduler, self._delivery = scheduler, delivery
+        self._dispatcher, self._delivery = dispatcher, delivery
         self._proposers, self._watch = proposers, watch
-        self._on_command = on_command
-        self._pauses = Pauses(scheduler, delivery.reply)
+        self._pauses = Pauses(dispatcher, delivery.reply)
         delivery.on_slow = self.close
 
     def carry_out(self, stream: GatewayStream, command: scheduler_pb2.ConnectRequest) -> None:
@@ -64,7 +61,7 @@ class Commands:
             reply.command_id = command.command_id
             self._delivery.reply(stream, reply)
         self.answer_pauses()
-        self._on_command()
+        self._dispatcher.wake()
 
     def answer_pauses(self) -> None:
         """Answers pauses if nothing runs any more."""
@@ -76,7 +73,7 @@ class Commands:
             self._delivery.note(self._end(stream, handle))
         self._delivery.remove(stream)
         self._pauses.withdraw(stream)
-        self._on_command()
+        self._dispatcher.wake()
 
     def _dispatch(
         self, stream: GatewayStream, command: scheduler_pb2.ConnectRequest
@@ -94,8 +91,14 @@ class Commands:
         if kind == "set_priority":
             return self._set_priority(stream, command.set_priority)
         if kind == "get_stats":
-            return scheduler_pb2.Reply(stats=stats_message(self._scheduler, self._proposers.waits))
+            return scheduler_pb2.Reply(stats=self._figures())
         raise MalformedError("command: is not set")
+
+    def _figures(self) -> scheduler_pb2.Stats:
+        dispatcher, waits = self._dispatcher, self._proposers.waits
+        return stats_message(
+            dispatcher.schedulers, waits, dispatcher.num_workers, dispatcher.num_moved
+        )
 
     def _add(self, stream: GatewayStream, add: scheduler_pb2.Add) -> scheduler_pb2.Reply:
         """Adds a request; one that cannot be added gets its end at once."""
@@ -103,7 +106,7 @@ class Commands:
             raise MalformedError(f"add.handle: {add.handle} is in use")
         try:
             new, now = new_request(add, stream.owner), monotonic()
-            self._scheduler.add(new, now)
+            self._dispatcher.add(new, now)
         except MalformedError as error:
             finished = Finished(FinishReason.REFUSED, str(error))
         except RejectionError as error:
@@ -127,7 +130,7 @@ class Commands:
     def _end(self, stream: GatewayStream, handle: int) -> list[Ended]:
         """Ends a request; returns its end, or nothing if it is unknown or has ended."""
         request_id = stream.request_ids.get(handle)
-        finished = None if request_id is None else self._scheduler.abort(request_id)
+        finished = None if request_id is None else self._dispatcher.abort(request_id)
         if request_id is None or finished is None:
             return []
         return [Ended(stream.owner, handle, request_id, finished)]
@@ -141,7 +144,7 @@ class Commands:
                 f"not {change.priority}"
             )
         request_id = stream.request_ids.get(change.handle)
-        if request_id is None or not self._scheduler.set_priority(request_id, change.priority):
+        if request_id is None or not self._dispatcher.set_priority(request_id, change.priority):
             raise MalformedError(f"set_priority.handle: no request {change.handle} runs or waits")
         return scheduler_pb2.Reply()
 

@@ -1,18 +1,16 @@
-"""The loop: send plans, deliver outputs, prepare the next plan, settle results."""
+"""The loop of one worker: send plans, deliver outputs, prepare the next plan, settle results."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 from time import monotonic, perf_counter
 
-from optimist_common.endpoints import Endpoints
-from optimist_common.tracing import OFF, Tracer
+from optimist_common.endpoints import Peer
 from optimist_scheduler import metrics
-from optimist_scheduler.commands import Commands
 from optimist_scheduler.core.check import ResultError
 from optimist_scheduler.core.output import NO_OUTPUTS
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.window import Window
 from optimist_scheduler.delivery import Delivery
 from optimist_scheduler.journal import Journal
 from optimist_scheduler.proposers import Proposers
@@ -20,7 +18,7 @@ from optimist_scheduler.recorded_scheduler import AnyScheduler, RecordedSchedule
 from optimist_scheduler.request_watch import RequestWatch
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.worker_description import WorkerDescription
-from optimist_scheduler.worker_link import WorkerLink, WorkerLostError
+from optimist_scheduler.worker_link import CheckWorker, WorkerLink, WorkerLostError
 
 logger = logging.getLogger(__name__)
 
@@ -29,39 +27,55 @@ PASS_MEMORY = 1 / 8
 
 
 class Engine:
-    """Runs the requests of all gateways on one worker."""
+    """Runs requests on one worker, from each connection to its loss."""
 
-    def __init__(self, settings: SchedulerSettings, tracer: Tracer = OFF) -> None:
-        """Sets up an engine that is not connected; raises SetupError if it cannot log."""
-        self._watch = RequestWatch(tracer)
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        peer: Peer,
+        delivery: Delivery,
+        proposers: Proposers,
+        watch: RequestWatch,
+        answer_pauses: Callable[[], None],
+        journal: Journal | None = None,
+    ) -> None:
+        """Sets up an engine that is not connected.
+
+        Args:
+            settings: What is asked of the worker.
+            peer: Where it is.
+            delivery: Where outputs go.
+            proposers: Who may be waited for.
+            watch: Who times and traces the requests.
+            answer_pauses: Called when what ran may have come to rest.
+            journal: Where the scheduler's calls are logged, if they are.
+        """
+        self.peer = peer
+        self._watch, self._delivery, self._proposers = watch, delivery, proposers
+        self._answer_pauses, self._journal = answer_pauses, journal
         self._news = asyncio.Event()
-        self._worker = WorkerLink(settings, Endpoints(settings.workers).peers[0], self._news.set)
-        self._proposers = Proposers(settings, self._set_window, self._find_unaligned)
-        path = settings.replay_log
-        self._journal = Journal(path, settings.replay_log_mib) if path else None
-        self.delivery = Delivery(self._proposers, self._watch)
+        self._worker = WorkerLink(settings, peer, self._news.set)
         self._scheduler: AnyScheduler | None = None
-        self._commands: Commands | None = None
-        self._metrics = metrics.StatsMetrics()
+        self._metrics = metrics.StatsMetrics(peer.target)
         self._pass_seconds = 0.0
         self._waits_since = 0.0
         """When the last result came, or the plan was sent that is waited for."""
         self.description: WorkerDescription | None = None
-        """The worker; None until it was reached."""
+        """The worker, as it was when it was last reached; None before."""
+        self.is_connected = False
+        """Whether the worker takes plans."""
 
     @property
     def scheduler(self) -> AnyScheduler:
-        """The core; raises LookupError before `connect`."""
+        """The core; raises LookupError before `begin`."""
         if self._scheduler is None:
-            raise LookupError("the worker has not been reached")
+            raise LookupError(f"the worker at {self.peer.target} has not been reached")
         return self._scheduler
 
     @property
-    def commands(self) -> Commands:
-        """What gateways may ask for; raises LookupError before `connect`."""
-        if self._commands is None:
-            raise LookupError("the worker has not been reached")
-        return self._commands
+    def has_scheduler(self) -> bool:
+        """Whether the worker has ever been reached."""
+        return self._scheduler is not None
 
     def seconds_at_work(self) -> float:
         """Returns for how long the worker has answered no plan; 0 if it has none."""
@@ -69,9 +83,16 @@ class Engine:
             return 0.0
         return monotonic() - self._waits_since
 
-    async def connect(self) -> None:
-        """Waits for the worker and begins anew with it, keeping all requests."""
-        description = await self._worker.connect()
+    async def reach(self, check: CheckWorker) -> WorkerDescription:
+        """Waits for the worker; returns what it holds.
+
+        Args:
+            check: Raises ValueError for a worker that cannot be used; it is tried again.
+        """
+        return await self._worker.connect(check)
+
+    def begin(self, description: WorkerDescription) -> None:
+        """Begins anew with a worker that was reached; the scheduler has no requests."""
         config = description.config
         if self.description is None or self.description.config != config:
             values = config.model_dump()
@@ -79,44 +100,54 @@ class Engine:
         if description.is_synthetic:
             logger.warning("the worker accepts drafts by chance: what it says is meaningless")
         if self._scheduler is None:
-            self._scheduler = self._begin(description)
-            self._commands = Commands(
-                self._scheduler, self.delivery, self._proposers, self._watch, self._news.set
-            )
+            self._scheduler = self._new_scheduler(description)
         else:
-            self.delivery.end(
+            self._delivery.end(
                 self._scheduler.restart(config, description.costs, description.drafter_us)
             )
-        self.description = description
+        self.description, self.is_connected = description, True
+        self._metrics.show_connection(is_connected=True)
 
     async def run(self) -> None:
-        """Runs for ever, after `connect`."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._proposers.run())
-            try:
-                await self._run(self.scheduler)
-            finally:
-                if isinstance(self.scheduler, RecordedScheduler):
-                    self.scheduler.close()
-                await self._worker.close()
+        """Runs, after `begin`, until the worker is lost; raises WorkerLostError or ResultError."""
+        scheduler = self.scheduler
+        while True:
+            await self._wait_for_windows(scheduler)
+            await self._send_plans(scheduler)
+            self._delivery.flush()
+            self._answer_pauses()
+            self._prepare(scheduler)
+            self._metrics.update(scheduler)
+            await self._settle_results(scheduler)
 
-    def _begin(self, worker: WorkerDescription) -> AnyScheduler:
+    def lose(self) -> None:
+        """Notes that the worker was lost; what the scheduler has is to leave it."""
+        self.is_connected = False
+        self._metrics.show_connection(is_connected=False)
+
+    def update_metrics(self) -> None:
+        """Shows what changed while nothing ran."""
+        self._metrics.update(self.scheduler)
+
+    def give_up(self, reason: str) -> None:
+        """Takes the worker for lost, though its stream is open."""
+        self._worker.fail(reason)
+
+    def wake(self) -> None:
+        """Lets the loop look for something new to do."""
+        self._news.set()
+
+    async def close(self) -> None:
+        """Ends the log and the connection."""
+        if isinstance(self._scheduler, RecordedScheduler):
+            self._scheduler.close()
+        self._metrics.remove()
+        await self._worker.close()
+
+    def _new_scheduler(self, worker: WorkerDescription) -> AnyScheduler:
         if self._journal is None:
             return Scheduler(worker.config, worker.costs, worker.drafter_us)
         return RecordedScheduler(worker.config, worker.costs, worker.drafter_us, self._journal)
-
-    async def _run(self, scheduler: AnyScheduler) -> None:
-        while True:
-            try:
-                await self._wait_for_windows(scheduler)
-                await self._send_plans(scheduler)
-                self.delivery.flush()
-                self.commands.answer_pauses()
-                self._prepare(scheduler)
-                self._metrics.update(scheduler)
-                await self._settle_results(scheduler)
-            except (WorkerLostError, ResultError) as error:
-                await self._reconnect(error)
 
     async def _wait_for_windows(self, scheduler: AnyScheduler) -> None:
         """Waits a little for drafts rather than go on without."""
@@ -124,10 +155,11 @@ class Engine:
             return
         is_idle = scheduler.num_plans_in_flight == 0
         num_running = scheduler.num_running * is_idle
-        if self._proposers.is_worth_a_wait(num_running, self._pass_seconds):
+        find_unaligned = scheduler.find_unaligned
+        if self._proposers.is_worth_a_wait(find_unaligned, num_running, self._pass_seconds):
             # The proposers have to see the last tokens to answer them.
-            self.delivery.flush()
-            if await self._proposers.wait_for_windows():
+            self._delivery.flush()
+            if await self._proposers.wait_for_windows(find_unaligned):
                 is_idle = scheduler.num_plans_in_flight <= self._worker.num_results
                 self._proposers.waits.num_idle += is_idle
                 metrics.PROPOSER_IDLE_WAITS.inc(is_idle)
@@ -168,22 +200,9 @@ class Engine:
         self._waits_since = monotonic()
         outputs = scheduler.settle(result)
         if outputs is not NO_OUTPUTS:
-            self.delivery.hold(outputs)
+            self._delivery.hold(outputs)
             metrics.observe_result(result, outputs)
 
-    async def _reconnect(self, error: Exception) -> None:
-        logger.warning("lost the worker, its requests wait: %s", error)
-        metrics.WORKER_LOSSES.inc()
-        self.delivery.flush()
-        # Until it is back nothing is in flight, and commands are carried out as ever.
-        scheduler, worker = self.scheduler, self.description
-        times = (worker.costs, worker.drafter_us) if worker else ((), ())
-        self.delivery.end(scheduler.restart(scheduler.config, *times))
-        self.commands.answer_pauses()
-        await self.connect()
 
-    def _set_window(self, request_id: str, window: Window) -> bool:
-        return self.scheduler.set_window(request_id, window)
-
-    def _find_unaligned(self) -> list[str]:
-        return self.scheduler.find_unaligned()
+LOSSES = (WorkerLostError, ResultError)
+"""What ends `Engine.run`."""

@@ -7,12 +7,15 @@ from optimist_scheduler.core.output import StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.recorded_scheduler import AnyScheduler
 
-RUNNING = Gauge("optimist_scheduler_running", "Requests with a slot")
-WAITING = Gauge("optimist_scheduler_waiting", "Requests without a slot")
-FREE_BLOCKS = Gauge("optimist_scheduler_free_blocks", "KV blocks that no request owns")
-BLOCKS = Gauge("optimist_scheduler_blocks", "KV blocks of the worker")
-PLANS_IN_FLIGHT = Gauge("optimist_scheduler_plans_in_flight", "Plans at the worker")
-STEPS = Counter("optimist_scheduler_steps", "Runs of plans by the worker, repeats included")
+CONNECTED = Gauge(
+    "optimist_scheduler_connected", "Whether a worker takes plans: 1 or 0", ["worker"]
+)
+RUNNING = Gauge("optimist_scheduler_running", "Requests with a slot", ["worker"])
+WAITING = Gauge("optimist_scheduler_waiting", "Requests without a slot", ["worker"])
+FREE_BLOCKS = Gauge("optimist_scheduler_free_blocks", "KV blocks that no request owns", ["worker"])
+BLOCKS = Gauge("optimist_scheduler_blocks", "KV blocks of a worker", ["worker"])
+PLANS_IN_FLIGHT = Gauge("optimist_scheduler_plans_in_flight", "Plans at a worker", ["worker"])
+STEPS = Counter("optimist_scheduler_steps", "Runs of plans by workers, repeats included")
 TOKENS = Counter("optimist_scheduler_tokens", "Tokens delivered")
 DRAFT_WIDTH = Histogram(
     "optimist_scheduler_draft_width",
@@ -20,7 +23,7 @@ DRAFT_WIDTH = Histogram(
     buckets=(0, 1, 2, 4, 8, 16, 32, 64, 128),
 )
 WORKER_IDLE = Counter(
-    "optimist_scheduler_worker_idle_seconds", "Time for which the worker waited for plans"
+    "optimist_scheduler_worker_idle_seconds", "Time for which workers waited for plans"
 )
 QUEUE_SECONDS = Histogram(
     "optimist_scheduler_queue_seconds",
@@ -28,7 +31,11 @@ QUEUE_SECONDS = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
 )
 FINISHED = Counter("optimist_scheduler_finished", "Requests that ended", ["reason"])
-WORKER_LOSSES = Counter("optimist_scheduler_worker_losses", "Times the worker's stream broke")
+WORKER_LOSSES = Counter("optimist_scheduler_worker_losses", "Times a worker's stream broke")
+MOVED = Counter(
+    "optimist_scheduler_moved_requests",
+    "Requests that went on at another worker, or at one that came back",
+)
 PROPOSER_WAITS = Counter("optimist_scheduler_proposer_waits", "Waits for a proposer's answer")
 PROPOSER_IDLE_WAITS = Counter(
     "optimist_scheduler_proposer_idle_waits", "Waits that the worker had nothing to run behind"
@@ -95,9 +102,16 @@ _TOTALS = {
 
 
 class StatsMetrics:
-    """Brings one scheduler's totals to Prometheus, by what was added since the last time."""
+    """Brings one worker's figures to Prometheus; totals by what was added since the last time."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker: str) -> None:
+        """Takes what the worker is called."""
+        self._worker = worker
+        self._connected = CONNECTED.labels(worker)
+        self._connected.set(0)
+        self._running, self._waiting = RUNNING.labels(worker), WAITING.labels(worker)
+        self._free_blocks, self._blocks = FREE_BLOCKS.labels(worker), BLOCKS.labels(worker)
+        self._plans_in_flight = PLANS_IN_FLIGHT.labels(worker)
         self._seen = dict.fromkeys(_TOTALS, 0)
         self._discards: dict[str, int] = {}
         self._num_kept_rows = 0
@@ -105,6 +119,15 @@ class StatsMetrics:
         self._next_outlook = 0
         self.preparation_seconds = 0.0
         """How long it took to compute the last decision that was computed ahead."""
+
+    def show_connection(self, *, is_connected: bool) -> None:
+        """Shows whether the worker takes plans."""
+        self._connected.set(is_connected)
+
+    def remove(self) -> None:
+        """Shows the worker no longer; totals stay."""
+        for gauge in (CONNECTED, RUNNING, WAITING, FREE_BLOCKS, BLOCKS, PLANS_IN_FLIGHT):
+            gauge.remove(self._worker)
 
     def observe_plan(self, plan: Plan, scheduler: AnyScheduler) -> None:
         """Counts a plan that was made, and what it cost no time to make."""
@@ -117,11 +140,11 @@ class StatsMetrics:
     def update(self, scheduler: AnyScheduler) -> None:
         """Counts what changed since the last call."""
         stats = scheduler.stats
-        RUNNING.set(scheduler.num_running)
-        WAITING.set(scheduler.num_waiting)
-        FREE_BLOCKS.set(scheduler.num_free_blocks)
-        BLOCKS.set(scheduler.config.num_blocks)
-        PLANS_IN_FLIGHT.set(scheduler.num_plans_in_flight)
+        self._running.set(scheduler.num_running)
+        self._waiting.set(scheduler.num_waiting)
+        self._free_blocks.set(scheduler.num_free_blocks)
+        self._blocks.set(scheduler.config.num_blocks)
+        self._plans_in_flight.set(scheduler.num_plans_in_flight)
         for name, seen in self._seen.items():
             total = getattr(stats, name)
             if total != seen:

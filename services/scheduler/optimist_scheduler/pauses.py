@@ -6,8 +6,8 @@ from typing import NamedTuple
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_scheduler.core.output import Ended
 from optimist_scheduler.core.scheduler import PauseMode
+from optimist_scheduler.dispatcher import Dispatcher
 from optimist_scheduler.gateway_stream import GatewayStream
-from optimist_scheduler.recorded_scheduler import AnyScheduler
 
 OnReply = Callable[[GatewayStream, scheduler_pb2.Reply], None]
 
@@ -23,8 +23,8 @@ class PendingPause(NamedTuple):
 class Pauses:
     """Answers pauses once nothing runs any more; the latest one's mode applies."""
 
-    def __init__(self, scheduler: AnyScheduler, reply: OnReply) -> None:
-        self._scheduler, self._reply = scheduler, reply
+    def __init__(self, dispatcher: Dispatcher, reply: OnReply) -> None:
+        self._dispatcher, self._reply = dispatcher, reply
         self._pending: list[PendingPause] = []
         self._answered_mode: PauseMode | None = None
         """Mode of the last pause that was answered, while it is in force."""
@@ -33,17 +33,17 @@ class Pauses:
         """Pauses; returns the requests that this ends."""
         self._pending.append(PendingPause(stream, command_id, mode))
         stream.num_unanswered += 1
-        return self._scheduler.pause(mode)
+        return self._dispatcher.pause(mode)
 
     def answer(self) -> None:
         """Answers the pending pauses if nothing runs any more."""
-        if self._pending and self._scheduler.is_quiet:
+        if self._pending and self._dispatcher.is_quiet:
             self._answered_mode = self._pending[-1].mode
             self._answer_all("")
 
     def resume(self) -> None:
         """Goes on; pauses that are pending have failed."""
-        self._scheduler.resume()
+        self._dispatcher.resume()
         self._answered_mode = None
         self._answer_all("pause: was ended by a resume before everything had come to rest")
 
@@ -55,10 +55,10 @@ class Pauses:
         self._pending = kept
         mode = kept[-1].mode if kept else self._answered_mode
         if mode is None:
-            self._scheduler.resume()
+            self._dispatcher.resume()
         else:
             # The requests that a pause ends were ended when it began.
-            self._scheduler.pause(PauseMode.KEEP if mode is PauseMode.ABORT else mode)
+            self._dispatcher.pause(PauseMode.KEEP if mode is PauseMode.ABORT else mode)
 
     def _answer_all(self, error: str) -> None:
         pending, self._pending = self._pending, []

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
@@ -125,33 +126,41 @@ class Proposers:
         self._unsent.update(dict.fromkeys(ready))
         self._flush()
 
-    def is_worth_a_wait(self, num_running: int, pass_seconds: float) -> bool:
+    def is_worth_a_wait(
+        self, find_unaligned: FindUnaligned, num_running: int, pass_seconds: float
+    ) -> bool:
         """Tells whether requests lack windows that answers could bring in time.
 
         Args:
+            find_unaligned: Returns those of the requests that matter which have no window.
             num_running: Requests that the worker could go on with; 0 if it has something to do.
             pass_seconds: How long a pass takes.
         """
         if not self._followed or all(link.is_late or not link.is_open for link in self._links):
             return False
-        num_lacking = sum(request_id in self._followed for request_id in self._find_unaligned())
+        num_lacking = sum(request_id in self._followed for request_id in find_unaligned())
         return self.waits.is_worth_one(num_lacking, num_running, pass_seconds)
 
-    async def wait_for_windows(self) -> bool:
+    async def wait_for_windows(self, find_unaligned: FindUnaligned) -> bool:
         """Waits, for a bounded time, while a request without a window has an unanswered batch.
 
-        Returns whether there was anything to wait for.
+        Args:
+            find_unaligned: Returns those of the requests that matter which have no window.
+
+        Returns:
+            Whether there was anything to wait for.
         """
-        if not self._find_awaited():
+        find_awaited = partial(self._find_awaited, find_unaligned)
+        if not find_awaited():
             return False
-        for link in await self.waits.wait(self._find_awaited):
+        for link in await self.waits.wait(find_awaited):
             # Not waited for again before it answers anything.
             link.is_late = True
         return True
 
-    def _find_awaited(self) -> list[ProposerLink]:
+    def _find_awaited(self, find_unaligned: FindUnaligned) -> list[ProposerLink]:
         links: list[ProposerLink] = []
-        for request_id in self._find_unaligned():
+        for request_id in find_unaligned():
             followed = self._followed.get(request_id)
             if followed and followed.link and followed.link.is_awaited(followed.batch):
                 links.append(followed.link)

@@ -7,7 +7,7 @@ from optimist.scheduler.v1 import scheduler_pb2_grpc
 from optimist_common.hang_watch import watch_for_hangs
 from optimist_common.metrics import serve_metrics
 from optimist_common.server import GrpcServer, until_signal
-from optimist_scheduler.engine import Engine
+from optimist_scheduler.fleet import Fleet
 from optimist_scheduler.servicer import SchedulerServicer
 from optimist_scheduler.settings import SchedulerSettings
 
@@ -19,16 +19,16 @@ async def serve(settings: SchedulerSettings) -> None:
     serve_metrics(settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port, settings.tls())
     tracer = settings.tracer()
-    engine = Engine(settings, tracer)
+    fleet = Fleet(settings, tracer)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
-        SchedulerServicer(engine), server.server
+        SchedulerServicer(fleet), server.server
     )
     port = await server.start()
     logger.info("listening on %s:%d", settings.host, port)
-    running = asyncio.create_task(_run(engine, server, settings.hang_seconds))
+    running = asyncio.create_task(_run(fleet, server, settings.hang_seconds))
     signal = asyncio.create_task(until_signal())
     try:
-        # The engine ends only with an error, which ends the process.
+        # The fleet ends only with an error, which ends the process.
         await asyncio.wait({running, signal}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()
@@ -40,9 +40,9 @@ async def serve(settings: SchedulerSettings) -> None:
         await asyncio.to_thread(tracer.close)
 
 
-async def _run(engine: Engine, server: GrpcServer, hang_seconds: float) -> None:
-    await engine.connect()
-    await server.set_serving(serving=True)
+async def _run(fleet: Fleet, server: GrpcServer, hang_seconds: float) -> None:
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(watch_for_hangs(server, engine.seconds_at_work, hang_seconds))
-        tasks.create_task(engine.run())
+        tasks.create_task(fleet.run())
+        await fleet.until_reached()
+        await server.set_serving(serving=True)
+        tasks.create_task(watch_for_hangs(server, fleet.seconds_at_work, hang_seconds))

@@ -9,7 +9,8 @@ import grpc
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.columns import to_bytes
 from optimist_scheduler.commands import Commands
-from optimist_scheduler.engine import Engine
+from optimist_scheduler.dispatcher import UNREACHED
+from optimist_scheduler.fleet import Fleet
 from optimist_scheduler.gateway_stream import GatewayStream, SlowReaderError
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -18,25 +19,28 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     """Serves Describe and Connect."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
 
     async def Describe(  # noqa: N802
         self, request: scheduler_pb2.DescribeRequest, context: _Context
     ) -> scheduler_pb2.DescribeResponse:
-        """Describes the model and the load."""
-        description = self._engine.description
-        if description is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the worker has not been reached yet")
+        """Describes the model, what fits every worker, and the load."""
+        descriptions = self._fleet.descriptions
+        if not descriptions:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, UNREACHED)
+        first, dispatcher = descriptions[0], self._fleet.dispatcher
+        configs = [each.config for each in descriptions]
         return scheduler_pb2.DescribeResponse(
-            model=description.model,
-            vocab_size=description.config.vocab_size,
-            max_model_len=description.config.max_model_len,
-            kv_capacity_tokens=description.config.kv_capacity_tokens,
-            eos_token_ids=to_bytes(description.eos_token_ids),
-            num_running=self._engine.scheduler.num_running,
-            num_waiting=self._engine.scheduler.num_waiting,
-            is_synthetic=description.is_synthetic,
+            model=first.model,
+            vocab_size=first.config.vocab_size,
+            max_model_len=min(config.max_model_len for config in configs),
+            kv_capacity_tokens=min(config.kv_capacity_tokens for config in configs),
+            eos_token_ids=to_bytes(first.eos_token_ids),
+            num_running=dispatcher.num_running,
+            num_waiting=dispatcher.num_waiting,
+            is_synthetic=first.is_synthetic,
+            num_workers=dispatcher.num_workers,
         )
 
     async def Connect(  # noqa: N802
@@ -45,9 +49,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         context: _Context,
     ) -> AsyncIterator[scheduler_pb2.ConnectResponse]:
         """Carries commands and outputs; its requests are aborted when the stream ends."""
-        if self._engine.description is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the worker has not been reached yet")
-        commands, stream = self._engine.commands, self._engine.delivery.open()
+        if not self._fleet.descriptions:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, UNREACHED)
+        commands, stream = self._fleet.commands, self._fleet.delivery.open()
         reader = asyncio.create_task(_read(request_iterator, commands, stream))
         try:
             async for response in stream.responses():

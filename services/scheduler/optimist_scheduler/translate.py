@@ -8,14 +8,11 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
-from optimist_scheduler import draft_metrics
 from optimist_scheduler.core.logprobs import Logprobs
 from optimist_scheduler.core.output import Finished, FinishReason, StepOutputs, ToldLogprobs
 from optimist_scheduler.core.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window
-from optimist_scheduler.recorded_scheduler import AnyScheduler
-from optimist_scheduler.window_waits import WindowWaits
 
 _REASONS = {
     FinishReason.STOP: scheduler_pb2.FINISH_REASON_STOP,
@@ -83,38 +80,6 @@ def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
             )
             for told in outputs.prediction_positions
         ],
-    )
-
-
-def stats_message(scheduler: AnyScheduler, waits: WindowWaits) -> scheduler_pb2.Stats:
-    """Writes the scheduler's figures; changes nothing."""
-    stats, drafts = scheduler.stats, draft_metrics.DRAFTS.totals()
-    return scheduler_pb2.Stats(
-        num_running=scheduler.num_running,
-        num_waiting=scheduler.num_waiting,
-        num_free_blocks=scheduler.num_free_blocks,
-        num_blocks=scheduler.config.num_blocks,
-        num_plans_in_flight=scheduler.num_plans_in_flight,
-        is_paused=scheduler.is_paused,
-        num_plans=stats.num_plans,
-        num_preschedule_hits=stats.num_preschedule_hits,
-        num_preschedule_repairs=stats.num_preschedule_repairs,
-        num_preschedule_discards=stats.preschedule_discards.total(),
-        num_prescheduled_rows=stats.num_prescheduled_rows,
-        num_repaired_rows=(
-            stats.num_dropped_rows + stats.num_recomputed_rows + stats.num_added_rows
-        ),
-        num_preemptions=stats.num_preemptions,
-        num_prefix_queries=stats.num_prefix_queries,
-        num_prefix_hits=stats.num_prefix_hits,
-        num_window_waits=waits.num_waits,
-        num_idle_window_waits=waits.num_idle,
-        num_late_window_waits=waits.num_late,
-        window_wait_us=round(waits.seconds * 1e6),
-        num_drafts=drafts.num_rows,
-        num_drafted_tokens=drafts.num_drafted,
-        num_accepted_tokens=drafts.num_accepted,
-        num_accepted_at_positions=drafts.num_accepted_at,
     )
 
 

@@ -39,6 +39,24 @@ class WorkerDescription:
     """Whether drafts are accepted by chance: the text is meaningless."""
 
 
+def find_mismatch(worker: WorkerDescription, other: WorkerDescription) -> str | None:
+    """Returns what keeps two workers from doing the same requests; None if nothing does."""
+    for name, mine, others in (
+        # Where the weights lie may differ.
+        ("model", _last_part(worker.model), _last_part(other.model)),
+        ("vocab_size", worker.config.vocab_size, other.config.vocab_size),
+        ("eos_token_ids", worker.eos_token_ids, other.eos_token_ids),
+        ("is_synthetic", worker.is_synthetic, other.is_synthetic),
+    ):
+        if mine != others:
+            return f"its {name} is {mine}, not {others} as that"
+    return None
+
+
+def _last_part(model: str) -> str:
+    return model.rstrip("/").rpartition("/")[2]
+
+
 def describe_worker(
     message: worker_pb2.DescribeResponse, settings: SchedulerSettings
 ) -> WorkerDescription:

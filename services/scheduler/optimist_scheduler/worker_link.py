@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.channel import open_channel
 from optimist_common.endpoints import Peer
+from optimist_common.server import LIVENESS
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.translate import plan_message, step_result
@@ -23,6 +25,9 @@ LONGEST_PAUSE_SECONDS = 1.0
 DESCRIBE_TIMEOUT_SECONDS = 5.0
 MAX_WAITING_RESULTS = 64
 """Results that were read and not received; while as many wait, the stream is not read."""
+
+
+CheckWorker = Callable[[WorkerDescription], None]
 
 
 class WorkerLostError(Exception):
@@ -55,12 +60,16 @@ class WorkerLink:
         self._reader: asyncio.Task[None] | None = None
         self._begin()
 
-    async def connect(self) -> WorkerDescription:
-        """Opens the stream, trying until the worker is reached; returns what it holds."""
+    async def connect(self, check: CheckWorker) -> WorkerDescription:
+        """Opens the stream, trying until the worker is reached; returns what it holds.
+
+        Args:
+            check: Raises ValueError for a worker that cannot be used; it is tried again.
+        """
         pause, told = FIRST_PAUSE_SECONDS, ""
         while True:
             try:
-                return await self._open()
+                return await self._open(check)
             except (grpc.aio.AioRpcError, ValueError) as error:
                 await self.close()
                 reason = error.code().name if isinstance(error, grpc.RpcError) else str(error)
@@ -96,6 +105,11 @@ class WorkerLink:
             raise WorkerLostError(self._fault)
         return None
 
+    def fail(self, reason: str) -> None:
+        """Takes the stream for broken, once the results that came are received."""
+        self._fault = reason
+        self._on_news()
+
     @property
     def num_results(self) -> int:
         """Results that wait to be received."""
@@ -118,7 +132,7 @@ class WorkerLink:
         self._results: asyncio.Queue[StepResult] = asyncio.Queue(MAX_WAITING_RESULTS)
         self._fault = ""
 
-    async def _open(self) -> WorkerDescription:
+    async def _open(self, check: CheckWorker) -> WorkerDescription:
         await self.close()
         self._begin()
         self._channel = open_channel(
@@ -128,7 +142,9 @@ class WorkerLink:
         message = await stub.Describe(
             worker_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_SECONDS
         )
+        await _require_alive(self._channel)
         description = describe_worker(message, self._settings)
+        check(description)
         self._call = stub.Execute(_until_cancelled(self._plans))
         self._reader = asyncio.create_task(self._read(self._call))
         logger.info("connected to the worker at %s: %s", self._peer.target, description.model)
@@ -151,6 +167,21 @@ class WorkerLink:
                 raise
             self._fault = "the stream was cancelled"
         self._on_news()
+
+
+async def _require_alive(channel: grpc.aio.Channel) -> None:
+    """Raises ValueError if a worker says that it is stuck; one that does not say is not."""
+    request = health_pb2.HealthCheckRequest(service=LIVENESS)
+    try:
+        response = await health_pb2_grpc.HealthStub(channel).Check(
+            request, timeout=DESCRIBE_TIMEOUT_SECONDS
+        )
+    except grpc.aio.AioRpcError as error:
+        if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND):
+            return
+        raise
+    if response.status == health_pb2.HealthCheckResponse.NOT_SERVING:
+        raise ValueError("it says that a step of it does not end")
 
 
 async def _until_cancelled(

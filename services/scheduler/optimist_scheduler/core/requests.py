@@ -77,6 +77,8 @@ class Request:
     num_losses: int = 0
     """Times the worker was lost with a plan that named the request, since it last got a token."""
     num_passes_when_lost: int = 0
+    is_displaced: bool = False
+    """Whether it ran when its worker was lost, and does not go on yet."""
     num_drafted_tokens: int = 0
     """Drafts that were verified, before the present slot."""
     num_told_tokens: int = 0

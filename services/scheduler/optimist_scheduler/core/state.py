@@ -284,6 +284,7 @@ class SchedulerState:
                 request.num_losses = 0
             request.num_losses += slot in in_flight
             request.num_passes_when_lost = request.num_passes
+            request.is_displaced = True
             requests.append(request)
         for request in requests:
             # Of another worker the blocks may have another size.

@@ -1,0 +1,134 @@
+"""Which worker a request goes to: where its beginning is cached, or else where there is room."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+Name = TypeVar("Name", bound=Hashable)
+
+CHUNK_TOKENS = 64
+"""A beginning is known by whole chunks; shorter ones are not worth it."""
+MAX_CHUNKS = 4
+MAX_BEGINNINGS = 4096
+"""Beginnings that are remembered of each worker, the last ones used."""
+MOST_EXTRA_LOAD = 0.5
+"""Load above the least, in capacities, up to which a cached beginning is worth its worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place(Generic[Name]):
+    """A worker that a request may go to."""
+
+    name: Name
+    is_connected: bool
+    num_requests: int
+    """Requests that run or wait there."""
+    max_num_seqs: int
+    """Requests that run there at once."""
+    num_waiting: int
+    max_num_waiting: int
+    max_length: int
+    """Longest sequence that fits, prompt and output, in tokens."""
+
+    @property
+    def load(self) -> float:
+        """Requests in capacities."""
+        return self.num_requests / self.max_num_seqs
+
+    def fit(self, num_tokens: int, wanted_length: int) -> int:
+        """Returns how well a request fits: 2 to its end, 1 for some tokens, 0 not at all.
+
+        Args:
+            num_tokens: Prompt and output that it has.
+            wanted_length: The same at its end.
+        """
+        return (num_tokens < self.max_length) + (wanted_length <= self.max_length)
+
+
+class Placement(Generic[Name]):
+    """Chooses workers, and remembers which beginnings they have computed.
+
+    A request goes to a worker that is connected, if one is that it fits; there to where it fits
+    best, where the queue has room, where most of its beginning is cached, where the load is least.
+    """
+
+    def __init__(self) -> None:
+        self._beginnings: dict[Name, OrderedDict[bytes, None]] = {}
+        self._turns: dict[Name, int] = {}
+        self._num_turns = 0
+
+    def choose(
+        self,
+        places: Sequence[Place[Name]],
+        num_tokens: int,
+        wanted_length: int,
+        beginning: Sequence[bytes] = (),
+    ) -> Name:
+        """Returns the worker that a request goes to.
+
+        Args:
+            places: The workers; at least one.
+            num_tokens: Prompt and output that the request has.
+            wanted_length: The same at its end.
+            beginning: See `hash_beginning`.
+        """
+        # What fits no worker that is there waits for one that it fits.
+        able = [each for each in places if each.fit(num_tokens, wanted_length)] or list(places)
+        able = [each for each in able if each.is_connected] or able
+        least = min(each.load for each in able)
+
+        def rank(place: Place[Name]) -> tuple[float, ...]:
+            depth = 0
+            if place.load <= least + MOST_EXTRA_LOAD:
+                depth = self._depth(place.name, beginning)
+            return (
+                -place.fit(num_tokens, wanted_length),
+                place.num_waiting >= place.max_num_waiting,
+                -depth,
+                place.load,
+                self._turns.get(place.name, 0),
+            )
+
+        name = min(able, key=rank).name
+        self._remember(name, beginning)
+        return name
+
+    def forget(self, name: Name) -> None:
+        """Forgets what a worker has computed: it is gone, or begins anew."""
+        self._beginnings.pop(name, None)
+        self._turns.pop(name, None)
+
+    def _depth(self, name: Name, beginning: Sequence[bytes]) -> int:
+        known = self._beginnings.get(name, ())
+        return max((depth for depth, key in enumerate(beginning, 1) if key in known), default=0)
+
+    def _remember(self, name: Name, beginning: Sequence[bytes]) -> None:
+        self._num_turns += 1
+        self._turns[name] = self._num_turns
+        known = self._beginnings.setdefault(name, OrderedDict())
+        for key in beginning:
+            known[key] = None
+            known.move_to_end(key)
+        while len(known) > MAX_BEGINNINGS:
+            known.popitem(last=False)
+
+
+def hash_beginning(prompt_token_ids: Sequence[int], cache_salt: str) -> list[bytes]:
+    """Returns hashes of a prompt's first chunks, one, two and so on of them; none of a short one.
+
+    Args:
+        prompt_token_ids: The prompt [num_prompt_tokens].
+        cache_salt: Only requests of the same salt share what is cached.
+    """
+    num_chunks = min(len(prompt_token_ids) // CHUNK_TOKENS, MAX_CHUNKS)
+    digest = hashlib.blake2b(cache_salt.encode(), digest_size=16)
+    hashes: list[bytes] = []
+    for start in range(0, num_chunks * CHUNK_TOKENS, CHUNK_TOKENS):
+        chunk = prompt_token_ids[start : start + CHUNK_TOKENS]
+        digest.update(np.array(chunk, np.int32).tobytes())
+        hashes.append(digest.copy().digest())
+    return hashes
