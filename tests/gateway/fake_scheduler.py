@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
@@ -59,13 +59,16 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     aborts: asyncio.Queue[int] = field(default_factory=asyncio.Queue)
     port: int = 0
     is_synthetic: bool = False
+    max_model_len: int = MAX_MODEL_LEN
+    hold_behind: int | None = None
+    """After so many responses a request hangs here; None: not."""
     stats: scheduler_pb2.Stats = field(default_factory=scheduler_pb2.Stats)
 
     async def Describe(self, request: Any, context: Any) -> scheduler_pb2.DescribeResponse:  # noqa: N802
         return scheduler_pb2.DescribeResponse(
             model="test",
             vocab_size=self.vocab_size,
-            max_model_len=MAX_MODEL_LEN,
+            max_model_len=self.max_model_len,
             kv_capacity_tokens=2 * MAX_MODEL_LEN,
             eos_token_ids=to_bytes([EOS]),
             is_synthetic=self.is_synthetic,
@@ -117,9 +120,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             responses.put_nowait(script.raw)
             return
         handle = add.handle
-        for response in _prompt_logprobs(add):
-            responses.put_nowait(response)
-        steps = [_response(add, step) for step in script.steps]
+        prompt = _prompt_logprobs(add)
+        steps = [_response(add, step) for step in _untold(add, script.steps)]
         ends = not (script.hang or script.break_stream or script.forever)
         finished = scheduler_pb2.Finished(
             handle=handle,
@@ -135,6 +137,12 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         if ends:
             steps = steps or [scheduler_pb2.ConnectResponse()]
             steps[-1].finished.append(finished)
+        if self.hold_behind is not None and len(prompt) + len(steps) > self.hold_behind:
+            for response in [*prompt, *steps][: self.hold_behind]:
+                responses.put_nowait(response)
+            return
+        for response in prompt:
+            responses.put_nowait(response)
         while True:
             for step in steps:
                 responses.put_nowait(step)
@@ -143,6 +151,21 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 break
         if script.break_stream:
             responses.put_nowait(None)
+
+
+def _untold(add: scheduler_pb2.Add, steps: Sequence[Step]) -> list[Step]:
+    """Returns the steps behind the output that the gateway has."""
+    num_told = len(tokens(add.output_token_ids))
+    untold: list[Step] = []
+    for step in steps:
+        skipped = min(num_told, len(step.token_ids))
+        num_told -= skipped
+        if skipped < len(step.token_ids) or not step.token_ids:
+            num_accepted = max(step.num_accepted_tokens - skipped, 0)
+            untold.append(
+                replace(step, token_ids=step.token_ids[skipped:], num_accepted_tokens=num_accepted)
+            )
+    return untold
 
 
 def _aborted(handle: int, script: Script) -> scheduler_pb2.ConnectResponse:
@@ -205,7 +228,7 @@ def _logprobs(handle: int, token_ids: Sequence[int], width: int) -> scheduler_pb
 
 def _prompt_logprobs(add: scheduler_pb2.Add) -> list[scheduler_pb2.ConnectResponse]:
     """Returns those of the prompt in parts of three tokens, as a prompt is read in parts."""
-    if not add.sampling.HasField("num_prompt_logprobs"):
+    if not add.sampling.HasField("num_prompt_logprobs") or add.output_token_ids:
         return []
     token_ids = tokens(add.prompt_token_ids)
     responses = []
@@ -218,9 +241,11 @@ def _prompt_logprobs(add: scheduler_pb2.Add) -> list[scheduler_pb2.ConnectRespon
     return responses
 
 
-async def start_scheduler(scheduler: FakeScheduler, port: int = 0) -> tuple[GrpcServer, int]:
+async def start_scheduler(
+    scheduler: FakeScheduler, port: int = 0, host: str = "127.0.0.1"
+) -> tuple[GrpcServer, int]:
     """Serves on the loopback; returns the server and its port."""
-    server = GrpcServer("127.0.0.1", port)
+    server = GrpcServer(host, port)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(scheduler, server.server)
     bound = await server.start()
     await server.set_serving(serving=True)

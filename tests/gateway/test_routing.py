@@ -1,0 +1,113 @@
+"""Which scheduler a request goes to."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_common.columns import to_bytes
+from optimist_gateway.core.routing import (
+    LOAD_FACTOR,
+    LOAD_SLACK,
+    MAX_PREFIX_TOKENS,
+    PREFIX_BLOCK_TOKENS,
+    Candidate,
+    choose,
+    prefix_key,
+)
+
+NAMES = [f"10.0.0.{number}:50051" for number in range(6)]
+fleets = st.lists(st.sampled_from(NAMES), min_size=2, unique=True)
+prefixes = st.binary(min_size=1, max_size=64)
+
+
+@given(fleets, prefixes)
+def test_only_the_share_of_a_scheduler_that_vanishes_moves(names: list[str], prefix: bytes) -> None:
+    fleet = [Candidate(name) for name in names]
+    chosen = choose(fleet, prefix, "")
+    for index in range(len(fleet)):
+        left = fleet[:index] + fleet[index + 1 :]
+        if index != chosen:
+            assert left[choose(left, prefix, "")] == fleet[chosen]
+
+
+@given(fleets, prefixes)
+def test_the_order_of_schedulers_does_not_matter(names: list[str], prefix: bytes) -> None:
+    fleet = [Candidate(name) for name in names]
+    turned = fleet[::-1]
+    assert fleet[choose(fleet, prefix, "")] == turned[choose(turned, prefix, "")]
+
+
+def test_every_scheduler_gets_its_share() -> None:
+    fleet = [Candidate(name) for name in NAMES[:4]]
+    counts = [0] * 4
+    for number in range(4000):
+        counts[choose(fleet, number.to_bytes(4, "little"), "")] += 1
+    assert min(counts) > 850
+    assert max(counts) < 1150
+
+
+@given(fleets, prefixes, st.lists(st.integers(0, 50), min_size=6, max_size=6))
+def test_none_is_chosen_that_has_clearly_more_to_do(
+    names: list[str], prefix: bytes, loads: list[int]
+) -> None:
+    fleet = [Candidate(name, load) for name, load in zip(names, loads, strict=False)]
+    least = min(one.load for one in fleet)
+    chosen = fleet[choose(fleet, prefix, "")]
+    assert chosen.load <= least * LOAD_FACTOR + LOAD_SLACK
+    idle = [replace(one, load=0) for one in fleet]
+    preferred = choose(idle, prefix, "")
+    if fleet[preferred].load <= least * LOAD_FACTOR + LOAD_SLACK:
+        assert chosen is fleet[preferred]
+
+
+@given(fleets, st.text(max_size=8), st.lists(st.integers(0, 50), min_size=6, max_size=6))
+def test_short_prompts_go_to_the_least_loaded(
+    names: list[str], request_id: str, loads: list[int]
+) -> None:
+    fleet = [Candidate(name, load) for name, load in zip(names, loads, strict=False)]
+    assert fleet[choose(fleet, None, request_id)].load == min(one.load for one in fleet)
+
+
+def test_requests_without_a_preference_are_spread() -> None:
+    fleet = [Candidate(name) for name in NAMES[:2]]
+    assert {choose(fleet, None, f"request-{number}") for number in range(20)} == {0, 1}
+
+
+@given(
+    st.lists(
+        st.builds(
+            Candidate,
+            st.sampled_from(NAMES),
+            st.integers(0, 99),
+            st.integers(0, 9),
+            st.booleans(),
+        ),
+        min_size=1,
+        unique_by=lambda one: one.name,
+    ),
+    st.none() | prefixes,
+)
+def test_the_unsound_come_last(fleet: list[Candidate], prefix: bytes | None) -> None:
+    chosen = fleet[choose(fleet, prefix, "one")]
+    assert chosen.is_sound or not any(one.is_sound for one in fleet)
+
+
+def test_load_is_relative_to_size() -> None:
+    fleet = [Candidate("small", 6, 100), Candidate("large", 30, 1000)]
+    assert fleet[choose(fleet, None, "one")].name == "large"
+
+
+def test_prompts_that_begin_alike_have_one_key() -> None:
+    tokens = list(range(400))
+    key = prefix_key("salt", to_bytes(tokens))
+    assert key is not None
+    assert key == prefix_key("salt", to_bytes([*tokens[:MAX_PREFIX_TOKENS], 7]))
+    assert key != prefix_key("other", to_bytes(tokens))
+    assert key != prefix_key("salt", to_bytes([7, *tokens[1:]]))
+
+
+def test_the_last_part_of_a_block_does_not_count() -> None:
+    tokens = list(range(PREFIX_BLOCK_TOKENS))
+    assert prefix_key("", to_bytes(tokens[:-1])) is None
+    assert prefix_key("", to_bytes(tokens)) == prefix_key("", to_bytes([*tokens, *tokens[:-1]]))
