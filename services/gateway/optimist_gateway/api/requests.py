@@ -63,6 +63,7 @@ TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 
 
 _StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]
+_StopStrings = Annotated[list[_StopString], Field(max_length=MAX_STOP_STRINGS)]
 
 
 class PredictionBody(Body):
@@ -123,9 +124,8 @@ class AnswerBody(Body):
     logit_bias: dict[_TokenKey, _Bias] | None = Field(None, max_length=MAX_BIASES)
     stop: (
         Annotated[
-            list[_StopString],
-            Field(max_length=MAX_STOP_STRINGS),
-            BeforeValidator(_as_list, json_schema_input_type=_StopString | list[_StopString]),
+            _StopStrings,
+            BeforeValidator(_as_list, json_schema_input_type=_StopString | _StopStrings),
         ]
         | None
     ) = None
