@@ -49,6 +49,10 @@ class FieldNames:
         return param if known is None else self._names[known] + param.removeprefix(known)
 
 
+AS_THEY_ARE = FieldNames({})
+"""For requests that come as they are checked."""
+
+
 def _is_at(name: str, param: str) -> bool:
     """Tells whether a parameter is a field or something below it."""
     return param.startswith(name) and param[len(name) : len(name) + 1] in ("", ".", "[")

@@ -1,16 +1,17 @@
 """The life of one request: admitted, tokenized, its choices added, read and ended."""
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.admission import Admission
 from optimist_gateway.api.errors import ApiError, scheduler_unavailable
 from optimist_gateway.api.requests import GenerationBody
-from optimist_gateway.choice import Choice
-from optimist_gateway.core.answer import Answer, Piece
+from optimist_gateway.choice import Choice, TakePiece
+from optimist_gateway.choices import Choices
+from optimist_gateway.core.answer import Answer
 from optimist_gateway.core.best_of import best_of
 from optimist_gateway.core.detail import Detail
 from optimist_gateway.core.echo import Echo
@@ -20,7 +21,7 @@ from optimist_gateway.core.prompt import Prompt
 from optimist_gateway.core.provenance import Provenance
 from optimist_gateway.core.speculation import Speculation, add_speculations
 from optimist_gateway.core.usage import Usage, add_usages, merge_usages
-from optimist_gateway.interleave import interleave
+from optimist_gateway.field_names import AS_THEY_ARE, FieldNames
 from optimist_gateway.limits import Limits
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_observer import RequestObserver
@@ -52,11 +53,25 @@ class Service:
 
 
 class Generation:
-    """One request; read `pieces` once, to its end or until it is closed."""
+    """One request; `running` once, its pieces are told to whoever that is given."""
 
     def __init__(
-        self, service: Service, body: GenerationBody, encode_prompts: EncodePrompts, request_id: str
+        self,
+        service: Service,
+        body: GenerationBody,
+        encode_prompts: EncodePrompts,
+        request_id: str,
+        names: FieldNames = AS_THEY_ARE,
     ) -> None:
+        """Takes a request that is as the API allows it.
+
+        Args:
+            service: What it is answered with.
+            body: What it asks for.
+            encode_prompts: Returns its prompts.
+            request_id: Its name.
+            names: What errors call the fields of the body.
+        """
         self.request_id = request_id
         self.body = body
         self.num_choices = body.num_prompts() * body.num_candidates()
@@ -65,21 +80,22 @@ class Generation:
         """Whether the client went away."""
         self.is_synthetic = False
         """Whether drafts are accepted by chance; known with the first piece."""
+        self.choices = Choices(self.num_choices)
         self._service = service
         self._encode_prompts = encode_prompts
-        self._choices: list[Choice] = []
+        self._names = names
         self._started = time.perf_counter()
         self._record = current_record()
         self._record.begin(request_id, body)
 
     def leave(self) -> None:
-        """Ends the request because its client went away; `pieces` ends."""
+        """Ends the request because its client went away."""
         self.left = True
-        self._close()
+        self.choices.close()
 
     def usage(self) -> Usage:
         """Returns the account of all choices so far; ValueError before the first piece."""
-        usages = [choice.usage() for choice in self._choices]
+        usages = [choice.usage() for choice in self.choices]
         if self.body.num_prompts() == 1:
             return merge_usages(usages)
         size = self.body.num_candidates()
@@ -88,7 +104,7 @@ class Generation:
 
     def speculation(self) -> Speculation:
         """Returns what drafts were worth so far, all choices together."""
-        return add_speculations([choice.speculation() for choice in self._choices])
+        return add_speculations([choice.speculation() for choice in self.choices])
 
     def chosen(self) -> list[int]:
         """Returns which choices are the answer, those of the first prompt first.
@@ -96,19 +112,23 @@ class Generation:
         If more candidates were generated than wanted, these are the likeliest ones.
         """
         size, wanted = self.body.num_candidates(), self.body.n or 1
+        logprobs = [choice.mean_logprob() for choice in self.choices]
         chosen: list[int] = []
         for start in range(0, self.num_choices, size):
             if size == wanted:
                 chosen += range(start, start + size)
                 continue
-            means = [choice.mean_logprob() for choice in self._choices[start : start + size]]
-            chosen += [start + index for index in best_of(means, wanted)]
+            best = best_of(logprobs[start : start + size], wanted)
+            chosen += [start + index for index in best]
         return chosen
 
-    async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
-        """Yields what each step adds to a choice, with the choice's index.
+    @asynccontextmanager
+    async def running(self, tell: TakePiece) -> AsyncIterator[None]:
+        """Begins the request; what is left of it ends with the block.
 
-        Every choice goes up to its piece with a finish reason.
+        Args:
+            tell: Called with a choice's index and what a step adds to it, in the moment in which
+                the step arrives. Every choice goes up to its piece with a finish reason.
 
         Raises:
             ApiError: The request is wrong, was not admitted, or a choice failed.
@@ -116,19 +136,11 @@ class Generation:
         with self._service.admission.places(self.num_choices):
             try:
                 await self._add()
-                if self.left:
-                    return
-                sources = [choice.pieces() for choice in self._choices]
-                if len(sources) == 1:
-                    # Most requests have one choice: reading it needs no task, which would cost a
-                    # switch a step.
-                    async with aclosing(sources[0]) as arriving:
-                        async for piece in arriving:
-                            yield 0, piece
-                    return
-                async with aclosing(interleave(sources)) as interleaved:
-                    async for numbered in interleaved:
-                        yield numbered
+                if not self.left:
+                    self.choices.start(tell)
+                yield
+            except ApiError as error:
+                raise self._names.renamed(error) from None
             except SchedulerUnavailableError as error:
                 raise scheduler_unavailable(str(error)) from None
             except SlowReaderError as error:
@@ -154,7 +166,7 @@ class Generation:
         for index, add in enumerate(adds):
             prompt = prompts[index // self.body.num_candidates()]
             add.trace_parent = self._record.trace_parent
-            self._choices.append(self._choice(index, prompt, add, places))
+            self.choices.add(self._choice(index, prompt, add, places))
 
     def _choice(
         self, index: int, prompt: Prompt, add: scheduler_pb2.Add, places: PredictionPlaces
@@ -181,6 +193,7 @@ class Generation:
             answer=answer,
             metrics=self._service.metrics,
             started=self._started,
+            index=index,
             name=f"choice {index}" if self.num_choices > 1 else "",
             echo=echo,
             is_prompt_only=body.asked_max_tokens() == 0,
@@ -211,14 +224,10 @@ class Generation:
         wanted = self.body.num_logprobs() is not None
         return self._service.tokenizer.vocabulary.describe if wanted else None
 
-    def _close(self) -> None:
-        for choice in self._choices:
-            choice.close()
-
     def _end(self) -> None:
-        if not self._choices:
+        self.choices.close()
+        if not len(self.choices):
             return
-        self._close()
         usage = self._record.usage = self.usage()
         self._service.metrics.count_usage(usage)
         self._service.admission.charge(usage.prompt_tokens + usage.completion_tokens)

@@ -1,16 +1,21 @@
 """HTTP connections whose clients may neither stand still nor send without end."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from optimist_gateway.api.errors import ApiError
-from optimist_gateway.api.sse import DIRECT_SEND
+from optimist_gateway.api.sse import DIRECT_BODY
 
 MAX_NUM_HEADERS = 128
 MAX_OVERHEAD = 8
@@ -36,6 +41,27 @@ class HeadersTooLargeError(Exception):
     """Raised while headers are parsed."""
 
 
+class ConnectionBody:
+    """A `DirectBody`: what is left of an answer whose head says that it comes in chunks."""
+
+    def __init__(self, protocol: "BoundedProtocol", cycle: RequestResponseCycle) -> None:
+        self._protocol, self._cycle = protocol, cycle
+
+    @property
+    def is_paused(self) -> bool:
+        """See `DirectBody.is_paused`."""
+        return self._cycle.flow.write_paused
+
+    def write(self, data: bytes) -> None:
+        """See `DirectBody.write`."""
+        if not self._cycle.disconnected:
+            self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def watch(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        """See `DirectBody.watch`."""
+        self._protocol.on_pause, self._protocol.on_resume = pause, resume
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits; whoever exceeds them is told once and dropped."""
 
@@ -55,6 +81,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._num_header_bytes = 0
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self.on_pause = self.on_resume = _nobody
+        """Called when the client falls behind with its answer, and when it has caught up."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admits a connection, or tells it that there are too many."""
@@ -67,8 +95,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forgets the connection."""
         self._stop_read_timer()
-        self.resume_writing()
         super().connection_lost(exc)
+        self.resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Takes bytes of requests."""
@@ -116,7 +144,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_read_timer()
         super().on_headers_complete()
         if self.cycle is not None and self.cycle.scope is self.scope:
-            self.scope["extensions"] = {DIRECT_SEND: {"send": self.cycle.send}}
+            self.scope["extensions"] = {DIRECT_BODY: {"body": ConnectionBody(self, self.cycle)}}
 
     def on_message_complete(self) -> None:
         """Notes that the next byte begins another request."""
@@ -131,6 +159,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._write_timer = self.loop.call_later(
                 self._limits.slow_reader_seconds, self.transport.abort
             )
+        self.on_pause()
 
     def resume_writing(self) -> None:
         """Notes that the client reads."""
@@ -138,6 +167,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+        self.on_resume()
+
+    def on_response_complete(self) -> None:
+        """Forgets who sent the answer."""
+        self.on_pause = self.on_resume = _nobody
+        super().on_response_complete()
 
     def _count(self, num_bytes: int) -> None:
         self._num_header_bytes += num_bytes
@@ -179,3 +214,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 def _headers_too_large() -> ApiError:
     return ApiError(431, "the request's headers are too large", code="headers_too_large")
+
+
+def _nobody() -> None:
+    """Is told of what nobody wants to know."""

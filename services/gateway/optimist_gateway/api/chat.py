@@ -34,6 +34,11 @@ class ChatWriter:
         """
         self._reader = reader
 
+    @property
+    def is_stateless(self) -> bool:
+        """See `ChoiceWriter.is_stateless`."""
+        return self._reader is None
+
     def first(self) -> dict[str, Any]:
         """See `ChoiceWriter.first`."""
         delta = {"role": "assistant", "content": "", "refusal": None}

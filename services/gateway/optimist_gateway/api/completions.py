@@ -22,6 +22,8 @@ PATH = "/v1/completions"
 class CompletionWriter:
     """Writes plain text."""
 
+    is_stateless = True
+
     def first(self) -> None:
         """Returns nothing: the first chunk is the first text."""
         return

@@ -10,6 +10,11 @@ from optimist_gateway.core.answer import Piece
 class ChoiceWriter(Protocol):
     """Words one choice of an answer: whole, or in chunks that are asked for in order."""
 
+    @property
+    def is_stateless(self) -> bool:
+        """Whether a chunk depends on its piece alone."""
+        ...
+
     def first(self) -> dict[str, Any] | None:
         """Returns what the choice of the first chunk holds, or None if there is no such chunk."""
         ...

@@ -2,8 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -11,16 +10,16 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from optimist_gateway.api.answering import SYNTHETIC_FINGERPRINT
 from optimist_gateway.api.chat import chat_writer
 from optimist_gateway.api.chat_body import ChatCompletionBody
+from optimist_gateway.api.chunk_writer import SYNTHETIC_FINGERPRINT
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.api.provenance import provenance
 from optimist_gateway.api.response_writer import ResponseWriter
 from optimist_gateway.api.responses_body import ResponsesBody
 from optimist_gateway.api.responses_chat import chat_request
 from optimist_gateway.api.servable import require_servable
-from optimist_gateway.api.sse import CLIENT_CLOSED_REQUEST, EventStream, on_disconnect
+from optimist_gateway.api.sse import CLIENT_CLOSED_REQUEST, EventStream, event, on_disconnect
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.core.response_output import Event
 from optimist_gateway.field_names import FieldNames
@@ -38,21 +37,21 @@ class ResponseAnswering:
         self, service: Service, body: ResponsesBody, chat: ChatCompletionBody, names: FieldNames
     ) -> None:
         self._service = service
-        self._names = names
         self._chunks = chat_writer(chat, service.tokenizer.tool_format)
         request_id = f"resp_{uuid.uuid4().hex}"
-        self._generation = Generation(service, chat, partial(chat_prompt, chat), request_id)
+        encode = partial(chat_prompt, chat)
+        self._generation = Generation(service, chat, encode, request_id, names)
         self._writer = ResponseWriter(request_id, body, service.model_name, int(time.time()))
+        self._has_begun = False
 
     async def whole(self, request: Request) -> Response:
         """Answers with the response; raises ApiError if there is none."""
         generation = self._generation
         async with (
             on_disconnect(request.receive, generation.leave),
-            aclosing(self._pieces()) as pieces,
+            generation.running(self._collect),
         ):
-            async for piece in pieces:
-                self._add(piece)
+            await generation.choices.wait()
         if generation.left:
             self._count("disconnected")
             return Response(status_code=CLIENT_CLOSED_REQUEST)
@@ -66,45 +65,27 @@ class ResponseAnswering:
 
     def stream(self) -> Response:
         """Answers with events; what goes wrong before the first one is raised as ApiError."""
-        return EventStream(
-            self._events(),
-            self._generation.leave,
-            self._generation.request_id,
-            self._service.limits.keep_alive_seconds,
-        )
+        seconds = self._service.limits.keep_alive_seconds
+        return EventStream(self._generation, self, self._count, seconds)
 
-    async def _events(self) -> AsyncGenerator[bytes, None]:
-        has_begun = False
-        try:
-            async with aclosing(self._pieces()) as pieces:
-                async for piece in pieces:
-                    if not has_begun:
-                        has_begun = True
-                        yield _wire(self._writer.begin())
-                    events = self._add(piece)
-                    if events:
-                        yield _wire(events)
-        except ApiError as error:
-            if not has_begun:
-                raise
-            current_record().error = error.code or ""
-            self._count("broken_stream")
-            yield _wire(self._writer.fail(error))
-            return
-        if self._generation.left:
-            self._count("disconnected")
-            return
-        self._count("200")
-        yield _wire(self._finish())
+    def piece(self, _index: int, piece: Piece) -> bytes:
+        """See `EventWriter.piece`."""
+        begun = [] if self._has_begun else self._writer.begin()
+        self._has_begun = True
+        return _wire([*begun, *self._add(piece)])
 
-    async def _pieces(self) -> AsyncGenerator[Piece, None]:
-        """Yields the pieces of the answer; errors name the fields of the request."""
-        try:
-            async with aclosing(self._generation.pieces()) as arriving:
-                async for _, piece in arriving:
-                    yield piece
-        except ApiError as error:
-            raise self._names.renamed(error) from None
+    def finish(self) -> bytes:
+        """See `EventWriter.finish`."""
+        return _wire(self._finish())
+
+    def fail(self, error: ApiError) -> bytes:
+        """See `EventWriter.fail`."""
+        if not self._has_begun:
+            return event(error.body())
+        return _wire(self._writer.fail(error))
+
+    def _collect(self, _index: int, piece: Piece) -> None:
+        self._add(piece)
 
     def _add(self, piece: Piece) -> list[Event]:
         if self._generation.is_synthetic:

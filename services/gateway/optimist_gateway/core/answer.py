@@ -15,6 +15,9 @@ from optimist_gateway.core.speculation import MAX_COUNTED, Speculation
 from optimist_gateway.core.stop import StopStrings
 from optimist_gateway.core.usage import Usage
 
+# Its number: members of an enumeration take long to find and to hash.
+_TARGET = int(DraftSource.TARGET)
+
 
 @dataclass(slots=True)
 class Piece:
@@ -72,7 +75,7 @@ class Answer:
         self._sum_logprobs = 0.0
         self._num_drafted: int | None = None
         self._num_passes_by_length = [0] * (MAX_COUNTED + 1)
-        # Indexed by the number of a source: members of an enumeration take long to hash.
+        # Indexed by the number of a source.
         self._num_by_source = [0] * len(DraftSource)
         self._num_passes = 0
         self._finished: Finished | None = None
@@ -84,6 +87,8 @@ class Answer:
         A stop string, which the scheduler does not know, ends the answer with STOP_STRING. The stop
         token of an answer is one of its tokens but not shown.
         """
+        if self._reads_at_once and output.finished is None:
+            return self._push_text(output)
         self._finished = output.finished
         self.settle(output.finished)
         reason = output.finished.reason if output.finished else None
@@ -110,6 +115,20 @@ class Answer:
         if self._detail is not None:
             piece.logprobs = self._detail.logprobs(output, token_ids, lengths)
             piece.segments = self._detail.segments(output, len(token_ids), lengths, piece.text)
+        return piece
+
+    def _push_text(self, output: StepOutput) -> Piece:
+        """Adds a step of an answer that goes on and of which nothing but text is told."""
+        token_ids = output.token_ids
+        num_accepted = output.num_accepted_tokens
+        self._count(output, len(token_ids))
+        if not num_accepted:
+            return Piece(self._detokenizer.push(token_ids), token_ids, 0, 0)
+        source = output.draft_source
+        num_predicted = num_accepted if source is DraftSource.PREDICTION else 0
+        predicted, rest, _ = self._text(token_ids, num_predicted)
+        piece = Piece(predicted + rest, token_ids, num_predicted, len(predicted))
+        piece.num_drafts, piece.draft_source = num_accepted, source
         return piece
 
     def settle(self, finished: Finished | None) -> None:
@@ -161,19 +180,23 @@ class Answer:
 
     def _count(self, output: StepOutput, num_tokens: int) -> None:
         """Adds the tokens of a step that are part of the answer to its account."""
-        num_accepted = min(output.num_accepted_tokens, num_tokens)
-        self._num_tokens += num_tokens
         num_by_source = self._num_by_source
-        num_by_source[output.draft_source] += num_accepted
-        num_by_source[DraftSource.TARGET] += num_tokens - num_accepted
-        if output.prediction_positions is not None:
-            # What a proposer took from the request's own text stands in no prediction.
-            num_own = output.prediction_positions[:num_accepted].count(NOT_PREDICTED)
-            num_by_source[output.draft_source] -= num_own
-            num_by_source[DraftSource.NGRAM] += num_own
+        num_accepted = output.num_accepted_tokens
+        self._num_tokens += num_tokens
+        if num_accepted:
+            num_accepted = min(num_accepted, num_tokens)
+            source = output.draft_source
+            num_by_source[source] += num_accepted
+            if output.prediction_positions is not None:
+                # What a proposer took from the request's own text stands in no prediction.
+                num_own = output.prediction_positions[:num_accepted].count(NOT_PREDICTED)
+                num_by_source[source] -= num_own
+                num_by_source[DraftSource.NGRAM] += num_own
+        num_by_source[_TARGET] += num_tokens - num_accepted
         if num_tokens:
             self._num_passes += 1
-            self._num_passes_by_length[min(num_accepted, MAX_COUNTED)] += 1
+            length = num_accepted if num_accepted < MAX_COUNTED else MAX_COUNTED
+            self._num_passes_by_length[length] += 1
         if output.logprobs is not None:
             self._sum_logprobs += sum(one.logprob for one in output.logprobs.tokens[:num_tokens])
 

@@ -1,6 +1,6 @@
 """Tokens to text, as they arrive."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -26,23 +26,38 @@ class Detokenizer:
     """
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], skipped_token_ids: Collection[int]
+        self,
+        decode: Callable[[Sequence[int]], str],
+        skipped_token_ids: Collection[int],
+        texts: Mapping[int, str] | None = None,
     ) -> None:
         """Sets up the state of one answer.
 
         Args:
             decode: Decodes a list of token ids without cleaning up spaces.
             skipped_token_ids: Special tokens, which have no text.
+            texts: The text of each token, for vocabularies where the texts of tokens without
+                U+FFFD join to that of the whole; None for others.
         """
+        self._texts = texts
         self._decode = decode
         self._skipped = skipped_token_ids
         self._context: list[int] = []
         self._context_length = 0
         """How many characters of the decoded context were returned."""
         self._pending: list[int] = []
+        self._is_whole = True
+        """Whether all characters so far are complete, and returned."""
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Adds tokens and returns the new text, possibly none."""
+        if self._is_whole and self._texts is not None and len(token_ids) == 1:
+            # Most steps bring one token, whose text is known.
+            text = self._texts[token_ids[0]]
+            if text and token_ids[0] not in self._skipped and REPLACEMENT not in text:
+                self._context = [token_ids[0]]
+                self._context_length = len(text)
+                return text
         visible = [token for token in token_ids if token not in self._skipped]
         if not visible:
             return ""
@@ -50,6 +65,7 @@ class Detokenizer:
         if not text.endswith(REPLACEMENT):
             self._pending += visible
             return self._take(text)
+        self._is_whole = False
         return "".join([self._push_one(token) for token in visible])
 
     def flush(self) -> str:
@@ -65,6 +81,7 @@ class Detokenizer:
         if len(self._pending) < MAX_PENDING_TOKENS:
             return ""
         new = text[self._context_length : -1]
+        self._is_whole = False
         self._context = self._pending[-_RESYNC_TOKENS:]
         self._context_length = len(self._decode(self._context)) - 1
         self._pending = []
@@ -79,4 +96,5 @@ class Detokenizer:
         if new or len(self._pending) >= MAX_PENDING_TOKENS:
             self._context, self._pending = self._pending or self._context, []
             self._context_length = len(self._decode(self._context))
+        self._is_whole = not (self._pending or text.endswith(REPLACEMENT))
         return new

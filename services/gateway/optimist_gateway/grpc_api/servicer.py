@@ -9,6 +9,7 @@ from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_gateway.api.errors import ApiError, scheduler_unavailable
 from optimist_gateway.api.servable import require_model, require_servable
 from optimist_gateway.generation import Generation, Service
+from optimist_gateway.grpc_api.piece_inbox import PieceInbox
 from optimist_gateway.grpc_api.request import GenerationRequest, generation_request
 from optimist_gateway.grpc_api.response import (
     speculation_message,
@@ -70,13 +71,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         request_id = f"gen-{uuid.uuid4().hex}"
         await context.send_initial_metadata((("x-request-id", request_id),))
-        generation = Generation(self._service, wanted.body, wanted.encode_prompts, request_id)
-        try:
-            async with aclosing(generation.pieces()) as pieces:
-                async for index, piece in pieces:
-                    yield step_response(index, piece)
-        except ApiError as error:
-            raise wanted.names.renamed(error) from None
+        generation = Generation(
+            self._service, wanted.body, wanted.encode_prompts, request_id, wanted.names
+        )
+        inbox = PieceInbox(generation.choices)
+        async with generation.running(inbox.take):
+            async for index, piece in inbox.pieces():
+                yield step_response(index, piece)
         yield inference_pb2.GenerateResponse(summary=self._summary(generation))
 
     def _summary(self, generation: Generation) -> inference_pb2.Summary:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
+from contextvars import copy_context
 from typing import Protocol
 
 from optimist_gateway.core.output import Finished, StepOutput
@@ -32,8 +33,24 @@ class Abort(Protocol):
         ...
 
 
+class OutputReader(Protocol):
+    """Is told of outputs in the moment in which they arrive; raises nothing."""
+
+    def take(self, output: StepOutput) -> None:
+        """Takes the next output; none follows the one with `finished`."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Takes note that no more outputs come: see `RequestStream.__anext__` for the errors."""
+        ...
+
+
 class RequestStream:
-    """The outputs of one request; iterate, then `close`."""
+    """The outputs of one request; let somebody `read` them or iterate, then `close`.
+
+    A reader is called and not woken: a task that wakes up for each request and step would take
+    longer than all that is done there.
+    """
 
     def __init__(self, abort: Abort) -> None:
         """Begins without outputs.
@@ -44,10 +61,34 @@ class RequestStream:
         self._abort = abort
         # An asyncio.Queue asks the system for the process, again and again, with each wait.
         self._waiting: deque[StepOutput | Exception | None] = deque()
+        self._reader: OutputReader | None = None
+        self._is_flowing = False
+        """Whether what arrives goes to the reader at once."""
         self._arrival: asyncio.Future[None] | None = None
-        """Set while the reader waits for the next output."""
+        """Set while an iteration waits for the next output."""
+        self._account: asyncio.Future[Finished | None] | None = None
+        """Set once nothing but the account is wanted."""
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
         self._ended = False
+
+    def read(self, reader: OutputReader) -> None:
+        """Hands outputs to a reader from now on, those first that wait; then do not iterate."""
+        self._reader = reader
+        self.resume()
+
+    def pause(self) -> None:
+        """Lets outputs wait."""
+        self._is_flowing = False
+
+    def resume(self) -> None:
+        """Hands over what waits, and then what arrives."""
+        reader = self._reader
+        if reader is None or self._account is not None:
+            return
+        self._is_flowing = True
+        while self._waiting and self._is_flowing:
+            self._hand(reader, self._waiting.popleft())
 
     def __aiter__(self) -> AsyncIterator[StepOutput]:
         return self
@@ -75,27 +116,42 @@ class RequestStream:
         return output
 
     def close(self) -> None:
-        """Ends the request at the scheduler if it still runs; a waiting reader is woken."""
+        """Ends the request at the scheduler if it still runs; an iteration ends, a reader is left.
+
+        What waits for a reader is dropped.
+        """
+        if self._reader is not None:
+            self._is_flowing = False
+            self._waiting.clear()
         if not self._ended:
             self._ended = True
             self._abort()
             self._put(None)
 
-    async def finish(self) -> Finished | None:
-        """Ends the request and returns its account; None if the scheduler does not tell it."""
+    def finish(self) -> asyncio.Future[Finished | None]:
+        """Ends the request; only its account is read from now on.
+
+        Returns:
+            The account; None if the scheduler does not tell it within a second.
+        """
+        account = self._account = self._loop.create_future()
+        self._is_flowing = False
+        waiting, self._waiting = self._waiting, deque()
         if not self._ended:
             self._abort(wants_finished=True)
-        try:
-            async with asyncio.timeout(ACCOUNT_SECONDS):
-                async for output in self:
-                    if output.finished is not None:
-                        return output.finished
-        except (TimeoutError, SchedulerUnavailableError, SlowReaderError) as error:
-            logger.warning("an answer goes out without its account: %r", error)
-        return None
+            timer = self._loop.call_later(ACCOUNT_SECONDS, self._settle, TimeoutError())
+            account.add_done_callback(lambda _: timer.cancel())
+        for item in waiting:
+            self._settle(item)
+        if self._ended and not account.done():
+            account.set_result(None)
+        return account
 
     def deliver(self, output: StepOutput) -> None:
         """Adds an output for the reader."""
+        if self._is_flowing and output.finished is None and self._reader is not None:
+            self._reader.take(output)
+            return
         if output.finished is not None:
             self._ended = True
         elif len(self._waiting) >= MAX_WAITING_OUTPUTS:
@@ -111,6 +167,29 @@ class RequestStream:
             self._put(error)
 
     def _put(self, item: StepOutput | Exception | None) -> None:
-        self._waiting.append(item)
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
+        if self._is_flowing and self._reader is not None:
+            self._hand(self._reader, item)
+        elif self._account is not None:
+            self._settle(item)
+        else:
+            self._waiting.append(item)
+            if self._arrival is not None and not self._arrival.done():
+                self._arrival.set_result(None)
+
+    def _hand(self, reader: OutputReader, item: StepOutput | Exception | None) -> None:
+        if isinstance(item, StepOutput):
+            reader.take(item)
+        elif item is not None:
+            reader.fail(item)
+
+    def _settle(self, item: StepOutput | Exception | None) -> None:
+        """Looks for the account in what arrives."""
+        if self._account is None or self._account.done():
+            return
+        if isinstance(item, StepOutput):
+            if item.finished is not None:
+                self._account.set_result(item.finished)
+            return
+        if item is not None:
+            self._context.run(logger.warning, "an answer goes out without its account: %r", item)
+        self._account.set_result(None)

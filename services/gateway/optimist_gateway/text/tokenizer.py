@@ -173,7 +173,8 @@ class Tokenizer:
         Args:
             shown_ids: Special tokens that are part of the text; the others are left out.
         """
-        return Detokenizer(self._decode, self._special_ids.difference(shown_ids))
+        skipped = self._special_ids.difference(shown_ids) if shown_ids else self._special_ids
+        return Detokenizer(self._decode, skipped, self._texts)
 
     def prompt_detokenizer(self) -> Detokenizer:
         """Returns the state that turns the tokens of a prompt into text, special ones included."""
