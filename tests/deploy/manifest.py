@@ -45,6 +45,6 @@ def instructions(service: str) -> list[tuple[str, str]]:
 
 
 def image_variables(service: str) -> dict[str, str]:
-    """Returns the variables that a service's image sets."""
+    """Returns the settings that a service's image has as variables."""
     words = [word for name, text in instructions(service) if name == "ENV" for word in text.split()]
-    return dict(word.split("=", 1) for word in words)
+    return dict(word.split("=", 1) for word in words if word.startswith("OPTIMIST_"))

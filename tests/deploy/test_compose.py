@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.deploy.manifest import (
 )
 
 COMPOSE = REPOSITORY / "docker-compose.yml"
+_CALLS = {("gateway", "SCHEDULERS"), ("scheduler", "WORKERS"), ("scheduler", "PROPOSERS")}
 
 
 def compose_services() -> dict[str, dict[str, Any]]:
@@ -35,7 +37,31 @@ def test_runs_every_service_and_redis_and_more_only_if_asked() -> None:
     asked = {name for name, spec in services.items() if "profiles" in spec}
     assert set(services) - asked == {*SERVICES, "redis"}
     profiles = {name: services[name]["profiles"] for name in asked}
-    assert profiles == {"prometheus": ["monitoring"], "grafana": ["monitoring"]}
+    monitoring = {"prometheus": ["monitoring"], "grafana": ["monitoring"]}
+    assert profiles == {**monitoring, "worker-gpu": ["gpu"]}
+
+
+def test_the_gpu_worker_is_the_worker_on_a_gpu() -> None:
+    services = compose_services()
+    plain, gpu = services["worker"], services["worker-gpu"]
+    assert gpu["build"]["dockerfile"] == plain["build"]["dockerfile"]
+    assert gpu["build"]["args"] == {"DEVICE": "cuda"}
+    assert gpu["image"] != plain["image"]
+    assert gpu["environment"].items() > plain["environment"].items()
+    assert gpu["environment"]["OPTIMIST_WORKER_DEVICE"] == "cuda"
+    (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+    # The scheduler finds it by the same name, and waits for it only if it is there.
+    assert gpu["networks"]["default"]["aliases"] == ["worker"]
+    assert services["scheduler"]["depends_on"]["worker-gpu"]["required"] is False
+
+
+def test_services_may_be_scaled_but_for_what_is_published() -> None:
+    for name, spec in compose_services().items():
+        assert "container_name" not in spec
+        assert "hostname" not in spec
+        if name in ("scheduler", "worker", "worker-gpu", "proposer"):
+            assert "ports" not in spec
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -46,18 +72,26 @@ def test_builds_each_service_from_its_dockerfile(service: str) -> None:
     )
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_gives_each_service_settings_that_it_accepts(service: str) -> None:
-    variables = image_variables(service) | compose_services()[service].get("environment", {})
-    settings_class(service)(**settings_values(service, variables))
+@pytest.mark.parametrize("name", [*SERVICES, "worker-gpu"])
+def test_gives_each_service_settings_that_it_accepts(name: str) -> None:
+    service = name.removesuffix("-gpu")
+    environment = compose_services()[name].get("environment", {})
+    defaults = {key: chosen(value) for key, value in environment.items()}
+    settings_class(service)(**settings_values(service, image_variables(service) | defaults))
+
+
+def chosen(value: object) -> str:
+    """Returns what a variable is if nothing is set: `${NAME:-value}` is the value."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value))
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_services_call_each_other_where_they_listen(service: str) -> None:
     variables = compose_services()[service].get("environment", {})
-    for name in ("SCHEDULER", "WORKER", "PROPOSERS"):
+    for name in ("SCHEDULERS", "WORKERS", "PROPOSERS"):
         address = variables.get(f"OPTIMIST_{service.upper()}_{name}")
         if address is None:
+            assert (service, name) not in _CALLS
             continue
         host, port = address.split(":")
         assert image_variables(host)[f"OPTIMIST_{host.upper()}_PORT"] == port
@@ -72,7 +106,8 @@ def test_what_is_waited_for_has_a_health_check() -> None:
             continue
         for name, dependency in dependencies.items():
             if dependency["condition"] == "service_healthy":
-                assert name in SERVICES or "healthcheck" in services[name]
+                is_own = name.removesuffix("-gpu") in SERVICES
+                assert is_own or "healthcheck" in services[name]
 
 
 def test_only_what_people_look_at_is_published_and_only_on_the_loopback() -> None:
@@ -88,5 +123,5 @@ def test_only_what_people_look_at_is_published_and_only_on_the_loopback() -> Non
 
 def test_starts_without_any_variable_being_set() -> None:
     text = COMPOSE.read_text()
-    assert text.count("${") == text.count("${MODEL:-tiny-edit}")
+    assert text.count("${") == text.count("${MODEL:-tiny-edit}") + text.count("${KV_MEMORY_MIB:-")
     assert (REPOSITORY / "models" / "tiny-edit").is_dir()

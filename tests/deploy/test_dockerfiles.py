@@ -110,3 +110,17 @@ def test_exposes_the_port_it_listens_on_and_asks_that_port_for_health(service: s
 def test_sets_variables_that_the_service_knows(service: str) -> None:
     values = settings_values(service, image_variables(service))
     assert set(values) <= set(settings_class(service).model_fields)
+
+
+def test_only_the_worker_has_a_variant_for_gpus_with_what_triton_needs() -> None:
+    arguments = {
+        service: [text for name, text in instructions(service) if name == "ARG"]
+        for service in SERVICES
+    }
+    assert "DEVICE=cpu" in arguments.pop("worker")
+    assert not any(arguments.values())
+    steps = [text for name, text in instructions("worker") if name == "RUN"]
+    (compiler,) = (text for text in steps if "gcc" in text)
+    assert '[ "$DEVICE" = cuda ]' in compiler
+    assert any('pip install --no-cache-dir ".[cuda]"' in text for text in steps)
+    assert any("TRITON_CACHE_DIR=/tmp/" in text for name, text in instructions("worker"))

@@ -1,133 +1,350 @@
-import shutil
-import subprocess
-import sys
-from pathlib import Path
+"""What the manifests say of one another and of the services that they run."""
+
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from optimist_common.server import GRACE_SECONDS
-from tests.deploy.manifest import (
-    REPOSITORY,
-    SERVICES,
-    documents,
-    image_variables,
-    settings_class,
-    settings_values,
+from tests.deploy.installation import (
+    COMPONENTS,
+    KUBERNETES,
+    OVERLAYS,
+    STACKS,
+    Installation,
+    Pod,
+    combinations,
+    directory_documents,
+    name_of,
+    render,
 )
+from tests.deploy.manifest import SERVICES, image_variables, settings_class, settings_values
 
-BASE = REPOSITORY / "deploy" / "k8s" / "base"
-RESOURCES = sorted(path for path in BASE.glob("*.yaml") if path.name != "kustomization.yaml")
-
-
-def pick(service: str, kind: str) -> dict[str, Any]:
-    (found,) = (one for one in documents(BASE / f"{service}.yaml") if one["kind"] == kind)
-    return found
+_PATHS = ("TLS_CERT", "TLS_KEY", "TLS_CA", "API_KEYS_FILE", "ADMIN_KEYS_FILE")
 
 
-def pod(service: str) -> dict[str, Any]:
-    spec: dict[str, Any] = pick(service, "Deployment")["spec"]["template"]["spec"]
-    return spec
+@pytest.fixture(params=combinations(), ids=name_of)
+def installation(request: pytest.FixtureRequest) -> Installation:
+    overlay, components = request.param
+    return render(overlay, components)
 
 
-def container(service: str) -> dict[str, Any]:
-    (found,) = pod(service)["containers"]
-    assert isinstance(found, dict)
-    return found
+def service_pods(installation: Installation) -> list[Pod]:
+    return [pod for pod in installation.pods if pod.service in SERVICES]
 
 
-def variables(service: str) -> dict[str, str]:
-    return {one["name"]: one["value"] for one in container(service).get("env", [])}
+def probes(container: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        if name in container:
+            yield name, container[name]
 
 
-def listened_port(service: str) -> int:
-    if service == "redis":
-        return 6379
-    return int(image_variables(service)[f"OPTIMIST_{service.upper()}_PORT"])
+def test_all_overlays_and_components_are_tested() -> None:
+    overlays = {path.name for path in (KUBERNETES / "overlays").iterdir()}
+    assert overlays == {name.removeprefix("overlays/") for name in OVERLAYS} - {"base"}
+    components = {path.name for path in (KUBERNETES / "components").iterdir()}
+    # That of GPUs is a part of overlays.
+    assert components == {*COMPONENTS, "gpu"}
 
 
-def validate(*paths: Path) -> None:
-    check = Path(sys.executable).with_name("kubernetes-validate")
-    command = [str(check), "--strict", *map(str, paths)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
+def test_every_component_has_a_line_that_tells_of_it() -> None:
+    text = (KUBERNETES / "README.md").read_text()
+    for name in COMPONENTS:
+        assert f"| `{name}` |" in text, name
+    for overlay in OVERLAYS:
+        assert f"| `{overlay}` |" in text, overlay
 
 
-def test_every_document_follows_the_kubernetes_schemas() -> None:
-    validate(*RESOURCES)
+def test_every_file_is_part_of_a_kustomization() -> None:
+    for directory in {path.parent for path in KUBERNETES.rglob("kustomization.yaml")}:
+        (content,) = directory_documents(directory)
+        named = {*content.get("resources", [])}
+        named |= {one["path"] for one in content.get("patches", []) if "path" in one}
+        named |= {file for one in content.get("configMapGenerator", []) for file in one["files"]}
+        files = {path.name for path in directory.iterdir() if path.is_file()}
+        # The adapter of metrics is configured by its own chart.
+        assert files - named <= {"kustomization.yaml", "adapter-rules.yaml"}, directory
 
 
-def test_every_file_is_part_of_the_base() -> None:
-    (kustomization,) = documents(BASE / "kustomization.yaml")
-    assert sorted(kustomization["resources"]) == [path.name for path in RESOURCES]
+def test_gives_each_service_settings_that_it_accepts(installation: Installation) -> None:
+    for pod in service_pods(installation):
+        values = settings_values(pod.service, image_variables(pod.service) | pod.variables)
+        settings_class(pod.service)(**values)
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
-def test_kustomize_renders_the_base(tmp_path: Path) -> None:
-    command = ["kubectl", "kustomize", str(BASE)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    rendered = tmp_path / "rendered.yaml"
-    rendered.write_text(result.stdout)
-    validate(rendered)
-    assert len(documents(rendered)) == sum(len(documents(path)) for path in RESOURCES)
+def test_selectors_mean_the_pods_of_their_owner(installation: Installation) -> None:
+    for name, one in installation.kind("Deployment", "StatefulSet").items():
+        assert [pod.owner for pod in installation.selected(one["spec"]["selector"])] == [name]
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_gives_each_service_settings_that_it_accepts(service: str) -> None:
-    values = settings_values(service, image_variables(service) | variables(service))
-    settings_class(service)(**values)
+def test_a_service_leads_to_ports_that_are_listened_on(installation: Installation) -> None:
+    for name, service in installation.kind("Service").items():
+        pods = installation.selected({"matchLabels": service["spec"]["selector"]})
+        assert pods, name
+        for port in service["spec"]["ports"]:
+            for pod in pods:
+                assert pod.ports[port["targetPort"]] == port["port"], name
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_services_call_each_other_where_they_listen(service: str) -> None:
-    addresses = [value for value in variables(service).values() if ":" in value]
-    for address in addresses:
-        host, port = address.removeprefix("redis://").split(":")
-        called = pick(host.removeprefix("optimist-"), "Service")
-        assert called["metadata"]["name"] == host
-        assert [int(port)] == [one["port"] for one in called["spec"]["ports"]]
+def test_services_call_each_other_where_they_listen(installation: Installation) -> None:
+    services = installation.kind("Service")
+    for pod in service_pods(installation):
+        for value in pod.variables.values():
+            addresses = value.split("//")[-1].split("/")[0].split(",")
+            for address in addresses:
+                host, separator, port = address.rpartition(":")
+                if separator:
+                    called = services[host.rpartition(".")[2]]
+                    assert int(port) in [one["port"] for one in called["spec"]["ports"]]
 
 
-@pytest.mark.parametrize("service", [*SERVICES, "redis"])
-def test_a_service_leads_to_the_port_that_is_listened_on(service: str) -> None:
-    (port,) = container(service)["ports"]
-    (outside,) = pick(service, "Service")["spec"]["ports"]
-    assert port["containerPort"] == outside["port"] == listened_port(service)
-    assert outside["targetPort"] == port["name"]
-    labels = pick(service, "Deployment")["spec"]["template"]["metadata"]["labels"]
-    assert pick(service, "Service")["spec"]["selector"] == labels
+def test_ports_are_those_that_the_service_listens_on(installation: Installation) -> None:
+    for pod in service_pods(installation):
+        if pod.role == "worker-rank":
+            assert pod.ports == {}
+            continue
+        prefix = f"OPTIMIST_{pod.service.upper()}"
+        variables = image_variables(pod.service) | pod.variables
+        expected = {"http" if pod.service == "gateway" else "grpc": f"{prefix}_PORT"}
+        if f"{prefix}_METRICS_PORT" in variables:
+            expected["metrics"] = f"{prefix}_METRICS_PORT"
+        assert pod.ports == {name: int(variables[key]) for name, key in expected.items()}
 
 
-@pytest.mark.parametrize("service", [*SERVICES, "redis"])
-def test_probes_ask_the_port_that_is_listened_on(service: str) -> None:
-    (port,) = container(service)["ports"]
-    probes = [value for name, value in container(service).items() if name.endswith("Probe")]
-    assert {"readinessProbe", "livenessProbe"} <= set(container(service))
-    for probe in probes:
-        for action in ("grpc", "tcpSocket", "httpGet"):
-            if action in probe:
-                assert probe[action]["port"] in (port["name"], port["containerPort"])
+def test_pods_say_when_they_have_started_are_ready_and_alive(installation: Installation) -> None:
+    for pod in installation.pods:
+        for container in pod.spec["containers"]:
+            found = dict(probes(container))
+            if pod.role == "worker-rank":
+                assert not found
+                continue
+            assert set(found) == {"startupProbe", "readinessProbe", "livenessProbe"}, pod.owner
+            for name, probe in found.items():
+                check_probe(pod, container, name, probe)
 
 
-@pytest.mark.parametrize("service", [*SERVICES, "redis"])
-def test_pods_may_do_nothing_that_they_need_not(service: str) -> None:
-    assert pod(service)["securityContext"]["runAsNonRoot"] is True
-    assert pod(service)["automountServiceAccountToken"] is False
-    assert container(service)["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
+def check_probe(pod: Pod, container: dict[str, Any], name: str, probe: dict[str, Any]) -> None:
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    (action,) = probe.keys() & {"grpc", "tcpSocket", "httpGet", "exec"}
+    is_tls = any(key.endswith("_TLS_CERT") for key in pod.variables) and pod.service != "gateway"
+    if action == "exec":
+        assert probe["timeoutSeconds"] >= 3
+        command = probe["exec"]["command"]
+        if command[0] == "python":
+            assert is_tls
+            assert command[1:3] == ["-m", "optimist_common.health"]
+            assert command[-1] == f"127.0.0.1:{ports['grpc']}"
+            options = [word.split("=")[0] for word in command[3:-1]]
+            tls = ["--tls-cert", "--tls-key", "--tls-ca"]
+            is_liveness = name == "livenessProbe"
+            assert options == [*tls, "--service"] if is_liveness else options == tls
+            for word, suffix in zip(command[3:6], ("CERT", "KEY", "CA"), strict=True):
+                assert word.split("=")[1] == pod.variables[f"{variable(pod, 'TLS')}_{suffix}"]
+        return
+    port = probe[action]["port"]
+    assert port in (*ports, *ports.values())
+    assert port not in ("metrics", ports.get("metrics"))
+    # A cluster's own gRPC probes show no certificate.
+    assert not (action == "grpc" and is_tls)
+
+
+def variable(pod: Pod, name: str) -> str:
+    return f"OPTIMIST_{pod.service.upper()}_{name}"
+
+
+def test_pods_are_as_restricted_as_kubernetes_knows(installation: Installation) -> None:
+    for pod in installation.pods:
+        security = pod.spec["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] > 0
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod.spec["automountServiceAccountToken"] is False
+        # The cluster would add variables that are named like settings.
+        assert pod.spec["enableServiceLinks"] is False
+        assert not pod.spec.keys() & {"hostNetwork", "hostPID", "hostIPC"}
+        assert not any("hostPath" in volume for volume in pod.spec["volumes"])
+        for container in [*pod.spec["containers"], *pod.spec.get("initContainers", [])]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+            assert "memory" in container["resources"]["limits"]
+
+
+def test_accounts_exist_and_have_no_token(installation: Installation) -> None:
+    accounts = installation.kind("ServiceAccount")
+    assert {pod.spec["serviceAccountName"] for pod in installation.pods} == set(accounts)
+    for account in accounts.values():
+        assert account["automountServiceAccountToken"] is False
+
+
+def test_pods_outlive_the_grace_that_their_service_gives_to_requests(
+    installation: Installation,
+) -> None:
+    for pod in service_pods(installation):
+        grace = GRACE_SECONDS
+        if pod.service == "gateway":
+            hook = pod.container["lifecycle"]["preStop"]["exec"]["command"]
+            assert hook[0] == "sleep"
+            settings = settings_class("gateway").model_fields
+            seconds = pod.variables.get("OPTIMIST_GATEWAY_GRACE_SECONDS")
+            grace += float(seconds or settings["grace_seconds"].default) + float(hook[1])
+        assert pod.spec["terminationGracePeriodSeconds"] > grace
+
+
+def test_budgets_mean_pods_that_exist_and_all_pods_have_one(installation: Installation) -> None:
+    protected = []
+    for budget in installation.kind("PodDisruptionBudget").values():
+        pods = installation.selected(budget["spec"]["selector"])
+        assert len({pod.role for pod in pods}) == 1
+        assert budget["spec"]["maxUnavailable"] == 1
+        protected += [(pod.owner, pod.role) for pod in pods]
+    assert sorted(protected) == sorted((pod.owner, pod.role) for pod in installation.pods)
+
+
+def test_pods_are_spread_by_their_own_labels(installation: Installation) -> None:
+    for pod in installation.pods:
+        for constraint in pod.spec.get("topologySpreadConstraints", []):
+            owners = [one.owner for one in installation.selected(constraint["labelSelector"])]
+            assert owners == [pod.owner]
+    spread = {pod.role for pod in installation.pods if "topologySpreadConstraints" in pod.spec}
+    assert {"gateway", "proposer"} <= spread
+
+
+def test_what_is_mounted_is_there_and_files_are_mounted_where_settings_look(
+    installation: Installation,
+) -> None:
+    known = {
+        "configMap": set(installation.kind("ConfigMap")),
+        "persistentVolumeClaim": set(installation.kind("PersistentVolumeClaim")),
     }
-    assert "memory" in container(service)["resources"]["limits"]
+    for pod in installation.pods:
+        volumes = {one["name"]: one for one in pod.spec["volumes"]}
+        for container in [*pod.spec["containers"], *pod.spec.get("initContainers", [])]:
+            for mount in container.get("volumeMounts", []):
+                volume = volumes[mount["name"]]
+                if "configMap" in volume:
+                    assert volume["configMap"]["name"] in known["configMap"]
+                if "persistentVolumeClaim" in volume:
+                    claim = volume["persistentVolumeClaim"]
+                    assert claim["claimName"] in known["persistentVolumeClaim"]
+                    assert mount["readOnly"] is claim["readOnly"] is True
+                if "secret" in volume:
+                    assert mount["readOnly"] is True
+                    # Files of root's, that the pod's group may read.
+                    assert volume["secret"]["defaultMode"] == 0o440
+                    assert pod.spec["securityContext"]["fsGroup"] == 10001
+        if pod.service in SERVICES:
+            check_files(pod, volumes)
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_pods_get_no_variables_named_like_settings_from_the_cluster(service: str) -> None:
-    assert pod(service)["enableServiceLinks"] is False
+def check_files(pod: Pod, volumes: dict[str, dict[str, Any]]) -> None:
+    mounts = {one["mountPath"]: one["name"] for one in pod.container["volumeMounts"]}
+    for name in _PATHS:
+        path = pod.variables.get(variable(pod, name))
+        if path is None:
+            continue
+        directory, _, file = path.rpartition("/")
+        secret = volumes[mounts[directory]]["secret"]
+        if "items" in secret:
+            assert file in [item["path"] for item in secret["items"]]
+        else:
+            assert secret["secretName"] == f"optimist-{pod.service}-tls"
+            assert file in ("tls.crt", "tls.key", "ca.crt")
+    model = pod.variables.get(variable(pod, "MODEL"))
+    if model is not None:
+        assert mounts[model] in volumes
 
 
-def test_pods_outlive_the_grace_that_their_service_gives_to_requests() -> None:
-    grace = float(variables("gateway")["OPTIMIST_GATEWAY_GRACE_SECONDS"])
-    assert pod("gateway")["terminationGracePeriodSeconds"] > grace + GRACE_SECONDS
-    for service in ("scheduler", "worker", "proposer"):
-        assert pod(service)["terminationGracePeriodSeconds"] > GRACE_SECONDS
+def test_the_same_model_is_served_by_all(installation: Installation) -> None:
+    models = {
+        pod.variables.get(variable(pod, "MODEL"))
+        for pod in service_pods(installation)
+        if pod.service != "scheduler"
+    }
+    assert len(models) == 1
+
+
+def test_gpus_are_asked_for_where_they_are_used(installation: Installation) -> None:
+    for pod in service_pods(installation):
+        limits = pod.container["resources"]["limits"]
+        uses = pod.variables.get("OPTIMIST_WORKER_DEVICE") == "cuda"
+        assert uses is ("nvidia.com/gpu" in limits)
+        if uses:
+            assert pod.container["image"].endswith("-cuda")
+            assert [one["key"] for one in pod.spec["tolerations"]] == ["nvidia.com/gpu"]
+            assert any(key.startswith("nvidia.com/gpu") for key in pod.spec["nodeSelector"])
+
+
+def test_a_group_has_a_gpu_for_each_rank() -> None:
+    installation = render("overlays/tensor-parallel")
+    (group,) = installation.kind("LeaderWorkerSet").values()
+    size = group["spec"]["leaderWorkerTemplate"]["size"]
+    roles = {pod.role: pod for pod in installation.pods if pod.service == "worker"}
+    for pod in roles.values():
+        gpus = pod.container["resources"]["limits"]["nvidia.com/gpu"]
+        ranks = int(pod.variables["OPTIMIST_WORKER_TENSOR_PARALLEL_SIZE"])
+        assert ranks == size * gpus
+    leader, rank = (roles[role].variables for role in ("worker", "worker-rank"))
+    assert leader == rank
+    # The set's own headless Service has its name.
+    assert group["metadata"]["name"] not in installation.kind("Service")
+
+
+def test_every_pool_is_behind_the_same_gateways() -> None:
+    installation = render("overlays/gpu-pools")
+    services = installation.kind("Service")
+    schedulers = [pod for pod in installation.pods if pod.role == "scheduler"]
+    named = services["optimist-scheduler"]["spec"]
+    assert installation.selected({"matchLabels": named["selector"]}) == schedulers
+    pools = [pod.labels["optimist/pool"] for pod in schedulers]
+    assert len(set(pools)) == len(pools) > 1
+    for pod in schedulers:
+        host = pod.variables["OPTIMIST_SCHEDULER_WORKERS"].split(":")[0]
+        selector = services[host]["spec"]["selector"]
+        (workers,) = installation.selected({"matchLabels": selector})
+        assert workers.labels["optimist/pool"] == pod.labels["optimist/pool"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_names_that_are_resolved_to_all_addresses_are_headless(overlay: str) -> None:
+    services = render(overlay).kind("Service")
+    for name, service in services.items():
+        is_called_by_all_addresses = not name.startswith(("optimist-gateway", "optimist-redis"))
+        assert (service["spec"].get("clusterIP") == "None") is is_called_by_all_addresses
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_certificates_name_whatever_is_called(overlay: str) -> None:
+    installation = render(overlay, STACKS["keda"])
+    certificates = installation.kind("Certificate")
+    issuers = installation.kind("Issuer")
+    secrets = {one["spec"]["secretName"]: one["spec"] for one in certificates.values()}
+    called = set()
+    for pod in service_pods(installation):
+        called |= {
+            value.split(":")[0]
+            for key, value in pod.variables.items()
+            if key.endswith(("_SCHEDULERS", "_WORKERS", "_PROPOSERS"))
+        }
+        for volume in pod.spec["volumes"]:
+            if volume["name"] == "tls":
+                spec = secrets[volume["secret"]["secretName"]]
+                assert {"client auth", "server auth"} <= set(spec["usages"])
+                probed = [probe for _, probe in probes(pod.container) if "exec" in probe]
+                assert bool(probed) is ("127.0.0.1" in spec.get("ipAddresses", []))
+    for host in called:
+        names = secrets[f"optimist-{host.split('-')[1]}-tls"]["dnsNames"]
+        assert host in names
+    for one in certificates.values():
+        assert one["spec"]["issuerRef"]["name"] in issuers
+    assert issuers["optimist-authority"]["spec"]["ca"]["secretName"] in secrets
+
+
+def test_nothing_goes_unprotected_with_all_that_protects() -> None:
+    assert {"mtls", "cert-manager", "api-keys", "strict"} <= set(STACKS["keda"])
+    for overlay in OVERLAYS:
+        for pod in service_pods(render(overlay, STACKS["keda"])):
+            assert (variable(pod, "INSECURE") in pod.variables) is (pod.role == "worker-rank")

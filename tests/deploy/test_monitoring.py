@@ -118,17 +118,19 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(path: Path) -> None:
 
 def test_every_service_is_scraped_where_it_serves_its_metrics() -> None:
     (content,) = documents(PROMETHEUS / "prometheus.yml")
-    targets = {
-        job["job_name"]: job["static_configs"][0]["targets"] for job in content["scrape_configs"]
-    }
+    found = {}
+    for job in content["scrape_configs"]:
+        (names,) = job["dns_sd_configs"]
+        assert names["type"] == "A"
+        found[job["job_name"]] = (names["names"], names["port"])
     (compose,) = documents(REPOSITORY / "docker-compose.yml")
     expected = {}
     for service in SERVICES:
         name = f"OPTIMIST_{service.upper()}_"
         variables = image_variables(service) | compose["services"][service].get("environment", {})
         port = variables.get(f"{name}METRICS_PORT", variables[f"{name}PORT"])
-        expected[service] = [f"{service}:{port}"]
-    assert targets == expected
+        expected[service] = ([service], int(port))
+    assert found == expected
     assert content["rule_files"] == ["alerts.yml"]
 
 

@@ -1,0 +1,186 @@
+"""Installations on Kubernetes, as kustomize renders them, and what is in them."""
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.deploy.manifest import REPOSITORY, documents
+
+KUBERNETES = REPOSITORY / "deploy" / "k8s"
+OVERLAYS = (
+    "base",
+    "overlays/cpu",
+    "overlays/gpu",
+    "overlays/gpu-pools",
+    "overlays/tensor-parallel",
+)
+STACKS = {
+    "alone": (),
+    "keda": (
+        "monitoring",
+        "autoscaling-keda",
+        "mtls",
+        "cert-manager",
+        "api-keys",
+        "strict",
+        "http-route",
+        "model-volume",
+        "redis-sentinel",
+    ),
+    "hpa": (
+        "monitoring",
+        "autoscaling-hpa",
+        "mtls",
+        "cert-manager",
+        "api-keys",
+        "ingress",
+        "model-image",
+    ),
+}
+COMPONENTS = sorted({component for stack in STACKS.values() for component in stack})
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What a workload makes pods of."""
+
+    owner: str
+    labels: Mapping[str, str]
+    spec: Mapping[str, Any]
+
+    @property
+    def role(self) -> str:
+        """Its name without what all share: gateway, worker, worker-rank, redis."""
+        return self.labels["app.kubernetes.io/name"].removeprefix("optimist-")
+
+    @property
+    def service(self) -> str:
+        """Whose image it runs."""
+        return self.role.removesuffix("-rank")
+
+    @property
+    def container(self) -> dict[str, Any]:
+        """The container of that service."""
+        (found,) = (one for one in self.spec["containers"] if one["name"] == self.service)
+        assert isinstance(found, dict)
+        return found
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The container's settings."""
+        variables = self.container.get("env", [])
+        return {one["name"]: one["value"] for one in variables if "value" in one}
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The ports of all containers, by name."""
+        return {
+            port["name"]: port["containerPort"]
+            for container in self.spec["containers"]
+            for port in container.get("ports", [])
+        }
+
+
+@dataclass(frozen=True)
+class Installation:
+    """Everything that one `kubectl apply -k` brings."""
+
+    documents: tuple[dict[str, Any], ...]
+
+    def kind(self, *kinds: str) -> dict[str, dict[str, Any]]:
+        """Returns the documents of some kinds by their name."""
+        found = [one for one in self.documents if one["kind"] in kinds]
+        by_name = {one["metadata"]["name"]: one for one in found}
+        assert len(by_name) == len(found)
+        return by_name
+
+    @functools.cached_property
+    def pods(self) -> list[Pod]:
+        """All kinds of pods that there will be."""
+        return list(self._pods())
+
+    def _pods(self) -> Iterator[Pod]:
+        for name, one in self.kind("Deployment", "StatefulSet").items():
+            yield _pod(name, one["spec"]["template"])
+        for name, one in self.kind("LeaderWorkerSet").items():
+            template = one["spec"]["leaderWorkerTemplate"]
+            yield _pod(name, template["leaderTemplate"])
+            yield _pod(name, template["workerTemplate"])
+
+    def selected(self, selector: Mapping[str, Any]) -> list[Pod]:
+        """Returns the pods that a label selector means."""
+        return [pod for pod in self.pods if matches(selector, pod.labels)]
+
+
+def _pod(owner: str, template: Mapping[str, Any]) -> Pod:
+    return Pod(owner, template["metadata"]["labels"], template["spec"])
+
+
+def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Tells whether a label selector means what has these labels."""
+    assert selector.keys() <= {"matchLabels", "matchExpressions"}
+    expressions = selector.get("matchExpressions", [])
+    assert all(one["operator"] == "In" for one in expressions)
+    return all(
+        labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()
+    ) and all(labels.get(one["key"]) in one["values"] for one in expressions)
+
+
+def kubectl() -> str:
+    """Returns the kubectl to use: that which `make test` provides, or else this machine's."""
+    own = REPOSITORY / ".venv" / "bin" / "kubectl"
+    found = str(own) if own.exists() else shutil.which("kubectl")
+    assert found, "there is no kubectl: `make test` provides one"
+    return found
+
+
+@functools.cache
+def render(overlay: str, components: tuple[str, ...] = ()) -> Installation:
+    """Renders an overlay with components, as an overlay of one's own would name them."""
+    with tempfile.TemporaryDirectory() as directory:
+
+        def path(name: str) -> str:
+            return os.path.relpath(KUBERNETES / name, os.path.realpath(directory))
+
+        content = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": [path(overlay)],
+            "components": [path(f"components/{name}") for name in components],
+        }
+        (Path(directory) / "kustomization.yaml").write_text(yaml.safe_dump(content))
+        command = [kubectl(), "kustomize", directory]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "deprecated" not in result.stderr
+    return Installation(tuple(yaml.load_all(result.stdout, Loader=yaml.CSafeLoader)))
+
+
+def combinations() -> list[tuple[str, tuple[str, ...]]]:
+    """Every overlay with every stack."""
+    return [(overlay, stack) for overlay in OVERLAYS for stack in STACKS.values()]
+
+
+def single_components() -> list[tuple[str, tuple[str, ...]]]:
+    """The base with each component that may stand alone."""
+    return [("base", (one,)) for one in COMPONENTS if one != "strict"]
+
+
+def name_of(combination: tuple[str, tuple[str, ...]]) -> str:
+    """Names a combination for the list of tests."""
+    overlay, components = combination
+    names = {stack: name for name, stack in STACKS.items()}
+    return f"{overlay.removeprefix('overlays/')}-{names.get(components, '+'.join(components))}"
+
+
+def directory_documents(directory: Path) -> list[dict[str, Any]]:
+    """Returns the documents of a kustomization file."""
+    return documents(directory / "kustomization.yaml")

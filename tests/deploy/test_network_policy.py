@@ -1,0 +1,126 @@
+"""Who may speak with whom: what the policies allow is what the settings need, and nothing else."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.deploy.installation import OVERLAYS, STACKS, Installation, Pod, matches, render
+from tests.deploy.manifest import SERVICES
+
+_DNS = {"k8s-app": "kube-dns"}
+_ANY_PORT = 0
+_OUTSIDE = "outside"
+
+
+@pytest.fixture(params=[(o, s) for o in OVERLAYS for s in STACKS], ids=lambda one: "-".join(one))
+def installation(request: pytest.FixtureRequest) -> Installation:
+    overlay, stack = request.param
+    return render(overlay, STACKS[stack])
+
+
+def policies(installation: Installation, pod: Pod, direction: str) -> list[dict[str, Any]]:
+    """Returns the rules of one direction that hold for a pod, which then allow what they name."""
+    kind = direction.capitalize()
+    specs = [one["spec"] for one in installation.kind("NetworkPolicy").values()]
+    of_pod = [one for one in specs if matches(one["podSelector"], pod.labels)]
+    assert any(kind in one["policyTypes"] for one in of_pod), "all is allowed"
+    return [rule for one in of_pod if kind in one["policyTypes"] for rule in one.get(direction, [])]
+
+
+def allows(rule: Mapping[str, Any], other: str, labels: Mapping[str, str], space: str) -> list[int]:
+    """Returns the ports by which a rule lets the pod speak with another of a namespace."""
+    peers = rule.get(other)
+    ports = [port["port"] for port in rule.get("ports", [{"port": _ANY_PORT}])]
+    if peers is None:
+        return ports
+    for peer in peers:
+        assert peer.keys() <= {"podSelector", "namespaceSelector"}
+        spaces = peer.get("namespaceSelector", {"matchLabels": {}})
+        is_of_space = matches(spaces, {"kubernetes.io/metadata.name": space})
+        if ("namespaceSelector" in peer) is (space == "own") or not is_of_space:
+            continue
+        if matches(peer.get("podSelector", {}), labels):
+            return ports
+    return []
+
+
+def allowed(installation: Installation, direction: str, other: str) -> set[tuple[str, str, int]]:
+    """Returns (pod, other pod, port) of all pairs that one side's rules allow."""
+    return {
+        (pod.role, peer.role, port)
+        for pod in installation.pods
+        for rule in policies(installation, pod, direction)
+        for peer in installation.pods
+        for port in allows(rule, other, peer.labels, "own")
+    }
+
+
+def needed(installation: Installation) -> set[tuple[str, str, int]]:
+    """Returns (caller, called, port) as the settings have it."""
+    edges = set()
+    for pod in installation.pods:
+        if pod.service not in SERVICES:
+            continue
+        for name, value in pod.variables.items():
+            if not name.endswith(("_SCHEDULERS", "_WORKERS", "_PROPOSERS", "_STORE")):
+                continue
+            for address in value.split("//")[-1].split("/")[0].split(","):
+                host, port = address.split(":")
+                service = installation.kind("Service")[host.rpartition(".")[2]]
+                for called in installation.selected({"matchLabels": service["spec"]["selector"]}):
+                    edges.add((pod.role, called.role, int(port)))
+    roles = {pod.role for pod in installation.pods}
+    if installation.kind("StatefulSet"):
+        edges |= {("redis", "redis", 6379), ("redis", "redis", 26379), ("proposer", "redis", 6379)}
+    if "worker-rank" in roles:
+        ranks = ("worker", "worker-rank")
+        edges |= {(one, other, _ANY_PORT) for one in ranks for other in ranks}
+    return edges
+
+
+def test_the_services_reach_whom_their_settings_name_and_nobody_else(
+    installation: Installation,
+) -> None:
+    assert allowed(installation, "egress", "to") == needed(installation)
+    incoming = {(b, a, port) for a, b, port in allowed(installation, "ingress", "from")}
+    everybody = {(pod.role, "gateway", 8000) for pod in installation.pods}
+    assert incoming - everybody == needed(installation)
+
+
+def test_the_world_reaches_the_gateway_alone(installation: Installation) -> None:
+    reached = {
+        (pod.role, port)
+        for pod in installation.pods
+        for rule in policies(installation, pod, "ingress")
+        for port in allows(rule, "from", {}, _OUTSIDE)
+    }
+    assert reached == {("gateway", 8000)}
+
+
+def test_prometheus_reaches_what_it_scrapes(installation: Installation) -> None:
+    monitors = installation.kind("ServiceMonitor", "PodMonitor")
+    reached = {
+        (pod.role, port)
+        for pod in installation.pods
+        for rule in policies(installation, pod, "ingress")
+        for port in allows(rule, "from", {}, "monitoring")
+    }
+    scraped = {("gateway", 8000)}
+    for monitor in monitors.values():
+        spec = monitor["spec"]
+        if monitor["kind"] == "PodMonitor":
+            (endpoint,) = spec["podMetricsEndpoints"]
+            (pod, *_) = found = installation.selected(spec["selector"])
+            assert {one.role for one in found} == {pod.role}
+            scraped.add((pod.role, pod.ports[endpoint["port"]]))
+    assert reached == scraped
+
+
+def test_all_may_look_up_names_and_reach_nothing_else_outside(installation: Installation) -> None:
+    for pod in installation.pods:
+        rules = policies(installation, pod, "egress")
+        dns = [port for rule in rules for port in allows(rule, "to", _DNS, "kube-system")]
+        assert dns == [53, 53]
+        for labels, space in (({}, "kube-system"), (_DNS, "default"), ({}, _OUTSIDE)):
+            assert not [port for rule in rules for port in allows(rule, "to", labels, space)]
