@@ -15,6 +15,8 @@ from optimist_worker.feature_tap import FeatureTap
 from optimist_worker.graphs import MOST_TOKENS, GraphCache
 from optimist_worker.masks import Masks
 from optimist_worker.model import Model
+from optimist_worker.parallel.stage import Stage, StagedStep
+from optimist_worker.parallel.stage_masks import StageMasks
 from optimist_worker.state import DeviceState
 from optimist_worker.step import Step
 from optimist_worker.stopwatch import CudaStopwatch, HostStopwatch
@@ -58,13 +60,14 @@ class Engine:
         self,
         model: Model,
         state: DeviceState,
-        masks: Masks,
+        masks: Masks | StageMasks,
         drafter: Drafter | None = None,
         tap: FeatureTap | None = None,
         rule: AcceptanceRule = AcceptanceRule.COUPLED,
         synthetic_rate: float = 0.0,
         *,
         uses_graphs: bool = True,
+        stage: Stage | None = None,
     ) -> None:
         """Puts an engine together.
 
@@ -77,9 +80,10 @@ class Engine:
             rule: How drafts are accepted.
             synthetic_rate: Chance that a draft is accepted under the rule `synthetic`.
             uses_graphs: Whether steps are captured as graphs, on CUDA.
+            stage: Where it stands in a pipeline that the model is divided among; None: in none.
         """
         self.model, self.state, self.masks = model, state, masks
-        self.drafter, self.rule = drafter, rule
+        self.drafter, self.rule, self.stage = drafter, rule, stage
         self.drafter_us: list[int] = []
         """What the drafter takes by the depth of its drafts, if it was timed."""
         self._step = Step(model, state, drafter, tap, rule, synthetic_rate)
@@ -89,6 +93,11 @@ class Engine:
     def runs_by_itself(self) -> bool:
         """Whether a started step goes on while the host does something else."""
         return self.state.device.type == "cuda"
+
+    @property
+    def num_stages(self) -> int:
+        """Stages that work on a plan each."""
+        return 1 if self.stage is None else self.stage.place.num_stages
 
     def check_device(self) -> None:
         """Raises DeviceLostError if the device has failed for good."""
@@ -133,7 +142,7 @@ class Engine:
         columns: list[list[int]],
         bounds: StepBounds,
         wanted: LogprobPlaces | None = None,
-    ) -> RunningStep:
+    ) -> RunningStep | StagedStep:
         """Starts a step.
 
         Args:
@@ -143,6 +152,7 @@ class Engine:
 
         Raises:
             RuntimeError, ValueError, IndexError: PyTorch refuses it.
+            GroupError: Another stage is gone.
         """
         table, number = self.state.table, bounds.num_rows
         if not table.reads_sizes:
@@ -153,6 +163,9 @@ class Engine:
                 column + [filler] * padding for column, filler in zip(columns, fillers, strict=True)
             ]
         rows = send(torch.tensor(columns, dtype=torch.int64), self.state.device)
+        if self.stage is not None:
+            places = None if wanted is None else wanted.to(self.state.device)
+            return self.stage.start(self._step, rows, bounds, number, self.masks, places)
         if self.runs_by_itself:
             # Streams and events are those of the thread's current device.
             with torch.cuda.device(self.state.device):

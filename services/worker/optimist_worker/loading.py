@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import transformers
@@ -19,6 +19,18 @@ logger = logging.getLogger(__name__)
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _DUMMY_SEED = 20261121
+
+
+class Cut(Protocol):
+    """A part of a model."""
+
+    @property
+    def model_class(self) -> Any:
+        """A class of transformers whose instances have this part only."""
+
+    @property
+    def outline(self) -> Any:
+        """The whole model without data."""
 
 
 def check_directory(name: str, flag: str, *, needs_weights: bool) -> None:
@@ -77,6 +89,7 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device,
     tensor_parallel_size: int = 1,
+    cut: Cut | None = None,
 ) -> Any:
     """Loads safetensors weights; shows a progress bar on a terminal, else logs begin and end.
 
@@ -87,6 +100,7 @@ def load_weights(
         device: To compute on; of several ranks it is that of the local rank.
         tensor_parallel_size: Ranks that share each layer, as transformers' plan for it says; each
             reads only its part. More than 1 takes the default group of torch.distributed.
+        cut: The part of the model that is wanted; None: all of it.
 
     Raises:
         SetupError: A file or weight is missing or damaged; the message begins with `flag`.
@@ -98,7 +112,7 @@ def load_weights(
     logger.info("loading the weights of %s", name)
     begin = time.monotonic()
     try:
-        module = _read_weights(name, flag, dtype, tensor_parallel_size)
+        module = _read_weights(name, flag, dtype, tensor_parallel_size, cut)
         module = module.to(device)
     except torch.OutOfMemoryError:
         raise SetupError(_no_memory(name, flag, dtype, device)) from None
@@ -143,15 +157,19 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _read_weights(name: str, flag: str, dtype: torch.dtype, tensor_parallel_size: int) -> Any:
-    auto_model: Any = AutoModelForCausalLM
-    shared: dict[str, Any] = {}
+def _read_weights(
+    name: str, flag: str, dtype: torch.dtype, tensor_parallel_size: int, cut: Cut | None
+) -> Any:
+    model_class: Any = AutoModelForCausalLM if cut is None else cut.model_class
+    shared: dict[str, Any] = {"trust_remote_code": False}
+    if cut is not None:
+        # A class of transformers itself, which has no code of the checkpoint to run.
+        shared = {"config": cut.outline.config}
     if tensor_parallel_size > 1:
         shared["distributed_config"] = _sharing(tensor_parallel_size)
     try:
-        module, report = auto_model.from_pretrained(
+        module, report = model_class.from_pretrained(
             name,
-            trust_remote_code=False,
             use_safetensors=True,
             dtype=dtype,
             attn_implementation=NAME,

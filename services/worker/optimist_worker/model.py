@@ -12,6 +12,8 @@ from optimist_worker.core.kv import LayerSpec
 from optimist_worker.core.paged_attention import NAME, paged_attention
 from optimist_worker.loading import check_directory, load_config, load_weights, make_dummy_weights
 from optimist_worker.parallel.shards import check_division
+from optimist_worker.parallel.stage_loading import StageCut, plan_cut
+from optimist_worker.parallel.stage_split import StagePlace
 from optimist_worker.probe import probe_layers
 
 
@@ -22,11 +24,14 @@ class Model:
     name: str
     module: Any
     layers: list[LayerSpec]
+    """Of the whole model; layers of other stages keep nothing here."""
     vocab_size: int
     max_position_embeddings: int
     eos_token_ids: list[int]
     dtype: torch.dtype
     device: torch.device
+    cut: StageCut | None = None
+    """Which part of a pipeline it is; None: the whole model."""
 
     @property
     def num_parameters(self) -> int:
@@ -53,6 +58,7 @@ def load_model(
     *,
     dummy_weights: bool = False,
     tensor_parallel_size: int = 1,
+    stage: StagePlace | None = None,
     flag: str = "--model",
 ) -> Model:
     """Loads a directory or hub name with safetensors weights; runs no code of the checkpoint.
@@ -63,6 +69,7 @@ def load_model(
         device_name: `cpu`, `cuda` or `cuda:N`.
         dummy_weights: Makes random weights from config.json instead; the model's name says so.
         tensor_parallel_size: Ranks that share each layer; all of them call this.
+        stage: Which part of a pipeline is wanted; None: the whole model.
         flag: Setting that named the model, for messages.
 
     Raises:
@@ -77,20 +84,29 @@ def load_model(
     if tensor_parallel_size > 1:
         check_division(name, text_config, tensor_parallel_size)
     AttentionInterface.register(NAME, paged_attention)
+    cut = None if stage is None else plan_cut(name, config, stage)
     if dummy_weights:
         module = make_dummy_weights(name, flag, config, dtype, device)
+        if cut is not None:
+            cut.remove_others(module)
     else:
-        module = load_weights(name, flag, dtype, device, tensor_parallel_size)
+        module = load_weights(name, flag, dtype, device, tensor_parallel_size, cut)
     module.eval().requires_grad_(False)
+    own = range(text_config.num_hidden_layers)
+    vocab_size = 0
+    if cut is not None:
+        cut.close_gaps(module)
+        own, vocab_size = cut.layers, cut.vocab_size
     return Model(
         name=f"{name} (dummy weights)" if dummy_weights else name,
         module=module,
-        layers=probe_layers(name, flag, module, text_config.num_hidden_layers),
-        vocab_size=module.get_output_embeddings().weight.shape[0],
+        layers=probe_layers(name, flag, module, own, text_config),
+        vocab_size=vocab_size or module.get_output_embeddings().weight.shape[0],
         max_position_embeddings=_max_positions(text_config),
         eos_token_ids=_eos_token_ids(module),
         dtype=dtype,
         device=device,
+        cut=cut,
     )
 
 

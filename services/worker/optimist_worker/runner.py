@@ -17,6 +17,7 @@ from optimist_worker.core.plan import (
     PlannedRow,
     RowLogprobs,
     StepResult,
+    WindowUpdate,
 )
 from optimist_worker.core.result import collect_result
 from optimist_worker.core.row_logprobs import (
@@ -27,6 +28,7 @@ from optimist_worker.core.row_logprobs import (
     read_logprobs,
 )
 from optimist_worker.engine import Engine, RunningStep
+from optimist_worker.parallel.stage import StagedStep
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class LaunchedPlan:
     """Lengths of those that do not, by slot, where it holds a request."""
     errors: dict[int, str]
     """Why they do not, by slot."""
-    step: RunningStep | None
+    step: RunningStep | StagedStep | None
     """None if no row runs."""
     expected_draft_ns: int = 0
     """What the drafter probably takes."""
@@ -50,6 +52,9 @@ class LaunchedPlan:
     """What the drafter had not seen of each row before the step, `[num_rows]`."""
     wanted: list[WantedLogprobs] = field(default_factory=list)
     """What rows have to tell of how likely tokens are."""
+    later_windows: list[tuple[int, WindowUpdate]] = field(default_factory=list)
+    """Windows that newer plans have brought for its rows while it runs through the stages of a
+    pipeline, with the numbers of these plans; they take effect behind it."""
 
     @property
     def has_grammar(self) -> bool:
@@ -69,19 +74,24 @@ class Followers(Protocol):
     def collect(self, result: StepResult) -> None:
         """They wait for the oldest plan and compare what came of it."""
 
+    def end(self) -> None:
+        """They end."""
+
 
 class Runner:
     """Owns the slots. Not thread-safe: plans are launched and collected in turn."""
 
     def __init__(self, engine: Engine, followers: Followers | None = None) -> None:
         """Runs plans on an engine, and has others run them too."""
-        self.engine, self._followers = engine, followers
+        self.engine, self.followers = engine, followers
         self._slots: dict[int, HeldSlot] = {}
+        self._staged: dict[int, LaunchedPlan] = {}
+        """Plans on their way through the stages of a pipeline, by their slots."""
 
     def release_all(self) -> None:
         """Frees every slot."""
-        if self._followers is not None:
-            self._followers.release_all()
+        if self.followers is not None:
+            self.followers.release_all()
         for slot in list(self._slots):
             self._release(slot)
 
@@ -99,31 +109,37 @@ class Runner:
         Raises:
             PlanError: The plan admits to a slot that is taken.
         """
-        if self._followers is not None:
-            self._followers.launch(plan)
+        if self.followers is not None:
+            self.followers.launch(plan)
         for released in plan.released_slots:
             self._release(released)
         for admission in plan.admissions:
             self._admit(admission)
         for window in plan.windows:
-            # The slot may have been given back since the window was made; then it has no use.
-            if (holder := self._slots.get(window.slot)) is not None and holder.error is None:
-                self.engine.set_window(window)
-                holder.has_window, holder.has_tree = True, bool(window.parents)
-                holder.window_sequence = plan.sequence
+            if (staged := self._staged.get(window.slot)) is not None:
+                staged.later_windows.append((plan.sequence, window))
+            else:
+                self._set_window(plan.sequence, window)
         launched = LaunchedPlan(plan, {}, {}, {}, None)
         rows = self._find_rows(launched)
         if rows:
             try:
                 self._start(launched, rows)
             except Exception as error:
+                if self.engine.stage is not None:
+                    # Other stages are in this plan by now.
+                    raise
                 # Whatever PyTorch or Triton refuses, memory included, ends these requests only.
                 self._fail(launched, error)
+        if self.engine.stage is not None:
+            self._staged.update(dict.fromkeys(launched.rows, launched))
         return launched
 
     def collect(self, launched: LaunchedPlan) -> StepResult:
         """Waits for a plan and returns what came of it."""
         outputs, draft_ns = None, 0
+        for slot in launched.rows if self._staged else ():
+            self._staged.pop(slot, None)
         if launched.step is not None:
             try:
                 outputs = unpack(launched.step.wait())
@@ -134,6 +150,8 @@ class Runner:
         if outputs is None:
             outputs = no_outputs()
         self._note(launched, outputs)
+        for sequence, window in launched.later_windows:
+            self._set_window(sequence, window)
         logprobs = self._read_logprobs(launched, outputs) if launched.wanted else ()
         result = collect_result(
             launched.plan,
@@ -144,9 +162,16 @@ class Runner:
             draft_ns,
             logprobs,
         )
-        if self._followers is not None:
-            self._followers.collect(result)
+        if self.followers is not None:
+            self.followers.collect(result)
         return result
+
+    def _set_window(self, sequence: int, window: WindowUpdate) -> None:
+        # The slot may have been given back since the window was made; then it has no use.
+        if (holder := self._slots.get(window.slot)) is not None and holder.error is None:
+            self.engine.set_window(window)
+            holder.has_window, holder.has_tree = True, bool(window.parents)
+            holder.window_sequence = sequence
 
     def _release(self, slot: int) -> None:
         held = self._slots.pop(slot, None)

@@ -23,7 +23,13 @@ from optimist_worker.engine import Engine
 from optimist_worker.masks import Masks
 from optimist_worker.memory import Memory, plan_memory
 from optimist_worker.model import Model, load_model
+from optimist_worker.parallel.commands import Followers as RankFollowers
 from optimist_worker.parallel.group import Group
+from optimist_worker.parallel.stage import Stage
+from optimist_worker.parallel.stage_commands import StageFollowers
+from optimist_worker.parallel.stage_link import StageLink
+from optimist_worker.parallel.stage_split import StagePlace
+from optimist_worker.parallel.stage_trace import StageTrace
 from optimist_worker.request_spans import RequestSpans
 from optimist_worker.runner import Followers, Runner
 from optimist_worker.servicer import WorkerServicer
@@ -33,16 +39,13 @@ from optimist_worker.state import DeviceState, Sizes
 logger = logging.getLogger(__name__)
 
 
-def build_runner(
-    settings: WorkerSettings, group: Group | None = None, followers: Followers | None = None
-) -> Runner:
+def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner:
     """Loads the model and takes the KV memory.
 
     Args:
         settings: The worker's.
-        group: The ranks that hold the model together, all of which call this; None: it holds it
-            alone.
-        followers: The other ranks, to be commanded; None: there are none, or this is one of them.
+        group: The ranks that hold the model together, all of which call this, and the first of
+            which commands the others; None: it holds it alone.
 
     Raises:
         SetupError: Either cannot be had.
@@ -55,6 +58,7 @@ def build_runner(
         settings.device,
         dummy_weights=settings.dummy_weights,
         tensor_parallel_size=settings.tensor_parallel_size,
+        stage=None if group is None else _find_place(group),
     )
     weights = load_drafter(settings, model)
     extra = drafter_block_bytes(weights, model, settings.block_size)
@@ -69,7 +73,9 @@ def build_runner(
         max_num_batched_tokens=settings.max_num_batched_tokens,
     )
     try:
-        runner = Runner(_build_engine(settings, model, weights, sizes), followers)
+        stage = None if group is None else _join_stages(settings, group, model)
+        engine = _build_engine(settings, model, weights, sizes, stage)
+        runner = Runner(engine, None if group is None else _command(group, stage))
     except (RuntimeError, MemoryError):
         raise SetupError(
             f"--num-kv-blocks: no memory for {memory.num_blocks} blocks; "
@@ -90,21 +96,46 @@ def build_runner(
     return runner
 
 
+def _find_place(group: Group) -> StagePlace | None:
+    ranks = group.ranks
+    return StagePlace(ranks.stage, ranks.num_stages) if ranks.num_stages > 1 else None
+
+
+def _join_stages(settings: WorkerSettings, group: Group, model: Model) -> Stage | None:
+    if model.cut is None:
+        return None
+    trace = StageTrace(settings.stage_trace, group.ranks.stage)
+    return Stage(model, model.cut, StageLink(group.ranks), trace)
+
+
+def _command(group: Group, stage: Stage | None) -> Followers | None:
+    """Returns the other ranks, if this is the first."""
+    if not group.ranks.is_leader:
+        return None
+    return RankFollowers(group) if stage is None else StageFollowers(stage)
+
+
 def _build_engine(
-    settings: WorkerSettings, model: Model, weights: DrafterWeights | None, sizes: Sizes
+    settings: WorkerSettings,
+    model: Model,
+    weights: DrafterWeights | None,
+    sizes: Sizes,
+    stage: Stage | None,
 ) -> Engine:
     state = DeviceState(model, sizes)
     built = build_drafter(settings, weights, model, state)
+    masks = Masks(settings.model, model)
     return Engine(
         model,
         state,
-        Masks(settings.model, model),
+        masks if stage is None else stage.make_masks(masks),
         drafter=None if built is None else built.drafter,
         tap=None if built is None else built.tap,
         rule=AcceptanceRule(settings.acceptance),
         synthetic_rate=settings.synthetic_rate,
         # What ranks say to each other inside a captured step has not been tried.
         uses_graphs=settings.cuda_graphs and settings.num_ranks == 1,
+        stage=stage,
     )
 
 

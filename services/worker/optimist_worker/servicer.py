@@ -18,9 +18,10 @@ from optimist_worker.core.plan import PlanError
 from optimist_worker.cost import MeasuredCosts
 from optimist_worker.engine import DeviceLostError
 from optimist_worker.execution import run_plans
+from optimist_worker.parallel.pipeline import SPARE_PLANS
 from optimist_worker.request_spans import RequestSpans
 from optimist_worker.runner import Runner
-from optimist_worker.stream import PlanStream
+from optimist_worker.stream import MOST_PLANS, PlanStream
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             max_drafter_depth=0 if drafter is None else drafter.max_depth,
             drafter_us=to_bytes(costs.drafter_us),
             is_synthetic=engine.rule is AcceptanceRule.SYNTHETIC,
+            num_pipeline_stages=engine.num_stages,
         )
 
     async def Execute(  # noqa: N802
@@ -80,7 +82,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if self._stream is not None:
             logger.info("a new stream takes over")
             self._stream.replace()
-        stream = self._stream = PlanStream(request_iterator)
+        most = max(MOST_PLANS, self._runner.engine.num_stages + SPARE_PLANS)
+        stream = self._stream = PlanStream(request_iterator, most)
         work = asyncio.get_running_loop().run_in_executor(
             self._executor, run_plans, self._runner, self._limits, stream, self._spans
         )

@@ -85,7 +85,7 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         1, ge=1, le=64, description="processes that share each layer, a device each"
     )
     pipeline_parallel_size: int = Field(
-        1, ge=1, le=64, description="processes that the layers are divided among, a device each"
+        1, ge=1, le=16, description="processes that the layers are divided among, a device each"
     )
     master_port: int = Field(
         0,
@@ -93,6 +93,11 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         le=65535,
         description="port where these processes find each other; 0 takes a free one on one machine "
         "and 29500 between pods",
+    )
+    stage_trace: str = Field(
+        "",
+        description="directory where each pipeline stage notes when it computed which pass; empty "
+        "notes nothing",
     )
     num_threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0 leaves it to PyTorch")
     trace_passes: bool = Field(

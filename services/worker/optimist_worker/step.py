@@ -33,10 +33,15 @@ from optimist_worker.core.window_table import WindowDrafts
 from optimist_worker.drafters.drafter import Drafter, DraftRows, Proposal, VerifiedStep
 from optimist_worker.drafters.merge import merge, spread, trim
 from optimist_worker.feature_tap import FeatureTap
-from optimist_worker.masks import Masks
 from optimist_worker.model import Model
 from optimist_worker.state import DeviceState
-from optimist_worker.step_parts import JudgedStep, PreparedStep, StepTensors, Stopwatch
+from optimist_worker.step_parts import (
+    Allowing,
+    JudgedStep,
+    PreparedStep,
+    StepTensors,
+    Stopwatch,
+)
 
 
 class Step:
@@ -71,7 +76,7 @@ class Step:
         columns: torch.Tensor,
         bounds: StepBounds,
         watch: Stopwatch,
-        masks: Masks,
+        masks: Allowing,
         wanted: LogprobPlaces | None = None,
     ) -> StepTensors:
         """Runs a step.
@@ -119,7 +124,7 @@ class Step:
         return prepared
 
     @torch.inference_mode()
-    def judge(self, prepared: PreparedStep, logits: torch.Tensor, masks: Masks) -> JudgedStep:
+    def judge(self, prepared: PreparedStep, logits: torch.Tensor, masks: Allowing) -> JudgedStep:
         """Says what comes of the drafts, from the logits that the pass was asked for."""
         rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
         if wanted is not None:

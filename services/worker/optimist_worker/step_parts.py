@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from optimist_worker.core.bounds import StepBounds
+from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.fit import FittedRows
 from optimist_worker.core.flat_batch import FlatBatch, PassSize
 from optimist_worker.core.logprobs import LogprobPlaces
@@ -22,6 +23,13 @@ class Stopwatch(Protocol):
 
     def stop(self) -> None:
         """Drafting ends."""
+
+
+class Allowing(Protocol):
+    """Knows which tokens grammars allow."""
+
+    def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
+        """Returns what may come behind each node, bool `[num_logits, vocab_size]`; None: all."""
 
 
 class StepTensors(NamedTuple):

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from enum import Enum
 from queue import SimpleQueue
 
 from optimist.worker.v1 import worker_pb2
@@ -11,21 +12,31 @@ MOST_PLANS = 4
 """Plans held that have no answer yet; all further ones wait in gRPC's flow control."""
 
 
+class Wake(Enum):
+    """Stands where a plan would."""
+
+    WAKE = 0
+
+
 class PlanStream:
     """Reads plans ahead of the running one.
 
     A plan makes room for another when its first answer has gone out. So neither a sender that is
     too fast nor one that reads no answers makes anything here grow without bound.
 
-    `take`, `answer` and `finish` are the model thread's; all else belongs to the event loop.
+    `take`, `take_or_wake`, `answer` and `finish` are the model thread's, `wake` is any thread's;
+    all else belongs to the event loop.
     """
 
-    def __init__(self, requests: AsyncIterator[worker_pb2.ExecuteRequest]) -> None:
+    def __init__(
+        self, requests: AsyncIterator[worker_pb2.ExecuteRequest], most_plans: int = MOST_PLANS
+    ) -> None:
+        """Begins to read; holds at most so many plans that have no answer yet."""
         self.replaced = False
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        self._room = asyncio.Semaphore(MOST_PLANS)
-        self._plans: SimpleQueue[worker_pb2.ExecuteRequest | None] = SimpleQueue()
+        self._room = asyncio.Semaphore(most_plans)
+        self._plans: SimpleQueue[worker_pb2.ExecuteRequest | Wake | None] = SimpleQueue()
         self._answers: asyncio.Queue[worker_pb2.ExecuteResponse | None] = asyncio.Queue()
         # Each number is written by one thread only.
         self._num_read = self._num_taken = 0
@@ -34,13 +45,34 @@ class PlanStream:
 
     def take(self) -> worker_pb2.ExecuteRequest | None:
         """Waits for the next plan; None when there is none or the stream was closed."""
-        self._at_work_since = None
+        request: worker_pb2.ExecuteRequest | Wake | None = Wake.WAKE
+        while isinstance(request, Wake):
+            request = self.take_or_wake(is_at_work=False)
+        return request
+
+    def take_or_wake(self, *, is_at_work: bool) -> worker_pb2.ExecuteRequest | Wake | None:
+        """Waits for the next plan, or for `wake`.
+
+        Args:
+            is_at_work: Whether plans are still at work meanwhile.
+
+        Returns:
+            None when there is no further plan or the stream was closed.
+        """
+        if not is_at_work:
+            self._at_work_since = None
         request = self._plans.get()
         if self._closed or request is None:
             return None
-        self._at_work_since = time.monotonic()
-        self._num_taken += 1
+        if not isinstance(request, Wake):
+            self._num_taken += 1
+            if not is_at_work:
+                self._at_work_since = time.monotonic()
         return request
+
+    def wake(self) -> None:
+        """Ends a wait for the next plan; called by any thread."""
+        self._plans.put(Wake.WAKE)
 
     def seconds_at_work(self) -> float:
         """Returns how long the model's thread has neither answered nor waited for a plan."""

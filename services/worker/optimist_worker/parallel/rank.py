@@ -10,12 +10,13 @@ from typing import NoReturn
 from optimist_common.errors import SetupError
 from optimist_common.server import require_free, run_service
 from optimist_worker.cost import measure_costs
-from optimist_worker.parallel.commands import Followers, follow
+from optimist_worker.parallel.commands import follow
 from optimist_worker.parallel.ending import end_process, refuse_start
 from optimist_worker.parallel.group import Group, GroupError
 from optimist_worker.parallel.pulse import Pulse
 from optimist_worker.parallel.ranks import Ranks
 from optimist_worker.parallel.shards import check_settings
+from optimist_worker.parallel.stage_commands import follow_stages
 from optimist_worker.runner import Runner
 from optimist_worker.service import build_runner, limits_of, serve
 from optimist_worker.settings import WorkerSettings
@@ -61,13 +62,13 @@ def run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
 
 
 def _lead(settings: WorkerSettings, group: Group) -> None:
-    followers = Followers(group)
-    runner = build_runner(settings, group, followers)
+    runner = build_runner(settings, group)
     costs = measure_costs(runner, settings.cost_seconds)
     try:
         run_service(lambda: serve(settings, runner, costs))
     finally:
-        followers.end()
+        if runner.followers is not None:
+            runner.followers.end()
 
 
 def _follow(settings: WorkerSettings, group: Group, pulse: Pulse) -> None:
@@ -84,8 +85,12 @@ def _follow(settings: WorkerSettings, group: Group, pulse: Pulse) -> None:
 
 
 def _follow_or_end(settings: WorkerSettings, group: Group, runner: Runner) -> None:
+    limits, stage = limits_of(settings, runner), runner.engine.stage
     try:
-        follow(group, runner, limits_of(settings, runner), settings.hang_seconds)
+        if stage is not None:
+            follow_stages(stage, runner, limits, settings.hang_seconds)
+        else:
+            follow(group, runner, limits, settings.hang_seconds)
     except GroupError as error:
         end_process(str(error))
     except Exception as error:

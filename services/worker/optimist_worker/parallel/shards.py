@@ -1,9 +1,10 @@
-"""Whether and how the layers of a model are divided among ranks."""
+"""Whether and how the layers of a model are divided among ranks.
+
+It imports no torch, so that who starts ranks can check settings first.
+"""
 
 import math
 from typing import Any
-
-from torch.distributed.tensor import DTensor
 
 from optimist_common.errors import SetupError
 from optimist_worker.settings import WorkerSettings
@@ -30,6 +31,12 @@ def check_settings(settings: WorkerSettings) -> None:
             )
         if settings.dummy_weights:
             raise SetupError(f"--dummy-weights: cannot be combined with {_FLAG}; leave one out")
+    if settings.pipeline_parallel_size > 1 and settings.drafter not in ("none", "ngram"):
+        raise SetupError(
+            f"--drafter: {settings.drafter} needs the whole model or another one beside it, which "
+            f"no stage has with --pipeline-parallel-size {settings.pipeline_parallel_size}; choose "
+            "none or ngram"
+        )
 
 
 def check_division(name: str, config: Any, number: int) -> None:
@@ -58,4 +65,5 @@ def check_division(name: str, config: Any, number: int) -> None:
 
 def whole(weight: Any) -> Any:
     """Returns a weight as one tensor; called by all ranks that hold parts of it."""
-    return weight.full_tensor() if isinstance(weight, DTensor) else weight
+    gather = getattr(weight, "full_tensor", None)
+    return weight if gather is None else gather()
