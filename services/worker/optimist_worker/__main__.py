@@ -9,6 +9,7 @@ from optimist_common.server import require_free, run_service
 from optimist_common.settings import load_settings
 from optimist_worker.parallel.launch import run_local_ranks
 from optimist_worker.parallel.ranks import LocalRanks, Ranks, find_ranks
+from optimist_worker.parallel.shards import check_settings
 from optimist_worker.settings import WorkerSettings
 
 
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
             level = "warning"
         configure_logging(level, settings.log_format, settings.section)
         if isinstance(ranks, LocalRanks):
+            check_settings(settings)
             code = run_local_ranks(ranks, words)
         elif ranks is not None:
             _run_rank(settings, ranks)

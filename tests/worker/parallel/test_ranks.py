@@ -1,0 +1,73 @@
+import pytest
+
+from optimist_common.errors import SetupError
+from optimist_worker.parallel.ranks import LOOPBACK, LocalRanks, Ranks, find_ranks
+
+TORCHRUN = {
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29512",
+}
+PODS = {"LWS_LEADER_ADDRESS": "lws-0.lws.ns", "LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1"}
+
+
+def test_one_process_holds_a_model_by_itself() -> None:
+    assert find_ranks({}, 1, 1) is None
+    assert find_ranks({"RANK": "0", "WORLD_SIZE": "1"}, 1, 1) is None
+    assert find_ranks({"LWS_GROUP_SIZE": "1"}, 1, 1) is None
+
+
+def test_torchrun_says_which_rank_a_process_is() -> None:
+    ranks = find_ranks(TORCHRUN, 4, 1)
+    assert ranks == Ranks(3, 4, 1, 4, "10.0.0.1", 29512)
+    assert not ranks.is_leader
+    assert (ranks.tensor_rank, ranks.stage, ranks.num_stages) == (3, 0, 1)
+
+
+def test_ranks_of_a_stage_are_neighbours() -> None:
+    places = []
+    for rank in range(4):
+        ranks = find_ranks(TORCHRUN | {"RANK": str(rank)}, 2, 2)
+        assert isinstance(ranks, Ranks)
+        places.append((ranks.stage, ranks.tensor_rank))
+    assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_on_one_machine_ranks_are_to_be_started() -> None:
+    local = find_ranks({}, 2, 1)
+    assert local == LocalRanks(0, 2, 2, LOOPBACK, 0)
+    started = [find_ranks(variables, 2, 1) for variables in local.environments(29777)]
+    assert started == [
+        Ranks(0, 2, 0, 2, LOOPBACK, 29777),
+        Ranks(1, 2, 1, 2, LOOPBACK, 29777),
+    ]
+
+
+def test_pods_start_their_share_of_the_ranks() -> None:
+    assert find_ranks(PODS, 4, 1) == LocalRanks(2, 2, 4, "lws-0.lws.ns", 29500)
+    local = find_ranks(PODS | {"LWS_WORKER_INDEX": "0"}, 1, 2, master_port=4000)
+    assert local == LocalRanks(0, 1, 2, "lws-0.lws.ns", 4000)
+    assert find_ranks({"LWS_GROUP_SIZE": "1"}, 2, 1) == LocalRanks(0, 2, 2, LOOPBACK, 0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "sizes", "message"),
+    [
+        (TORCHRUN, (2, 1), "they need 2 processes, and WORLD_SIZE is 4"),
+        (TORCHRUN, (1, 1), "they need 1 processes, and WORLD_SIZE is 4"),
+        (TORCHRUN | {"RANK": "4"}, (4, 1), "RANK: must be a number from 0 to 3, not '4'"),
+        (TORCHRUN | {"WORLD_SIZE": "x"}, (4, 1), "WORLD_SIZE: must be a number"),
+        (PODS, (1, 1), "1 processes cannot be divided among 2 pods"),
+        (PODS, (3, 1), "3 processes cannot be divided among 2 pods"),
+        (PODS | {"LWS_WORKER_INDEX": "2"}, (2, 1), "LWS_WORKER_INDEX: must be a number"),
+        (PODS | {"LWS_LEADER_ADDRESS": ""}, (2, 1), "LWS_LEADER_ADDRESS: must be set"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    environment: dict[str, str], sizes: tuple[int, int], message: str
+) -> None:
+    with pytest.raises(SetupError, match=r"^[^\n]+$") as error:
+        find_ranks(environment, *sizes)
+    assert message in str(error.value)

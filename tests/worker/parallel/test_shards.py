@@ -1,0 +1,57 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from optimist_common.errors import SetupError
+from optimist_worker.parallel.shards import check_division, check_settings
+from optimist_worker.settings import WorkerSettings
+
+
+def config(heads: int, kv_heads: int | None, plan: dict[str, str] | None) -> Any:
+    return SimpleNamespace(
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        base_model_tp_plan=plan,
+        model_type="own",
+    )
+
+
+PLAN = {"layers.*.self_attn.q_proj": "colwise"}
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "number"), [(8, 2, 2), (12, 4, 4), (6, None, 3)])
+def test_heads_that_can_be_shared_are(heads: int, kv_heads: int | None, number: int) -> None:
+    check_division("m", config(heads, kv_heads, PLAN), number)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "number", "choice"),
+    [(8, 2, 4, "1 or 2"), (12, 4, 3, "1, 2 or 4"), (5, 5, 2, "1 or 5"), (8, 1, 2, "choose 1$")],
+)
+def test_heads_that_cannot_are_refused_with_what_can(
+    heads: int, kv_heads: int, number: int, choice: str
+) -> None:
+    with pytest.raises(SetupError, match=choice):
+        check_division("m", config(heads, kv_heads, PLAN), number)
+
+
+def test_a_model_without_a_plan_is_refused() -> None:
+    with pytest.raises(SetupError, match="does not tell how to divide m \\(own\\)"):
+        check_division("m", config(8, 8, None), 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "cannot be combined"),
+        ({"tensor_parallel_size": 2, "device": "cuda:1"}, "--device: cuda:1 names one device"),
+        ({"tensor_parallel_size": 2, "drafter": "quantised"}, "--drafter: quantised"),
+        ({"tensor_parallel_size": 2, "dummy_weights": True}, "--dummy-weights"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SetupError, match=message):
+        check_settings(WorkerSettings(model="m", **changes))
