@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from optimist_scheduler.core.arrays import Float32Array, FloatArray, Int32Array
+from optimist_scheduler.core.arrays import Float32Array, FloatArray, Int32Array, SlotArray
 
 WINDOW_PRIOR = 0.98
 """Agreement that a new row's window is trusted with: a prediction is mostly right."""
@@ -51,7 +51,7 @@ class Acceptance:
         self._examined[slot] = PRIOR_TOKENS
         self._agreed[slot] = PRIOR_TOKENS * self.prior
 
-    def observe(self, slots: Int32Array, agreed: Int32Array, examined: Int32Array) -> None:
+    def observe(self, slots: SlotArray, agreed: Int32Array, examined: Int32Array) -> None:
         """Counts drafts.
 
         Args:
@@ -68,7 +68,7 @@ class Acceptance:
             self._all_examined = self._all_examined * kept + num_examined
             self._all_agreed = self._all_agreed * kept + int(agreed.sum())
 
-    def rate(self, slots: Int32Array) -> Float32Array:
+    def rate(self, slots: SlotArray) -> Float32Array:
         """Returns the chance that the next draft agrees, 0 to 1 [num_rows]."""
         return self._agreed[slots] / self._examined[slots]
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from optimist_common.draft_source import DraftSource
-from optimist_scheduler.core.arrays import BoolArray, Int32Array, Int64Array
+from optimist_scheduler.core.arrays import BoolArray, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.output import NUM_SOURCES
 from optimist_scheduler.core.requests import Request
 
@@ -32,9 +32,9 @@ class DraftAccounts:
         # Memory that is never touched is never taken.
         self._marks = np.zeros((max_num_seqs, max_num_predicted_tokens), np.uint8)
         self._positions = positions.reshape(-1)
-        self._others: list[tuple[Int32Array, ...]] = []
-        self._runs: list[tuple[Int32Array | Int64Array, ...]] = []
-        self._nodes: list[tuple[Int32Array | BoolArray, ...]] = []
+        self._others: list[tuple[SlotArray | Int32Array, ...]] = []
+        self._runs: list[tuple[SlotArray | Int32Array | Int64Array, ...]] = []
+        self._nodes: list[tuple[SlotArray | Int32Array | BoolArray, ...]] = []
 
     def open(self, slot: int, request: Request) -> None:
         """Goes on with a request's account in a slot, which `close` has left."""
@@ -48,7 +48,7 @@ class DraftAccounts:
         request.num_accepted_by_source = tuple(self._num_accepted[slot].tolist())
         request.prediction_marks = self._marks[slot, : request.num_predicted_tokens].tobytes()
 
-    def record_others(self, slots: Int32Array, sources: Int32Array, kept: Int32Array) -> None:
+    def record_others(self, slots: SlotArray, sources: Int32Array, kept: Int32Array) -> None:
         """Notes drafts that do not come from windows.
 
         Args:
@@ -58,7 +58,7 @@ class DraftAccounts:
         """
         self._others.append((slots, sources, kept))
 
-    def record_runs(self, slots: Int32Array, cells: Int64Array, kept: Int32Array) -> None:
+    def record_runs(self, slots: SlotArray, cells: Int64Array, kept: Int32Array) -> None:
         """Notes drafts of likeliest paths that were all kept.
 
         Args:
@@ -71,7 +71,7 @@ class DraftAccounts:
         if len(self._runs) >= _MOST_UNCOUNTED:
             self._count()
 
-    def record_nodes(self, slots: Int32Array, positions: Int32Array, is_kept: BoolArray) -> None:
+    def record_nodes(self, slots: SlotArray, positions: Int32Array, is_kept: BoolArray) -> None:
         """Notes single drafts of windows.
 
         Args:
@@ -94,7 +94,7 @@ class DraftAccounts:
             self._nodes.clear()
             self._count_nodes(slots, positions, is_kept)
 
-    def _count_runs(self, slots: Int32Array, cells: Int64Array, kept: Int32Array) -> None:
+    def _count_runs(self, slots: SlotArray, cells: Int64Array, kept: Int32Array) -> None:
         before = np.cumsum(kept) - kept
         places = np.repeat(cells - before, kept) + np.arange(int(kept.sum()))
         positions = self._positions.take(places, mode="clip")
@@ -107,7 +107,7 @@ class DraftAccounts:
             is_kept = np.ones(len(positions), np.bool_)
             self._count_nodes(np.repeat(slots, kept), positions, is_kept)
 
-    def _count_nodes(self, slots: Int32Array, positions: Int32Array, is_kept: BoolArray) -> None:
+    def _count_nodes(self, slots: SlotArray, positions: Int32Array, is_kept: BoolArray) -> None:
         is_predicted = positions >= 0
         # A worker that drafts from what it was not given must not mark what is not there.
         inside = is_predicted & (positions < self._marks.shape[1])

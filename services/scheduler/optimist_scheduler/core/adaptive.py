@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.arrays import Int32Array, SlotArray
 
 START_WIDTH = 5
 MIN_WIDTH = 1
@@ -30,7 +30,7 @@ class AdaptiveWidths:
         self._proposed[slot] = 0
         self._accepted[slot] = 0
 
-    def observe(self, slots: Int32Array, drafted: Int32Array, accepted: Int32Array) -> None:
+    def observe(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
         """Moves the widths of the rows that drafted; each slot at most once [num_rows]."""
         self._proposed[slots] += drafted
         self._accepted[slots] += accepted
@@ -39,6 +39,6 @@ class AdaptiveWidths:
         moved = np.maximum(self._widths[slots] + moves * (drafted > 0), MIN_WIDTH)
         self._widths[slots] = np.minimum(moved, self._limits[slots])
 
-    def choose(self, slots: Int32Array) -> Int32Array:
+    def choose(self, slots: SlotArray) -> Int32Array:
         """Returns the most drafts per row [num_rows]."""
         return self._widths[slots]

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.arrays import Int32Array, SlotArray
 from optimist_scheduler.core.requests import Request
-from optimist_scheduler.core.view import ScheduleView
+from optimist_scheduler.core.view import NO_SLOTS, ScheduleView
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AdmittedRow:
     """A request that takes a slot, and its first row."""
 
@@ -74,7 +74,7 @@ def match_prefix(view: ScheduleView, request: Request) -> tuple[Int32Array, int]
     return cached, view.blocks.num_evictable(cached)
 
 
-def find_victims(view: ScheduleView, num_free: int) -> Int32Array:
+def find_victims(view: ScheduleView, num_free: int) -> SlotArray:
     """Returns running slots that make room for the next waiting request, the least urgent first.
 
     Only requests of lower priority give way, no more of them than needed, and none if all of them
@@ -83,17 +83,17 @@ def find_victims(view: ScheduleView, num_free: int) -> Int32Array:
     head = next(iter(view.waiting), None)
     victims: list[int] = []
     if head is None:
-        return np.array(victims, np.int32)
+        return NO_SLOTS
     cached, num_taken = match_prefix(view, head)
     num_wanted = view.config.num_blocks_for(len(head.token_ids)) - len(cached) + num_taken
     candidates = view.running.tolist()
     while True:
-        leaving = np.concatenate([view.fenced, np.array(victims, np.int32)])
+        leaving = np.concatenate([view.fenced, np.array(victims, np.int64)])
         num_spare = num_free + view.blocks.num_freed_by(leaving) - num_wanted - len(candidates)
         if num_spare >= 0 and view.table.num_free_slots + len(leaving) > 0:
-            return np.array(victims, np.int32)
+            return np.array(victims, np.int64)
         if not candidates or not _gives_way(view.table.request(candidates[-1]), head):
-            return np.array([], np.int32)
+            return NO_SLOTS
         victims.append(candidates.pop())
 
 

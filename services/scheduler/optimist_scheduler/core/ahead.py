@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optimist_scheduler.core.arrays import FloatArray, Int32Array
+from optimist_scheduler.core.arrays import FloatArray, Int32Array, SlotArray
 from optimist_scheduler.core.requests import Rows
 from optimist_scheduler.core.schedule import ScheduleDecision
 from optimist_scheduler.core.state import SchedulerState
@@ -23,11 +23,16 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
     slots = decision.rows.slots
     if not state.in_flight or decision.admitted or len(slots) == 0:
         return True
+    # With nothing to reject in flight, all is certain but where predictions begin.
+    if not any(np.count_nonzero(step.num_draft_tokens) for step in state.in_flight) and (
+        np.count_nonzero(state.table.num_predicted_tokens.take(slots)) < len(slots)
+    ):
+        return True
     # Mostly one of the first few will do.
     return any(bool((_chances(state, some) >= LEAST_CHANCE).any()) for some in (slots[:16], slots))
 
 
-def _chances(state: SchedulerState, slots: Int32Array) -> FloatArray:
+def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
     """Returns how likely the rows go on as they are planned [num_rows]."""
     rows = state.table.gather(slots)
     placed = state.table.placed
@@ -50,7 +55,7 @@ def _chances(state: SchedulerState, slots: Int32Array) -> FloatArray:
 
 
 def _claimed_chances(
-    state: SchedulerState, slots: Int32Array, rows: Rows, num_drafts: Int32Array
+    state: SchedulerState, slots: SlotArray, rows: Rows, num_drafts: Int32Array
 ) -> FloatArray:
     """Returns how likely what is in flight is accepted, by what windows say [num_rows]."""
     placed = state.table.placed

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.arrays import Int32Array, SlotArray
 from optimist_scheduler.core.plan import Admission, Plan
 from optimist_scheduler.core.schedule import ScheduleDecision
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
@@ -48,7 +48,7 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
 
 def _columns(
     decision: ScheduleDecision, admissions: list[Admission]
-) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array]:
+) -> tuple[SlotArray, Int32Array, Int32Array, Int32Array]:
     """Returns slots, known tokens, drafts and new blocks of all rows."""
     rows = decision.rows
     columns = rows.slots, rows.num_known_tokens, rows.num_draft_tokens, rows.num_new_blocks
@@ -67,7 +67,7 @@ def _columns(
 
 def _advance(
     state: SchedulerState,
-    slots: Int32Array,
+    slots: SlotArray,
     known: Int32Array,
     drafts: Int32Array,
     num_repeats: int,
@@ -88,11 +88,11 @@ def _advance(
     return StepInFlight(
         state.num_plans,
         slots,
-        table.generation[slots],
+        table.generation.take(slots),
         known,
         drafts,
         emits,
-        table.placed.numbers[slots],
+        table.placed.numbers.take(slots),
         table.placed.windows.copy(),
         num_repeats,
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.arrays import Int32Array, SlotArray
 
 
 class BlockPool:
@@ -49,7 +49,7 @@ class BlockPool:
         """Returns the blocks of a slot in the order of its tokens [num_blocks[slot]]."""
         return self._tables[slot, : self.num_blocks[slot]]
 
-    def allocate(self, slots: Int32Array, counts: Int32Array) -> Int32Array:
+    def allocate(self, slots: SlotArray, counts: Int32Array) -> Int32Array:
         """Appends free blocks to the tables of `slots`; evicts cached ones only if it must.
 
         What was matched and not taken yet may be among the evicted: take first.
@@ -156,7 +156,7 @@ class BlockPool:
                 self._hash_of[block] = block_hash
                 self._is_cached[block] = True
 
-    def num_freed_by(self, slots: Int32Array) -> int:
+    def num_freed_by(self, slots: SlotArray) -> int:
         """Returns how many blocks would be free if `slots`, each named once, were released."""
         tables = self._tables[slots]
         blocks, counts = np.unique(tables[tables >= 0], return_counts=True)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from optimist_common.draft_source import DraftSource
-from optimist_scheduler.core.arrays import BoolArray
+from optimist_scheduler.core.arrays import BoolArray, is_same
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.drafter import Drafter
 from optimist_scheduler.core.logprobs import find_logprobs_fault
@@ -50,27 +50,26 @@ def check_result(
         result: The result.
     """
     _check_shape(step, result)
-    emitted, drafted = result.num_emitted_tokens, result.num_drafted_tokens
-    accepted = result.num_accepted_tokens
-    # A negative number anywhere makes the whole negative.
-    if (
-        len(emitted)
-        and (accepted | (drafted - accepted) | (step.num_draft_tokens - drafted)).min() < 0
-    ):
-        raise ResultError("num_drafted_tokens: more accepted than drafted, or than planned")
-    _check_sources(config.drafter, result)
-    emits = np.ones_like(step.emits) if result.repeat else step.emits
-    works = alive
+    if has_drafts := result.has_drafts:
+        _check_drafts(step, result)
+        _check_sources(config.drafter, result)
+    emits, works = step.emits, alive
+    if result.repeat:
+        emits = np.ones_like(emits)
     if result.errors:
         fails = np.isin(step.slots, list(result.errors))
         emits, works = emits * ~fails, alive & ~fails
-    wanted = emits * (1 + accepted)
-    if ((emitted != wanted) & (alive | (emitted != 0))).any():
+    emitted, wanted = result.num_emitted_tokens, emits
+    if has_drafts:
+        wanted = emits * (1 + result.num_accepted_tokens)
+    if not is_same(emitted, wanted) and ((emitted != wanted) & (alive | (emitted != 0))).any():
         raise ResultError("num_emitted_tokens: not one more than accepted where the row emits")
     ends = rows.num_tokens + emitted
-    fits = (result.lengths == ends) & (ends <= rows.max_length)
-    if (works & ~fits).any():
-        raise ResultError("lengths: not the known length and what was emitted, or too long")
+    is_long = ends > rows.max_length
+    if np.count_nonzero(is_long) or not is_same(result.lengths, ends):
+        fits = (result.lengths == ends) & ~is_long
+        if (works & ~fits).any():
+            raise ResultError("lengths: not the known length and what was emitted, or too long")
     tokens = result.token_ids
     # Negative numbers are large without their sign.
     if len(tokens) and int(tokens.view(np.uint32).max()) >= config.vocab_size:
@@ -96,6 +95,14 @@ def check_logprobs(
                 raise ResultError(fault)
 
 
+def _check_drafts(step: StepInFlight, result: StepResult) -> None:
+    """Raises ResultError unless drafts are no more than planned, and enough for the accepted."""
+    drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
+    # A negative number anywhere makes the whole negative.
+    if (accepted | (drafted - accepted) | (step.num_draft_tokens - drafted)).min() < 0:
+        raise ResultError("num_drafted_tokens: more accepted than drafted, or than planned")
+
+
 def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
     """Raises ResultError unless drafts come from windows or the drafter, as much as it makes."""
     sources, drafted = result.draft_sources, result.num_drafted_tokens
@@ -116,16 +123,16 @@ def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
 
 
 def _check_shape(step: StepInFlight, result: StepResult) -> None:
-    if not np.array_equal(result.slots, step.slots):
+    if not is_same(result.slots.astype(np.int64), step.slots):
         raise ResultError("slots: not those of the plan")
-    columns = (
-        result.lengths,
-        result.num_emitted_tokens,
-        result.num_drafted_tokens,
-        result.num_accepted_tokens,
-        result.draft_sources,
-    )
-    if any(len(column) != len(step.slots) for column in columns):
+    if not (
+        len(step.slots)
+        == len(result.lengths)
+        == len(result.num_emitted_tokens)
+        == len(result.num_drafted_tokens)
+        == len(result.num_accepted_tokens)
+        == len(result.draft_sources)
+    ):
         raise ResultError("lengths, num_*_tokens, draft_sources: not one element per row")
     num_tokens = int(result.num_emitted_tokens.sum())
     if len(result.token_ids) != num_tokens:

@@ -10,7 +10,7 @@ from optimist_scheduler.core.acceptance import (
     PRIOR_TOKENS,
     WINDOW_PRIOR,
 )
-from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array
+from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array, SlotArray
 from optimist_scheduler.core.threshold import MIN_HAZARD
 
 MOST_COMMON_SCALE = 256.0
@@ -57,7 +57,7 @@ class Claims:
 
     def observe(
         self,
-        slots: Int32Array,
+        slots: SlotArray,
         agreed: Int32Array,
         examined: Int32Array,
         claimed: Float32Array,
@@ -85,18 +85,18 @@ class Claims:
         if total[0]:
             self._all_counts = self._all_counts * math.exp(-total[0] / COMMON_TOKENS) + total
 
-    def rate(self, slots: Int32Array) -> Float32Array:
+    def rate(self, slots: SlotArray) -> Float32Array:
         """Returns the chance that a token agrees, in the mean of those examined [num_rows]."""
         return self._weigh(slots)[0]
 
-    def scale(self, slots: Int32Array) -> Float32Array:
+    def scale(self, slots: SlotArray) -> Float32Array:
         """Returns what hazards of the rows' windows are to be multiplied by [num_rows]."""
         rates, claimed = self._weigh(slots)
         hazards = np.maximum(-np.log(np.maximum(rates, np.float32(1e-9))), np.float32(MIN_HAZARD))
         scales: Float32Array = (hazards / claimed).astype(np.float32)
         return scales
 
-    def _weigh(self, slots: Int32Array) -> tuple[Float32Array, Float32Array]:
+    def _weigh(self, slots: SlotArray) -> tuple[Float32Array, Float32Array]:
         """Returns the share of tokens that agree, and the mean of what is claimed [num_rows].
 
         What a row is trusted with at first counts as tokens that claimed what the row's claim.

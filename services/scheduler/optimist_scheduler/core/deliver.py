@@ -37,16 +37,18 @@ def find_new_tokens(
     slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
     sources = result.draft_sources
-    numbers, gets = step.window_numbers, alive & (counts > 0)
-    if not gets.all():
+    numbers = step.window_numbers
+    if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
+        gets = alive & (counts > 0)
         token_ids = token_ids[np.repeat(gets, counts)]
         slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
         accepted, sources, numbers = accepted[gets], sources[gets], numbers[gets]
         rows = Rows(*(column[gets] for column in rows))
-    starts = rows.num_tokens
-    of_row = np.repeat(np.arange(len(slots)), counts)
-    first_cells = state.table.cells(slots, starts)
-    cells = (first_cells - (np.cumsum(counts) - counts))[of_row] + np.arange(len(token_ids))
+    starts, of_row = rows.num_tokens, np.arange(len(slots))
+    cells = state.table.cells(slots, starts)
+    if len(token_ids) != len(slots):
+        of_row = np.repeat(of_row, counts)
+        cells = (cells - (np.cumsum(counts) - counts))[of_row] + np.arange(len(token_ids))
     new = NewTokens(
         slots,
         starts,
@@ -62,14 +64,13 @@ def find_new_tokens(
     )
     _cut_at_stops(state, new)
     is_full = new.starts + new.num_tokens >= rows.max_length
-    if is_full.any():
-        for row in np.flatnonzero(is_full).tolist():
-            new.reasons.setdefault(row, FinishReason.LENGTH)
+    for row in is_full.nonzero()[0].tolist():
+        new.reasons.setdefault(row, FinishReason.LENGTH)
     return new
 
 
 def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
-    if not (may_stop := state.stops.find(new.token_ids)).any():
+    if not np.count_nonzero(may_stop := state.stops.find(new.token_ids)):
         return
     counts = new.num_tokens.copy()
     first_cells = state.table.cells(new.slots, new.starts)
@@ -106,15 +107,16 @@ def keep(state: SchedulerState, step: StepInFlight, new: NewTokens) -> None:
     table.token_ids.reshape(-1)[new.cells] = new.token_ids
     table.num_tokens[new.slots] = new.starts + new.num_tokens
     table.num_passes[new.slots] += 1
-    if new.num_drafted_tokens.any():
+    if np.count_nonzero(new.num_drafted_tokens):
         table.num_drafted_tokens[new.slots] += new.num_drafted_tokens
         record_drafts(state, step, new)
 
 
 def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     """Compares the tokens with the windows; one that was wrong is not drafted from any more."""
-    table = state.table
-    window_ends = new.window_ends
+    table, window_ends = state.table, new.window_ends
+    if not np.count_nonzero(window_ends):
+        return
     # A window that agrees has begun.
     inside = np.minimum(window_ends, new.starts + new.num_tokens) - new.starts
     has_window = inside > 0
@@ -215,12 +217,12 @@ def build_outputs(
         positions: Where accepted drafts stand.
     """
     table = state.table
-    is_observed = table.num_predicted_tokens[new.slots] > 0
+    num_predicted = table.num_predicted_tokens.take(new.slots)
     if new.reasons:
-        is_observed[list(new.reasons)] = False
-    observed = np.flatnonzero(is_observed)
+        num_predicted[list(new.reasons)] = 0
+    observed = num_predicted.nonzero()[0]
     observed_ids = [table.request_ids[slot] for slot in new.slots[observed].tolist()]
-    owners, handles = table.owner[new.slots], table.handle[new.slots]
+    owners, handles = table.owner.take(new.slots), table.handle.take(new.slots)
     ended = [
         finish(state, table.request(int(new.slots[row])), reason)
         for row, reason in new.reasons.items()

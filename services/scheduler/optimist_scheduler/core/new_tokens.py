@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from optimist_scheduler.core.arrays import Int32Array, Int64Array
+from optimist_scheduler.core.arrays import Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.output import FinishReason
 
 
@@ -10,7 +10,7 @@ from optimist_scheduler.core.output import FinishReason
 class NewTokens:
     """The rows of a step that got tokens."""
 
-    slots: Int32Array
+    slots: SlotArray
     """[num_rows]"""
     starts: Int32Array
     """Length of each sequence before the step [num_rows]."""

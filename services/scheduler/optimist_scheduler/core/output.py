@@ -69,7 +69,7 @@ class ToldPositions(NamedTuple):
     """In all predictions, one after the other; -1 for none [num_accepted_tokens]."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepOutputs:
     """The new tokens of one step as columns; rows without a new token are left out."""
 

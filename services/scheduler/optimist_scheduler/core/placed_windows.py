@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimist_scheduler.core.arrays import Float32Array, Int32Array, Int64Array
+from optimist_scheduler.core.arrays import Float32Array, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.window import Window
 
 
@@ -54,7 +54,7 @@ class PlacedWindows:
         self.trees: dict[int, PlacedTree] = {}
         """By slot."""
 
-    def cells(self, slots: Int32Array, places: Int32Array) -> Int64Array:
+    def cells(self, slots: SlotArray, places: Int32Array) -> Int64Array:
         """Returns where places of sequences lie in the planes, flattened."""
         return self._first_cells[slots] + places
 
@@ -118,7 +118,7 @@ class PlacedWindows:
             self._set_tree(slot, PlacedTree(window, hazards))
 
     def find_claims(
-        self, slots: Int32Array, lengths: Int32Array, ends: Int32Array, most: int
+        self, slots: SlotArray, lengths: Int32Array, ends: Int32Array, most: int
     ) -> Float32Array:
         """Returns cumulated hazards of what comes next in windows [num_rows, most].
 
@@ -142,7 +142,7 @@ class PlacedWindows:
         return claims
 
     def limit_by_value(
-        self, slots: Int32Array, lengths: Int32Array, drafts: Int32Array, depths: Float32Array
+        self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, depths: Float32Array
     ) -> Int32Array:
         """Returns how many drafts are worth their cost, none if the window says no values.
 

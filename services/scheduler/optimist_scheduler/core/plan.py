@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass, field
 
-from optimist_scheduler.core.arrays import Int32Array
+import numpy as np
+
+from optimist_scheduler.core.arrays import Int32Array, SlotArray
 from optimist_scheduler.core.logprobs import Logprobs
 from optimist_scheduler.core.requests import Request
 from optimist_scheduler.core.window import Window
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Admission:
     """A request that takes a slot."""
 
@@ -20,7 +22,7 @@ class Admission:
     """Blocks that hold the first tokens' KV already; the beginning of the block table."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
     """One step: released slots first, then admissions, windows and rows."""
 
@@ -29,7 +31,7 @@ class Plan:
     admissions: list[Admission]
     windows: list[tuple[int, Window]]
     """New windows by slot."""
-    slots: Int32Array
+    slots: SlotArray
     """Rows [num_rows]."""
     num_known_tokens: Int32Array
     """Known tokens to compute per row."""
@@ -43,7 +45,7 @@ class Plan:
     """How often the worker may run the rows again while no newer plan has arrived."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepResult:
     """What one run of a plan did; rows in the plan's order."""
 
@@ -72,3 +74,12 @@ class StepResult:
     """How much of step_ns the drafter took."""
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     """Of rows whose requests want some, by slot."""
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether anything is told of drafts."""
+        return bool(
+            np.count_nonzero(self.num_drafted_tokens)
+            or np.count_nonzero(self.num_accepted_tokens)
+            or np.count_nonzero(self.draft_sources)
+        )

@@ -11,7 +11,7 @@ from optimist_scheduler.core.schedule import ScheduleDecision, decide
 from optimist_scheduler.core.view import ScheduleView
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Repair:
     """A decision that fits the present state, or why there is none."""
 
@@ -40,7 +40,7 @@ def repair(view: ScheduleView, decision: ScheduleDecision) -> Repair:
     rows = decision.rows
     stands = view.table.version[rows.slots] == decision.versions
     is_same_queue = view.queue_version == decision.queue_version
-    if stands.all() and is_same_queue:
+    if is_same_queue and np.count_nonzero(stands) == len(stands):
         return Repair(decision)
     stale = rows.slots[~stands]
     goes_on = view.table.status[stale] == SlotStatus.RUNNING

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optimist_common.sampling import SamplingParams
-from optimist_scheduler.core.arrays import Int32Array, Int64Array
+from optimist_scheduler.core.arrays import Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.output import NUM_SOURCES
 from optimist_scheduler.core.placed_windows import PlacedWindows
 from optimist_scheduler.core.window import NO_WINDOW, Window
@@ -196,9 +196,9 @@ class RequestTable:
         """Slots without a request."""
         return len(self._free_slots)
 
-    def gather(self, slots: Int32Array) -> Rows:
+    def gather(self, slots: SlotArray) -> Rows:
         """Returns the columns that schedules are made from, of some slots."""
-        return Rows(*np.take(self._scheduled_columns, slots, axis=1))
+        return Rows(*self._scheduled_columns.take(slots, axis=1))
 
     def request(self, slot: int) -> Request:
         """Returns the request in a slot; raises LookupError if it is free."""
@@ -211,7 +211,7 @@ class RequestTable:
         """Returns prompt and verified output of a slot, a view [num_tokens]."""
         return self.token_ids[slot, : self.num_tokens[slot]]
 
-    def cells(self, slots: Int32Array, places: Int32Array) -> Int64Array:
+    def cells(self, slots: SlotArray, places: Int32Array) -> Int64Array:
         """Returns where places of sequences lie in `token_ids`, flattened."""
         return slots * np.int64(self.token_ids.shape[1]) + places
 
@@ -307,7 +307,7 @@ class RequestTable:
             self._check_slot(slot)
 
     def _check_slot(self, slot: int) -> None:
-        rows = self.gather(np.array([slot], np.int32))
+        rows = self.gather(np.array([slot], np.int64))
         if self.request(slot).slot != slot or self.status[slot] == SlotStatus.FREE:
             raise AssertionError(f"slot {slot} does not fit {self.request(slot).request_id}")
         placeholders = int(rows.num_output_placeholders[0])

@@ -4,16 +4,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimist_scheduler.core.arrays import BoolArray, Int32Array
+from optimist_scheduler.core.arrays import BoolArray, Int32Array, SlotArray
 from optimist_scheduler.core.requests import Rows
 from optimist_scheduler.core.view import ScheduleView
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlannedRows:
     """Running rows; one with no known token does not run."""
 
-    slots: Int32Array
+    slots: SlotArray
     num_known_tokens: Int32Array
     num_draft_tokens: Int32Array
     num_new_blocks: Int32Array
@@ -44,7 +44,7 @@ class PlannedRows:
 
 
 def plan_rows(
-    view: ScheduleView, slots: Int32Array, budget: int, num_free: int, demand: int = 0
+    view: ScheduleView, slots: SlotArray, budget: int, num_free: int, demand: int = 0
 ) -> PlannedRows | None:
     """Plans running rows; None if the free blocks do not hold their known tokens.
 
@@ -76,7 +76,7 @@ def plan_rows(
     return PlannedRows(slots, known, drafts, num_new + num_draft_blocks, 0)
 
 
-def plan_scarce_rows(view: ScheduleView, slots: Int32Array, num_free: int) -> PlannedRows:
+def plan_scarce_rows(view: ScheduleView, slots: SlotArray, num_free: int) -> PlannedRows:
     """Plans those rows, without drafts, that the free blocks hold; the most urgent get theirs."""
     known, num_new = _need_of_known_tokens(view, slots)
     fits = (num_new == 0) | (np.cumsum(num_new) <= num_free)
@@ -90,7 +90,7 @@ def count_needed_blocks(view: ScheduleView) -> Int32Array:
     return _need_of_known_tokens(view, view.running)[1]
 
 
-def _need_of_known_tokens(view: ScheduleView, slots: Int32Array) -> tuple[Int32Array, Int32Array]:
+def _need_of_known_tokens(view: ScheduleView, slots: SlotArray) -> tuple[Int32Array, Int32Array]:
     """Returns the known tokens of each slot, and the blocks that it lacks to hold them."""
     rows = view.table.gather(slots)
     known, _ = _share_budget(view, slots, rows, view.config.max_num_batched_tokens, 0)
@@ -99,7 +99,7 @@ def _need_of_known_tokens(view: ScheduleView, slots: Int32Array) -> tuple[Int32A
 
 
 def _share_budget(
-    view: ScheduleView, slots: Int32Array, rows: Rows, budget: int, demand: int
+    view: ScheduleView, slots: SlotArray, rows: Rows, budget: int, demand: int
 ) -> tuple[Int32Array, Int32Array]:
     """Returns known tokens and drafts per row, as far as the token budget goes.
 
@@ -109,10 +109,11 @@ def _share_budget(
     assumed = rows.num_tokens + rows.num_output_placeholders
     left = assumed - rows.num_computed_tokens
     runs = _find_rows_to_run(view, slots, rows)
-    # What is in flight may already reach the length limit.
-    ahead = np.minimum(rows.window_end, rows.max_length - 1) - assumed
-    drafts = np.clip(ahead, 0, rows.draft_width)
-    placed = view.table.placed
+    placed, drafts = view.table.placed, np.zeros_like(left)
+    if np.count_nonzero(rows.window_end):
+        # What is in flight may already reach the length limit.
+        ahead = np.minimum(rows.window_end, rows.max_length - 1) - assumed
+        drafts = np.minimum(np.maximum(ahead, 0), rows.draft_width)
     if placed.trees:
         drafts = _take_trees(view, slots, rows, drafts)
     if view.widths.goes_by_value and placed.num_valued:
@@ -123,7 +124,7 @@ def _share_budget(
         from_drafter = np.minimum(room, rows.drafter_width)
         has_window = (rows.window_end > assumed) | (drafts > 0)
         drafts = np.where(has_window, drafts, from_drafter)
-    if not runs.all():
+    if np.count_nonzero(runs) < len(runs):
         left, drafts = left * runs, drafts * runs
     total, num_drafts = int(left.sum()), int(drafts.sum())
     if total + num_drafts + demand <= budget:
@@ -145,9 +146,7 @@ def _share_budget(
     return known.astype(np.int32), drafts.astype(np.int32)
 
 
-def _take_trees(
-    view: ScheduleView, slots: Int32Array, rows: Rows, drafts: Int32Array
-) -> Int32Array:
+def _take_trees(view: ScheduleView, slots: SlotArray, rows: Rows, drafts: Int32Array) -> Int32Array:
     """Returns the drafts of rows, of trees as many as they have nodes at most.
 
     The worker drafts from where a row really is, which of a tree is not far behind where it was:
@@ -161,7 +160,7 @@ def _take_trees(
     return np.where(placed.is_tree[slots], of_trees, drafts)
 
 
-def _find_rows_to_run(view: ScheduleView, slots: Int32Array, rows: Rows) -> Int32Array:
+def _find_rows_to_run(view: ScheduleView, slots: SlotArray, rows: Rows) -> Int32Array:
     # Each plan in flight that emits brings at least one token.
     runs = rows.num_tokens + rows.num_emits_in_flight < rows.max_length
     num_stages = view.config.num_pipeline_stages
@@ -173,7 +172,7 @@ def _find_rows_to_run(view: ScheduleView, slots: Int32Array, rows: Rows) -> Int3
 
 
 def _lacking_blocks(
-    view: ScheduleView, slots: Int32Array, rows: Rows, lengths: Int32Array
+    view: ScheduleView, slots: SlotArray, rows: Rows, lengths: Int32Array
 ) -> Int32Array:
     """Returns how many blocks each slot lacks to hold `lengths` tokens, or its longest."""
     wanted = -(-np.minimum(lengths, rows.max_length) // view.config.block_size)
@@ -183,7 +182,7 @@ def _lacking_blocks(
 
 def _fit_drafts(
     view: ScheduleView,
-    slots: Int32Array,
+    slots: SlotArray,
     ends: Int32Array,
     drafts: Int32Array,
     num_new: Int32Array,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimist_scheduler.core.admission import AdmittedRow, admit, count_demand, find_victims
-from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.arrays import Int32Array, SlotArray
 from optimist_scheduler.core.rows import (
     PlannedRows,
     count_needed_blocks,
@@ -15,11 +15,11 @@ from optimist_scheduler.core.rows import (
 from optimist_scheduler.core.view import NO_SLOTS, ScheduleView
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScheduleDecision:
     """The rows of the next step."""
 
-    preempted: Int32Array
+    preempted: SlotArray
     """Slots that lose their blocks, the least urgent first."""
     rows: PlannedRows
     """Rows of running requests; each has a known token at least."""
@@ -49,6 +49,8 @@ def compute_schedule(view: ScheduleView) -> ScheduleDecision:
     rows = plan_rows(view, view.running, budget, num_free, count_demand(view))
     if rows is None:
         return _preempt(view)
+    if not view.waiting:
+        return decide(view, rows, [])
     num_free -= rows.num_blocks
     admitted = admit(view, len(view.running), budget - rows.num_tokens, num_free)
     if view.config.policy == "priority" and not admitted:
@@ -63,15 +65,14 @@ def decide(
     view: ScheduleView,
     rows: PlannedRows,
     admitted: list[AdmittedRow],
-    preempted: Int32Array = NO_SLOTS,
+    preempted: SlotArray = NO_SLOTS,
 ) -> ScheduleDecision:
     """Returns the decision that rows and admissions make; rows that do not run are left out."""
-    runs = rows.num_known_tokens > 0
-    if not runs.all():
-        rows = rows.select(runs)
+    if np.count_nonzero(rows.num_known_tokens) < len(rows.slots):
+        rows = rows.select(rows.num_known_tokens > 0)
     if admitted:
         rows = replace(rows, num_repeats=0)
-    versions = view.table.version[rows.slots]
+    versions = view.table.version.take(rows.slots)
     return ScheduleDecision(preempted, rows, versions, admitted, view.queue_version)
 
 

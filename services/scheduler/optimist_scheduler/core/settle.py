@@ -76,7 +76,7 @@ def _find_alive(state: SchedulerState, step: StepInFlight, *, is_repeat: bool) -
     table, slots = state.table, step.slots
     if not is_repeat and state.num_fenced == 0:
         # Whatever a plan in flight names is running or fenced.
-        return np.ones(len(slots), np.bool_)
+        return state.everyone[: len(slots)]
     # A request that has left its slot is not of the generation that was planned.
     alive: BoolArray = table.generation[slots] == step.generations
     alive &= table.status[slots] != SlotStatus.ENDED

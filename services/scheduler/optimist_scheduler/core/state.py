@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimist_scheduler.core.account import DraftAccounts
-from optimist_scheduler.core.arrays import Int32Array
+from optimist_scheduler.core.arrays import BoolArray, Int32Array, SlotArray
 from optimist_scheduler.core.blocks import BlockPool
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.cost import CostCurve
@@ -31,7 +31,7 @@ class StepInFlight:
     """What was assumed when a plan was made."""
 
     sequence: int
-    slots: Int32Array
+    slots: SlotArray
     generations: Int32Array
     """Which use of its slot each row was [num_rows]."""
     num_known_tokens: Int32Array
@@ -76,6 +76,8 @@ class SchedulerState:
         self.waiting = WaitingQueue()
         self.takes_requests = True
         """Whether waiting requests may be admitted."""
+        self.everyone: BoolArray = np.ones(max_num_seqs, np.bool_)
+        """True for as many rows as there may be; never changed [max_num_seqs]."""
         self.released_slots: list[int] = []
         """Slots that the next plan tells the worker to release."""
         self.unsent_windows: dict[int, None] = {}
@@ -90,7 +92,7 @@ class SchedulerState:
         """How many slots are in `fenced`."""
         # Preempted requests wait before those that wait, though they have a slot still.
         self._num_leaving = 0
-        self.running: Int32Array = NO_SLOTS
+        self.running: SlotArray = NO_SLOTS
         """Slots of the requests that run, the most urgent first [num_running]; never changed, but
         replaced."""
         self._running_order: list[tuple[bool, int, int]] = []
@@ -103,17 +105,17 @@ class SchedulerState:
 
     def _begin_widths(self) -> None:
         """Lets the first requests begin with what the drafter is worth by what is known of it."""
-        slots, nobody = np.zeros(1, np.int32), np.zeros(1, np.bool_)
+        slots, nobody = np.zeros(1, np.int64), np.zeros(1, np.bool_)
         self.widths.admit(0, self.config.num_speculative_tokens)
         widths = self.widths.choose(slots, nobody, 1, self.costs, self.drafter_costs, choice=1)
         self.widths.remember(widths, nobody)
 
     @property
-    def fenced(self) -> Int32Array:
+    def fenced(self) -> SlotArray:
         """Slots that are given back once the plans in flight have settled."""
         if self.num_fenced == 0:
             return NO_SLOTS
-        return np.flatnonzero(self.table.status > SlotStatus.RUNNING).astype(np.int32)
+        return np.flatnonzero(self.table.status > SlotStatus.RUNNING)
 
     def view(self, *, is_ahead: bool = False) -> ScheduleView:
         """Returns what a decision is made from.
@@ -196,7 +198,7 @@ class SchedulerState:
             self.waiting.resort()
         orders = [(self.table.request(slot).order, slot) for slot in self.running.tolist()]
         self._running_order = [order for order, _ in sorted(orders)]
-        self.running = np.array([slot for _, slot in sorted(orders)], np.int32)
+        self.running = np.array([slot for _, slot in sorted(orders)], np.int64)
 
     def set_window(self, request: Request, window: Window) -> bool:
         """Replaces a request's window; returns False if it does not go on behind the output."""
@@ -222,7 +224,7 @@ class SchedulerState:
         if placed.is_tree[slot]:
             placed.weigh_tree(slot, float(self.widths.depths[slot]))
 
-    def choose_widths(self, slots: Int32Array, base_tokens: int) -> None:
+    def choose_widths(self, slots: SlotArray, base_tokens: int) -> None:
         """Chooses anew how much some rows may draft.
 
         Args:
@@ -291,15 +293,16 @@ class SchedulerState:
             request.block_hashes = []
         return sorted(requests, key=lambda request: request.order)
 
-    def release_settled(self, slots: Int32Array) -> None:
+    def release_settled(self, slots: SlotArray) -> None:
         """Releases those of `slots` that are fenced and in no plan in flight any more."""
+        if self.num_fenced == 0:
+            return
         table = self.table
         is_over = (table.status[slots] > SlotStatus.RUNNING) & (
             table.num_plans_in_flight[slots] == 0
         )
-        if is_over.any():
-            for slot in slots[is_over].tolist():
-                self._release(slot)
+        for slot in slots[is_over].tolist():
+            self._release(slot)
 
     def register_prompts(self) -> None:
         """Lets the prefix cache know the prompt blocks that were computed by now."""
@@ -319,7 +322,7 @@ class SchedulerState:
         self.num_fenced += 1
         self.table.status[slot] = status
         self.table.version[slot] += 1
-        self.release_settled(np.array([slot], np.int32))
+        self.release_settled(np.array([slot], np.int64))
 
     def _release(self, slot: int) -> None:
         """Takes slot and blocks of a request back; the next plan tells the worker."""

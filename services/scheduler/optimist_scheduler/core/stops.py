@@ -24,8 +24,7 @@ class StopTokens:
 
     def find(self, token_ids: Int32Array) -> BoolArray:
         """Returns which tokens may end some request [num_tokens]."""
-        found: BoolArray = self._is_stop[token_ids]
-        return found
+        return self._is_stop.take(token_ids)
 
     def _count(self, token_ids: list[int], change: int) -> None:
         self._counts[token_ids] += change

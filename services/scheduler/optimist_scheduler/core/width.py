@@ -7,7 +7,7 @@ import numpy as np
 
 from optimist_scheduler.core.acceptance import DRAFTER_PRIOR, Acceptance
 from optimist_scheduler.core.adaptive import START_WIDTH, AdaptiveWidths
-from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array
+from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array, SlotArray
 from optimist_scheduler.core.claims import Claims
 from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.crossover import choose_crossover
@@ -117,7 +117,7 @@ class DraftWidths:
         levels = min(self._first_levels, self._most_levels(limit))
         return min(limit, int(self._drafter.count_tokens(levels)))
 
-    def most_drafts(self, slots: Int32Array) -> int:
+    def most_drafts(self, slots: SlotArray) -> int:
         """Returns the largest limit of some slots."""
         return int(self._limits[slots].max(initial=0))
 
@@ -129,7 +129,7 @@ class DraftWidths:
 
     def observe(
         self,
-        slots: Int32Array,
+        slots: SlotArray,
         drafted: Int32Array,
         accepted: Int32Array,
         claimed: Float32Array | None = None,
@@ -163,7 +163,7 @@ class DraftWidths:
             self.depths[slots] *= self.scales[slots] / scales
             self.scales[slots] = scales
 
-    def observe_drafts(self, slots: Int32Array, drafted: Int32Array, accepted: Int32Array) -> None:
+    def observe_drafts(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
         """Moves widths that go by the share of accepted drafts.
 
         Args:
@@ -174,7 +174,7 @@ class DraftWidths:
         if self.goes_by_share:
             self._adaptive.observe(slots, drafted, accepted)
 
-    def observe_drafter(self, slots: Int32Array, drafted: Int32Array, accepted: Int32Array) -> None:
+    def observe_drafter(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
         """Learns from the rows of a settled step that the drafter drafted for; see `observe`.
 
         What of a tree was accepted and the level behind it were examined.
@@ -186,17 +186,17 @@ class DraftWidths:
         if self._policy == "adaptive":
             self._adaptive_levels.observe(slots, levels, accepted)
 
-    def rate(self, slots: Int32Array) -> Float32Array:
+    def rate(self, slots: SlotArray) -> Float32Array:
         """Returns the chance that a draft is accepted if those before it were [num_rows]."""
         return self._claims.rate(slots)
 
-    def rate_of_drafter(self, slots: Int32Array) -> Float32Array:
+    def rate_of_drafter(self, slots: SlotArray) -> Float32Array:
         """Returns the same for levels of the drafter [num_rows]."""
         return self._level_acceptance.rate(slots)
 
     def choose(
         self,
-        slots: Int32Array,
+        slots: SlotArray,
         drafting: BoolArray,
         base_tokens: int,
         curve: CostCurve,
@@ -248,7 +248,7 @@ class DraftWidths:
             self.depths[slots] = np.where(is_off, np.float32(np.inf), depths / scales)
         return Widths(probed, self._count_tokens(levels, limits))
 
-    def _find_drafter_rows(self, slots: Int32Array, curve: CostCurve) -> DrafterRows | None:
+    def _find_drafter_rows(self, slots: SlotArray, curve: CostCurve) -> DrafterRows | None:
         if self._drafter is None:
             return None
         return DrafterRows(
@@ -274,7 +274,7 @@ class DraftWidths:
 
     def _find_probed(
         self,
-        slots: Int32Array,
+        slots: SlotArray,
         base_tokens: int,
         curve: CostCurve,
         rows: DrafterRows,
@@ -295,7 +295,7 @@ class DraftWidths:
         is_probed: BoolArray = (np.arange(len(slots)) + choice // period) % PROBE_SHARE == 0
         return is_probed
 
-    def _choose_without_costs(self, slots: Int32Array, limits: Int32Array) -> Widths:
+    def _choose_without_costs(self, slots: SlotArray, limits: Int32Array) -> Widths:
         """Returns widths that take no costs into account [num_rows]."""
         if self._policy == "adaptive":
             levels = self._adaptive_levels.choose(slots)
