@@ -12,7 +12,9 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.observing.scheduler_metrics import SchedulerCollector
 from optimist_gateway.observing.vllm_metrics import VllmCollector
+from optimist_gateway.scheduler.pool import SchedulerPool
 from optimist_gateway.scheduler.stats import SchedulerStats
 
 TARGET = Path(__file__).parent / "metrics.md"
@@ -50,7 +52,9 @@ class Definition(NamedTuple):
 
 def definitions() -> dict[str, list[Definition]]:
     """Returns the metrics of each service, and those by vLLM's names, ordered by name."""
-    found = {"gateway": _of(GatewayMetrics().registry, "optimist_gateway_")}
+    gateway = GatewayMetrics().registry
+    gateway.register(SchedulerCollector(SchedulerPool([], max_num_requests=1, resume_seconds=0.0)))
+    found = {"gateway": _of(gateway, "optimist_gateway_")}
     for service, module in MODULES.items():
         import_module(module)
         found[service] = _of(REGISTRY, f"optimist_{service}_")
@@ -79,7 +83,7 @@ def _of(registry: CollectorRegistry, prefix: str) -> list[Definition]:
     # prometheus_client offers no other way to the collectors, which alone know their labels.
     collectors = set(registry._collector_to_names)
     found = [
-        _definition(metric, getattr(collector, "_labelnames", ()))
+        _definition(metric, getattr(collector, "_labelnames", getattr(metric, "_labelnames", ())))
         for collector in collectors
         for metric in _metrics(collector)
         if metric.name.startswith(prefix)
@@ -89,7 +93,7 @@ def _of(registry: CollectorRegistry, prefix: str) -> list[Definition]:
 
 def _of_vllm() -> list[Definition]:
     """Returns the definitions by vLLM's names, whose labels are those of their samples."""
-    stats = SchedulerStats(0, 0, 0.0, 0, 0, 0, 0, 0, 0, (0,))
+    stats = SchedulerStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (0,))
     metrics = GatewayMetrics()
     metrics.finished.labels("stop").inc()
     collector = VllmCollector(metrics, lambda: stats, "model")
