@@ -10,16 +10,19 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A peer that is stopped, or behind a broken network, still has an open connection: only a ping
-    # tells. It is taken for lost within ten seconds, by clients and servers alike.
+    # tells. It is taken for lost within ten seconds, by clients and servers alike. The timeout of
+    # pings is what counts: gRPC looks at that of keepalive nowhere (grpc/grpc#39239).
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
 # A peer that was restarted is found again within about a second.
 _RECONNECT: list[tuple[str, int]] = [
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # In spite of its name how long a single attempt may take, at least.
+    ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 
