@@ -68,7 +68,7 @@ def generate_drafted(runner: Runner) -> list[list[list[int]]]:
     for sampling in SAMPLINGS:
         runner.release_all()
         steps: list[list[int]] = []
-        first = PlannedRow(0, 64, 6, blocks_of(0))
+        first = PlannedRow(0, 40, 6, blocks_of(0))
         plan = plan_rows(0, [first], admissions=[admit(0, PROMPT, sampling)])
         while sum(map(len, steps)) < 32:
             (row,) = run(runner, plan)

@@ -63,6 +63,7 @@ async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(pair: RankedWorker) 
         call = stub.Execute()
         for sequence in (1, 2):
             await call.write(plan(sequence, 0, admit=True))
+        assert (await read(call)).sequence == 1
         assert "admissions.slot: 0 is held" in await call.details()
         again = stub.Execute()
         await again.write(plan(1, 0, admit=True))

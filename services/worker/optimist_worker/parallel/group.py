@@ -16,7 +16,7 @@ from optimist_worker.parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
-JOIN_SECONDS = 300.0
+JOIN_SECONDS = 900.0
 """How long a rank waits for the others to start."""
 _ENDLESS = timedelta(days=365)
 """Of commands, which may be long in coming; `pulse.py` notices ranks that are gone."""
@@ -189,4 +189,6 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    text = " ".join(str(error).split())
+    # Behind it gloo guesses at reasons.
+    return text.partition(" This is typically")[0][:300]

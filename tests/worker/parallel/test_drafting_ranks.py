@@ -1,0 +1,47 @@
+"""Who drafts makes no difference between one process and two ranks, in texts nor in what is
+accepted; ranks that differ nevertheless notice it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from optimist_worker.service import build_runner
+from tests.checkpoints import tiny_checkpoint
+from tests.worker.parallel.drafted_texts import generate_drafted, save_drafters, settings_of
+from tests.worker.parallel.process_pair import run_pair
+from tests.worker.parallel.tokenizer import add_tokenizer
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return add_tokenizer(tiny_checkpoint(tmp_path_factory.mktemp("drafting"), "llama"))
+
+
+def test_every_drafter_drafts_alike(target: Path, tmp_path: Path) -> None:
+    saved = save_drafters(target, tmp_path)
+    drafters = ["none", "ngram", *(f"{kind}={path}" for kind, path in saved.items())]
+    module = "tests.worker.parallel.drafting_rank"
+    (code, output), (code_of_1, output_of_1) = run_pair(module, [str(target), *drafters])
+    assert (code, code_of_1) == (0, 0), output + output_of_1
+    told = {}
+    for line in output.splitlines():
+        if line.startswith("{"):
+            told |= json.loads(line)
+    assert list(told) == drafters
+    for drafter in drafters:
+        expected = generate_drafted(build_runner(settings_of(str(target), drafter)))
+        assert told[drafter] == expected, drafter
+        texts = [[token for step in steps for token in step][:32] for steps in expected]
+        undrafted = [[token for step in steps for token in step] for steps in told["none"]]
+        assert texts == undrafted
+    fewest = min(len(steps) for drafter in drafters for steps in told[drafter])
+    assert fewest < 32
+
+
+def test_ranks_that_diverge_end(target: Path) -> None:
+    module = "tests.worker.parallel.drafting_rank"
+    (code, _), (code_of_1, output) = run_pair(module, [str(target), "diverge"])
+    assert code != 0
+    assert code_of_1 == 3
+    assert "plan 0 came to something else than on rank 0" in output
