@@ -38,6 +38,17 @@ class Admission:
         """Places that are taken."""
         return self._control.num_places
 
+    def require_room(self) -> None:
+        """Raises ApiError, as `places` does, if the client that asks would get no place now."""
+        if self.is_closed:
+            raise shutting_down()
+        client = current_client.get()
+        refusal = self._control.find_refusal(
+            client.name, 1, time.monotonic(), competes=client.competes
+        )
+        if refusal is not None:
+            raise self._error(refusal)
+
     @contextmanager
     def places(self, num_requests: int) -> Iterator[None]:
         """Takes places, one for each choice of a request, for the time of the block.

@@ -107,7 +107,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._num_bytes += len(data)
         super().data_received(data)
         limits = self._limits
-        if self._is_reading_head and self._num_bytes > limits.max_header_bytes:
+        if self._is_discarding:
+            if self._num_bytes > limits.max_header_bytes + limits.max_body_bytes:
+                self.transport.close()
+        elif self._is_reading_head and self._num_bytes > limits.max_header_bytes:
             self._refuse(_headers_too_large())
         elif self._num_bytes > limits.max_header_bytes + MAX_OVERHEAD * limits.max_body_bytes:
             self._refuse(ApiError(413, "the request body is too large", code="request_too_large"))
@@ -148,9 +151,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Notes that the next byte begins another request."""
+        was_discarding = self._is_discarding
         super().on_message_complete()
         self._is_reading_head = True
         self._num_bytes = 0
+        if was_discarding:
+            self._stop_read_timer()
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def pause_writing(self) -> None:
         """Notes that the client does not read as fast as it is written to."""
@@ -170,9 +180,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self.on_resume()
 
     def on_response_complete(self) -> None:
-        """Forgets who sent the answer."""
+        """Forgets who sent the answer; what is left of the request's body is thrown away."""
         self.on_pause = self.on_resume = _nobody
         super().on_response_complete()
+        if self._is_discarding and self._read_timer is None and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._read_timer = self.loop.call_later(self._limits.read_seconds, self.transport.close)
+
+    @property
+    def _is_discarding(self) -> bool:
+        """Whether the rest of a body comes that was answered without being read."""
+        return not self._is_reading_head and self.cycle.response_complete
 
     def _count(self, num_bytes: int) -> None:
         self._num_header_bytes += num_bytes

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from optimist_gateway.api.admitted_route import admitted_route
 from optimist_gateway.api.answering import Answering
 from optimist_gateway.api.chat_body import ChatCompletionBody
 from optimist_gateway.api.dialect import reason_name
@@ -114,7 +115,7 @@ def chat_writer(body: GenerationBody, form: ToolFormat) -> ChatWriter:
 
 def chat_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
-    router = APIRouter()
+    router = APIRouter(route_class=admitted_route(service.admission))
     answering = Answering(service, ChatDialect(service.tokenizer.tool_format))
 
     @router.post(PATH)

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from optimist_gateway.api.admitted_route import admitted_route
 from optimist_gateway.api.answering import Answering
 from optimist_gateway.api.completion_body import CompletionBody
 from optimist_gateway.api.dialect import reason_name
@@ -58,7 +59,7 @@ class CompletionDialect:
 
 def completion_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
-    router = APIRouter()
+    router = APIRouter(route_class=admitted_route(service.admission))
     answering = Answering(service, CompletionDialect())
 
     @router.post(PATH)

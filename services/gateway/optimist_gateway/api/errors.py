@@ -139,6 +139,9 @@ def add_error_handlers(
         if error.status == 429 and error.retry_seconds is None:
             error.retry_seconds = retry_seconds()
         response = error.response()
+        if "expect" in request.headers:
+            # Whether the client sends its body now is not known.
+            response.headers["connection"] = "close"
         if request_id := request.scope.get("state", {}).get("request_id"):
             response.headers["x-request-id"] = request_id
         return response

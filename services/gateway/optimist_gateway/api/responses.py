@@ -10,6 +10,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from optimist_gateway.api.admitted_route import admitted_route
 from optimist_gateway.api.chat import chat_writer
 from optimist_gateway.api.chat_body import ChatCompletionBody
 from optimist_gateway.api.chunk_writer import SYNTHETIC_FINGERPRINT
@@ -116,7 +117,7 @@ def _wire(events: Iterable[dict[str, Any]]) -> bytes:
 
 def responses_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
-    router = APIRouter()
+    router = APIRouter(route_class=admitted_route(service.admission))
 
     @router.post(PATH)
     async def responses(request: Request, body: ResponsesBody) -> Response:

@@ -77,13 +77,20 @@ class AdmissionControl:
             now: The time, in seconds.
             competes: Whether there may be other clients, for whom places are kept.
         """
-        account = self._account(client, now)
-        refusal = self._find_refusal(account, num_places, now, competes=competes)
+        refusal = self.find_refusal(client, num_places, now, competes=competes)
         if refusal is None:
+            account = self._account(client, now)
             account.requests.take(1, now)
             account.num_places += num_places
             self.num_places += num_places
         return refusal
+
+    def find_refusal(
+        self, client: str, num_places: int, now: float, *, competes: bool = False
+    ) -> Refusal | None:
+        """Returns why `admit` would take no places; takes none."""
+        account = self._account(client, now)
+        return self._find_refusal(account, num_places, now, competes=competes)
 
     def release(self, client: str, num_places: int, now: float) -> None:
         """Gives places back."""

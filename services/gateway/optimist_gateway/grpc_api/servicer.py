@@ -46,6 +46,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         record = observer.begin(operation, _RPC, trace_parent(context))
         record.outcome = "disconnected"
         try:
+            self._service.admission.require_room()
             wanted = generation_request(request, self._service.model_name)
             require_servable(self._service, wanted.body)
             async with aclosing(self._events(wanted, context)) as events:
