@@ -210,7 +210,7 @@ async def serve_scheduler(
 ) -> AsyncIterator[tuple[Engine, "scheduler_pb2_grpc.SchedulerServiceAsyncStub"]]:
     """Runs a scheduler that is connected to its worker; yields its engine and a client."""
     async with serve_fleet([worker_port], proposer_ports, **values) as (fleet, stub):
-        yield fleet.dispatcher.engines[0], stub
+        yield fleet.engines[0], stub
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """The requests of all workers: who has which, who gets a new one, and where lost ones go on."""
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from optimist_common.endpoints import Peer
 from optimist_scheduler import metrics
@@ -10,8 +11,31 @@ from optimist_scheduler.core.requests import Request
 from optimist_scheduler.core.scheduler import PauseMode
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window
-from optimist_scheduler.engine import Engine
 from optimist_scheduler.recorded_scheduler import AnyScheduler
+
+
+class Member(Protocol):
+    """A worker, as far as its requests go."""
+
+    @property
+    def peer(self) -> Peer:
+        """Names it."""
+        ...
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it takes plans."""
+        ...
+
+    @property
+    def scheduler(self) -> AnyScheduler:
+        """Its requests."""
+        ...
+
+    def wake(self) -> None:
+        """Lets it look for something new to do."""
+        ...
+
 
 UNREACHED = "no worker has been reached yet"
 
@@ -24,7 +48,7 @@ class Dispatcher:
     """
 
     def __init__(self) -> None:
-        self._engines: list[Engine] = []
+        self._members: list[Member] = []
         self._placement: Placement[Peer] = Placement()
         self._num_arrived = 0
         self._mode: PauseMode | None = None
@@ -33,19 +57,19 @@ class Dispatcher:
         """Requests that went on at another worker, or at one that came back."""
 
     @property
-    def engines(self) -> Sequence[Engine]:
+    def members(self) -> Sequence[Member]:
         """Those that take part."""
-        return self._engines
+        return self._members
 
     @property
     def schedulers(self) -> list[AnyScheduler]:
         """Of those that take part."""
-        return [engine.scheduler for engine in self._engines]
+        return [member.scheduler for member in self._members]
 
     @property
     def num_workers(self) -> int:
         """Workers that are connected."""
-        return sum(engine.is_connected for engine in self._engines)
+        return sum(member.is_connected for member in self._members)
 
     @property
     def num_running(self) -> int:
@@ -67,20 +91,20 @@ class Dispatcher:
         """Whether a pause is in force and nothing runs any more."""
         return self.is_paused and all(scheduler.is_quiet for scheduler in self.schedulers)
 
-    def join(self, engine: Engine) -> None:
+    def join(self, member: Member) -> None:
         """Lets a worker take part that was reached."""
-        if engine in self._engines:
+        if member in self._members:
             return
-        self._engines.append(engine)
+        self._members.append(member)
         if self._mode is not None:
             # What a pause ends was ended when it began.
             is_abort = self._mode is PauseMode.ABORT
-            engine.scheduler.pause(PauseMode.KEEP if is_abort else self._mode)
+            member.scheduler.pause(PauseMode.KEEP if is_abort else self._mode)
 
-    def leave(self, engine: Engine) -> None:
+    def leave(self, member: Member) -> None:
         """Lets a worker take part no longer, which has no requests."""
-        self._engines.remove(engine)
-        self._placement.forget(engine.peer)
+        self._members.remove(member)
+        self._placement.forget(member.peer)
 
     def add(self, new: NewRequest, now: float) -> None:
         """Lets a request wait for its turn, at one of the workers.
@@ -88,22 +112,22 @@ class Dispatcher:
         Raises:
             RejectionError: It can never run, its id is taken, or too many wait.
         """
-        if not self._engines:
+        if not self._members:
             raise RejectionError(FinishReason.OVERLOADED, UNREACHED)
         if self._find(new.request_id) is not None:
             raise RejectionError(FinishReason.REFUSED, "request_id: is in use by another request")
-        engine, is_only = self._engines[0], len(self._engines) == 1
+        member, is_only = self._members[0], len(self._members) == 1
         if not is_only:
             num_tokens = len(new.prompt_token_ids)
-            caches = engine.scheduler.config.enable_prefix_caching
-            engine = self._choose(
+            caches = member.scheduler.config.enable_prefix_caching
+            member = self._choose(
                 num_tokens + len(new.output_token_ids),
                 num_tokens + new.max_tokens,
                 hash_beginning(new.prompt_token_ids, new.cache_salt) if caches else (),
             )
-        engine.scheduler.add(new, now, self._num_arrived + 1)
+        member.scheduler.add(new, now, self._num_arrived + 1)
         self._num_arrived += 1
-        engine.wake()
+        member.wake()
 
     def abort(self, request_id: str) -> Finished | None:
         """Ends a request; returns its account, None if it is unknown or has ended."""
@@ -137,52 +161,52 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Lets all workers look for something new to do."""
-        for engine in self._engines:
-            engine.wake()
+        for member in self._members:
+            member.wake()
 
-    def evacuate(self, engines: Iterable[Engine]) -> list[Request]:
+    def evacuate(self, members: Iterable[Member]) -> list[Request]:
         """Takes all requests from workers that are not connected, the most urgent first."""
         requests: list[Request] = []
-        for engine in engines:
-            self._placement.forget(engine.peer)
-            requests += engine.scheduler.evacuate()
+        for member in members:
+            self._placement.forget(member.peer)
+            requests += member.scheduler.evacuate()
         return sorted(requests, key=lambda request: request.order)
 
     def adopt(self, requests: Iterable[Request]) -> list[Ended]:
         """Finds each request a worker to go on at; returns the ends of those that fit none."""
         ended: list[Ended] = []
         for request in requests:
-            engine = self._choose(len(request.token_ids), request.wanted_length)
-            end = engine.scheduler.adopt(request)
+            member = self._choose(len(request.token_ids), request.wanted_length)
+            end = member.scheduler.adopt(request)
             if end is not None:
                 ended.append(end)
-            elif engine.is_connected:
+            elif member.is_connected:
                 self.num_moved += request.is_displaced
                 metrics.MOVED.inc(request.is_displaced)
                 request.is_displaced = False
-                engine.wake()
+                member.wake()
         return ended
 
     def _find(self, request_id: str) -> AnyScheduler | None:
-        for engine in self._engines:
-            if engine.scheduler.has(request_id):
-                return engine.scheduler
+        for member in self._members:
+            if member.scheduler.has(request_id):
+                return member.scheduler
         return None
 
     def _choose(
         self, num_tokens: int, wanted_length: int, beginning: Sequence[bytes] = ()
-    ) -> Engine:
-        places = [_place(engine) for engine in self._engines]
+    ) -> Member:
+        places = [_place(member) for member in self._members]
         peer = self._placement.choose(places, num_tokens, wanted_length, beginning)
-        return next(engine for engine in self._engines if engine.peer == peer)
+        return next(member for member in self._members if member.peer == peer)
 
 
-def _place(engine: Engine) -> Place[Peer]:
-    scheduler, config = engine.scheduler, engine.scheduler.config
+def _place(member: Member) -> Place[Peer]:
+    scheduler, config = member.scheduler, member.scheduler.config
     num_waiting = scheduler.num_waiting
     return Place(
-        engine.peer,
-        engine.is_connected,
+        member.peer,
+        member.is_connected,
         scheduler.num_running + num_waiting,
         config.max_num_seqs,
         num_waiting,

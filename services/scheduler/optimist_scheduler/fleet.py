@@ -50,9 +50,14 @@ class Fleet:
     @property
     def descriptions(self) -> list[WorkerDescription]:
         """The workers that are connected; without any, those that were."""
-        engines = self.dispatcher.engines
-        present = [engine for engine in engines if engine.is_connected] or engines
-        return [engine.description for engine in present if engine.description is not None]
+        engines = [each for each in self._engines.values() if each.description is not None]
+        present = [each for each in engines if each.is_connected] or engines
+        return [each.description for each in present if each.description is not None]
+
+    @property
+    def engines(self) -> list[Engine]:
+        """Of all workers that are known."""
+        return list(self._engines.values())
 
     async def until_reached(self) -> None:
         """Waits until the first worker was reached."""
@@ -61,7 +66,7 @@ class Fleet:
     def seconds_at_work(self) -> float:
         """Returns for how long no worker that is connected has answered a plan."""
         return min(
-            (engine.seconds_at_work() for engine in self.dispatcher.engines if engine.is_connected),
+            (engine.seconds_at_work() for engine in self.engines if engine.is_connected),
             default=0.0,
         )
 
@@ -114,7 +119,7 @@ class Fleet:
 
     def _check(self, description: WorkerDescription) -> None:
         """Raises ValueError for a worker that is not like those that are connected."""
-        for engine in self.dispatcher.engines:
+        for engine in self.engines:
             if engine.is_connected and engine.description is not None:
                 fault = find_mismatch(description, engine.description)
                 if fault is not None:
@@ -122,7 +127,7 @@ class Fleet:
 
     def _begin(self, engine: Engine, description: WorkerDescription) -> None:
         """Lets a worker that was reached take what waits for one."""
-        absent = [each for each in self.dispatcher.engines if not each.is_connected]
+        absent = [each for each in self.engines if each.has_scheduler and not each.is_connected]
         requests = self.dispatcher.evacuate(absent)
         engine.begin(description)
         self.dispatcher.join(engine)
@@ -184,8 +189,8 @@ class Fleet:
 
     async def _let_go(self, engine: Engine) -> None:
         """Forgets a worker; one that alone has requests keeps them until there is another."""
-        if engine in self.dispatcher.engines:
-            if len(self.dispatcher.engines) == 1:
+        if engine in self.dispatcher.members:
+            if len(self.dispatcher.members) == 1:
                 return
             requests = self.dispatcher.evacuate([engine])
             self.dispatcher.leave(engine)
@@ -198,7 +203,7 @@ class Fleet:
         longest = self._settings.hang_seconds
         while True:
             await asyncio.sleep(min(longest / 4, LONGEST_LOOK_SECONDS))
-            present = [each for each in self.dispatcher.engines if each.is_connected]
+            present = [each for each in self.engines if each.is_connected]
             hanging = [each for each in present if each.seconds_at_work() > longest]
             if len(hanging) < len(present):
                 for engine in hanging:
