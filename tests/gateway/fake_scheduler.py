@@ -57,6 +57,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     scripts: list[Script] = field(default_factory=list)
     adds: list[scheduler_pb2.Add] = field(default_factory=list)
     aborts: asyncio.Queue[int] = field(default_factory=asyncio.Queue)
+    pauses: list[bool] = field(default_factory=list)
+    """Pauses, and False for their ends."""
     port: int = 0
     is_synthetic: bool = False
     max_model_len: int = MAX_MODEL_LEN
@@ -93,6 +95,11 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 elif command.HasField("get_stats"):
                     reply = scheduler_pb2.Reply(stats=self.stats)
                     responses.put_nowait(scheduler_pb2.ConnectResponse(replies=[reply]))
+                elif command.HasField("pause") or command.HasField("resume"):
+                    self.pauses.append(command.HasField("pause"))
+                    responses.put_nowait(
+                        scheduler_pb2.ConnectResponse(replies=[scheduler_pb2.Reply()])
+                    )
                 else:
                     handle = command.abort.handle
                     running[handle].cancel()
