@@ -43,6 +43,8 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.may_run = asyncio.Event()
         """Holds plans up while it is not set."""
         self.may_run.set()
+        self.server: GrpcServer | None = None
+        """Where it is served."""
 
     async def Describe(  # noqa: N802
         self, request: worker_pb2.DescribeRequest, context: _Context
@@ -117,6 +119,8 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         self.delay_seconds = 0.0
         self.break_at: set[int] = set()
         self.window_tokens = 8
+        self.server: GrpcServer | None = None
+        """Where it is served."""
 
     def forget(self) -> None:
         self.predictions.clear()
@@ -184,8 +188,10 @@ def check_integrity(engine: Engine) -> None:
 
 
 @asynccontextmanager
-async def serve_worker(servicer: FakeWorkerServicer, port: int = 0) -> AsyncIterator[int]:
-    server = GrpcServer("127.0.0.1", port)
+async def serve_worker(
+    servicer: FakeWorkerServicer, port: int = 0, host: str = "127.0.0.1"
+) -> AsyncIterator[int]:
+    server = servicer.server = GrpcServer(host, port)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     try:
         yield await server.start()
@@ -195,11 +201,15 @@ async def serve_worker(servicer: FakeWorkerServicer, port: int = 0) -> AsyncIter
 
 
 @asynccontextmanager
-async def serve_proposer(servicer: FakeProposerServicer, port: int = 0) -> AsyncIterator[int]:
-    server = GrpcServer("127.0.0.1", port)
+async def serve_proposer(
+    servicer: FakeProposerServicer, port: int = 0, host: str = "127.0.0.1"
+) -> AsyncIterator[int]:
+    server = servicer.server = GrpcServer(host, port)
     proposer_pb2_grpc.add_ProposerServiceServicer_to_server(servicer, server.server)
     try:
-        yield await server.start()
+        bound = await server.start()
+        await server.set_serving(serving=True)
+        yield bound
     finally:
         await server.server.stop(0)
 

@@ -62,6 +62,12 @@ class Followed:
         self.batch, self.link = batch.batch, link
         return num_bytes
 
+    def begin_anew(self) -> None:
+        """Prepares to tell another proposer everything."""
+        self.must_open, self.num_sent_tokens = True, 0
+        self.repaired_before = self.batch
+        self.num_gaps = self.num_skipped_steps = 0
+
     def repair(self, num_known_tokens: int) -> bool:
         """Prepares to send again what a proposer lacks.
 

@@ -5,9 +5,11 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_common.channel import open_channel
+from optimist_common.endpoints import Peer
 from optimist_common.tls import Tls
 
 logger = logging.getLogger(__name__)
@@ -24,21 +26,22 @@ class ProposerLink:
 
     def __init__(
         self,
-        address: str,
+        peer: Peer,
         on_response: OnResponse,
-        on_change: Callable[[], None],
+        on_change: Callable[["ProposerLink"], None],
         tls: Tls | None = None,
     ) -> None:
         """Sets up a link that is not connected until `run` is.
 
         Args:
-            address: The proposer's host:port.
+            peer: The proposer.
             on_response: Takes the request ids of an answered batch and the answer; raises
                 ValueError for one that is not understood.
-            on_change: Called when the stream was opened or broke.
+            on_change: Called with this link when the stream was opened or broke, or when the
+                proposer says that it takes requests, or takes none any more.
             tls: How it is protected; None for plaintext.
         """
-        self._address, self._tls = address, tls
+        self.peer, self._tls = peer, tls
         self._on_response, self._on_change = on_response, on_change
         self._outbox: asyncio.Queue[proposer_pb2.ProposeRequest] | None = None
         self._unanswered: dict[int, list[str]] = {}
@@ -46,6 +49,15 @@ class ProposerLink:
         """Requests whose last batch went here."""
         self.is_late = False
         """Whether an answer was waited for in vain and nothing came since."""
+        self.is_kept = True
+        """Whether the stream is opened again when it breaks."""
+        self._is_serving = True
+        self._waiting: asyncio.Task[None] | None = None
+
+    @property
+    def is_willing(self) -> bool:
+        """Whether the stream is open and the proposer takes further requests."""
+        return self.is_open and self._is_serving
 
     @property
     def is_open(self) -> bool:
@@ -64,37 +76,74 @@ class ProposerLink:
     def send(self, request: proposer_pb2.ProposeRequest, request_ids: list[str]) -> None:
         """Sends a batch that names these requests; only if `takes_batches`."""
         if self._outbox is None:
-            raise RuntimeError(f"the stream to {self._address} is not open")
+            raise RuntimeError(f"the stream to {self.peer.target} is not open")
         self._unanswered[request.batch] = request_ids
         self._outbox.put_nowait(request)
 
     async def run(self) -> None:
-        """Keeps the stream open for ever."""
+        """Keeps the stream open, for ever or until it broke after `leave`."""
         pause = FIRST_PAUSE_SECONDS
-        async with open_channel(self._address, self._tls) as channel:
-            stub = proposer_pb2_grpc.ProposerServiceStub(channel)
-            while True:
-                await channel.channel_ready()
+        peer = self.peer
+        async with open_channel(peer.target, self._tls, server_name=peer.server_name) as channel:
+            while await self._is_there(channel):
                 try:
-                    if await self._stream(stub):
+                    if await self._stream(channel):
                         pause = FIRST_PAUSE_SECONDS
                     reason = "it ended the stream"
                 except grpc.aio.AioRpcError as error:
                     reason = f"{error.code().name}: {error.details()}"
                 except ValueError as error:
                     reason = f"not understood: {error}"
-                logger.warning("no drafts from the proposer at %s: %s", self._address, reason)
+                logger.warning("no drafts from the proposer at %s: %s", self.peer.target, reason)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    async def _stream(self, stub: "proposer_pb2_grpc.ProposerServiceAsyncStub") -> bool:
+    def leave(self) -> None:
+        """Ends the link when its stream breaks, at once if it is broken."""
+        self.is_kept = False
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def _is_there(self, channel: grpc.aio.Channel) -> bool:
+        """Waits until the proposer is reached; returns False if nobody waits for it any more."""
+        if not self.is_kept:
+            return False
+        self._waiting = asyncio.create_task(channel.channel_ready())
+        try:
+            await asyncio.wait({self._waiting})
+            if self._waiting.cancelled():
+                return False
+            self._waiting.result()
+        finally:
+            self._waiting.cancel()
+            self._waiting = None
+        return True
+
+    async def _watch_health(self, channel: grpc.aio.Channel) -> None:
+        """Follows whether the proposer takes requests; one that does not say does."""
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        try:
+            async for response in watch:
+                is_serving = response.status != health_pb2.HealthCheckResponse.NOT_SERVING
+                if is_serving is not self._is_serving:
+                    self._is_serving = is_serving
+                    words = "takes requests again" if is_serving else "takes no more requests"
+                    logger.info("the proposer at %s %s", self.peer.target, words)
+                    self._on_change(self)
+        except grpc.aio.AioRpcError as error:
+            logger.debug("no health of the proposer at %s: %s", self.peer.target, error.details())
+
+    async def _stream(self, channel: grpc.aio.Channel) -> bool:
         """Runs one stream to its end; returns whether anything was answered."""
         outbox: asyncio.Queue[proposer_pb2.ProposeRequest] = asyncio.Queue()
+        stub = proposer_pb2_grpc.ProposerServiceStub(channel)
         call = stub.Propose(_until_cancelled(outbox))
+        self._is_serving = True
+        health = asyncio.create_task(self._watch_health(channel))
         answered = False
         self._outbox = outbox
-        logger.info("connected to the proposer at %s", self._address)
-        self._on_change()
+        logger.info("connected to the proposer at %s", self.peer.target)
+        self._on_change(self)
         try:
             async for response in call:
                 request_ids = self._unanswered.pop(response.batch, None)
@@ -104,10 +153,12 @@ class ProposerLink:
                 self._on_response(request_ids, response)
         finally:
             call.cancel()
+            health.cancel()
+            await asyncio.gather(health, return_exceptions=True)
             self._outbox = None
             self._unanswered.clear()
             self.is_late = False
-            self._on_change()
+            self._on_change(self)
         return answered
 
 

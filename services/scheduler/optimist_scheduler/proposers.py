@@ -8,6 +8,7 @@ from functools import partial
 
 from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
+from optimist_common.endpoints import Change, Endpoints, Peer
 from optimist_scheduler import metrics
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window, WindowError, make_window
@@ -50,11 +51,10 @@ class Proposers:
             find_unaligned: Returns the requests that would have to go on without drafts.
         """
         addresses = settings.proposers if settings.num_speculative_tokens else []
-        tls = settings.tls()
-        self._links = [
-            ProposerLink(address, self._take_response, self._note_change, tls)
-            for address in addresses
-        ]
+        self._tls = settings.tls()
+        self._endpoints = Endpoints(addresses)
+        self._links = [self._new_link(peer) for peer in self._endpoints.peers]
+        self._runs: asyncio.TaskGroup | None = None
         self.waits = WindowWaits(
             settings.proposer_wait_ms / 1000, pays_always=settings.proposer_wait == "always"
         )
@@ -70,10 +70,35 @@ class Proposers:
         self._flush_handle: asyncio.Handle | None = None
 
     async def run(self) -> None:
-        """Keeps all links connected for ever."""
+        """Keeps all links connected for ever, to those whom the names stand for."""
         async with asyncio.TaskGroup() as tasks:
+            self._runs = tasks
             for link in self._links:
-                tasks.create_task(link.run())
+                tasks.create_task(self._keep(link))
+            await self._endpoints.run(self._change)
+
+    def _new_link(self, peer: Peer) -> ProposerLink:
+        return ProposerLink(peer, self._take_response, self._note_change, self._tls)
+
+    def _change(self, change: Change) -> None:
+        """Takes proposers in that appeared; those that vanished go with their streams."""
+        for peer in change.appeared:
+            link = next((each for each in self._links if each.peer == peer), None)
+            if link is not None:
+                link.is_kept = True
+            elif self._runs is not None:
+                logger.info("a proposer appeared at %s", peer.target)
+                link = self._new_link(peer)
+                self._links.append(link)
+                self._runs.create_task(self._keep(link))
+        for link in self._links:
+            if link.peer in change.vanished:
+                link.leave()
+
+    async def _keep(self, link: ProposerLink) -> None:
+        await link.run()
+        logger.info("the proposer at %s is gone", link.peer.target)
+        self._links.remove(link)
 
     def open(self, new: NewRequest, trace_parent: str = "") -> None:
         """Begins to follow a request if it has a prediction."""
@@ -166,9 +191,21 @@ class Proposers:
                 links.append(followed.link)
         return links
 
-    def _note_change(self) -> None:
+    def _note_change(self, link: ProposerLink) -> None:
+        """Lets those move on whose proposer takes no requests any more, or waits for others."""
         self.waits.note_answer()
+        if not link.is_willing:
+            self._endpoints.refresh()
+            if any(each.is_willing for each in self._links):
+                self._move_on(link)
         self._flush_soon()
+
+    def _move_on(self, link: ProposerLink) -> None:
+        """Has the requests of a proposer opened at others."""
+        for request_id, followed in self._followed.items():
+            if followed.link is link:
+                followed.begin_anew()
+                self._unsent[request_id] = None
 
     def _flush_soon(self) -> None:
         if self._flush_handle is None:
@@ -215,17 +252,22 @@ class Proposers:
         None while no proposer is there.
         """
         home = self._followed[request_id].link
-        if home is not None and home.is_open:
+        if home is not None and home.is_willing:
             return home
-        present = [link for link in self._links if link.is_open]
-        return min(present, key=lambda link: link.num_requests, default=None)
+        return min(self._present(), key=lambda link: link.num_requests, default=None)
+
+    def _present(self) -> list[ProposerLink]:
+        """Returns those that take requests, or those that are there at all if none does."""
+        there = [link for link in self._links if link.is_open]
+        return [link for link in there if link.is_willing] or there
 
     def _take_turn(self) -> ProposerLink | None:
-        for offset in range(len(self._links)):
-            index = (self._next_link + offset) % len(self._links)
-            if self._links[index].takes_batches:
+        present = self._present()
+        for offset in range(len(present)):
+            index = (self._next_link + offset) % len(present)
+            if present[index].takes_batches:
                 self._next_link = index + 1
-                return self._links[index]
+                return present[index]
         return None
 
     def _build_batch(
