@@ -76,6 +76,8 @@ class Usage:
     num_passes: int
     """Forward passes that brought tokens."""
     tokens_by_source: Mapping[str, int] = field(default_factory=dict)
+    cached_prompt_tokens: int = 0
+    """Tokens of the prompt that were in the prefix cache."""
 
 
 @dataclass(frozen=True)

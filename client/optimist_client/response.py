@@ -102,6 +102,7 @@ def _usage(message: inference_pb2.Usage) -> Usage:
         ),
         num_passes=message.num_passes,
         tokens_by_source=dict(message.tokens_by_source),
+        cached_prompt_tokens=message.cached_prompt_tokens,
     )
 
 

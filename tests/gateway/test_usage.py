@@ -23,6 +23,7 @@ def usages(draw: st.DrawFn) -> Usage:
         rejected_prediction_tokens=draw(st.none() | COUNTS),
         num_passes=draw(COUNTS),
         num_tokens_by_source=by_source,
+        cached_prompt_tokens=draw(st.integers(0, 11)),
     )
 
 
@@ -35,6 +36,8 @@ def test_the_prompt_is_counted_once_and_the_answers_are_added(several: list[Usag
     api = merged.to_api(with_num_passes=True)
     details = api["completion_tokens_details"]
     assert api["prompt_tokens"] == 11
+    cached = min(one.cached_prompt_tokens for one in several)
+    assert api["prompt_tokens_details"] == {"cached_tokens": cached, "audio_tokens": 0}
     assert api["completion_tokens"] == sum(one.completion_tokens for one in several)
     assert api["total_tokens"] == 11 + api["completion_tokens"]
     assert api["num_passes"] == sum(one.num_passes for one in several)

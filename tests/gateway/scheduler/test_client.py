@@ -127,7 +127,7 @@ async def test_outputs_that_nobody_reads_are_bounded(scheduler: FakeScheduler) -
     [
         scheduler_pb2.ConnectResponse(handles=b"\1\0\0\0"),
         scheduler_pb2.ConnectResponse(handles=b"\1\0"),
-        scheduler_pb2.ConnectResponse(finished=[scheduler_pb2.Finished(handle=1)]),
+        scheduler_pb2.ConnectResponse(num_tokens=b"\1\0\0\0"),
     ],
 )
 async def test_what_is_not_in_the_contract_ends_the_requests_and_not_the_client(

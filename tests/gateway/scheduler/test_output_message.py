@@ -5,6 +5,7 @@ import pytest
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_common.draft_source import DraftSource
+from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.output import StepLogprobs, TokenLogprobs
 from optimist_gateway.scheduler.output_message import read_outputs
 
@@ -133,3 +134,26 @@ def test_positions_that_do_not_fit_are_refused(positions: bytes) -> None:
     message = scheduler_pb2.PredictionPositions(handle=5, positions=positions)
     with pytest.raises(ValueError, match=r"position|buffer"):
         read_outputs(a_response(prediction_positions=[message]))
+
+
+def test_what_only_a_later_scheduler_knows_ends_nobody_elses_request() -> None:
+    later = max(DraftSource) + 2
+    ended = scheduler_pb2.Finished(
+        handle=4,
+        reason=99,  # type: ignore[arg-type]
+        message="the moon is full",
+        num_tokens_by_source=to_bytes([3, *[0] * (later - 1), 2]),
+        num_cached_tokens=16,
+    )
+    response = a_response(finished=[ended])
+    response.draft_sources = to_bytes([0, later])
+    outputs = read_outputs(response)
+    finished = outputs[4].finished
+    assert finished is not None
+    assert finished.reason is FinishReason.ERROR
+    assert "99" in finished.message
+    assert "the moon is full" in finished.message
+    assert finished.num_tokens_by_source == {DraftSource.TARGET: 5}
+    assert finished.num_cached_tokens == 16
+    assert outputs[5].token_ids == [8, 9]
+    assert outputs[5].draft_source is DraftSource.TARGET

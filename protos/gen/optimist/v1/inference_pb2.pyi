@@ -664,6 +664,7 @@ class Usage(_message.Message):
     REJECTED_PREDICTION_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_PASSES_FIELD_NUMBER: _builtins.int
     TOKENS_BY_SOURCE_FIELD_NUMBER: _builtins.int
+    CACHED_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the prompt, counted once."""
     completion_tokens: _builtins.int
@@ -674,6 +675,8 @@ class Usage(_message.Message):
     """Predicted tokens that were verified and never kept; absent if the scheduler did not tell."""
     num_passes: _builtins.int
     """Forward passes that brought tokens."""
+    cached_prompt_tokens: _builtins.int
+    """Tokens of the prompt that were in the prefix cache."""
     @_builtins.property
     def tokens_by_source(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Tokens by where they came from, such as `prediction` or `target`, without zeros."""
@@ -687,10 +690,11 @@ class Usage(_message.Message):
         rejected_prediction_tokens: _builtins.int | None = ...,
         num_passes: _builtins.int = ...,
         tokens_by_source: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        cached_prompt_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rejected_prediction_tokens", b"_rejected_prediction_tokens", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rejected_prediction_tokens", b"_rejected_prediction_tokens", "accepted_prediction_tokens", b"accepted_prediction_tokens", "completion_tokens", b"completion_tokens", "num_passes", b"num_passes", "prompt_tokens", b"prompt_tokens", "rejected_prediction_tokens", b"rejected_prediction_tokens", "tokens_by_source", b"tokens_by_source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rejected_prediction_tokens", b"_rejected_prediction_tokens", "accepted_prediction_tokens", b"accepted_prediction_tokens", "cached_prompt_tokens", b"cached_prompt_tokens", "completion_tokens", b"completion_tokens", "num_passes", b"num_passes", "prompt_tokens", b"prompt_tokens", "rejected_prediction_tokens", b"rejected_prediction_tokens", "tokens_by_source", b"tokens_by_source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rejected_prediction_tokens: _TypeAlias = _typing.Literal["rejected_prediction_tokens"]  # noqa: Y015
     _WhichOneofArgType__rejected_prediction_tokens: _TypeAlias = _typing.Literal["_rejected_prediction_tokens", b"_rejected_prediction_tokens"]  # noqa: Y015

@@ -25,6 +25,13 @@ class CompletionTokensDetails(Answer):
     tokens_by_source: dict[str, int]
 
 
+class PromptTokensDetails(Answer):
+    """What is known of the tokens of the prompt."""
+
+    cached_tokens: int
+    audio_tokens: int
+
+
 class Speculation(Answer):
     """What speculation was worth."""
 
@@ -42,6 +49,7 @@ class Usage(Answer):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails
     num_passes: int = Field(default_factory=left_out)
     speculation: Speculation = Field(default_factory=left_out)

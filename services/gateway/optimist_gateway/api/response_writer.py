@@ -168,7 +168,7 @@ def _settings(body: ResponsesBody) -> dict[str, Any]:
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the account of a chat completion in the words of responses."""
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
     details = usage["completion_tokens_details"]
     words = {
         "input_tokens": usage["prompt_tokens"],

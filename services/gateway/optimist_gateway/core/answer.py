@@ -80,6 +80,7 @@ class Answer:
         self._num_passes = 0
         self._finished: Finished | None = None
         self._num_rejected: int | None = None
+        self._num_cached = 0
 
     def push(self, output: StepOutput) -> Piece:
         """Adds the output of one step.
@@ -136,6 +137,7 @@ class Answer:
         if finished is not None:
             self._num_rejected = finished.rejected_prediction_tokens
             self._num_drafted = finished.num_drafted_tokens
+            self._num_cached = finished.num_cached_tokens
 
     def mean_logprob(self) -> float:
         """Returns the log-probability per token so far; 0 if there is none or it is not told."""
@@ -169,6 +171,7 @@ class Answer:
                 else self._num_by_source[DraftSource.PREDICTION]
             ),
             rejected_prediction_tokens=self._num_rejected,
+            cached_prompt_tokens=min(self._num_cached, self._num_prompt_tokens),
             num_passes=finished.num_passes if finished else self._num_passes,
             num_tokens_by_source={
                 source: by_source[source] for source in sorted(by_source) if by_source[source]

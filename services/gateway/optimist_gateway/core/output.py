@@ -24,6 +24,8 @@ class Finished:
     """Drafts that were verified, accepted or not, trees with all their nodes."""
     queue_seconds: float = 0.0
     """Time for which the request waited for a slot."""
+    num_cached_tokens: int = 0
+    """Tokens of the prompt that were in the prefix cache."""
     is_whole: bool = True
     """Whether the account is of the whole request; not of one whose first tokens were told by
     another scheduler."""

@@ -22,6 +22,8 @@ class Usage:
     """Forward passes that emitted tokens."""
     num_tokens_by_source: Mapping[DraftSource, int] = field(default_factory=dict)
     """Tokens of the answer by where they came from, without zeros."""
+    cached_prompt_tokens: int = 0
+    """Tokens of the prompt that were in the prefix cache."""
 
     def to_api(self, *, with_num_passes: bool) -> dict[str, Any]:
         """Returns the `usage` object; `num_passes` is an extension for `return_token_ids`."""
@@ -29,6 +31,10 @@ class Usage:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {
+                "cached_tokens": self.cached_prompt_tokens,
+                "audio_tokens": 0,
+            },
             "completion_tokens_details": {
                 "accepted_prediction_tokens": self.accepted_prediction_tokens,
                 "rejected_prediction_tokens": self.rejected_prediction_tokens,
@@ -52,7 +58,12 @@ def merge_usages(usages: Sequence[Usage]) -> Usage:
     """
     if len({usage.prompt_tokens for usage in usages}) != 1:
         raise ValueError("the account of answers to one prompt needs one prompt")
-    return replace(add_usages(usages), prompt_tokens=usages[0].prompt_tokens)
+    return replace(
+        add_usages(usages),
+        prompt_tokens=usages[0].prompt_tokens,
+        # What one of them computed the others may have found in the cache.
+        cached_prompt_tokens=min(usage.cached_prompt_tokens for usage in usages),
+    )
 
 
 def add_usages(usages: Sequence[Usage]) -> Usage:
@@ -69,4 +80,5 @@ def add_usages(usages: Sequence[Usage]) -> Usage:
         rejected_prediction_tokens=sum(known) if len(known) == len(rejected) else None,
         num_passes=sum(usage.num_passes for usage in usages),
         num_tokens_by_source={source: by_source[source] for source in sorted(by_source)},
+        cached_prompt_tokens=sum(usage.cached_prompt_tokens for usage in usages),
     )

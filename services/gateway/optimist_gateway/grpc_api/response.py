@@ -51,6 +51,7 @@ def usage_message(usage: Usage) -> inference_pb2.Usage:
         tokens_by_source={
             source.label: count for source, count in usage.num_tokens_by_source.items()
         },
+        cached_prompt_tokens=usage.cached_prompt_tokens,
     )
 
 

@@ -172,7 +172,7 @@ class SchedulerClient:
                         logger.error("the scheduler at %s gets no requests: %s", target, reason)
                 except grpc.aio.AioRpcError as error:
                     reason = f"{error.code().name}: {error.details()}"
-                except (ValueError, KeyError) as error:
+                except ValueError as error:
                     logger.exception("%s sent what is not in the contract", target)
                     reason = f"not understood: {error}"
                 self._disconnect(reason)

@@ -1,5 +1,6 @@
 """What the scheduler says about a step, from its message to plain values."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
@@ -26,8 +27,6 @@ def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutpu
 
     Raises:
         ValueError: The parts of the message do not fit together.
-        KeyError: A request ended for a reason, or drafts came from a source, that is not in the
-            contract.
     """
     finished = {one.handle: _finished(one) for one in response.finished}
     logprobs = {one.handle: one for one in response.logprobs}
@@ -42,7 +41,7 @@ def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutpu
         from_bytes(response.handles).tolist(),
         num_tokens,
         from_bytes(response.num_accepted_tokens).tolist(),
-        map(_SOURCES.__getitem__, from_bytes(response.draft_sources).tolist()),
+        map(_source, from_bytes(response.draft_sources).tolist()),
         strict=True,
     ):
         tokens = token_ids[start : start + count]
@@ -64,19 +63,31 @@ def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutpu
 
 
 def _finished(message: scheduler_pb2.Finished) -> Finished:
-    counts = from_bytes(message.num_tokens_by_source).tolist()
+    num_tokens_by_source: Counter[DraftSource] = Counter()
+    for source, count in enumerate(from_bytes(message.num_tokens_by_source).tolist()):
+        if count:
+            num_tokens_by_source[_source(source)] += count
+    reason = _REASONS.get(message.reason)
+    told = message.message
+    if reason is None:
+        reason = FinishReason.ERROR
+        told = f"it ended for a reason that this gateway does not know ({message.reason}) {told}"
     return Finished(
-        reason=_REASONS[message.reason],
-        message=message.message,
+        reason=reason,
+        message=told.strip(),
         accepted_prediction_tokens=message.accepted_prediction_tokens,
         rejected_prediction_tokens=message.rejected_prediction_tokens,
         num_passes=message.num_passes,
-        num_tokens_by_source={
-            DraftSource(source): count for source, count in enumerate(counts) if count
-        },
+        num_tokens_by_source=num_tokens_by_source,
         num_drafted_tokens=message.num_drafted_tokens,
         queue_seconds=message.queue_us / 1e6,
+        num_cached_tokens=message.num_cached_tokens,
     )
+
+
+def _source(number: int) -> DraftSource:
+    """Returns where drafts came from; what only a later scheduler knows counts as the target's."""
+    return _SOURCES.get(number, DraftSource.TARGET)
 
 
 def _positions(
