@@ -46,6 +46,12 @@ class ServeSettings(ServiceSettings):
     store: str = Field("memory", description="where proposers keep cursors: memory or redis://...")
     device: str = Field("", description="device of the worker, such as cpu or cuda")
     dtype: str = Field("", description="number format of the worker, such as float32")
+    tensor_parallel_size: str = Field(
+        "", description="processes of the worker that share each layer, such as 2"
+    )
+    pipeline_parallel_size: str = Field(
+        "", description="processes of the worker that its layers are divided among, such as 2"
+    )
     drafter: str = Field(
         "",
         description="what drafts where nothing is predicted: none, ngram, draft_model, quantised, "
@@ -132,6 +138,8 @@ def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
     optional = [
         ("--device", settings.device),
         ("--dtype", settings.dtype),
+        ("--tensor-parallel-size", settings.tensor_parallel_size),
+        ("--pipeline-parallel-size", settings.pipeline_parallel_size),
         ("--drafter", settings.drafter),
         ("--drafter-model", settings.drafter_model),
     ]

@@ -27,6 +27,16 @@ def test_there_is_a_proposer_by_default() -> None:
     assert sorted(set(names)) == ["gateway", "proposer", "scheduler", "worker"]
 
 
+def test_the_worker_is_told_how_many_processes_it_is() -> None:
+    (worker,) = (
+        spec.arguments
+        for spec in service_specs(serve_settings(["model", "--tensor-parallel-size", "2"]))
+        if spec.name == "worker"
+    )
+    assert _value(worker, "--tensor-parallel-size") == "2"
+    assert "--pipeline-parallel-size" not in worker
+
+
 def test_all_services_export_their_spans_if_one_says_where() -> None:
     endpoint = ("--otlp-endpoint", "http://127.0.0.1:4317")
     for spec in service_specs(serve_settings(["model", *endpoint])):

@@ -33,7 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
             level = "warning"
         configure_logging(level, settings.log_format, settings.section)
         if isinstance(ranks, LocalRanks):
-            check_settings(settings)
+            check_settings(settings, ranks.master_host)
+            if ranks.first_rank == 0:
+                require_free(settings.host, settings.port)
             code = run_local_ranks(ranks, words)
         elif ranks is not None:
             _run_rank(settings, ranks)

@@ -43,12 +43,17 @@ class Lockstep:
 
     async def execute(self, request: worker_pb2.ExecuteRequest) -> worker_pb2.ExecuteResponse:
         """Sends a plan to all; returns their answer."""
-        for call in self._calls:
-            await call.write(request)
+        await self.send(request)
         return await self.read()
 
+    async def send(self, request: worker_pb2.ExecuteRequest) -> None:
+        for call in self._calls:
+            await call.write(request)
+
     async def read(self) -> worker_pb2.ExecuteResponse:
-        answers = [await asyncio.wait_for(call.read(), 60) for call in self._calls]
+        answers: list[worker_pb2.ExecuteResponse] = [
+            await asyncio.wait_for(call.read(), 60) for call in self._calls
+        ]
         for answer in answers:
             answer.step_ns = answer.idle_ns = answer.draft_ns = 0
             assert answer == answers[0]

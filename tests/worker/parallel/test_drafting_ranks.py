@@ -24,7 +24,7 @@ def test_every_drafter_drafts_alike(target: Path, tmp_path: Path) -> None:
     module = "tests.worker.parallel.drafting_rank"
     (code, output), (code_of_1, output_of_1) = run_pair(module, [str(target), *drafters])
     assert (code, code_of_1) == (0, 0), output + output_of_1
-    told = {}
+    told: dict[str, list[list[list[int]]]] = {}
     for line in output.splitlines():
         if line.startswith("{"):
             told |= json.loads(line)

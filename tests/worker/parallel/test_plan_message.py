@@ -1,5 +1,6 @@
 """Plans come out of their messages as they went in."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,11 +49,21 @@ def test_a_plan_is_read_as_it_was_written() -> None:
 
 def result(**changes: Any) -> StepResult:
     column = np.array([1, 2], np.int32)
-    names = ("slots", "lengths", "num_emitted_tokens", "token_ids")
-    names += ("num_drafted_tokens", "num_accepted_tokens", "draft_sources")
-    columns = dict.fromkeys(names, column)
-    rest = {"sequence": 3, "repeat": 0, "errors": {1: "x"}, "num_tokens": 9, "num_live_rows": 2}
-    return StepResult(**(columns | rest | changes))
+    plain = StepResult(
+        sequence=3,
+        repeat=0,
+        slots=column,
+        lengths=column,
+        num_emitted_tokens=column,
+        token_ids=column,
+        num_drafted_tokens=column,
+        num_accepted_tokens=column,
+        draft_sources=column,
+        errors={1: "x"},
+        num_tokens=9,
+        num_live_rows=2,
+    )
+    return replace(plain, **changes)
 
 
 def test_a_digest_shows_what_decides_and_no_more() -> None:
@@ -60,12 +71,13 @@ def test_a_digest_shows_what_decides_and_no_more() -> None:
     assert len(same) == 4
     assert digest(result(draft_ns=5, errors={1: "y"})) == same
     other = np.array([1, 3], np.int32)
-    for changes in (
+    others: list[dict[str, Any]] = [
         {"token_ids": other},
         {"lengths": other},
         {"num_accepted_tokens": other},
         {"errors": {}},
         {"sequence": 4},
         {"num_tokens": 8},
-    ):
+    ]
+    for changes in others:
         assert digest(result(**changes)) != same

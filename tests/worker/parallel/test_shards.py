@@ -54,4 +54,12 @@ def test_settings_that_do_not_go_together_are_refused(
     changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SetupError, match=message):
-        check_settings(WorkerSettings(model="m", **changes))
+        check_settings(WorkerSettings(model="m", **changes), "127.0.0.1")
+
+
+def test_ranks_meet_on_the_loopback_or_where_no_strangers_are() -> None:
+    settings = WorkerSettings(model="m", tensor_parallel_size=2)
+    check_settings(settings, "localhost")
+    with pytest.raises(SetupError, match="--insecure: ranks that meet at lws-0 exchange plain"):
+        check_settings(settings, "lws-0")
+    check_settings(settings.model_copy(update={"insecure": True}), "lws-0")

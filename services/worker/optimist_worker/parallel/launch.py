@@ -40,7 +40,7 @@ def run_local_ranks(local: LocalRanks, arguments: Sequence[str]) -> int:
     environments = local.environments(local.master_port or _free_port())
     processes = [
         # The interpreter that runs this, and the command line that it was given.
-        subprocess.Popen(command, env={**os.environ, **_network(local), **environment})  # noqa: S603
+        subprocess.Popen(command, env={**_defaults(local), **os.environ, **environment})  # noqa: S603
         for environment in environments
     ]
     try:
@@ -59,15 +59,16 @@ def run_local_ranks(local: LocalRanks, arguments: Sequence[str]) -> int:
     return 2 if 2 in failed else next((code for code in failed if code > 0), 128 - failed[0])
 
 
-def _network(local: LocalRanks) -> dict[str, str]:
-    """Keeps what ranks of one machine say to each other off its network."""
-    if local.master_host != LOOPBACK:
-        return {}
-    loopback = "lo0" if sys.platform == "darwin" else "lo"
-    return {
-        name: os.environ.get(name, loopback)
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    }
+def _defaults(local: LocalRanks) -> dict[str, str]:
+    """Returns variables of the ranks, where they are not set.
+
+    Ranks share the cores, and what those of one machine say to each other stays off its network.
+    """
+    defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // local.number))}
+    if local.master_host == LOOPBACK:
+        loopback = "lo0" if sys.platform == "darwin" else "lo"
+        defaults |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), loopback)
+    return defaults
 
 
 def _wait_for_all(processes: list[Process]) -> None:

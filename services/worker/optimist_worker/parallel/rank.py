@@ -34,7 +34,7 @@ def run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
     Raises:
         SetupError: It cannot join the others.
     """
-    check_settings(settings)
+    check_settings(settings, ranks.master_host)
     device_type = settings.device
     if device_type == "cuda":
         settings = settings.model_copy(update={"device": f"cuda:{ranks.local_rank}"})

@@ -7,13 +7,19 @@ import math
 from typing import Any
 
 from optimist_common.errors import SetupError
+from optimist_common.tls import is_loopback
 from optimist_worker.settings import WorkerSettings
 
 _FLAG = "--tensor-parallel-size"
 
 
-def check_settings(settings: WorkerSettings) -> None:
-    """Raises SetupError if a setting does not go with several ranks."""
+def check_settings(settings: WorkerSettings, master_host: str) -> None:
+    """Raises SetupError if a setting does not go with several ranks that meet at a host."""
+    if not (is_loopback(master_host) or settings.insecure or settings.tls_cert):
+        raise SetupError(
+            f"--insecure: ranks that meet at {master_host} exchange plain tensors with whoever "
+            "speaks their protocol; give --insecure true if the network keeps strangers out"
+        )
     if settings.tensor_parallel_size > 1 and settings.pipeline_parallel_size > 1:
         raise SetupError(
             f"{_FLAG}: cannot be combined with --pipeline-parallel-size; set one of them to 1"
