@@ -29,6 +29,9 @@ class Servicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     def __init__(self) -> None:
         self.ended = asyncio.Event()
 
+    async def Describe(self, request: Any, context: Any) -> scheduler_pb2.DescribeResponse:  # noqa: N802
+        return scheduler_pb2.DescribeResponse()
+
     async def Connect(  # noqa: N802
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[scheduler_pb2.ConnectResponse]:
