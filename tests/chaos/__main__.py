@@ -1,4 +1,4 @@
-"""`python -m tests.chaos faults|soak`: long runs of the fleet; the last line is one JSON object."""
+"""`python -m tests.chaos faults|partitions|soak`: runs of the fleet; the last line is one JSON."""
 
 import asyncio
 import json
@@ -11,16 +11,33 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from optimist_common.errors import run_or_explain
+from optimist_common.errors import SetupError, run_or_explain
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
 from tests.chaos.fleet import Shape
 from tests.chaos.load import LoadSettings
+from tests.chaos.namespaces import missing_for_namespaces
+from tests.chaos.partitions import PARTITIONS, run_partitions
 from tests.chaos.run import RunSettings, run
 from tests.chaos.soak import SoakSettings, soak
 
 
-class FleetSettings(ServiceSettings):
-    """How many of each service, and where they write."""
+class RunningSettings(ServiceSettings):
+    """What every run can be told."""
+
+    seed: int = Field(0, ge=0, description="of everything that is drawn; 0 draws it too")
+    logs: str = Field("", description="directory for logs; empty for a temporary one")
+
+
+class PartitionsSettings(RunningSettings):
+    """Pairs of services that are cut and healed: python -m tests.chaos partitions [OPTIONS]."""
+
+    section: ClassVar[str] = "partitions"
+
+    cases: int = Field(42, ge=1, description="number of different requests")
+
+
+class FleetSettings(RunningSettings):
+    """How many of each service."""
 
     gateways: int = Field(2, ge=1, le=8, description="number of gateways")
     workers: CommaSeparated = Field(
@@ -28,8 +45,6 @@ class FleetSettings(ServiceSettings):
     )
     proposers: int = Field(2, ge=1, le=8, description="number of proposers")
     dtype: str = Field("float64", description="number format of the workers")
-    seed: int = Field(0, ge=0, description="of everything that is drawn; 0 draws it too")
-    logs: str = Field("", description="directory for logs; empty for a temporary one")
 
     def shape(self) -> Shape:
         """Returns how many of each."""
@@ -73,6 +88,17 @@ def _run_faults(arguments: list[str]) -> dict[str, Any]:
     return _in_directory(settings, lambda directory: asyncio.run(run(task, directory)))
 
 
+def _run_partitions(arguments: list[str]) -> dict[str, Any]:
+    settings = load_settings(PartitionsSettings, arguments)
+    if reason := missing_for_namespaces():
+        raise SetupError(reason)
+    seed = _seed(settings)
+    return _in_directory(
+        settings,
+        lambda directory: asyncio.run(run_partitions(PARTITIONS, settings.cases, seed, directory)),
+    )
+
+
 def _run_soak(arguments: list[str]) -> dict[str, Any]:
     settings = load_settings(LongSettings, arguments)
     task = SoakSettings(
@@ -86,14 +112,14 @@ def _run_soak(arguments: list[str]) -> dict[str, Any]:
     return _in_directory(settings, lambda directory: asyncio.run(soak(task, directory)))
 
 
-def _seed(settings: FleetSettings) -> int:
+def _seed(settings: RunningSettings) -> int:
     seed = settings.seed or random.SystemRandom().randrange(1, 2**31)
     print(f"seed {seed}", file=sys.stderr)  # noqa: T201
     return seed
 
 
 def _in_directory(
-    settings: FleetSettings, work: Callable[[Path], dict[str, Any]]
+    settings: RunningSettings, work: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
     if not settings.logs:
         with tempfile.TemporaryDirectory() as name:
@@ -103,7 +129,7 @@ def _in_directory(
     return work(directory)
 
 
-_MODES = {"faults": _run_faults, "soak": _run_soak}
+_MODES = {"faults": _run_faults, "partitions": _run_partitions, "soak": _run_soak}
 
 
 def main(arguments: list[str]) -> int:

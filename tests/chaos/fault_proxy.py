@@ -252,8 +252,11 @@ async def _cancel(tasks: Iterable[asyncio.Future[None]]) -> None:
 
 def _reset(ends: Iterable[asyncio.StreamWriter]) -> None:
     for end in ends:
-        end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
-        end.transport.abort()
+        connection = end.get_extra_info("socket")
+        # asyncio has closed the one whose error it told.
+        if connection.fileno() >= 0:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+            end.transport.abort()
 
 
 def _bind(port: int) -> socket.socket:

@@ -25,6 +25,8 @@ class Shape:
     num_proposers: int = 2
     dtype: str = "float64"
     """Of the workers; in float64 no token depends on how wide a pass is."""
+    gateway_options: tuple[str, ...] = ()
+    """More of each gateway's command line."""
 
 
 class Fleet:
@@ -137,4 +139,4 @@ async def _build(shape: Shape, network: Network, builder: _Builder) -> None:
     for number in range(shape.num_gateways):
         name = f"gateway-{number + 1}"
         reached = await builder.connect(name, schedulers)
-        builder.add(name, *model, "--schedulers", reached)
+        builder.add(name, *model, "--schedulers", reached, *shape.gateway_options)

@@ -28,19 +28,23 @@ class LoadSettings:
     seed: int = 0
 
 
-async def ask_each(client: Client, cases: Sequence[Case]) -> list[Answer]:
-    """Asks each once, one after the other, with nothing in the way.
+async def ask_each(client: Client, cases: Sequence[Case], at_once: int = 4) -> dict[str, Answer]:
+    """Asks each once, some at a time, with nothing in the way; returns answers by names of cases.
 
     Raises:
         RuntimeError: One was not answered.
     """
-    answers = []
-    for case in cases:
-        outcome = await client.ask(case)
+    places = asyncio.Semaphore(at_once)
+
+    async def ask(case: Case) -> Answer:
+        async with places:
+            outcome = await client.ask(case)
         if outcome.ending is not Ending.ANSWERED or not outcome.answer.is_complete:
             raise RuntimeError(f"{case.name} {outcome.ending}: {outcome.message}")
-        answers.append(outcome.answer)
-    return answers
+        return outcome.answer
+
+    answers = await asyncio.gather(*map(ask, cases))
+    return {case.name: answer for case, answer in zip(cases, answers, strict=True)}
 
 
 async def keep_asking(

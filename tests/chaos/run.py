@@ -72,8 +72,7 @@ async def _run_load(
     client: Client,
 ) -> dict[str, Any]:
     cases = make_cases(settings.num_cases, settings.seed)
-    answers = await ask_each(client, cases)
-    expected = {case.name: answer for case, answer in zip(cases, answers, strict=True)}
+    expected = await ask_each(client, cases)
     undisturbed = await _load_for(settings, client, cases, settings.warm_seconds, expected)
     # What was left over by clients that went away is gone after a moment.
     await asyncio.sleep(2.0)

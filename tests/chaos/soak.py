@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -65,8 +66,7 @@ async def soak(settings: SoakSettings, directory: Path) -> dict[str, Any]:
 
 async def _soak(settings: SoakSettings, fleet: Fleet, client: Client) -> dict[str, Any]:
     cases = make_cases(settings.num_cases, settings.seed)
-    answers = await ask_each(client, cases)
-    expected = {case.name: answer for case, answer in zip(cases, answers, strict=True)}
+    expected = await ask_each(client, cases)
     capacity = await _capacity(settings, client, cases)
     await asyncio.sleep(2.0)
     before = await read_levels(fleet)
@@ -161,11 +161,7 @@ def _latencies(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
     """Returns times to the first token, and between chunks of one answer, in milliseconds."""
     streamed = [one for one in outcomes if one.times]
     first = [one.times[0] - one.began for one in streamed]
-    between = [
-        later - earlier
-        for one in streamed
-        for earlier, later in zip(one.times, one.times[1:], strict=False)
-    ]
+    between = [later - earlier for one in streamed for earlier, later in pairwise(one.times)]
     pairs = zip(("ttft_ms", "itl_ms"), (first, between), strict=True)
     latencies: dict[str, float | None] = {}
     for name, seconds in pairs:

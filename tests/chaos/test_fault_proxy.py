@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import errno
+import socket
+import struct
 from collections.abc import AsyncIterator
 
 import pytest
@@ -130,6 +132,18 @@ async def test_reset_reaches_both_ends(echo: Pair) -> None:
     async with client(proxy) as (reader, writer):
         writer.write(b"again")
         assert await read(reader, 5) == b"again"
+
+
+async def test_a_client_that_resets_is_gone_at_the_server_too(echo: Pair) -> None:
+    server, proxy = echo
+    async with client(proxy) as (reader, writer):
+        writer.write(b"hello")
+        assert await read(reader, 5) == b"hello"
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    await server.ended.wait()
+    assert server.ends == ["reset"]
+    await until_connections(proxy, 0)
 
 
 async def test_black_hole_keeps_everything_until_it_is_over(echo: Pair) -> None:

@@ -1,0 +1,34 @@
+"""A short part of `make chaos`, with a schedule that has a bit of everything."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.fleet import Shape
+from tests.chaos.load import LoadSettings
+from tests.chaos.run import RunSettings, run
+
+# Kills Redis, the proposer, a worker and a scheduler, restarts the worker, resets connections of
+# the gateway and of the proposer, and holds one way between gateway and scheduler.
+SEED, SECONDS, PAUSE_SECONDS = 35009, 12.0, 1.3
+
+
+@pytest.mark.slow
+async def test_answers_are_the_same_whatever_fails(tmp_path: Path) -> None:
+    settings = RunSettings(
+        SECONDS,
+        SEED,
+        Shape(num_gateways=1, num_workers=(1, 1), num_proposers=1),
+        num_cases=14,
+        warm_seconds=1.0,
+        mean_pause_seconds=PAUSE_SECONDS,
+        load=LoadSettings(num_clients=4, seed=SEED),
+    )
+    report = await run(settings, tmp_path)
+    assert report["faults"] >= 8
+    assert report["lost_shown"] == []
+    assert report["wrong_shown"] == []
+    assert report["not_back"] == []
+    assert report["duplicates"] == 0
+    assert report["answers_equal"] == report["answered"] > 0
+    assert report["all_right"]
