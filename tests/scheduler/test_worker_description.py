@@ -97,7 +97,6 @@ def test_the_drafter_is_read() -> None:
     ("values", "told"),
     [
         ({"drafter": 1}, "drafter is PREDICTION"),
-        ({"drafter": 77}, "drafter is 77"),
         ({"max_drafter_depth": 0}, "max_drafter_depth is 0"),
         ({"max_drafter_depth": 9}, "max_drafter_depth is 9"),
         ({"max_drafter_tokens": -1}, "max_drafter_depth"),
@@ -121,3 +120,9 @@ def test_costs_that_are_none_are_refused(num_tokens: list[int], microseconds: li
     )
     with pytest.raises(ValueError, match=r"^it says .* cost_"):
         describe_worker(message, SchedulerSettings())
+
+
+def test_a_later_workers_drafter_is_not_used() -> None:
+    shape = {"drafter": 77, "max_drafter_tokens": 8, "max_drafter_depth": 2}
+    message = worker_pb2.DescribeResponse(drafter_us=to_bytes([90, 95]), **shape, **SIZES)
+    assert describe_worker(message, SchedulerSettings()).config.drafter is None

@@ -1,5 +1,6 @@
 """What the worker says about itself, and the engine's configuration that follows from it."""
 
+import logging
 from dataclasses import dataclass
 
 from optimist.worker.v1 import worker_pb2
@@ -12,6 +13,8 @@ from optimist_scheduler.core.config import (
 )
 from optimist_scheduler.core.drafter import Drafter
 from optimist_scheduler.settings import SchedulerSettings
+
+logger = logging.getLogger(__name__)
 
 _SOURCES = frozenset(map(int, DraftSource))
 _SIZES = (
@@ -98,7 +101,9 @@ def _num_stages(message: worker_pb2.DescribeResponse, settings: SchedulerSetting
 
 def _drafter(message: worker_pb2.DescribeResponse) -> Drafter | None:
     if message.drafter not in _SOURCES:
-        raise ValueError(f"it says drafter is {message.drafter}, which is none that is known")
+        # A later worker's; without being asked it drafts nothing.
+        logger.warning("the worker's drafter is not used: its kind %d is unknown", message.drafter)
+        return None
     source = DraftSource(message.drafter)
     if source is DraftSource.TARGET:
         return None
