@@ -123,6 +123,6 @@ def test_costs_that_are_none_are_refused(num_tokens: list[int], microseconds: li
 
 
 def test_a_later_workers_drafter_is_not_used() -> None:
-    shape = {"drafter": 77, "max_drafter_tokens": 8, "max_drafter_depth": 2}
+    shape: dict[str, Any] = {"drafter": 77, "max_drafter_tokens": 8, "max_drafter_depth": 2}
     message = worker_pb2.DescribeResponse(drafter_us=to_bytes([90, 95]), **shape, **SIZES)
     assert describe_worker(message, SchedulerSettings()).config.drafter is None
