@@ -43,6 +43,8 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.may_run = asyncio.Event()
         """Holds plans up while it is not set."""
         self.may_run.set()
+        self.port = 0
+        """Set by who serves it, if it is of use."""
         self.server: GrpcServer | None = None
         """Where it is served."""
 
@@ -233,7 +235,8 @@ async def serve_fleet(
     """
     values = {"proposer_wait": "always", **values}
     settings = SchedulerSettings(
-        workers=[f"127.0.0.1:{port}" for port in worker_ports],
+        workers=values.pop("workers", [f"127.0.0.1:{port}" for port in worker_ports]),
+        insecure=True,
         proposers=[f"127.0.0.1:{port}" for port in proposer_ports],
         **values,
     )
