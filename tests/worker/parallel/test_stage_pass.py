@@ -1,0 +1,75 @@
+"""Stages of every family, one behind the other in this process."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from optimist_common.errors import SetupError
+from optimist_worker.core.attention_batch import AttentionBatch
+from optimist_worker.core.flat_batch import FlatBatch
+from optimist_worker.core.kv import KVPool
+from optimist_worker.model import Model, load_model
+from optimist_worker.parallel.stage_pass import StagePass
+from optimist_worker.parallel.stage_split import StagePlace
+from tests.checkpoints import ATTENTION_FAMILIES, tiny_checkpoint
+
+NUM_TOKENS = 40
+
+
+def make_batch(model: Model) -> FlatBatch:
+    """A prompt of some tokens, on blocks of its own."""
+    places = torch.arange(NUM_TOKENS)
+    attention = AttentionBatch(
+        pool=KVPool(model.layers, 4, 16, model.dtype, model.device),
+        slot_mapping=places,
+        query_starts=torch.tensor([0, NUM_TOKENS]),
+        num_computed_tokens=torch.tensor([0]),
+        tree_starts=torch.tensor([NUM_TOKENS]),
+        positions=places,
+        ancestors=None,
+        block_tables=torch.arange(4, dtype=torch.int32)[None],
+        max_num_queries=NUM_TOKENS,
+        max_num_keys=NUM_TOKENS,
+    )
+    return FlatBatch(5 + places, places, places, attention)
+
+
+def load_stage(path: Path, index: int, number: int, *, dummy_weights: bool = False) -> Model:
+    place = StagePlace(index, number)
+    return load_model(str(path), "float32", "cpu", stage=place, dummy_weights=dummy_weights)
+
+
+def run_stages(stages: list[Model]) -> torch.Tensor:
+    hidden = None
+    for stage in stages:
+        assert stage.cut is not None
+        hidden = StagePass(stage, stage.cut).run(make_batch(stage), hidden)
+    assert hidden is not None
+    return hidden
+
+
+@pytest.mark.parametrize("family", ATTENTION_FAMILIES)
+def test_stages_compute_what_the_model_computes(tmp_path: Path, family: str) -> None:
+    path = tiny_checkpoint(tmp_path, family)
+    whole = load_model(str(path), "float32", "cpu")
+    expected = whole.forward(make_batch(whole))
+    for number in (2, 3):
+        stages = [load_stage(path, index, number) for index in range(number)]
+        assert torch.equal(run_stages(stages), expected)
+        # A stage has weights and keys and values of its own layers only.
+        assert all(stage.num_parameters < 0.8 * whole.num_parameters for stage in stages)
+        kept = [spec for stage in stages for spec in stage.layers if spec.num_kv_heads]
+        assert kept == whole.layers
+        assert all(stage.vocab_size == whole.vocab_size for stage in stages)
+
+
+def test_dummy_weights_are_those_of_the_whole_model(llama_path: Path) -> None:
+    whole = load_model(str(llama_path), "float32", "cpu", dummy_weights=True)
+    stages = [load_stage(llama_path, index, 2, dummy_weights=True) for index in range(2)]
+    assert torch.equal(run_stages(stages), whole.forward(make_batch(whole)))
+
+
+def test_more_stages_than_layers_are_refused(llama_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"--pipeline-parallel-size: .* has 4 layers; choose at"):
+        load_stage(llama_path, 0, 5)
