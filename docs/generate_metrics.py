@@ -93,7 +93,7 @@ def _of(registry: CollectorRegistry, prefix: str) -> list[Definition]:
 
 def _of_vllm() -> list[Definition]:
     """Returns the definitions by vLLM's names, whose labels are those of their samples."""
-    stats = SchedulerStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (0,))
+    stats = SchedulerStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (0,))
     metrics = GatewayMetrics()
     metrics.finished.labels("stop").inc()
     collector = VllmCollector(metrics, lambda: stats, "model")

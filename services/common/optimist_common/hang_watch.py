@@ -34,5 +34,6 @@ async def watch_for_hangs(
             logger.critical("a step has not ended for %.0f seconds", seconds)
         else:
             logger.warning("steps end again")
-        await server.set_serving(serving=not hangs)
+        # Who hears that it serves no more can ask whether it hangs.
         await server.set_alive(alive=not hangs)
+        await server.set_serving(serving=not hangs)

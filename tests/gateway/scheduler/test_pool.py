@@ -215,6 +215,34 @@ async def test_requests_leave_a_scheduler_that_drains() -> None:
         assert len(fleet.fakes[place].adds) == 1
 
 
+async def test_requests_leave_a_scheduler_without_workers() -> None:
+    async with fleet_of(2) as fleet:
+        for fake in fleet.fakes:
+            fake.stats = scheduler_pb2.Stats(num_workers=1)
+        stream, place = await hold_everywhere(fleet, 1, add())
+        outputs = [await anext(stream)]
+        await until(lambda: all(client.stats is not None for client in fleet.pool.clients))
+        fleet.fakes[place].stats = scheduler_pb2.Stats(num_workers=0)
+        assert told(outputs + await rest(stream)) == ANSWER
+        assert [client.is_sound for client in fleet.pool.clients] == [place == 1, place == 0]
+
+
+async def test_requests_stay_where_an_engine_hangs() -> None:
+    async with fleet_of(2) as fleet:
+        stream, place = await hold_everywhere(fleet, 1, add())
+        assert (await anext(stream)).token_ids == [7]
+        client = fleet.pool.clients[place]
+        await fleet.servers[place].set_alive(alive=False)
+        await fleet.servers[place].set_serving(serving=False)
+        await until(lambda: client.health.is_hung and client.health.is_draining)
+        await asyncio.sleep(0.3)
+        assert client.num_requests == 1
+        for number in range(4):
+            assert told(await rest(fleet.pool.add(add(f"new-{number}")))) == ANSWER
+        assert len(fleet.fakes[place].adds) == 1
+        stream.close()
+
+
 async def test_the_only_scheduler_keeps_its_requests_though_it_drains() -> None:
     async with fleet_of(1) as fleet:
         stream, _ = await hold_everywhere(fleet, 1, add())

@@ -82,6 +82,8 @@ class SchedulerClient:
         """The scheduler's figures as it told them last; None while it is not connected."""
         self.is_retired = False
         """Whether it is to get no more requests, because its name stands for others now."""
+        self._is_idle = False
+        """Whether it had workers and has none any more."""
         self._loop = asyncio.get_running_loop()
         self._doubtful_until = 0.0
 
@@ -93,9 +95,17 @@ class SchedulerClient:
     @property
     def is_sound(self) -> bool:
         """Whether nothing is known that speaks against it."""
-        if self.health.is_hung or self.health.is_draining or self.is_retired:
+        if self.health.is_hung or self.health.is_draining or self.is_retired or self._is_idle:
             return False
         return self._loop.time() >= self._doubtful_until
+
+    @property
+    def is_to_be_left(self) -> bool:
+        """Whether its requests are better off anywhere else: it ends, or has lost its workers.
+
+        Those of an engine that hangs stay: they may be what it hangs on.
+        """
+        return (self.health.is_draining and not self.health.is_hung) or self._is_idle
 
     @property
     def requests(self) -> list[TrackedRequest]:
@@ -210,16 +220,22 @@ class SchedulerClient:
             self._doubtful_until = self._loop.time() + DOUBT_SECONDS
         self.reason = f"the scheduler at {target} is not reached ({reason})"
         self.description = self._commands = self._call = self.stats = None
-        self._num_others = 0
+        self._num_others, self._is_idle = 0, False
         lost, self._requests = self.requests, {}
         self._owner.lose(lost)
+
+    def _note(self, stats: SchedulerStats) -> None:
+        before, self.stats = self.stats, stats
+        num_here = stats.num_running + stats.num_waiting
+        self._num_others = max(num_here - len(self._requests), 0)
+        if before is not None and bool(before.num_workers) is not bool(stats.num_workers):
+            self._is_idle = not stats.num_workers
+            self._owner.settle()
 
     def _dispatch(self, response: scheduler_pb2.ConnectResponse) -> None:
         for reply in response.replies:
             if reply.HasField("stats"):
-                self.stats = stats = read_stats(reply.stats)
-                num_here = stats.num_running + stats.num_waiting
-                self._num_others = max(num_here - len(self._requests), 0)
+                self._note(read_stats(reply.stats))
         requests = self._requests
         for handle, output in read_outputs(response).items():
             if (request := requests.get(handle)) is None:

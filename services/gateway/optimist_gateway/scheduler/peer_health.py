@@ -12,6 +12,8 @@ from optimist_common.server import LIVENESS
 logger = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 1.0
+# What hangs says so twice, with two names, one right behind the other.
+_SETTLE_SECONDS = 0.1
 
 
 class PeerHealth:
@@ -61,4 +63,4 @@ class PeerHealth:
     def _note_draining(self, is_draining: bool) -> None:
         if is_draining != self.is_draining:
             self.is_draining = is_draining
-            self._on_change()
+            asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._on_change)

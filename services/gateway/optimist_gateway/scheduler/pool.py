@@ -148,7 +148,7 @@ class SchedulerPool:
         """Gives requests without a good place the best there is now."""
         self._update_description()
         for client in self.clients:
-            if client.health.is_draining and client.num_requests:
+            if client.is_to_be_left and client.num_requests:
                 self._empty(client)
         for request in self._room.requests:
             request.refused_by.clear()
@@ -201,7 +201,7 @@ class SchedulerPool:
         client.start(request)
 
     def _empty(self, client: SchedulerClient) -> None:
-        """Moves the requests of a scheduler that drains to others, if there are sound ones."""
+        """Moves the requests of a scheduler to others, if there are sound ones."""
         others = [other for other in self.clients if other is not client and other.is_sound]
         for request in client.requests:
             if request.is_ending or (chosen := self._choose(request, others)) is None:

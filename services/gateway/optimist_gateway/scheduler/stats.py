@@ -24,6 +24,8 @@ class SchedulerStats:
     """Rows of passes that had drafts."""
     num_drafted_tokens: int
     num_accepted_tokens: int
+    num_workers: int
+    """Workers that are connected."""
     num_accepted_at_positions: tuple[int, ...]
     """Drafts accepted as the first, second and so on of their row and pass."""
 
@@ -62,5 +64,6 @@ def read_stats(message: scheduler_pb2.Stats) -> SchedulerStats:
         num_drafts=message.num_drafts,
         num_drafted_tokens=message.num_drafted_tokens,
         num_accepted_tokens=message.num_accepted_tokens,
+        num_workers=message.num_workers,
         num_accepted_at_positions=tuple(message.num_accepted_at_positions),
     )
