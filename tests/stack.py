@@ -96,6 +96,27 @@ class Service:
         self._process.kill()
         self._process.wait()
 
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal."""
+        self._process.send_signal(number)
+
+    def wait(self) -> None:
+        """Waits for its end."""
+        self._process.wait(timeout=30)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it a signal."""
+        self._process.send_signal(number)
+
+    def wait(self) -> None:
+        """Waits until it has ended."""
+        self._process.wait(timeout=30)
+
     def stop(self) -> None:
         """Ends it cleanly, if it still runs; raises AssertionError if it does not."""
         if self._process.poll() is not None:
