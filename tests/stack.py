@@ -96,14 +96,6 @@ class Service:
         self._process.kill()
         self._process.wait()
 
-    def send(self, number: signal.Signals) -> None:
-        """Sends a signal."""
-        self._process.send_signal(number)
-
-    def wait(self) -> None:
-        """Waits for its end."""
-        self._process.wait(timeout=30)
-
     @property
     def is_running(self) -> bool:
         """Whether it has not ended."""

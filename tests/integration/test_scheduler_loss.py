@@ -217,13 +217,13 @@ async def test_answers_are_the_same_though_a_scheduler_is_lost(
 
     def harm() -> None:
         harmed.append(fleet.schedulers[fleet.busiest()])
-        harmed[0].send(number)
+        harmed[0].signal(number)
 
     check(await ask_all(fleet, harm), undisturbed)
     assert fleet.metric("resumed_requests_total") > num_resumed
     assert fleet.metric("requests_running") == 0
     if number is signal.SIGSTOP:
-        harmed[0].send(signal.SIGCONT)
+        harmed[0].signal(signal.SIGCONT)
         # It is used again.
         await fleet.until_connected(2)
     else:
