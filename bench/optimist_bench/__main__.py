@@ -13,6 +13,7 @@ BENCHMARKS = {
     "overhead": "optimist_bench.overhead",
     "overlap": "optimist_bench.overlap",
     "overload": "optimist_bench.overload",
+    "pipeline": "optimist_bench.pipeline",
     "predictions": "optimist_bench.predictions.command",
     "replicas": "optimist_bench.replicas.command",
     "scheduler": "optimist_bench.scheduler",
