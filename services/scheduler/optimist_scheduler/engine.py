@@ -117,7 +117,7 @@ class Engine:
             self._delivery.flush()
             self._answer_pauses()
             self._prepare(scheduler)
-            self._metrics.update(scheduler)
+            self._metrics.take_turn(scheduler)
             await self._settle_results(scheduler)
 
     def lose(self) -> None:
@@ -201,7 +201,7 @@ class Engine:
         outputs = scheduler.settle(result)
         if outputs is not NO_OUTPUTS:
             self._delivery.hold(outputs)
-            metrics.observe_result(result, outputs)
+            self._metrics.observe_result(result, outputs)
 
 
 LOSSES = (WorkerLostError, ResultError)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_scheduler.mailbox import Mailbox
 
 MAX_WAITING_RESPONSES = 1024
 
@@ -24,18 +25,18 @@ class GatewayStream:
         """Commands that are answered later."""
         self.overflown = False
         """Whether too many responses waited; the stream ends with an error."""
-        self._responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None] = asyncio.Queue()
+        self._responses: Mailbox[scheduler_pb2.ConnectResponse | None] = Mailbox()
         self._takes_no_more = False
         self._was_read = asyncio.Event()
 
     def send(self, response: scheduler_pb2.ConnectResponse) -> bool:
         """Adds a response; returns False if too many wait."""
-        if self._responses.qsize() >= MAX_WAITING_RESPONSES:
+        if len(self._responses) >= MAX_WAITING_RESPONSES:
             if not self.overflown:
                 self.overflown = True
-                self._responses.put_nowait(None)
+                self._responses.put(None)
             return False
-        self._responses.put_nowait(response)
+        self._responses.put(response)
         self._end_if_done()
         return True
 
@@ -46,7 +47,7 @@ class GatewayStream:
 
     async def until_read(self) -> None:
         """Waits while half as many responses wait as may: commands come no faster than replies."""
-        while self._responses.qsize() > MAX_WAITING_RESPONSES // 2 and not self.overflown:
+        while len(self._responses) > MAX_WAITING_RESPONSES // 2 and not self.overflown:
             self._was_read.clear()
             await self._was_read.wait()
 
@@ -63,4 +64,4 @@ class GatewayStream:
 
     def _end_if_done(self) -> None:
         if self._takes_no_more and not self.request_ids and not self.num_unanswered:
-            self._responses.put_nowait(None)
+            self._responses.put(None)

@@ -83,6 +83,8 @@ STARVED = Counter("optimist_scheduler_starved", "Requests that went first becaus
 PREFIX_QUERIES = Counter("optimist_scheduler_prefix_queries", "Tokens looked up in the cache")
 PREFIX_HITS = Counter("optimist_scheduler_prefix_hits", "Tokens that the cache held")
 
+TURNS_PER_UPDATE = 16
+"""Turns of a worker's loop after which its figures are shown, at rest or not."""
 OUTLOOK_INTERVAL = 32
 """Results between two looks at what speculation is expected to bring."""
 
@@ -116,6 +118,11 @@ class StatsMetrics:
         self._discards: dict[str, int] = {}
         self._num_kept_rows = 0
         self._num_hits = 0
+        # What is not shown yet.
+        self._num_turns = self._num_steps = self._num_tokens = 0
+        self._idle_ns = self._draft_ns = self._verify_ns = 0
+        self._draft_widths: list[float] = []
+        self._saved_seconds: list[float] = []
         self._next_outlook = 0
         self.preparation_seconds = 0.0
         """How long it took to compute the last decision that was computed ahead."""
@@ -126,19 +133,40 @@ class StatsMetrics:
 
     def remove(self) -> None:
         """Shows the worker no longer; totals stay."""
+        self._show_steps()
         for gauge in (CONNECTED, RUNNING, WAITING, FREE_BLOCKS, BLOCKS, PLANS_IN_FLIGHT):
             gauge.remove(self._worker)
 
     def observe_plan(self, plan: Plan, scheduler: AnyScheduler) -> None:
-        """Counts a plan that was made, and what it cost no time to make."""
-        DRAFT_WIDTH.observe(int(plan.num_draft_tokens.sum()) / len(plan.slots))
+        """Takes a plan that was made, and what it cost no time to make, for the next `update`."""
+        self._draft_widths.append(int(plan.num_draft_tokens.sum()) / len(plan.slots))
         num_hits = scheduler.stats.num_preschedule_hits
         if num_hits > self._num_hits:
-            PRESCHEDULE_SAVED.observe(self.preparation_seconds)
+            self._saved_seconds.append(self.preparation_seconds)
         self._num_hits = num_hits
+
+    def observe_result(self, result: StepResult, outputs: StepOutputs) -> None:
+        """Takes a run of a plan, for the next `update`."""
+        self._num_steps += 1
+        self._num_tokens += len(outputs.token_ids)
+        self._idle_ns += result.idle_ns
+        self._draft_ns += result.draft_ns
+        self._verify_ns += max(result.step_ns - result.draft_ns, 0)
+        draft_metrics.observe_drafts(result)
+
+    def take_turn(self, scheduler: AnyScheduler) -> None:
+        """Updates with every so many turns of the loop, and with each at rest or the first behind.
+
+        To update takes as long as to decide what runs next.
+        """
+        is_at_rest = scheduler.num_plans_in_flight == 0
+        if is_at_rest or self._num_turns == 0:
+            self.update(scheduler)
+        self._num_turns = 0 if is_at_rest else (self._num_turns + 1) % TURNS_PER_UPDATE
 
     def update(self, scheduler: AnyScheduler) -> None:
         """Counts what changed since the last call."""
+        self._show_steps()
         stats = scheduler.stats
         self._running.set(scheduler.num_running)
         self._waiting.set(scheduler.num_waiting)
@@ -164,10 +192,16 @@ class StatsMetrics:
                 PRESCHEDULE_DISCARDS.labels(reason).inc(added)
                 self._discards[reason] = total
 
-
-def observe_result(result: StepResult, outputs: StepOutputs) -> None:
-    """Counts a run of a plan."""
-    STEPS.inc()
-    TOKENS.inc(len(outputs.token_ids))
-    WORKER_IDLE.inc(result.idle_ns / 1e9)
-    draft_metrics.observe_drafts(result)
+    def _show_steps(self) -> None:
+        STEPS.inc(self._num_steps)
+        TOKENS.inc(self._num_tokens)
+        WORKER_IDLE.inc(self._idle_ns / 1e9)
+        draft_metrics.count_times(self._draft_ns, self._verify_ns)
+        for width in self._draft_widths:
+            DRAFT_WIDTH.observe(width)
+        for seconds in self._saved_seconds:
+            PRESCHEDULE_SAVED.observe(seconds)
+        self._num_steps = self._num_tokens = 0
+        self._idle_ns = self._draft_ns = self._verify_ns = 0
+        self._draft_widths.clear()
+        self._saved_seconds.clear()

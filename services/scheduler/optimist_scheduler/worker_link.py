@@ -13,6 +13,7 @@ from optimist_common.channel import open_channel
 from optimist_common.endpoints import Peer
 from optimist_common.server import LIVENESS
 from optimist_scheduler.core.plan import Plan, StepResult
+from optimist_scheduler.mailbox import Mailbox
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.translate import plan_message, step_result
 from optimist_scheduler.worker_description import WorkerDescription, describe_worker
@@ -91,7 +92,7 @@ class WorkerLink:
         if trace_parents:
             for admission in message.admissions:
                 admission.trace_parent = trace_parents.get(admission.request_id, "")
-        self._plans.put_nowait(message)
+        self._plans.put(message)
 
     def receive(self) -> StepResult | None:
         """Returns the next result, or None if there is none yet.
@@ -128,7 +129,7 @@ class WorkerLink:
 
     def _begin(self) -> None:
         # No more plans wait than may be in flight.
-        self._plans: asyncio.Queue[worker_pb2.ExecuteRequest] = asyncio.Queue()
+        self._plans: Mailbox[worker_pb2.ExecuteRequest] = Mailbox()
         self._results: asyncio.Queue[StepResult] = asyncio.Queue(MAX_WAITING_RESULTS)
         self._fault = ""
 
@@ -185,7 +186,7 @@ async def _require_alive(channel: grpc.aio.Channel) -> None:
 
 
 async def _until_cancelled(
-    plans: asyncio.Queue[worker_pb2.ExecuteRequest],
+    plans: Mailbox[worker_pb2.ExecuteRequest],
 ) -> AsyncIterator[worker_pb2.ExecuteRequest]:
     while True:
         yield await plans.get()
