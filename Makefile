@@ -58,6 +58,8 @@ up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS=
 test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, a file per core at a time, with a real Redis
 	@$(call require,redis-server,redis-server)
 	@$(call require,chromium,chromium)
+	@# Only root can make network namespaces; others skip these tests.
+	@[ "$$(id -u)" != 0 ] || $(call require,ip,iproute2)
 	@$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile $(ARGS)
 
 lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfiles

@@ -13,6 +13,7 @@ NO_SCHEDULER_IS_REACHED = PARTITIONS[-1]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(bool(REASON), reason=REASON)
 async def test_what_clients_see_of_partitions(tmp_path: Path) -> None:
     partitions = (WORKER_IS_AWAY, NO_SCHEDULER_IS_REACHED)
