@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from optimist_common.server import GRACE_SECONDS
+from optimist_worker.parallel.ranks import LocalRanks, find_ranks
 from tests.deploy.installation import (
     COMPONENTS,
     KUBERNETES,
@@ -283,10 +284,21 @@ def test_a_group_has_a_gpu_for_each_rank() -> None:
     (group,) = installation.kind("LeaderWorkerSet").values()
     size = group["spec"]["leaderWorkerTemplate"]["size"]
     roles = {pod.role: pod for pod in installation.pods if pod.service == "worker"}
-    for pod in roles.values():
-        gpus = pod.container["resources"]["limits"]["nvidia.com/gpu"]
-        ranks = int(pod.variables["OPTIMIST_WORKER_TENSOR_PARALLEL_SIZE"])
-        assert ranks == size * gpus
+    started: list[int] = []
+    for index in range(size):
+        pod = roles["worker" if index == 0 else "worker-rank"]
+        # What the set adds.
+        environment = {
+            "LWS_LEADER_ADDRESS": "leader",
+            "LWS_GROUP_SIZE": str(size),
+            "LWS_WORKER_INDEX": str(index),
+        }
+        tensor_parallel_size = int(pod.variables["OPTIMIST_WORKER_TENSOR_PARALLEL_SIZE"])
+        ranks = find_ranks(environment, tensor_parallel_size, pipeline_parallel_size=1)
+        assert isinstance(ranks, LocalRanks)
+        assert ranks.number == pod.container["resources"]["limits"]["nvidia.com/gpu"]
+        started += range(ranks.first_rank, ranks.first_rank + ranks.number)
+    assert started == list(range(tensor_parallel_size))
     leader, rank = (roles[role].variables for role in ("worker", "worker-rank"))
     assert leader == rank
     # The set's own headless Service has its name.

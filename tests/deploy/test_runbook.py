@@ -9,7 +9,7 @@ from tests.deploy.manifest import REPOSITORY, SERVICES, documents, settings_clas
 
 RUNBOOK = REPOSITORY / "docs" / "runbook.md"
 TEXT = RUNBOOK.read_text()
-# Words with underscores that are no settings: of the API, of logs, of the scheduler's answers, of tools.
+# Words with underscores that are no settings: of the API, of logs, of metrics' labels.
 _OTHERS = {
     "accepted_prediction_tokens",
     "broken_stream",
