@@ -9,9 +9,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from optimist_cli.process import ServiceSpec
 from optimist_cli.supervisor import Supervisor
@@ -43,6 +43,9 @@ class ServeSettings(ServiceSettings):
     proposers: int = Field(
         0, ge=0, le=16, description="how many proposers; 0: one for each 8 cores, at most 4"
     )
+    workers: int = Field(
+        1, ge=1, le=16, description="how many workers; with --device cuda each on its own GPU"
+    )
     store: str = Field("memory", description="where proposers keep cursors: memory or redis://...")
     device: str = Field("", description="device of the worker, such as cpu or cuda")
     dtype: str = Field("", description="number format of the worker, such as float32")
@@ -63,6 +66,20 @@ class ServeSettings(ServiceSettings):
         description="where spans go by OTLP/gRPC, such as http://127.0.0.1:4317; empty: nowhere",
     )
     log_level: str = Field("warning", description="debug, info, warning or error")
+
+    @model_validator(mode="after")
+    def _has_a_device_per_worker(self) -> Self:
+        sizes = (self.tensor_parallel_size, self.pipeline_parallel_size)
+        if (
+            self.workers > 1
+            and self.device == "cuda"
+            and any(size not in ("", "1") for size in sizes)
+        ):
+            raise ValueError(
+                "--workers: must be 1 where a worker has several GPUs; start such workers one by "
+                "one, each with its own CUDA_VISIBLE_DEVICES"
+            )
+        return self
 
 
 def main(arguments: list[str]) -> int:
@@ -131,12 +148,13 @@ def model_name(settings: ServeSettings) -> str:
 def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
     """Returns how to start each service, in starting order, on free ports of the loopback."""
     num_proposers = settings.proposers or min(max((os.cpu_count() or 1) // 8, 1), 4)
-    worker, scheduler, *proposers = (f"127.0.0.1:{port}" for port in free_ports(2 + num_proposers))
+    ports = free_ports(1 + settings.workers + num_proposers)
+    scheduler, *others = (f"127.0.0.1:{port}" for port in ports)
+    workers, proposers = others[: settings.workers], others[settings.workers :]
     common = ["--log-level", settings.log_level]
     if settings.otlp_endpoint:
         common += ["--otlp-endpoint", settings.otlp_endpoint]
     optional = [
-        ("--device", settings.device),
         ("--dtype", settings.dtype),
         ("--tensor-parallel-size", settings.tensor_parallel_size),
         ("--pipeline-parallel-size", settings.pipeline_parallel_size),
@@ -154,16 +172,25 @@ def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
             )
             for each in proposers
         ),
-        ServiceSpec(
-            "worker",
-            [*_listen(worker), "--model", settings.model, *model_options, *common],
-            _serving(worker),
+        *(
+            ServiceSpec(
+                "worker",
+                [
+                    *_listen(each),
+                    *("--model", settings.model),
+                    *_device(settings, number),
+                    *model_options,
+                    *common,
+                ],
+                _serving(each),
+            )
+            for number, each in enumerate(workers)
         ),
         ServiceSpec(
             "scheduler",
             [
                 *_listen(scheduler),
-                *("--workers", worker, "--proposers", ",".join(proposers)),
+                *("--workers", ",".join(workers), "--proposers", ",".join(proposers)),
                 *common,
             ],
             _serving(scheduler),
@@ -188,6 +215,14 @@ def write_prefixed(name: str, line: str) -> None:
     if sys.stderr.isatty():
         prefix = f"\x1b[{COLOURS[name]}m{prefix}\x1b[0m"
     print(prefix, line, file=sys.stderr, flush=True)
+
+
+def _device(settings: ServeSettings, number: int) -> list[str]:
+    """Returns how a worker is told its device: of several, each has a GPU of its own."""
+    if not settings.device:
+        return []
+    is_shared = settings.workers > 1 and settings.device == "cuda"
+    return ["--device", f"cuda:{number}" if is_shared else settings.device]
 
 
 def _listen(address: str) -> list[str]:

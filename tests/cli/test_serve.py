@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from optimist_cli.serve import serve_settings, service_specs
+from optimist_common.errors import SetupError
 
 
 def _value(arguments: Sequence[str], flag: str) -> str:
@@ -19,6 +20,37 @@ def test_the_scheduler_knows_every_proposer(num_proposers: int) -> None:
     addresses = [f"{_value(each, '--host')}:{_value(each, '--port')}" for each in proposers]
     assert _value(scheduler, "--proposers").split(",") == addresses
     assert len(set(addresses)) == num_proposers
+
+
+@pytest.mark.parametrize(
+    ("options", "devices"),
+    [
+        (("--device", "cuda"), ["cuda:0", "cuda:1", "cuda:2"]),
+        (("--device", "cpu"), ["cpu"] * 3),
+    ],
+)
+def test_several_workers_have_a_device_each_and_one_scheduler(
+    options: tuple[str, ...], devices: list[str]
+) -> None:
+    specs = service_specs(serve_settings(["model", "--workers", "3", *options]))
+    workers = [spec.arguments for spec in specs if spec.name == "worker"]
+    (scheduler,) = [spec.arguments for spec in specs if spec.name == "scheduler"]
+    addresses = [f"{_value(each, '--host')}:{_value(each, '--port')}" for each in workers]
+    assert _value(scheduler, "--workers").split(",") == addresses
+    assert len(set(addresses)) == 3
+    assert [_value(each, "--device") for each in workers] == devices
+
+
+def test_a_single_worker_has_the_device_that_was_named() -> None:
+    specs = service_specs(serve_settings(["model", "--device", "cuda"]))
+    (worker,) = [spec.arguments for spec in specs if spec.name == "worker"]
+    assert _value(worker, "--device") == "cuda"
+
+
+def test_workers_of_several_gpus_are_not_started_together() -> None:
+    options = ("--workers", "2", "--device", "cuda", "--tensor-parallel-size", "2")
+    with pytest.raises(SetupError, match="--workers: must be 1"):
+        serve_settings(["model", *options])
 
 
 def test_there_is_a_proposer_by_default() -> None:
