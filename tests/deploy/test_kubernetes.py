@@ -7,6 +7,8 @@ import pytest
 
 from optimist_common.server import GRACE_SECONDS
 from optimist_worker.parallel.ranks import LocalRanks, find_ranks
+from optimist_worker.parallel.shards import check_settings
+from optimist_worker.settings import WorkerSettings
 from tests.deploy.installation import (
     COMPONENTS,
     KUBERNETES,
@@ -279,8 +281,9 @@ def test_gpus_are_asked_for_where_they_are_used(installation: Installation) -> N
             assert any(key.startswith("nvidia.com/gpu") for key in pod.spec["nodeSelector"])
 
 
-def test_a_group_has_a_gpu_for_each_rank() -> None:
-    installation = render("overlays/tensor-parallel")
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_group_has_a_gpu_for_each_rank(stack: str) -> None:
+    installation = render("overlays/tensor-parallel", STACKS[stack])
     (group,) = installation.kind("LeaderWorkerSet").values()
     size = group["spec"]["leaderWorkerTemplate"]["size"]
     roles = {pod.role: pod for pod in installation.pods if pod.service == "worker"}
@@ -298,9 +301,14 @@ def test_a_group_has_a_gpu_for_each_rank() -> None:
         assert isinstance(ranks, LocalRanks)
         assert ranks.number == pod.container["resources"]["limits"]["nvidia.com/gpu"]
         started += range(ranks.first_rank, ranks.first_rank + ranks.number)
+        variables = image_variables("worker") | pod.variables
+        check_settings(WorkerSettings(**settings_values("worker", variables)), "leader")
     assert started == list(range(tensor_parallel_size))
+    # What the ranks compute, they compute alike.
     leader, rank = (roles[role].variables for role in ("worker", "worker-rank"))
-    assert leader == rank
+    own = {"OPTIMIST_WORKER_INSECURE", "OPTIMIST_WORKER_METRICS_PORT"}
+    own |= {f"OPTIMIST_WORKER_TLS_{name}" for name in ("CERT", "KEY", "CA")}
+    assert dict(leader.items() ^ rank.items()).keys() <= own
     # The set's own headless Service has its name.
     assert group["metadata"]["name"] not in installation.kind("Service")
 
