@@ -13,7 +13,7 @@ from pathlib import Path
 
 from optimist_common.health import is_serving
 
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 END_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _PROBE_SECONDS = 1.0
