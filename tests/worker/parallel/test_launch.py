@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
 
 from optimist.worker.v1 import worker_pb2_grpc
@@ -71,13 +72,20 @@ async def test_pods_of_a_group_find_each_other_and_end_together(model: Path, lla
         second.communicate()
 
 
-def test_a_rank_that_dies_takes_the_worker_with_it(model: Path) -> None:
+async def test_a_rank_that_dies_takes_the_worker_with_it(model: Path) -> None:
     worker = RankedWorker(model, *PAIR)
     try:
-        leader, follower = worker.ranks()
-        os.kill(follower, signal.SIGKILL)
+        async with open_channel(worker.address) as channel:
+            call = worker_pb2_grpc.WorkerServiceStub(channel).Execute()
+            await call.write(plan(1, 0, admit=True))
+            await read(call)
+            os.kill(worker.ranks()[1], signal.SIGKILL)
+            await call.write(plan(2, 0))
+            # What fails with it is not told as the request's fault: the scheduler keeps it.
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await read(call)
+            assert error.value.code() == grpc.StatusCode.UNAVAILABLE
         assert worker.wait() == 1
-        assert not Path(f"/proc/{leader}").exists()
         assert "exit codes by rank: [1, -9]" in worker.log
     finally:
         worker.process.kill()

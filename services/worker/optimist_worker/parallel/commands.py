@@ -5,7 +5,9 @@ and what is chosen of them follows from seeds and positions.
 """
 
 from collections import deque
+from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 
 from optimist.worker.v1 import worker_pb2
 from optimist_worker.codec import Limits, decode_plan
@@ -51,14 +53,20 @@ class Followers:
     def collect(self, result: StepResult) -> None:
         """They wait for the oldest plan and compare what came of it."""
         self._send(Command.COLLECT, digest(result))
+        if result.errors:
+            # A pass that has failed because a rank is gone must not be told as the requests' fault.
+            self._or_end(self._group.wait_for_all)
 
     def end(self) -> None:
         """They end."""
         self._send(Command.END)
 
     def _send(self, command: Command, payload: bytes = b"") -> None:
+        self._or_end(partial(self._group.broadcast, bytes([command]) + payload))
+
+    def _or_end(self, speak: Callable[[], None]) -> None:
         try:
-            self._group.broadcast(bytes([command]) + payload)
+            speak()
         except GroupError as error:
             end_process(f"the other ranks cannot be reached: {error}")
 
@@ -75,7 +83,7 @@ def follow(group: Group, runner: Runner, limits: Limits, hang_seconds: float) ->
     Raises:
         GroupError: Rank 0 is gone or came to something else.
     """
-    follower = _Follower(runner, limits)
+    follower = _Follower(group, runner, limits)
     while True:
         command = group.receive(hang_seconds if follower.is_at_work else None)
         if command[0] == Command.END:
@@ -86,8 +94,8 @@ def follow(group: Group, runner: Runner, limits: Limits, hang_seconds: float) ->
 class _Follower:
     """The plans of one rank that have been launched and not been collected."""
 
-    def __init__(self, runner: Runner, limits: Limits) -> None:
-        self._runner, self._limits = runner, limits
+    def __init__(self, group: Group, runner: Runner, limits: Limits) -> None:
+        self._group, self._runner, self._limits = group, runner, limits
         self._running: deque[LaunchedPlan] = deque()
         self._last: tuple[Plan, StepResult] | None = None
 
@@ -126,4 +134,6 @@ class _Follower:
                 f"plan {result.sequence} came to something else than on rank 0"
                 + (f": {reasons}" if reasons else "")
             )
+        if result.errors:
+            self._group.wait_for_all()
         self._last = launched.plan, result

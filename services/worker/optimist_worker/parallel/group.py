@@ -92,13 +92,20 @@ class Group:
         return command + self._receive(rest, timeout) if rest else command
 
     def least(self, values: Sequence[int]) -> list[int]:
-        """Returns the least that any rank has given of each value; called by all."""
+        """Returns the least that any rank has given of each value; called by all.
+
+        Raises:
+            GroupError: A rank is gone.
+        """
         tensor = torch.tensor(values, dtype=torch.int64)
-        dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self._commands)
+        try:
+            dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self._commands)
+        except RuntimeError as error:
+            raise GroupError(_one_line(error)) from error
         return tensor.tolist()
 
     def wait_for_all(self) -> None:
-        """Returns when all ranks have called it."""
+        """Returns when all ranks have called it; raises GroupError if one is gone."""
         self.least([0])
 
     def beat(self, *, asks: bool, ends: bool) -> tuple[bool, bool]:
