@@ -237,7 +237,7 @@ async def serve_fleet(
     settings = SchedulerSettings(
         workers=values.pop("workers", [f"127.0.0.1:{port}" for port in worker_ports]),
         insecure=True,
-        proposers=[f"127.0.0.1:{port}" for port in proposer_ports],
+        proposers=values.pop("proposers", [f"127.0.0.1:{port}" for port in proposer_ports]),
         **values,
     )
     fleet = Fleet(settings)
