@@ -19,11 +19,11 @@ from optimist_common.columns import from_bytes, to_bytes
 from optimist_worker.runner import Runner
 from tests.checkpoints import tiny_checkpoint
 from tests.worker.call import plan, serve
-from tests.worker.parallel.conftest import add_tokenizer
 from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
 from tests.worker.parallel.overlapped import serve_overlapped
 from tests.worker.parallel.ranked_worker import RankedWorker
 from tests.worker.parallel.test_two_ranks import SAMPLINGS
+from tests.worker.parallel.tokenizer import add_tokenizer
 from tests.worker.step import build_runner, generate
 
 FLOAT64 = ("--dtype", "float64", "--drafter", "ngram", "--pipeline-parallel-size")
@@ -118,7 +118,10 @@ async def test_plans_with_common_rows_follow_each_other(
 async def test_what_is_wrong_with_requests_is_found_alike(
     alone: Runner, two_stages: RankedWorker
 ) -> None:
-    wrong = {"tokens": [1, 2, 3, 4, 5000]}, {"sampling": {"grammar": "start: ("}}
+    wrong: list[dict[str, Any]] = [
+        {"tokens": [1, 2, 3, 4, 5000]},
+        {"sampling": {"grammar": "start: ("}},
+    ]
     async with in_lockstep(alone, two_stages) as lockstep:
         for slot, fields in enumerate(wrong):
             request = plan(lockstep.next_sequence(), slot, admit=True, **fields)

@@ -1,0 +1,170 @@
+"""Two stages in this process, joined by queues in place of torch.distributed."""
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+import torch
+
+from optimist_worker.core.plan import Plan, PlannedRow, StepResult, WindowUpdate
+from optimist_worker.engine import Engine
+from optimist_worker.masks import Masks
+from optimist_worker.model import load_model
+from optimist_worker.parallel.digest import digest
+from optimist_worker.parallel.group import GroupError
+from optimist_worker.parallel.stage import Stage, StagedStep
+from optimist_worker.parallel.stage_link import HandedOn
+from optimist_worker.parallel.stage_pass import StagePass
+from optimist_worker.parallel.stage_split import StagePlace
+from optimist_worker.parallel.stage_trace import StageTrace
+from optimist_worker.parallel.stage_verdict import write_verdict
+from optimist_worker.runner import LaunchedPlan, Runner
+from optimist_worker.state import DeviceState
+from tests.worker.step import SIZES, admit, blocks_of, generate, plan_rows, rows_of
+
+PROMPT = [5, 6, 7, 8, 9]
+
+
+class QueueLink:
+    """Both ends of the lines between two stages."""
+
+    def __init__(self) -> None:
+        self._states: deque[tuple[int, torch.Tensor | None, str]] = deque()
+        self._verdicts: SimpleQueue[bytes] = SimpleQueue()
+
+    def hand_on(self, number: int, hidden: torch.Tensor | None, failure: str) -> None:
+        self._states.append((number, hidden, failure))
+
+    def take_over(self, number: int, *_: Any) -> HandedOn:
+        told, hidden, failure = self._states.popleft()
+        assert told == number
+        return HandedOn(hidden, failure)
+
+    def tell_verdict(self, data: bytes) -> None:
+        self._verdicts.put(data)
+
+    def next_verdict(self) -> bytes:
+        return self._verdicts.get()
+
+
+class Pair:
+    """A first and a last stage, led as `stage_commands` leads them."""
+
+    def __init__(self, path: Path) -> None:
+        self.link = QueueLink()
+        self.first, self.last = (self._make(path, index) for index in (0, 1))
+
+    def launch(self, plan: Plan) -> tuple[LaunchedPlan, StepResult]:
+        """Starts a plan at the first stage; the last one does its part and settles it."""
+        launched, of_last = self.first.launch(plan), self.last.launch(plan)
+        result = self.last.collect(of_last)
+        step = launched.step
+        if isinstance(step, StagedStep) and step.has_pass:
+            assert self._told is not None
+            self.link.tell_verdict(self._told)
+        return launched, result
+
+    def collect(self, launched: LaunchedPlan, of_last: StepResult) -> StepResult:
+        result = self.first.collect(launched)
+        assert digest(result) == digest(of_last)
+        return result
+
+    def execute(self, plan: Plan) -> StepResult:
+        return self.collect(*self.launch(plan))
+
+    def end(self) -> None:
+        self.link.tell_verdict(b"")
+
+    def _make(self, path: Path, index: int) -> Runner:
+        model = load_model(str(path), "float64", "cpu", stage=StagePlace(index, 2))
+        assert model.cut is not None
+        link: Any = self.link
+        stage = Stage(model, model.cut, link, StageTrace("", index))
+        if stage.place.is_last:
+            self._note_verdicts(stage)
+        masks = stage.make_masks(Masks(str(path), model))
+        return Runner(Engine(model, DeviceState(model, SIZES), masks, stage=stage))
+
+    def _note_verdicts(self, stage: Stage) -> None:
+        self._told: bytes | None = None
+        start = stage.start
+
+        def start_and_note(*arguments: Any) -> StagedStep:
+            staged = start(*arguments)
+            self._told = None if staged.told is None else write_verdict(staged.told)
+            return staged
+
+        stage.start = start_and_note  # type: ignore[method-assign, assignment]
+
+
+@pytest.fixture
+def pair(llama_path: Path) -> Iterator[Pair]:
+    pair = Pair(llama_path)
+    yield pair
+    pair.end()
+
+
+def decode(sequence: int, slot: int, num_drafts: int = 0, **parts: Any) -> Plan:
+    return plan_rows(sequence, [PlannedRow(slot, 1, num_drafts, [])], **parts)
+
+
+def begin(sequence: int, slot: int) -> Plan:
+    row = PlannedRow(slot, len(PROMPT), 0, blocks_of(slot))
+    return plan_rows(sequence, [row], admissions=[admit(slot, PROMPT)])
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_what_fails_at_one_stage_fails_its_rows_at_all(
+    pair: Pair, llama: Runner, monkeypatch: pytest.MonkeyPatch, index: int
+) -> None:
+    truth = generate(llama, PROMPT, 2)
+    assert rows_of(pair.execute(begin(1, 0)))[0].token_ids == truth[:1]
+    run = StagePass.run
+
+    def refuse(self: StagePass, *arguments: Any) -> torch.Tensor:
+        if self._place.index == index:
+            raise RuntimeError("no memory left")
+        return run(self, *arguments)
+
+    monkeypatch.setattr(StagePass, "run", refuse)
+    (row,) = rows_of(pair.execute(decode(2, 0)))
+    assert row.error == f"the forward pass failed: stage {index}: no memory left"
+    assert row.token_ids == []
+    monkeypatch.undo()
+    # The stages are where they were before.
+    assert rows_of(pair.execute(decode(3, 0)))[0].token_ids == truth[1:]
+
+
+def test_a_plan_starts_before_the_last_one_is_settled(pair: Pair, llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 3)
+    first, second = pair.launch(begin(1, 0)), pair.launch(begin(2, 1))
+    for launched in (first, second):
+        assert rows_of(pair.collect(*launched))[0].token_ids == truth[:1]
+
+
+def test_a_window_for_a_row_on_its_way_takes_effect_behind_it(pair: Pair, llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 8)
+    pair.execute(begin(1, 0))
+    on_its_way = pair.launch(decode(2, 0, 4))
+    # It comes with a plan of other rows.
+    window = WindowUpdate(0, 1, truth[1:])
+    other = pair.launch(plan_rows(3, windows=[window]))
+    (row,) = rows_of(pair.collect(*on_its_way))
+    assert (row.token_ids, row.num_drafted_tokens) == (truth[1:2], 0)
+    pair.collect(*other)
+    (row,) = rows_of(pair.execute(decode(4, 0, 4)))
+    assert (row.token_ids, row.num_accepted_tokens) == (truth[2:7], 4)
+
+
+def test_a_verdict_on_another_pass_is_refused(pair: Pair) -> None:
+    launched, _ = pair.launch(begin(1, 0))
+    stage = pair.first.engine.stage
+    assert stage is not None
+    assert stage.inbox is not None
+    stage.inbox.take()
+    pair.launch(begin(2, 1))
+    with pytest.raises(GroupError, match="the verdict on pass 1 is not there"):
+        pair.first.collect(launched)
