@@ -48,7 +48,9 @@ class SoakSettings:
 
 
 @dataclass(frozen=True)
-class _Sample:
+class Sample:
+    """Levels at a time since the beginning."""
+
     time: float
     levels: Levels
 
@@ -72,7 +74,7 @@ async def _soak(settings: SoakSettings, fleet: Fleet, client: Client) -> dict[st
     before = await read_levels(fleet)
     loop = asyncio.get_running_loop()
     origin = loop.time()
-    samples: list[_Sample] = []
+    samples: list[Sample] = []
     sampling = asyncio.create_task(_sample(fleet, origin, samples))
     try:
         rng = random.Random(f"soak {settings.seed}")
@@ -83,8 +85,8 @@ async def _soak(settings: SoakSettings, fleet: Fleet, client: Client) -> dict[st
         await asyncio.gather(sampling, return_exceptions=True)
     after = await settle(fleet, before)
     counts = report_outcomes(outcomes, expected)
-    windows = _windows(settings, origin, outcomes, samples)
-    trends = _trends(windows, samples)
+    windows = split_into_windows(settings, origin, outcomes, samples)
+    trends = find_trends(windows, samples)
     growing = sorted(name for name, trend in trends.items() if not trend["is_flat"])
     too_much = excesses(before, after)
     return {
@@ -123,18 +125,18 @@ async def _ask_at_rate(
     return await asyncio.gather(*tasks)
 
 
-async def _sample(fleet: Fleet, origin: float, samples: list[_Sample]) -> None:
+async def _sample(fleet: Fleet, origin: float, samples: list[Sample]) -> None:
     loop = asyncio.get_running_loop()
     while True:
-        samples.append(_Sample(loop.time() - origin, await read_levels(fleet)))
+        samples.append(Sample(loop.time() - origin, await read_levels(fleet)))
         await asyncio.sleep(_SAMPLE_SECONDS)
 
 
-def _windows(
+def split_into_windows(
     settings: SoakSettings,
     origin: float,
     outcomes: Sequence[Outcome],
-    samples: Sequence[_Sample],
+    samples: Sequence[Sample],
 ) -> list[dict[str, Any]]:
     """Returns the figures of each stretch of time, by when requests began."""
     windows = []
@@ -172,8 +174,8 @@ def _latencies(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
     return latencies
 
 
-def _trends(
-    windows: Sequence[dict[str, Any]], samples: Sequence[_Sample]
+def find_trends(
+    windows: Sequence[dict[str, Any]], samples: Sequence[Sample]
 ) -> dict[str, dict[str, Any]]:
     """Fits what should stay: latencies over windows, levels over samples; none if too few."""
     trends = {}
