@@ -32,6 +32,7 @@ def main(model: str, drafters: list[str]) -> int:
             follow(group, runner, limits_of(settings, runner), 60.0)
         else:
             sys.stdout.write(json.dumps({drafter: generate_drafted(runner)}) + "\n")
+            sys.stdout.flush()
             runner.followers.end()
     group.close()
     return 0
