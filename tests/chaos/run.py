@@ -45,6 +45,8 @@ async def run(settings: RunSettings, directory: Path) -> dict[str, Any]:
         settings: What to run.
         directory: Where logs go.
     """
+    # Made before there are proxies, which stand still meanwhile.
+    cases = make_cases(settings.num_cases, settings.seed)
     network = ProxiedLoopback(settings.seed)
     began = time.monotonic()
     async with running_fleet(settings.shape, network, directory) as fleet:
@@ -58,7 +60,7 @@ async def run(settings: RunSettings, directory: Path) -> dict[str, Any]:
             settings.seed,
         )
         try:
-            report = await _run_load(settings, fleet, network, injector, client)
+            report = await _run_load(settings, cases, fleet, network, injector, client)
         finally:
             await client.close()
     return {"seed": settings.seed, "start_seconds": round(start_seconds, 1)} | report
@@ -66,12 +68,12 @@ async def run(settings: RunSettings, directory: Path) -> dict[str, Any]:
 
 async def _run_load(
     settings: RunSettings,
+    cases: Sequence[Case],
     fleet: Fleet,
     network: ProxiedLoopback,
     injector: Injector,
     client: Client,
 ) -> dict[str, Any]:
-    cases = make_cases(settings.num_cases, settings.seed)
     expected = await ask_each(client, cases)
     undisturbed = await _load_for(settings, client, cases, settings.warm_seconds, expected)
     # What was left over by clients that went away is gone after a moment.
