@@ -9,6 +9,7 @@ from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.core.detokenize import MAX_PENDING_TOKENS, Detokenizer
+from optimist_gateway.text.token_texts import TokenTexts
 
 WORDS = ["\N{LOWER ONE EIGHTH BLOCK}def", "\N{LOWER ONE EIGHTH BLOCK}", "def", "a", "b", "(", ")"]
 SPECIAL = ["<s>", "</s>"]
@@ -93,6 +94,21 @@ def test_any_byte_level_tokens_join_to_the_decoded_whole(
 ) -> None:
     pieces = stream(BYTE_LEVEL, token_ids, widths)
     assert "".join(pieces) == BYTE_LEVEL.decode(token_ids, skip_special_tokens=True)
+
+
+@given(
+    st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=120),
+    st.lists(st.sampled_from([0, 1, 1, 1, 1, 2, 20]), max_size=120),
+)
+@settings(max_examples=400)
+def test_it_makes_no_difference_that_the_texts_of_tokens_are_known(
+    token_ids: list[int], widths: list[int]
+) -> None:
+    special = {token_id(BYTE_LEVEL, token) for token in SPECIAL}
+    state = Detokenizer(BYTE_LEVEL.decode, special, TokenTexts(BYTE_LEVEL))
+    pieces = [state.push(window) for window in windows(token_ids, widths)]
+    pieces.append(state.flush())
+    assert pieces == stream(BYTE_LEVEL, token_ids, widths)
 
 
 @given(

@@ -109,7 +109,10 @@ class Choice:
     def take(self, output: StepOutput) -> None:
         """Takes a step; whatever goes wrong with it ends this request and no other."""
         try:
-            self._note(output)
+            if output.finished is not None:
+                self._note_end(output.finished)
+            if output.token_ids:
+                self._times.note_tokens(len(output.token_ids))
             if self._echo is not None:
                 self._add_echo(self._echo, output)
             elif output.token_ids or output.finished is not None:
@@ -122,16 +125,12 @@ class Choice:
         self._stream.close()
         self._end(error)
 
-    def _note(self, output: StepOutput) -> None:
-        """Takes note of what a step says of times and ends; raises ApiError for a failure."""
-        finished = output.finished
-        if finished is not None:
-            self._times.note_account(finished)
-            if finished.reason.is_failure:
-                self._times.note_reason(FAILED)
-                raise failure(finished, self._name)
-        if output.token_ids:
-            self._times.note_tokens(len(output.token_ids))
+    def _note_end(self, finished: Finished) -> None:
+        """Takes note of what the scheduler says at the end; raises ApiError for a failure."""
+        self._times.note_account(finished)
+        if finished.reason.is_failure:
+            self._times.note_reason(FAILED)
+            raise failure(finished, self._name)
 
     def _add_echo(self, echo: Echo, output: StepOutput) -> None:
         """Tells the prompt once everything is there that is to be told of it."""

@@ -46,6 +46,7 @@ class ConnectionBody:
 
     def __init__(self, protocol: "BoundedProtocol", cycle: RequestResponseCycle) -> None:
         self._protocol, self._cycle = protocol, cycle
+        self._write = cycle.transport.write
 
     @property
     def is_paused(self) -> bool:
@@ -55,7 +56,7 @@ class ConnectionBody:
     def write(self, data: bytes) -> None:
         """See `DirectBody.write`."""
         if not self._cycle.disconnected:
-            self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self._write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def watch(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         """See `DirectBody.watch`."""

@@ -15,9 +15,6 @@ from optimist_gateway.core.speculation import MAX_COUNTED, Speculation
 from optimist_gateway.core.stop import StopStrings
 from optimist_gateway.core.usage import Usage
 
-# Its number: members of an enumeration take long to find and to hash.
-_TARGET = int(DraftSource.TARGET)
-
 
 @dataclass(slots=True)
 class Piece:
@@ -75,9 +72,8 @@ class Answer:
         self._sum_logprobs = 0.0
         self._num_drafted: int | None = None
         self._num_passes_by_length = [0] * (MAX_COUNTED + 1)
-        # Indexed by the number of a source.
-        self._num_by_source = [0] * len(DraftSource)
-        self._num_passes = 0
+        # Indexed by the number of a source: members of an enumeration take long to hash.
+        self._num_accepted_by_source = [0] * len(DraftSource)
         self._finished: Finished | None = None
         self._num_rejected: int | None = None
         self._num_cached = 0
@@ -88,8 +84,11 @@ class Answer:
         A stop string, which the scheduler does not know, ends the answer with STOP_STRING. The stop
         token of an answer is one of its tokens but not shown.
         """
-        if self._reads_at_once and output.finished is None:
-            return self._push_text(output)
+        if self._reads_at_once and output.finished is None and not output.num_accepted_tokens:
+            # Most steps bring a token of the model's own, and of most answers only text is told.
+            token_ids = output.token_ids
+            self._count(output, len(token_ids))
+            return Piece(self._detokenizer.push(token_ids), token_ids, 0, 0)
         self._finished = output.finished
         self.settle(output.finished)
         reason = output.finished.reason if output.finished else None
@@ -118,20 +117,6 @@ class Answer:
             piece.segments = self._detail.segments(output, len(token_ids), lengths, piece.text)
         return piece
 
-    def _push_text(self, output: StepOutput) -> Piece:
-        """Adds a step of an answer that goes on and of which nothing but text is told."""
-        token_ids = output.token_ids
-        num_accepted = output.num_accepted_tokens
-        self._count(output, len(token_ids))
-        if not num_accepted:
-            return Piece(self._detokenizer.push(token_ids), token_ids, 0, 0)
-        source = output.draft_source
-        num_predicted = num_accepted if source is DraftSource.PREDICTION else 0
-        predicted, rest, _ = self._text(token_ids, num_predicted)
-        piece = Piece(predicted + rest, token_ids, num_predicted, len(predicted))
-        piece.num_drafts, piece.draft_source = num_accepted, source
-        return piece
-
     def settle(self, finished: Finished | None) -> None:
         """Takes what only the scheduler knows of the account, however the answer ended."""
         if finished is not None:
@@ -148,9 +133,9 @@ class Answer:
         counts = self._num_passes_by_length
         num_counts = max((length + 1 for length, count in enumerate(counts) if count), default=0)
         return Speculation(
-            num_passes=self._num_passes,
+            num_passes=sum(counts),
             num_tokens=self._num_tokens,
-            num_accepted_tokens=self._num_tokens - self._num_by_source[DraftSource.TARGET],
+            num_accepted_tokens=sum(self._num_accepted_by_source),
             num_drafted_tokens=self._num_drafted,
             accepted_length_histogram=counts[:num_counts],
         )
@@ -168,36 +153,34 @@ class Answer:
             accepted_prediction_tokens=(
                 finished.accepted_prediction_tokens
                 if finished
-                else self._num_by_source[DraftSource.PREDICTION]
+                else by_source[DraftSource.PREDICTION]
             ),
             rejected_prediction_tokens=self._num_rejected,
             cached_prompt_tokens=min(self._num_cached, self._num_prompt_tokens),
-            num_passes=finished.num_passes if finished else self._num_passes,
+            num_passes=finished.num_passes if finished else sum(self._num_passes_by_length),
             num_tokens_by_source={
                 source: by_source[source] for source in sorted(by_source) if by_source[source]
             },
         )
 
     def _told_by_source(self) -> dict[DraftSource, int]:
-        return {source: self._num_by_source[source] for source in DraftSource}
+        by_source = {source: self._num_accepted_by_source[source] for source in DraftSource}
+        by_source[DraftSource.TARGET] += self._num_tokens - sum(self._num_accepted_by_source)
+        return by_source
 
     def _count(self, output: StepOutput, num_tokens: int) -> None:
         """Adds the tokens of a step that are part of the answer to its account."""
-        num_by_source = self._num_by_source
-        num_accepted = output.num_accepted_tokens
         self._num_tokens += num_tokens
+        num_accepted = output.num_accepted_tokens
         if num_accepted:
             num_accepted = min(num_accepted, num_tokens)
-            source = output.draft_source
-            num_by_source[source] += num_accepted
+            self._num_accepted_by_source[output.draft_source] += num_accepted
             if output.prediction_positions is not None:
                 # What a proposer took from the request's own text stands in no prediction.
                 num_own = output.prediction_positions[:num_accepted].count(NOT_PREDICTED)
-                num_by_source[source] -= num_own
-                num_by_source[DraftSource.NGRAM] += num_own
-        num_by_source[_TARGET] += num_tokens - num_accepted
+                self._num_accepted_by_source[output.draft_source] -= num_own
+                self._num_accepted_by_source[DraftSource.NGRAM] += num_own
         if num_tokens:
-            self._num_passes += 1
             length = num_accepted if num_accepted < MAX_COUNTED else MAX_COUNTED
             self._num_passes_by_length[length] += 1
         if output.logprobs is not None:

@@ -65,7 +65,6 @@ class Detokenizer:
         if not text.endswith(REPLACEMENT):
             self._pending += visible
             return self._take(text)
-        self._is_whole = False
         return "".join([self._push_one(token) for token in visible])
 
     def flush(self) -> str:
@@ -75,13 +74,13 @@ class Detokenizer:
 
     def _push_one(self, token: int) -> str:
         self._pending.append(token)
+        self._is_whole = False
         text = self._decode([*self._context, *self._pending])
         if not text.endswith(REPLACEMENT):
             return self._take(text)
         if len(self._pending) < MAX_PENDING_TOKENS:
             return ""
         new = text[self._context_length : -1]
-        self._is_whole = False
         self._context = self._pending[-_RESYNC_TOKENS:]
         self._context_length = len(self._decode(self._context)) - 1
         self._pending = []

@@ -23,6 +23,7 @@ class ChoiceTimes:
             started: When the client's request was parsed, by `time.perf_counter`.
         """
         self._metrics, self._started = metrics, started
+        self._inter_token_latency = metrics.inter_token_latency
         self._record = current_record()
         self._first: float | None = None
         self._last = 0.0
@@ -34,14 +35,14 @@ class ChoiceTimes:
     def note_tokens(self, num_tokens: int) -> None:
         """Takes note that a step has brought some tokens just now."""
         now = time.perf_counter()
-        if self._first is None:
+        if self._first is not None:
+            latency = (now - self._last) / num_tokens
+            self._inter_token_latency.observe(latency, num_tokens)
+        else:
             self._first = now
             self._metrics.waiting.dec()
             self._metrics.time_to_first_token.observe(now - self._started)
             self._record.note_first_token()
-        else:
-            latency = (now - self._last) / num_tokens
-            self._metrics.inter_token_latency.observe(latency, num_tokens)
         self._last = now
         self._num_tokens += num_tokens
 

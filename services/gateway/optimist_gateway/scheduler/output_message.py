@@ -18,8 +18,17 @@ _REASONS = {
     scheduler_pb2.FINISH_REASON_ERROR: FinishReason.ERROR,
     scheduler_pb2.FINISH_REASON_ABORTED: FinishReason.ABORTED,
 }
+
+
+class _Sources(dict[int, DraftSource]):
+    """Where drafts came from, by number; what only a later scheduler knows is the target's."""
+
+    def __missing__(self, number: int) -> DraftSource:
+        return DraftSource.TARGET
+
+
 # Quicker than to call the enumeration, with each request and step.
-_SOURCES = {source.value: source for source in DraftSource}
+_SOURCES = _Sources({source.value: source for source in DraftSource})
 
 
 def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutput]:
@@ -41,7 +50,7 @@ def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutpu
         from_bytes(response.handles).tolist(),
         num_tokens,
         from_bytes(response.num_accepted_tokens).tolist(),
-        map(_source, from_bytes(response.draft_sources).tolist()),
+        map(_SOURCES.__getitem__, from_bytes(response.draft_sources).tolist()),
         strict=True,
     ):
         tokens = token_ids[start : start + count]
@@ -49,7 +58,7 @@ def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutpu
             tokens,
             accepted,
             source,
-            finished.get(handle),
+            finished.get(handle) if finished else None,
             _logprobs(logprobs, handle, count) if logprobs else None,
             _positions(positions, handle, accepted) if positions else None,
         )
@@ -66,7 +75,7 @@ def _finished(message: scheduler_pb2.Finished) -> Finished:
     num_tokens_by_source: Counter[DraftSource] = Counter()
     for source, count in enumerate(from_bytes(message.num_tokens_by_source).tolist()):
         if count:
-            num_tokens_by_source[_source(source)] += count
+            num_tokens_by_source[_SOURCES[source]] += count
     reason = _REASONS.get(message.reason)
     told = message.message
     if reason is None:
@@ -83,11 +92,6 @@ def _finished(message: scheduler_pb2.Finished) -> Finished:
         queue_seconds=message.queue_us / 1e6,
         num_cached_tokens=message.num_cached_tokens,
     )
-
-
-def _source(number: int) -> DraftSource:
-    """Returns where drafts came from; what only a later scheduler knows counts as the target's."""
-    return _SOURCES.get(number, DraftSource.TARGET)
 
 
 def _positions(

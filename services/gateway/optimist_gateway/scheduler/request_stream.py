@@ -121,6 +121,7 @@ class RequestStream:
         What waits for a reader is dropped.
         """
         if self._reader is not None:
+            self._reader = None
             self._is_flowing = False
             self._waiting.clear()
         if not self._ended:
