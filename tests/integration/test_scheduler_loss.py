@@ -11,7 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from optimist.scheduler.v1 import scheduler_pb2
 from optimist_client import AsyncClient, Message
+from optimist_common.endpoints import Peer
+from optimist_gateway.scheduler.admin import SchedulerAdmin
 from optimist_training.edits import unseen_edits
 from tests.chaos.answer import Answer, difference
 from tests.chaos.case import Case
@@ -219,15 +222,51 @@ async def test_answers_are_the_same_though_a_scheduler_is_lost(
         harmed.append(fleet.schedulers[fleet.busiest()])
         harmed[0].signal(number)
 
-    check(await ask_all(fleet, harm), undisturbed)
+    try:
+        check(await ask_all(fleet, harm), undisturbed)
+    finally:
+        for scheduler in harmed:
+            scheduler.signal(signal.SIGCONT)
     assert fleet.metric("resumed_requests_total") > num_resumed
     assert fleet.metric("requests_running") == 0
     if number is signal.SIGSTOP:
-        harmed[0].signal(signal.SIGCONT)
         # It is used again.
         await fleet.until_connected(2)
     else:
         harmed[0].wait()
+
+
+async def test_schedulers_end_what_a_gateway_left(fleet: Fleet) -> None:
+    await fleet.make_whole()
+    admin = SchedulerAdmin(lambda: [Peer(one.address, "127.0.0.1") for one in fleet.schedulers])
+
+    async def tell(**command: Any) -> list[scheduler_pb2.Stats]:
+        replies = await admin.ask(scheduler_pb2.ConnectRequest(**command), 10)
+        return [reply.stats for reply in replies.values() if not isinstance(reply, Exception)]
+
+    async def count() -> int:
+        stats = await tell(get_stats=scheduler_pb2.GetStats())
+        return sum(one.num_running + one.num_waiting for one in stats)
+
+    async def until_there_are(number: int) -> None:
+        async with asyncio.timeout(60):
+            while await count() != number:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+    await tell(pause=scheduler_pb2.Pause(mode=scheduler_pb2.PAUSE_MODE_KEEP))
+    body = {"model": "tiny-edit", "prompt": "def", "max_tokens": 3}
+    async with httpx.AsyncClient(base_url=fleet.url, trust_env=False, timeout=120) as http:
+        asked = asyncio.create_task(http.post(COMPLETIONS, json=body))
+        await until_there_are(1)
+        fleet.gateway.signal(signal.SIGSTOP)
+        try:
+            await until_there_are(0)
+        finally:
+            fleet.gateway.signal(signal.SIGCONT)
+        # Its requests come back with it.
+        await until_there_are(1)
+        await tell(resume=scheduler_pb2.Resume())
+        assert (await asked).status_code == 200
 
 
 async def test_requests_wait_for_the_only_scheduler(
