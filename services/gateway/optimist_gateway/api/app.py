@@ -90,7 +90,9 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     for router in (chat_router, completion_router, responses_router, model_router):
         app.include_router(router(service))
     app.include_router(health_router(service, health))
-    app.include_router(admin_router(SchedulerAdmin(lambda: schedulers.peers, tls)))
+    app.include_router(
+        admin_router(SchedulerAdmin(lambda: [client.peer for client in schedulers.clients], tls))
+    )
     if settings.page:
         app.include_router(page_router())
     add_document(app, service)

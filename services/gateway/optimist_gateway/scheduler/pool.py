@@ -65,20 +65,19 @@ class SchedulerPool:
         return list(self._clients.values())
 
     @property
-    def peers(self) -> list[Peer]:
-        """Where they are."""
-        return list(self._clients) or list(self._endpoints.peers)
-
-    @property
     def is_connected(self) -> bool:
         """Whether any scheduler is."""
-        return any(client.description is not None for client in self._clients.values())
+        return bool(self._connected)
 
     @property
     def is_hung(self) -> bool:
         """Whether the engine of every scheduler that is connected is stuck."""
-        connected = [client for client in self.clients if client.description is not None]
+        connected = self._connected
         return bool(connected) and all(client.health.is_hung for client in connected)
+
+    @property
+    def _connected(self) -> list[SchedulerClient]:
+        return [client for client in self._clients.values() if client.description is not None]
 
     @property
     def num_waiting(self) -> int:
@@ -99,9 +98,8 @@ class SchedulerPool:
         request = TrackedRequest(add, self._abort)
         client = self._choose(request, self._clients.values())
         if client is None:
-            if self.is_connected:
-                raise SchedulerUnavailableError("the scheduler does not take commands fast enough")
-            raise SchedulerUnavailableError(self._unreached())
+            too_slow = "the scheduler does not take commands fast enough"
+            raise SchedulerUnavailableError(too_slow if self.is_connected else self._unreached())
         client.start(request)
         return request.stream
 
@@ -248,11 +246,10 @@ class SchedulerPool:
 
     def _forget_retired(self) -> None:
         """Ends the streams of schedulers that are named no more and have nothing to do."""
-        has_others = any(
-            client.description is not None and not client.is_retired for client in self.clients
-        )
+        connected = self._connected
+        has_others = not all(client.is_retired for client in connected)
         for client in self.clients:
-            is_lost = client.description is None
+            is_lost = client not in connected
             if client.is_retired and not client.num_requests and (is_lost or has_others):
                 logger.info("the scheduler at %s is named no more", client.peer.target)
                 del self._clients[client.peer]
