@@ -104,15 +104,13 @@ class Delivery:
 
 def split_by_owner(outputs: StepOutputs) -> Iterator[tuple[int, StepOutputs]]:
     """Splits tokens and ends of a step by owner; those of a single owner stay as they are."""
+    if (only := _find_only_owner(outputs)) is not None:
+        yield only, outputs
+        return
     ended = _group_by_owner(outputs.ended)
     logprobs = _group_by_owner(outputs.logprobs)
     positions = _group_by_owner(outputs.prediction_positions)
     others = ended.keys() | logprobs.keys() | positions.keys()
-    if len(outputs.owners):
-        first = int(outputs.owners[0])
-        if others <= {first} and (outputs.owners == first).all():
-            yield first, outputs
-            return
     for owner in {*np.unique(outputs.owners).tolist(), *others}:
         rows = outputs.owners == owner
         yield (
@@ -132,6 +130,17 @@ def split_by_owner(outputs: StepOutputs) -> Iterator[tuple[int, StepOutputs]]:
                 prediction_positions=positions.get(owner, ()),
             ),
         )
+
+
+def _find_only_owner(outputs: StepOutputs) -> int | None:
+    """Returns who gets all of a step, if that is one owner and gets tokens."""
+    if len(outputs.owners) == 0:
+        return None
+    first = int(outputs.owners[0])
+    if np.count_nonzero(outputs.owners != first):
+        return None
+    parts = (outputs.ended, outputs.logprobs, outputs.prediction_positions)
+    return first if all(part.owner == first for told in parts for part in told) else None
 
 
 def _group_by_owner(parts: Sequence[Part]) -> dict[int, list[Part]]:

@@ -88,10 +88,9 @@ class CostCurve:
         reach = self._tokens[-1] if self._tokens else num_tokens
         lower = 1 << (num_tokens.bit_length() - 1)
         high_share = num_tokens / lower - 1
-        shares = {lower: 1 - high_share, 2 * lower: high_share} if high_share else {lower: 1.0}
-        for knot in shares:
-            self._know(knot, ns)
-        rows = [(bisect_left(self._tokens, knot), share) for knot, share in shares.items()]
+        rows = [(self._know(lower, ns), 1 - high_share)]
+        if high_share:
+            rows.append((self._know(2 * lower, ns), high_share))
         present = sum(share * self._ns[i] for i, share in rows)
         # Where nothing as large was seen yet, the expectation is as uncertain as the distance.
         most = CLIP * present * max(1.0, num_tokens / reach)
@@ -104,16 +103,20 @@ class CostCurve:
         self._variances = [min(GUESS, variance + DRIFT) for variance in self._variances]
         self._fit = None
 
-    def _know(self, knot: int, ns: float) -> None:
-        """Adds a knot that is not there yet, on the present curve or, if there is none, at `ns`."""
+    def _know(self, knot: int, ns: float) -> int:
+        """Returns the place of a knot.
+
+        One that is not there yet is added on the present curve or, if there is none, at `ns`.
+        """
         place = bisect_left(self._tokens, knot)
         if place < len(self._tokens) and self._tokens[place] == knot:
-            return
+            return place
         value = float(self.cost(knot)) if self._tokens else ns
         self._tokens.insert(place, knot)
         self._ns.insert(place, value)
         self._variances.insert(place, GUESS)
         self._fit = None
+        return place
 
     def _fitted(self) -> tuple[FloatArray, FloatArray]:
         """Returns knots, their non-decreasing times, and a point far beyond [num_knots + 1].

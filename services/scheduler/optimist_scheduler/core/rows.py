@@ -109,7 +109,7 @@ def _share_budget(
     assumed = rows.num_tokens + rows.num_output_placeholders
     left = assumed - rows.num_computed_tokens
     runs = _find_rows_to_run(view, slots, rows)
-    placed, drafts = view.table.placed, np.zeros_like(left)
+    placed, drafts = view.table.placed, np.zeros(len(left), np.int32)
     if np.count_nonzero(rows.window_end):
         # What is in flight may already reach the length limit.
         ahead = np.minimum(rows.window_end, rows.max_length - 1) - assumed

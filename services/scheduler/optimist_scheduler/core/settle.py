@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_scheduler.core.arrays import BoolArray
+from optimist_scheduler.core.arrays import BoolArray, SlotArray
 from optimist_scheduler.core.check import check_logprobs, check_result, find_step
 from optimist_scheduler.core.deliver import (
     build_outputs,
@@ -18,6 +18,9 @@ from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.requests import Rows, SlotStatus
 from optimist_scheduler.core.state import WIDTH_INTERVAL, SchedulerState, StepInFlight
 from optimist_scheduler.core.telling import tell_logprobs, tell_positions
+
+UNUSED_WIDTH_INTERVAL = 8 * WIDTH_INTERVAL
+"""The same while none of the rows drafts: new ones begin with what was chosen last."""
 
 
 def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
@@ -133,10 +136,25 @@ def _learn_costs(state: SchedulerState, step: StepInFlight, result: StepResult) 
         if len(drafted):
             deepest = int(state.config.drafter.count_levels(drafted).max())
             state.drafter_costs.observe(deepest, result.draft_ns)
-    # Each stage of a pipeline has rows of its own.
-    if state.stats.num_results % WIDTH_INTERVAL >= state.config.num_pipeline_stages:
+    if not _is_turn(state, WIDTH_INTERVAL):
         return
     table, slots = state.table, step.slots[step.emits > 0]
     slots = slots[table.status[slots] == SlotStatus.RUNNING]
-    if len(slots):
+    if len(slots) and (_may_draft(state, slots) or _is_turn(state, UNUSED_WIDTH_INTERVAL)):
         state.choose_widths(slots, int(step.num_known_tokens.sum()))
+
+
+def _is_turn(state: SchedulerState, interval: int) -> bool:
+    """Tells whether a result is one that so many others follow before the next such."""
+    # Each stage of a pipeline has rows of its own.
+    return state.stats.num_results % interval < state.config.num_pipeline_stages
+
+
+def _may_draft(state: SchedulerState, slots: SlotArray) -> bool:
+    """Tells whether any of the slots has something to draft from, or may come to have it."""
+    table = state.table
+    return bool(
+        state.config.drafter is not None
+        or np.count_nonzero(table.num_predicted_tokens.take(slots))
+        or np.count_nonzero(table.window_end.take(slots))
+    )
