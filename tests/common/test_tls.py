@@ -45,13 +45,13 @@ def load(certificate: Certificate) -> Tls:
     return tls
 
 
-async def ask(server: Tls | None, client: Tls | None) -> int:
+async def ask(server: Tls | None, client: Tls | None, name: str = "") -> int:
     """Asks a server for its health; returns the answer, or raises."""
     served = GrpcServer("127.0.0.1", 0, server)
     port = await served.start()
     await served.set_serving(serving=True)
     try:
-        async with open_channel(f"127.0.0.1:{port}", client) as channel:
+        async with open_channel(f"127.0.0.1:{port}", client, server_name=name) as channel:
             request = health_pb2.HealthCheckRequest()
             response = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)
             return int(response.status)
@@ -62,6 +62,16 @@ async def ask(server: Tls | None, client: Tls | None) -> int:
 async def test_services_of_one_authority_reach_each_other(certificates: Directory) -> None:
     answer = await ask(load(certificates.server), load(certificates.client))
     assert answer == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_one_of_several_addresses_of_a_name_shows_a_certificate_for_the_name(
+    certificates: Directory,
+) -> None:
+    server, client = load(certificates.elsewhere), load(certificates.client)
+    answer = await ask(server, client, "other.example")
+    assert answer == health_pb2.HealthCheckResponse.SERVING
+    with pytest.raises(grpc.aio.AioRpcError):
+        await ask(server, client, "another.example")
 
 
 @pytest.mark.parametrize("who", ["plaintext", "foreign"])
