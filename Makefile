@@ -60,7 +60,7 @@ test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, a file per 
 	@$(call require,chromium,chromium)
 	@# Only root can make network namespaces; others skip these tests.
 	@[ "$$(id -u)" != 0 ] || $(call require,ip,iproute2)
-	@$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile $(ARGS)
+	@$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfiles
 	@$(BIN)/ruff format --check .

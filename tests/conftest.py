@@ -10,6 +10,24 @@ from optimist_bench.replicas.redis_server import RedisServer
 hypothesis.settings.register_profile("optimist", deadline=None)
 hypothesis.settings.load_profile("optimist")
 
+# They start services, browsers or thousands of schedulers. Whoever begins one of them last lets the
+# other cores wait for it, and xdist by itself begins those with few tests last.
+SLOW = (
+    "tests/chaos/",
+    "tests/integration/",
+    "tests/page/",
+    "tests/tracing/",
+    "tests/bench/test_drafts",
+    "tests/scheduler/test_rules",
+    "tests/scheduler/test_no_loss",
+    "tests/worker/parallel/",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lets slow files begin first; the order is otherwise as it was."""
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
+
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
