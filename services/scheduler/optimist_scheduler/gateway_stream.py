@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_scheduler.mailbox import Mailbox
+from optimist_common.mailbox import Mailbox
 
 MAX_WAITING_RESPONSES = 1024
 
@@ -25,7 +25,7 @@ class GatewayStream:
         """Commands that are answered later."""
         self.overflown = False
         """Whether too many responses waited; the stream ends with an error."""
-        self._responses: Mailbox[scheduler_pb2.ConnectResponse | None] = Mailbox()
+        self._responses: Mailbox[scheduler_pb2.ConnectResponse] = Mailbox()
         self._takes_no_more = False
         self._was_read = asyncio.Event()
 
@@ -34,7 +34,7 @@ class GatewayStream:
         if len(self._responses) >= MAX_WAITING_RESPONSES:
             if not self.overflown:
                 self.overflown = True
-                self._responses.put(None)
+                self._responses.close()
             return False
         self._responses.put(response)
         self._end_if_done()
@@ -53,7 +53,7 @@ class GatewayStream:
 
     async def responses(self) -> AsyncIterator[scheduler_pb2.ConnectResponse]:
         """Iterates over the responses until the stream ends; raises SlowReaderError."""
-        while (response := await self._responses.get()) is not None:
+        async for response in self._responses.items():
             self._was_read.set()
             if self.overflown:
                 break
@@ -64,4 +64,4 @@ class GatewayStream:
 
     def _end_if_done(self) -> None:
         if self._takes_no_more and not self.request_ids and not self.num_unanswered:
-            self._responses.put(None)
+            self._responses.close()

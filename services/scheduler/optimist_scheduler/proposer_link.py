@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_common.channel import open_channel
 from optimist_common.endpoints import Peer
+from optimist_common.mailbox import Mailbox
 from optimist_common.tls import Tls
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class ProposerLink:
         """
         self.peer, self._tls = peer, tls
         self._on_response, self._on_change = on_response, on_change
-        self._outbox: asyncio.Queue[proposer_pb2.ProposeRequest] | None = None
+        self._outbox: Mailbox[proposer_pb2.ProposeRequest] | None = None
         self._unanswered: dict[int, list[str]] = {}
         self.num_requests = 0
         """Requests whose last batch went here."""
@@ -78,7 +79,7 @@ class ProposerLink:
         if self._outbox is None:
             raise RuntimeError(f"the stream to {self.peer.target} is not open")
         self._unanswered[request.batch] = request_ids
-        self._outbox.put_nowait(request)
+        self._outbox.put(request)
 
     async def run(self) -> None:
         """Keeps the stream open, for ever or until it broke after `leave`."""
@@ -135,9 +136,9 @@ class ProposerLink:
 
     async def _stream(self, channel: grpc.aio.Channel) -> bool:
         """Runs one stream to its end; returns whether anything was answered."""
-        outbox: asyncio.Queue[proposer_pb2.ProposeRequest] = asyncio.Queue()
+        outbox: Mailbox[proposer_pb2.ProposeRequest] = Mailbox()
         stub = proposer_pb2_grpc.ProposerServiceStub(channel)
-        call = stub.Propose(_until_cancelled(outbox))
+        call = stub.Propose(outbox.items())
         self._is_serving = True
         health = asyncio.create_task(self._watch_health(channel))
         answered = False
@@ -152,6 +153,7 @@ class ProposerLink:
                 answered, self.is_late = True, False
                 self._on_response(request_ids, response)
         finally:
+            outbox.close()
             call.cancel()
             health.cancel()
             await asyncio.gather(health, return_exceptions=True)
@@ -160,10 +162,3 @@ class ProposerLink:
             self.is_late = False
             self._on_change(self)
         return answered
-
-
-async def _until_cancelled(
-    outbox: asyncio.Queue[proposer_pb2.ProposeRequest],
-) -> AsyncIterator[proposer_pb2.ProposeRequest]:
-    while True:
-        yield await outbox.get()

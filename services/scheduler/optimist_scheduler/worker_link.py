@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpc
@@ -11,9 +11,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.channel import open_channel
 from optimist_common.endpoints import Peer
+from optimist_common.mailbox import Mailbox
 from optimist_common.server import LIVENESS
 from optimist_scheduler.core.plan import Plan, StepResult
-from optimist_scheduler.mailbox import Mailbox
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.translate import plan_message, step_result
 from optimist_scheduler.worker_description import WorkerDescription, describe_worker
@@ -121,6 +121,7 @@ class WorkerLink:
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
+        self._plans.close()
         if self._call is not None:
             self._call.cancel()
         if self._channel is not None:
@@ -146,7 +147,7 @@ class WorkerLink:
         await _require_alive(self._channel)
         description = describe_worker(message, self._settings)
         check(description)
-        self._call = stub.Execute(_until_cancelled(self._plans))
+        self._call = stub.Execute(self._plans.items())
         self._reader = asyncio.create_task(self._read(self._call))
         logger.info("connected to the worker at %s: %s", self._peer.target, description.model)
         return description
@@ -183,10 +184,3 @@ async def _require_alive(channel: grpc.aio.Channel) -> None:
         raise
     if response.status == health_pb2.HealthCheckResponse.NOT_SERVING:
         raise ValueError("it says that a step of it does not end")
-
-
-async def _until_cancelled(
-    plans: Mailbox[worker_pb2.ExecuteRequest],
-) -> AsyncIterator[worker_pb2.ExecuteRequest]:
-    while True:
-        yield await plans.get()

@@ -1,6 +1,7 @@
 """What happens when the scheduler is slow, gone, or back."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -224,3 +225,19 @@ async def test_more_requests_than_places_are_told_to_come_again(
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_lost_stream_leaves_nothing_behind(
+    scheduler: FakeScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
+    task = await connect(client)
+    # The scheduler ends the stream while it waits for commands.
+    scheduler.script = Script(raw=scheduler_pb2.ConnectResponse(handles=b"\1\0"))
+    with pytest.raises(SchedulerUnavailableError):
+        await anext(client.add(add()))
+    await until(lambda: is_connected(client))
+    gc.collect()
+    await asyncio.sleep(0)
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+    await stop(task)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from typing import Protocol
 
 import grpc
@@ -10,6 +9,7 @@ import grpc
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.channel import open_channel
 from optimist_common.endpoints import Peer
+from optimist_common.mailbox import Mailbox
 from optimist_common.tls import Tls
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.scheduler.description import ModelDescription, read_description
@@ -68,7 +68,7 @@ class SchedulerClient:
         self.peer = peer
         self._tls, self._owner = tls, owner
         self._max_waiting_commands = 4 * max_num_requests
-        self._commands: asyncio.Queue[scheduler_pb2.ConnectRequest] | None = None
+        self._commands: Mailbox[scheduler_pb2.ConnectRequest] | None = None
         self._call: grpc.aio.Call | None = None
         self._requests: dict[int, TrackedRequest] = {}
         self._next_handle = 1
@@ -122,9 +122,14 @@ class SchedulerClient:
         """Requests there, of other gateways as many as were told last."""
         return len(self._requests) + self._num_others
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether it takes no more commands."""
+        return self._commands is None or len(self._commands) >= self._max_waiting_commands
+
     def takes(self, request: TrackedRequest) -> bool:
         """Tells whether it is connected, reads its commands and has a model that is long enough."""
-        if self._commands is None or self._commands.full() or self.description is None:
+        if self._is_full or self.description is None:
             return False
         return request.length <= self.description.max_model_len
 
@@ -135,7 +140,7 @@ class SchedulerClient:
         handle = self._next_handle
         self._next_handle = handle % _MAX_HANDLE + 1
         self._requests[handle] = request
-        self._commands.put_nowait(scheduler_pb2.ConnectRequest(add=request.next_add(handle)))
+        self._commands.put(scheduler_pb2.ConnectRequest(add=request.next_add(handle)))
 
     def abort(self, request: TrackedRequest, *, wants_finished: bool = False) -> bool:
         """Tells the scheduler to end a request; returns False if it is not there.
@@ -148,19 +153,18 @@ class SchedulerClient:
         if not wants_finished:
             del self._requests[handle]
         abort = scheduler_pb2.Abort(handle=handle, wants_finished=wants_finished)
-        try:
-            self._commands.put_nowait(scheduler_pb2.ConnectRequest(abort=abort))
-        except asyncio.QueueFull:
+        if not self._is_full:
+            self._commands.put(scheduler_pb2.ConnectRequest(abort=abort))
+        elif self._call is not None:
             # A scheduler that takes no commands is lost; it ends the requests with the stream.
-            if self._call is not None:
-                self._call.cancel()
+            self._call.cancel()
         return True
 
     def ask_stats(self) -> None:
         """Asks for the scheduler's figures, if it is connected and takes commands."""
-        if self._commands is not None and not self._commands.full():
+        if self._commands is not None and not self._is_full:
             get_stats = scheduler_pb2.GetStats()
-            self._commands.put_nowait(scheduler_pb2.ConnectRequest(get_stats=get_stats))
+            self._commands.put(scheduler_pb2.ConnectRequest(get_stats=get_stats))
 
     async def run(self) -> None:
         """Connects, reads until the stream breaks, and connects again; returns never."""
@@ -195,10 +199,8 @@ class SchedulerClient:
         description = read_description(response)
         if (fault := self._owner.find_fault(self, description)) is not None:
             raise UnfitSchedulerError(fault)
-        commands: asyncio.Queue[scheduler_pb2.ConnectRequest] = asyncio.Queue(
-            self._max_waiting_commands
-        )
-        call = stub.Connect(_until_cancelled(commands))
+        commands: Mailbox[scheduler_pb2.ConnectRequest] = Mailbox()
+        call = stub.Connect(commands.items())
         self._commands, self._call = commands, call
         self.description = description
         logger.info("connected to the scheduler at %s", self.peer.target)
@@ -211,6 +213,7 @@ class SchedulerClient:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
         finally:
+            commands.close()
             call.cancel()
 
     def _disconnect(self, reason: str) -> None:
@@ -245,10 +248,3 @@ class SchedulerClient:
                 if finished.reason is FinishReason.OVERLOADED and self._owner.defer(self, request):
                     continue
             request.deliver(output)
-
-
-async def _until_cancelled(
-    commands: asyncio.Queue[scheduler_pb2.ConnectRequest],
-) -> AsyncIterator[scheduler_pb2.ConnectRequest]:
-    while True:
-        yield await commands.get()
