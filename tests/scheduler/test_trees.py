@@ -271,5 +271,6 @@ async def test_trees_come_from_the_proposer_to_the_worker(
         async with serve_scheduler(worker_port, [port], **options) as (_, stub):
             client = await ask(stub, add(1, PROMPT, predicted=truth(PROMPT)))
     assert client.tokens[1] == truth(PROMPT)
-    assert max(parents.count(1) for parents in seen) == 3
+    # The first window may come before or behind the first token.
+    assert max(parents.count(place) for parents in seen for place in (0, 1)) == 3
     assert client.finished[1].accepted_prediction_tokens > 5
