@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import grpc
@@ -89,6 +90,21 @@ async def test_a_rank_that_dies_takes_the_worker_with_it(model: Path) -> None:
         assert "exit codes by rank: [1, -9]" in worker.log
     finally:
         worker.process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_ranks_that_have_not_joined_yet_end_with_their_starter(
+    model: Path, number: signal.Signals
+) -> None:
+    words = [*WORKER, "--model", str(model), *PAIR, "--port", str(free_port())]
+    starter = subprocess.Popen(words, stderr=subprocess.PIPE)
+    children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children")
+    while len(children.read_text().split()) < 2:
+        time.sleep(0.01)
+    starter.send_signal(number)
+    # Ends when nobody holds the pipe any more.
+    starter.communicate(timeout=60)
+    assert starter.returncode != 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ It imports no torch: the process that waits stays small.
 """
 
 import contextlib
+import ctypes
 import logging
 import os
 import signal
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 _END_SECONDS = 10.0
 """How long ranks may take to end after the first."""
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 
 Process = subprocess.Popen[bytes]
 
@@ -40,7 +44,11 @@ def run_local_ranks(local: LocalRanks, arguments: Sequence[str]) -> int:
     environments = local.environments(local.master_port or _free_port())
     processes = [
         # The interpreter that runs this, and the command line that it was given.
-        subprocess.Popen(command, env={**_defaults(local), **os.environ, **environment})  # noqa: S603
+        subprocess.Popen(  # noqa: S603
+            command,
+            env={**_defaults(local), **os.environ, **environment},
+            preexec_fn=_end_with_parent,
+        )
         for environment in environments
     ]
     try:
@@ -59,6 +67,12 @@ def run_local_ranks(local: LocalRanks, arguments: Sequence[str]) -> int:
     return 2 if 2 in failed else next((code for code in failed if code > 0), 128 - failed[0])
 
 
+def _end_with_parent() -> None:
+    """Asks Linux to end a rank whose starter is gone, also while it waits for others to join."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _defaults(local: LocalRanks) -> dict[str, str]:
     """Returns variables of the ranks, where they are not set.
 
@@ -72,7 +86,9 @@ def _defaults(local: LocalRanks) -> dict[str, str]:
 
 
 def _wait_for_all(processes: list[Process]) -> None:
-    """Waits until all have ended, for a while; they end each other."""
+    """Waits until all have ended, for a while; they end each other once they have joined."""
+    for process in processes:
+        process.terminate()
     deadline = time.monotonic() + _END_SECONDS
     while any(process.poll() is None for process in processes):
         if time.monotonic() > deadline:
