@@ -70,7 +70,7 @@ class VirtualWorker:
         step_us = draft_us + (situation.pass_us(num_tokens) if num_tokens else 0.0)
         return StepResult(
             sequence=plan.sequence,
-            slots=slots,
+            slots=slots.astype(np.int32),
             lengths=self._length[slots].astype(np.int32),
             num_emitted_tokens=emitted.astype(np.int32),
             token_ids=np.zeros(int(emitted.sum()), np.int32),

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from optimist_worker.core.cost import CostCurve, fit_curve, pass_sizes
 from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.cost import MeasuredCosts, measure_cost, measure_costs, measure_drafter
-from optimist_worker.engine import RunningStep
 from optimist_worker.runner import Runner
 from tests.worker.drafting import SHAPES, drafting_runner
 from tests.worker.step import MAX_MODEL_LEN, generate
@@ -60,7 +59,7 @@ class Device:
         self._start = runner.engine.start
         monkeypatch.setattr(runner.engine, "start", self.start)
 
-    def start(self, *arguments: Any) -> RunningStep:
+    def start(self, *arguments: Any) -> Any:
         self.now += next(self.costs)
         return self._start(*arguments)
 

@@ -281,7 +281,8 @@ class Device:
 
     def start(self, *arguments: Any) -> Any:
         self.num_started += 1
-        return SlowStep(self._engine.start(*arguments), self.gate)
+        step: Any = self._engine.start(*arguments)
+        return SlowStep(step, self.gate)
 
 
 class SlowStep:
