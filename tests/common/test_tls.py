@@ -12,10 +12,11 @@ from pydantic import Field, ValidationError
 from optimist_common.channel import open_channel
 from optimist_common.errors import SetupError
 from optimist_common.health import is_serving, main
+from optimist_common.loopback import is_loopback
 from optimist_common.network_settings import NetworkSettings
 from optimist_common.server import LIVENESS, GrpcServer
 from optimist_common.settings import CommaSeparated, load_settings
-from optimist_common.tls import Tls, is_loopback, load_tls
+from optimist_common.tls import Tls, load_tls
 from tests.certificates import Certificate, issue, make_authority
 
 HOSTS = "IP:127.0.0.1"

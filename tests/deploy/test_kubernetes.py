@@ -7,7 +7,7 @@ import pytest
 
 from optimist_common.server import GRACE_SECONDS
 from optimist_worker.parallel.ranks import LocalRanks, find_ranks
-from optimist_worker.parallel.shards import check_settings
+from optimist_worker.parallel.settings_check import check_settings
 from optimist_worker.settings import WorkerSettings
 from tests.deploy.installation import (
     COMPONENTS,

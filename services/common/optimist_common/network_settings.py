@@ -4,8 +4,9 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from optimist_common.loopback import is_loopback
 from optimist_common.settings import ServiceSettings
-from optimist_common.tls import Tls, is_loopback, load_tls
+from optimist_common.tls import Tls, load_tls
 
 
 class NetworkSettings(ServiceSettings):

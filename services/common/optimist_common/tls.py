@@ -2,7 +2,6 @@
 
 import ssl
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 
 import grpc
@@ -64,16 +63,6 @@ def check_key(certificate: str, key: str, flags: str) -> None:
         raise SetupError(
             f"{flags}-cert, {flags}-key: {certificate} and {key} cannot be used: {reason}"
         ) from None
-
-
-def is_loopback(host: str) -> bool:
-    """Tells whether an address is of this machine alone; names other than localhost are not."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _read(flag: str, path: str) -> bytes:

@@ -5,10 +5,10 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from optimist_common.endpoints import Addresses
+from optimist_common.loopback import is_loopback
 from optimist_common.network_settings import NetworkSettings
 from optimist_common.observed_settings import ObservedSettings
 from optimist_common.settings import CommaSeparated
-from optimist_common.tls import is_loopback
 from optimist_gateway.structure.tool_format import ToolCallFormat
 
 

@@ -9,7 +9,7 @@ from optimist_common.server import require_free, run_service
 from optimist_common.settings import load_settings
 from optimist_worker.parallel.launch import run_local_ranks
 from optimist_worker.parallel.ranks import LocalRanks, Ranks, find_ranks
-from optimist_worker.parallel.shards import check_settings
+from optimist_worker.parallel.settings_check import check_settings
 from optimist_worker.settings import WorkerSettings
 
 

@@ -161,10 +161,7 @@ def _read_weights(
     name: str, flag: str, dtype: torch.dtype, tensor_parallel_size: int, cut: Cut | None
 ) -> Any:
     model_class: Any = AutoModelForCausalLM if cut is None else cut.model_class
-    shared: dict[str, Any] = {"trust_remote_code": False}
-    if cut is not None:
-        # A class of transformers itself, which has no code of the checkpoint to run.
-        shared = {"config": cut.outline.config}
+    shared: dict[str, Any] = {} if cut is None else {"config": cut.outline.config}
     if tensor_parallel_size > 1:
         shared["distributed_config"] = _sharing(tensor_parallel_size)
     try:
@@ -174,6 +171,7 @@ def _read_weights(
             dtype=dtype,
             attn_implementation=NAME,
             output_loading_info=True,
+            trust_remote_code=False,
             **shared,
         )
     except torch.OutOfMemoryError:

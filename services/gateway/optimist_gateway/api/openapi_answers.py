@@ -212,11 +212,26 @@ class Working(Answer):
     status: Literal["ok"]
 
 
+class SchedulerCounts(Answer):
+    """How many schedulers there are."""
+
+    known: int
+    connected: int
+    sound: int
+
+
+class Healthy(Working):
+    """Requests can be served, and by whom."""
+
+    schedulers: SchedulerCounts
+
+
 class Unavailable(Answer):
     """Requests cannot be served."""
 
     status: Literal["unavailable"]
     reason: str
+    schedulers: SchedulerCounts = Field(default_factory=left_out)
 
 
 ANSWERS: dict[str, type[Answer]] = {
@@ -229,7 +244,7 @@ ANSWERS: dict[str, type[Answer]] = {
     "/detokenize": DetokenizedText,
     "/tokenizer_info": TokenizerInfo,
     "/version": Version,
-    "/health": Working,
+    "/health": Healthy,
     "/ready": Working,
     "/startup": Working,
     "/live": Working,

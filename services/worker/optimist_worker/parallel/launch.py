@@ -86,9 +86,7 @@ def _defaults(local: LocalRanks) -> dict[str, str]:
 
 
 def _wait_for_all(processes: list[Process]) -> None:
-    """Waits until all have ended, for a while; they end each other once they have joined."""
-    for process in processes:
-        process.terminate()
+    """Waits until all have ended, for a while; they end each other."""
     deadline = time.monotonic() + _END_SECONDS
     while any(process.poll() is None for process in processes):
         if time.monotonic() > deadline:

@@ -15,7 +15,7 @@ from optimist_worker.parallel.ending import end_process, refuse_start
 from optimist_worker.parallel.group import Group, GroupError
 from optimist_worker.parallel.pulse import Pulse
 from optimist_worker.parallel.ranks import Ranks
-from optimist_worker.parallel.shards import check_settings
+from optimist_worker.parallel.settings_check import check_settings
 from optimist_worker.parallel.stage_commands import follow_stages
 from optimist_worker.runner import Runner
 from optimist_worker.service import build_runner, limits_of, serve
