@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from pathlib import Path
@@ -34,12 +34,15 @@ _SERVICES = {
     "simulated_worker": _WORKER,
 }
 
+_WARM_UP_TOKENS = 16
+
 
 class OverheadSettings(ServiceSettings):
     """Streams answers of a worker without a model through real services, and says what each costs.
 
     A pass takes a given time, however many tokens it has. With --predictions the answers are
-    predicted. --json prints the report as one JSON object in the last line.
+    predicted. As many short requests go before, which do not count. --json prints the report as one
+    JSON object in the last line.
     """
 
     section: ClassVar[str] = "bench_overhead"
@@ -71,9 +74,14 @@ def measure(settings: OverheadSettings) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         with _services(settings, truth, directory) as port:
+            # What only the first requests cost is no part of what serving costs.
+            seeds = range(settings.streams + 1, 2 * settings.streams + 1)
+            warm_up = settings.model_copy(update={"tokens": min(_WARM_UP_TOKENS, settings.tokens)})
+            _run_load(warm_up, port, text, directory / "warm_up.json", seeds)
             pids = find_children(list(_SERVICES.values()))
             before = {name: read_cpu_seconds(pids[module]) for name, module in _SERVICES.items()}
-            seconds = _run_load(settings, port, text, directory / "arrivals.json")
+            seeds = range(1, settings.streams + 1)
+            seconds = _run_load(settings, port, text, directory / "arrivals.json", seeds)
             after = {name: read_cpu_seconds(pids[module]) for name, module in _SERVICES.items()}
         answers = json.loads((directory / "arrivals.json").read_text())
         emissions = read_emissions(directory / "emissions.jsonl")
@@ -84,7 +92,7 @@ def measure(settings: OverheadSettings) -> dict[str, Any]:
         for seed, answer in enumerate(answers, 1)
         for latency in find_latencies(emissions[seed], lengths, answer)
     )
-    num_passes = sum(len(set(times)) for times in emissions.values())
+    num_passes = sum(len(set(emissions[seed])) for seed in seeds)
     return {
         "streams": settings.streams,
         "predictions": settings.predictions,
@@ -167,7 +175,9 @@ def _services(settings: OverheadSettings, truth: list[int], directory: Path) -> 
         yield int(address_of(specs, "gateway").rsplit(":", 1)[1])
 
 
-def _run_load(settings: OverheadSettings, port: int, text: str, output: Path) -> float:
+def _run_load(
+    settings: OverheadSettings, port: int, text: str, output: Path, seeds: Iterable[int]
+) -> float:
     """Runs the load in a process of its own; returns how long it took, in seconds."""
     body: dict[str, Any] = {
         "model": Path(settings.model).name,
@@ -182,7 +192,7 @@ def _run_load(settings: OverheadSettings, port: int, text: str, output: Path) ->
         "port": port,
         "ramp_seconds": settings.ramp_seconds,
         "output": str(output),
-        "bodies": [body | {"seed": seed} for seed in range(1, settings.streams + 1)],
+        "bodies": [body | {"seed": seed} for seed in seeds],
     }
     started = perf_counter()
     subprocess.run(

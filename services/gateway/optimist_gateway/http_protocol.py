@@ -183,6 +183,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Forgets who sent the answer; what is left of the request's body is thrown away."""
         self.on_pause = self.on_resume = _nobody
+        # It leads back to its scope: without it both go now, not with a collection.
+        self.cycle.scope.pop("extensions", None)
         super().on_response_complete()
         if self._is_discarding and self._read_timer is None and not self.transport.is_closing():
             self._unset_keepalive_if_required()

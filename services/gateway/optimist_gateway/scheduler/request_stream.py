@@ -125,8 +125,8 @@ class RequestStream:
             self._is_flowing = False
             self._waiting.clear()
         if not self._ended:
-            self._ended = True
             self._abort()
+            self._end()
             self._put(None)
 
     def finish(self) -> asyncio.Future[Finished | None]:
@@ -154,7 +154,7 @@ class RequestStream:
             self._reader.take(output)
             return
         if output.finished is not None:
-            self._ended = True
+            self._end()
         elif len(self._waiting) >= MAX_WAITING_OUTPUTS:
             self._abort()
             self.fail(SlowReaderError("the answer was read too slowly"))
@@ -164,8 +164,13 @@ class RequestStream:
     def fail(self, error: Exception) -> None:
         """Ends the request with an error."""
         if not self._ended:
-            self._ended = True
+            self._end()
             self._put(error)
+
+    def _end(self) -> None:
+        self._ended = True
+        # It leads back here: without it the request goes when it is over, not with a collection.
+        self._abort = _end_nothing
 
     def _put(self, item: StepOutput | Exception | None) -> None:
         if self._is_flowing and self._reader is not None:
@@ -194,3 +199,7 @@ class RequestStream:
         if item is not None:
             self._context.run(logger.warning, "an answer goes out without its account: %r", item)
         self._account.set_result(None)
+
+
+def _end_nothing(*, wants_finished: bool = False) -> None:
+    """Ends a request that has ended."""
