@@ -32,7 +32,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up test lint format protos protos-baseline docs bench chaos soak clients schemathesis clean
+.PHONY: help setup up test lint format protos protos-baseline docs bench chaos partitions soak clients schemathesis clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +125,10 @@ bench: setup ## measure edits with and without predictions
 chaos: setup ## disturb all services for ten minutes under load; ARGS="--seconds 60 --seed 7" for less
 	@$(call require,redis-server,redis-server)
 	@$(BIN)/python -m tests.chaos faults $(ARGS)
+
+partitions: setup ## cut pairs of services on hosts of their own off from each other (root, iproute2)
+	@$(call require,redis-server,redis-server)
+	@$(BIN)/python -m tests.chaos partitions $(ARGS)
 
 soak: setup ## half of what the services can do for an hour; ARGS="--seconds 600" for less
 	@$(call require,redis-server,redis-server)

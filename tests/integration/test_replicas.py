@@ -73,6 +73,7 @@ def test_replicas_take_turns_and_may_die(parts: Parts, own_redis_server: RedisSe
         assert any(is_of_use(edit) for edit in chosen[5:] * 4)
 
 
+@pytest.mark.parametrize("parts", ["true"], ids=["affinity"], indirect=True)
 def test_redis_that_freezes_in_the_middle_of_an_answer(
     parts: Parts, own_redis_server: RedisServer
 ) -> None:
