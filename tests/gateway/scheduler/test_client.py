@@ -20,6 +20,7 @@ from optimist_gateway.scheduler.request_stream import (
 )
 from tests.gateway.conftest import until, until_healthy
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
+from tests.gateway.scheduler.reading import Reading
 
 Say = Callable[..., list[int]]
 USER: Any = [{"role": "user", "content": "Hello"}]
@@ -55,7 +56,7 @@ async def test_requests_share_a_stream_and_get_their_own_outputs(scheduler: Fake
     streams = []
     for number in range(5):
         scheduler.script = Script([Step([number], 1), Step([number + 10, EOS])], accepted=1)
-        streams.append(client.add(add()))
+        streams.append(Reading(client.add(add())))
         await until(lambda: len(scheduler.adds) == len(streams))
     for number, stream in enumerate(streams):
         first, last = [output async for output in stream]
@@ -72,7 +73,7 @@ async def test_closing_a_stream_ends_its_reader_and_the_request(scheduler: FakeS
     scheduler.script = Script(hang=True)
     client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
     task = await connect(client)
-    stream = client.add(add())
+    stream = Reading(client.add(add()))
     reading = asyncio.create_task(anext(stream, None))
     await asyncio.sleep(0)
     stream.close()
@@ -87,7 +88,7 @@ async def test_the_account_of_a_request_is_had_by_ending_it(scheduler: FakeSched
     scheduler.script = Script([Step([7])], forever=True, rejected=4)
     client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
     task = await connect(client)
-    stream = client.add(add())
+    stream = Reading(client.add(add()))
     assert (await anext(stream)).token_ids == [7]
     finished = await stream.finish()
     assert finished is not None
@@ -104,7 +105,7 @@ async def test_an_answer_goes_out_without_its_account_if_the_scheduler_is_lost(
     scheduler.script = Script([Step([7])], break_stream=True)
     client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
     task = await connect(client)
-    stream = client.add(add())
+    stream = Reading(client.add(add()))
     assert (await anext(stream)).token_ids == [7]
     assert await stream.finish() is None
     await stop(task)
@@ -114,7 +115,7 @@ async def test_outputs_that_nobody_reads_are_bounded(scheduler: FakeScheduler) -
     scheduler.script = Script([Step([7])], forever=True)
     client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
     task = await connect(client)
-    stream = client.add(add())
+    stream = Reading(client.add(add()))
     assert await scheduler.aborts.get() == scheduler.adds[0].handle
     for _ in range(MAX_WAITING_OUTPUTS):
         assert (await anext(stream)).token_ids == [7]
@@ -138,10 +139,10 @@ async def test_what_is_not_in_the_contract_ends_the_requests_and_not_the_client(
     task = await connect(client)
     scheduler.script = Script(raw=response)
     with pytest.raises(SchedulerUnavailableError):
-        await anext(client.add(add()))
+        await anext(Reading(client.add(add())))
     await until(lambda: is_connected(client))
     scheduler.script = Script([Step([EOS])])
-    assert (await anext(client.add(add()))).token_ids == [EOS]
+    assert (await anext(Reading(client.add(add())))).token_ids == [EOS]
     await stop(task)
 
 
@@ -152,9 +153,9 @@ async def test_a_scheduler_that_takes_no_commands_is_not_waited_for(
     client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 1, 0)
     task = await connect(client)
     for _ in range(4):
-        client.add(add())
+        Reading(client.add(add()))
     with pytest.raises(SchedulerUnavailableError, match="fast enough"):
-        client.add(add())
+        Reading(client.add(add()))
     await stop(task)
 
 
@@ -235,7 +236,7 @@ async def test_a_lost_stream_leaves_nothing_behind(
     # The scheduler ends the stream while it waits for commands.
     scheduler.script = Script(raw=scheduler_pb2.ConnectResponse(handles=b"\1\0"))
     with pytest.raises(SchedulerUnavailableError):
-        await anext(client.add(add()))
+        await anext(Reading(client.add(add())))
     await until(lambda: is_connected(client))
     gc.collect()
     await asyncio.sleep(0)

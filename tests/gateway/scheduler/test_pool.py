@@ -14,10 +14,11 @@ from optimist_common.server import GrpcServer
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.output import StepOutput
 from optimist_gateway.scheduler.pool import SchedulerPool
-from optimist_gateway.scheduler.request_stream import RequestStream, SchedulerUnavailableError
+from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 from optimist_gateway.scheduler.tracked_request import MAX_LOSSES
 from tests.gateway.conftest import until
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler, tokens
+from tests.gateway.scheduler.reading import Reading
 
 VOCAB_SIZE = 512
 ANSWER = [7, 8, 9, 10, EOS]
@@ -85,7 +86,7 @@ def add(
     )
 
 
-async def rest(stream: RequestStream) -> list[StepOutput]:
+async def rest(stream: Reading) -> list[StepOutput]:
     return [output async for output in stream]
 
 
@@ -95,11 +96,11 @@ def told(outputs: Sequence[StepOutput]) -> list[int]:
 
 async def hold_everywhere(
     fleet: Fleet, behind: int, request: scheduler_pb2.Add
-) -> tuple[RequestStream, int]:
+) -> tuple[Reading, int]:
     """Adds a request that hangs behind so many responses; returns it and its place."""
     for fake in fleet.fakes:
         fake.hold_behind = behind
-    stream = fleet.pool.add(request)
+    stream = Reading(fleet.pool.add(request))
     await until(lambda: any(fake.adds for fake in fleet.fakes))
     place = fleet.place_of()
     for index, fake in enumerate(fleet.fakes):
@@ -160,7 +161,7 @@ async def test_a_request_waits_for_its_only_scheduler() -> None:
         await fleet.kill(place)
         await until(lambda: fleet.pool.num_waiting == 1)
         with pytest.raises(SchedulerUnavailableError):
-            fleet.pool.add(add("two"))
+            Reading(fleet.pool.add(add("two")))
         fleet.fakes[0].hold_behind = None
         await fleet.restart(0)
         assert told(outputs + await rest(stream)) == ANSWER
@@ -182,7 +183,7 @@ async def test_a_request_that_ends_every_scheduler_is_given_up() -> None:
         for fake in fleet.fakes:
             fake.script = Script(break_stream=True)
         with pytest.raises(SchedulerUnavailableError, match="went away"):
-            await anext(fleet.pool.add(add()))
+            await anext(Reading(fleet.pool.add(add())))
         assert sum(len(fake.adds) for fake in fleet.fakes) == MAX_LOSSES
 
 
@@ -192,7 +193,7 @@ async def test_a_request_may_lose_any_number_of_schedulers_between_its_tokens() 
     async with fleet_of(2) as fleet:
         for fake in fleet.fakes:
             fake.script, fake.hold_behind = script, 1
-        stream = fleet.pool.add(add())
+        stream = Reading(fleet.pool.add(add()))
         outputs = []
         for _ in range(number - 1):
             outputs.append(await anext(stream))
@@ -211,7 +212,7 @@ async def test_requests_leave_a_scheduler_that_drains() -> None:
         assert told(outputs) == ANSWER
         assert await fleet.fakes[place].aborts.get() == 1
         for number in range(4):
-            assert told(await rest(fleet.pool.add(add(f"new-{number}")))) == ANSWER
+            assert told(await rest(Reading(fleet.pool.add(add(f"new-{number}"))))) == ANSWER
         assert len(fleet.fakes[place].adds) == 1
 
 
@@ -238,7 +239,7 @@ async def test_requests_stay_where_an_engine_hangs() -> None:
         await asyncio.sleep(0.3)
         assert client.num_requests == 1
         for number in range(4):
-            assert told(await rest(fleet.pool.add(add(f"new-{number}")))) == ANSWER
+            assert told(await rest(Reading(fleet.pool.add(add(f"new-{number}"))))) == ANSWER
         assert len(fleet.fakes[place].adds) == 1
         stream.close()
 
@@ -260,12 +261,12 @@ async def test_a_full_scheduler_is_passed_over() -> None:
         for fake in fleet.fakes:
             fake.scripts = [full]
         # The first is full, then the other one too.
-        (output,) = await rest(fleet.pool.add(add()))
+        (output,) = await rest(Reading(fleet.pool.add(add())))
         assert output.finished is not None
         assert output.finished.reason is FinishReason.OVERLOADED
         assert [len(fake.adds) for fake in fleet.fakes] == [1, 1]
         fleet.fakes[0].scripts, fleet.fakes[1].scripts = [full], []
-        outputs = await rest(fleet.pool.add(add("two")))
+        outputs = await rest(Reading(fleet.pool.add(add("two"))))
         assert told(outputs) == ANSWER
         assert outputs[-1].finished is not None
         assert outputs[-1].finished.is_whole
@@ -292,7 +293,7 @@ async def test_a_scheduler_of_another_model_gets_nothing(caplog: pytest.LogCaptu
         assert f"vocab_size is {VOCAB_SIZE + 1}, not {VOCAB_SIZE}" in caplog.text
         assert f"127.0.0.1:{fleet.fakes[1].port}" in caplog.text
         for number in range(4):
-            assert told(await rest(fleet.pool.add(add(f"request-{number}")))) == ANSWER
+            assert told(await rest(Reading(fleet.pool.add(add(f"request-{number}"))))) == ANSWER
         assert not fleet.fakes[1].adds
 
 
@@ -305,17 +306,19 @@ async def test_a_request_that_is_too_long_for_one_scheduler_goes_to_others() -> 
         await fleet.until_connected(2)
         assert fleet.pool.description.max_model_len == 6
         for number in range(4):
-            await rest(fleet.pool.add(add(f"request-{number}", prompt=[1, 2])))
+            await rest(Reading(fleet.pool.add(add(f"request-{number}", prompt=[1, 2]))))
         assert not fleet.fakes[1].adds
         for number in range(20):
-            await rest(fleet.pool.add(add(f"short-{number}", prompt=[1])))
+            await rest(Reading(fleet.pool.add(add(f"short-{number}", prompt=[1]))))
         assert fleet.fakes[0].adds
 
 
 async def test_prompts_that_begin_alike_go_to_one_scheduler() -> None:
     async with fleet_of(3) as fleet:
         for number in range(6):
-            await rest(fleet.pool.add(add(f"request-{number}", prompt=[*LONG_PROMPT, number])))
+            await rest(
+                Reading(fleet.pool.add(add(f"request-{number}", prompt=[*LONG_PROMPT, number])))
+            )
         assert sorted(len(fake.adds) for fake in fleet.fakes) == [0, 0, 6]
 
 
@@ -323,7 +326,9 @@ async def test_a_preferred_scheduler_with_too_much_to_do_is_passed_over() -> Non
     async with fleet_of(2) as fleet:
         for fake in fleet.fakes:
             fake.script = Script(hang=True)
-        streams = [fleet.pool.add(add(f"request-{i}", prompt=LONG_PROMPT)) for i in range(8)]
+        streams = [
+            Reading(fleet.pool.add(add(f"request-{i}", prompt=LONG_PROMPT))) for i in range(8)
+        ]
         assert sorted(client.num_requests for client in fleet.pool.clients) == [2, 6]
         for stream in streams:
             stream.close()
@@ -333,7 +338,7 @@ async def test_a_preferred_scheduler_with_too_much_to_do_is_passed_over() -> Non
 async def test_a_request_that_waits_can_be_ended() -> None:
     async with fleet_of(1) as fleet:
         closed, _ = await hold_everywhere(fleet, 1, add())
-        finished = fleet.pool.add(add("two"))
+        finished = Reading(fleet.pool.add(add("two")))
         for stream in (closed, finished):
             assert (await anext(stream)).token_ids == [7]
         await fleet.kill(0)
@@ -347,7 +352,7 @@ async def test_all_requests_can_be_broken_off() -> None:
     async with fleet_of(2) as fleet:
         for fake in fleet.fakes:
             fake.script = Script(hang=True)
-        streams = [fleet.pool.add(add(f"request-{number}")) for number in range(6)]
+        streams = [Reading(fleet.pool.add(add(f"request-{number}"))) for number in range(6)]
         await fleet.kill(0)
         await fleet.until_connected(1)
         fleet.pool.break_off(RuntimeError("over"))
@@ -397,7 +402,7 @@ async def test_schedulers_come_and_go_with_their_name(monkeypatch: pytest.Monkey
         known.append("127.0.0.3")
         await until(lambda: connected() == {f"127.0.0.2:{port}", f"127.0.0.3:{port}"})
         fakes[0].hold_behind = fakes[1].hold_behind = 1
-        streams = [pool.add(add(f"request-{number}")) for number in range(6)]
+        streams = [Reading(pool.add(add(f"request-{number}"))) for number in range(6)]
         for stream in streams:
             assert (await anext(stream)).token_ids == [7]
         # What still works is kept; what vanished and is lost, is not.

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
 from contextvars import copy_context
 from typing import Protocol
 
@@ -41,12 +40,17 @@ class OutputReader(Protocol):
         ...
 
     def fail(self, error: Exception) -> None:
-        """Takes note that no more outputs come: see `RequestStream.__anext__` for the errors."""
+        """Takes note that no more outputs come.
+
+        Args:
+            error: SchedulerUnavailableError if the stream to the scheduler broke, SlowReaderError
+                if too many outputs waited.
+        """
         ...
 
 
 class RequestStream:
-    """The outputs of one request; let somebody `read` them or iterate, then `close`.
+    """The outputs of one request; let somebody `read` them, then `close`.
 
     A reader is called and not woken: a task that wakes up for each request and step would take
     longer than all that is done there.
@@ -59,13 +63,10 @@ class RequestStream:
             abort: Ends the request at the scheduler.
         """
         self._abort = abort
-        # An asyncio.Queue asks the system for the process, again and again, with each wait.
-        self._waiting: deque[StepOutput | Exception | None] = deque()
+        self._waiting: deque[StepOutput | Exception] = deque()
         self._reader: OutputReader | None = None
         self._is_flowing = False
         """Whether what arrives goes to the reader at once."""
-        self._arrival: asyncio.Future[None] | None = None
-        """Set while an iteration waits for the next output."""
         self._account: asyncio.Future[Finished | None] | None = None
         """Set once nothing but the account is wanted."""
         self._loop = asyncio.get_running_loop()
@@ -73,7 +74,7 @@ class RequestStream:
         self._ended = False
 
     def read(self, reader: OutputReader) -> None:
-        """Hands outputs to a reader from now on, those first that wait; then do not iterate."""
+        """Hands outputs to a reader from now on, those first that wait."""
         self._reader = reader
         self.resume()
 
@@ -90,44 +91,16 @@ class RequestStream:
         while self._waiting and self._is_flowing:
             self._hand(reader, self._waiting.popleft())
 
-    def __aiter__(self) -> AsyncIterator[StepOutput]:
-        return self
-
-    async def __anext__(self) -> StepOutput:
-        """Returns the next output; ends behind the one with `finished`, or after `close`.
-
-        Raises:
-            SchedulerUnavailableError: The stream to the scheduler broke.
-            SlowReaderError: Too many outputs waited.
-        """
-        while not self._waiting:
-            if self._ended:
-                raise StopAsyncIteration
-            self._arrival = self._loop.create_future()
-            try:
-                await self._arrival
-            finally:
-                self._arrival = None
-        output = self._waiting.popleft()
-        if output is None:
-            raise StopAsyncIteration
-        if isinstance(output, Exception):
-            raise output
-        return output
-
     def close(self) -> None:
-        """Ends the request at the scheduler if it still runs; an iteration ends, a reader is left.
-
-        What waits for a reader is dropped.
-        """
-        if self._reader is not None:
-            self._reader = None
-            self._is_flowing = False
-            self._waiting.clear()
+        """Ends the request at the scheduler if it still runs; the reader is told nothing more."""
+        self._reader = None
+        self._is_flowing = False
+        self._waiting.clear()
         if not self._ended:
             self._abort()
             self._end()
-            self._put(None)
+            if self._account is not None and not self._account.done():
+                self._account.set_result(None)
 
     def finish(self) -> asyncio.Future[Finished | None]:
         """Ends the request; only its account is read from now on.
@@ -172,23 +145,21 @@ class RequestStream:
         # It leads back here: without it the request goes when it is over, not with a collection.
         self._abort = _end_nothing
 
-    def _put(self, item: StepOutput | Exception | None) -> None:
+    def _put(self, item: StepOutput | Exception) -> None:
         if self._is_flowing and self._reader is not None:
             self._hand(self._reader, item)
         elif self._account is not None:
             self._settle(item)
         else:
             self._waiting.append(item)
-            if self._arrival is not None and not self._arrival.done():
-                self._arrival.set_result(None)
 
-    def _hand(self, reader: OutputReader, item: StepOutput | Exception | None) -> None:
+    def _hand(self, reader: OutputReader, item: StepOutput | Exception) -> None:
         if isinstance(item, StepOutput):
             reader.take(item)
-        elif item is not None:
+        else:
             reader.fail(item)
 
-    def _settle(self, item: StepOutput | Exception | None) -> None:
+    def _settle(self, item: StepOutput | Exception) -> None:
         """Looks for the account in what arrives."""
         if self._account is None or self._account.done():
             return
@@ -196,8 +167,7 @@ class RequestStream:
             if item.finished is not None:
                 self._account.set_result(item.finished)
             return
-        if item is not None:
-            self._context.run(logger.warning, "an answer goes out without its account: %r", item)
+        self._context.run(logger.warning, "an answer goes out without its account: %r", item)
         self._account.set_result(None)
 
 
