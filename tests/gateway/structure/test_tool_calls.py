@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
@@ -106,6 +106,8 @@ def test_text_without_calls_is_content_unchanged(form: ToolFormat, pieces: list[
 
 @settings(deadline=None)
 @given(texts, calls)
+@example("<tool_call>", [("f", "{}")])
+@example('<tool_call>{"name": "unknown", ', [("f", "{}")])
 def test_text_before_calls_loses_its_last_white_space(before: str, made: list[Call]) -> None:
     assert read(HERMES, before + " \n" + written(HERMES, made)) == (before.rstrip(" \n"), made)
 

@@ -39,8 +39,8 @@ class ToolCallReader:
     """Tells calls from text.
 
     However the text is cut into pieces, the deltas join to the same message. Text that only begins
-    like a call is content. White space before the first call is no content. Arguments are handed
-    on as they are written; nothing is evaluated.
+    like a call is content, and a call may follow it. White space before the first call is no
+    content. Arguments are handed on as they are written; nothing is evaluated.
     """
 
     def __init__(self, form: ToolFormat, names: Collection[str]) -> None:
@@ -100,7 +100,15 @@ class ToolCallReader:
         return is_found
 
     def _first_call(self) -> bool:
-        return self._begin(self._first)
+        return self._begin(self._first, self._no_call if self._form.follows_text else self._rest)
+
+    def _no_call(self) -> bool:
+        """Reads a marker that begins no call; the next one may."""
+        marker = self._form.marker
+        self._add_content(marker)
+        self._buffer = self._buffer[len(marker) :]
+        self._read = self._text
+        return True
 
     def _next_call(self) -> bool:
         if self._form.closing:
@@ -109,14 +117,14 @@ class ToolCallReader:
                 self._buffer = self._buffer[match.end() :]
                 self._read = self._rest
                 return True
-            if _may_begin(self._form.closing, self._buffer):
+            if _behind(self._form.closing, self._buffer) is not None:
                 return False
         if self._form.separator is None:
             self._read = self._rest
             return True
-        return self._begin(self._next)
+        return self._begin(self._next, self._rest)
 
-    def _begin(self, beginning: "_Beginning") -> bool:
+    def _begin(self, beginning: "_Beginning", otherwise: Callable[[], bool]) -> bool:
         match = beginning.match(self._buffer)
         if match is not None and match[1] in self._names:
             self._spaces = ""
@@ -128,7 +136,7 @@ class ToolCallReader:
             return True
         if match is None and beginning.may_match(self._buffer):
             return False
-        self._read = self._rest
+        self._read = otherwise
         return True
 
     def _arguments(self) -> bool:
@@ -181,20 +189,24 @@ class _Beginning:
         before, after = _pattern(before_name), _pattern(form.after_name)
         name = f"{_SPACE}{form.quote}{_NAME}{form.quote}{_SPACE}"
         self._pattern = re.compile(_SPACE + before + name + after)
-        longest_name = MAX_PART_SPACE + MAX_NAME_CHARACTERS + 2 * len(form.quote)
-        self._longest = _longest(before_name) + longest_name + _longest(form.after_name)
-        self._compact = _without_space("".join(before_name) + form.quote)
+        self._before_name = (*before_name, form.quote)
+        self._quote = form.quote
+        self._after_name = form.after_name
 
     def match(self, text: str) -> re.Match[str] | None:
         """Returns the match at the beginning of a text; its first group is the name."""
-        return self._pattern.match(text[: self._longest])
+        return self._pattern.match(text)
 
     def may_match(self, text: str) -> bool:
         """Tells whether a text without a match may have one when there is more of it."""
-        if len(text) >= self._longest:
-            return False
-        compact = _without_space(text)
-        return compact.startswith(self._compact) or self._compact.startswith(compact)
+        rest = _behind(self._before_name, text)
+        name = re.match(_NAME, rest or "")
+        if rest is None or name is None:
+            return rest == ""
+        rest = rest[name.end() :]
+        if not rest.startswith(self._quote):
+            return rest == ""
+        return _behind(self._after_name, rest.removeprefix(self._quote)) is not None
 
 
 class _ObjectScan:
@@ -245,14 +257,17 @@ def _longest(parts: tuple[str, ...]) -> int:
     return sum(len(part) + MAX_PART_SPACE for part in parts)
 
 
-def _may_begin(parts: tuple[str, ...], text: str) -> bool:
-    """Tells whether a text begins as parts do, as far as it goes."""
-    compact = _without_space(text)
-    return len(text) < _longest(parts) and "".join(parts).startswith(compact)
+def _behind(parts: tuple[str, ...], text: str) -> str | None:
+    """Returns what follows parts in a text that begins with them.
 
-
-def _without_space(text: str) -> str:
-    return re.sub(r"[ \n\r\t]", "", text)
+    Nothing follows if the text ends before they do; None tells that it begins with something else.
+    """
+    for part in parts:
+        text = re.sub(rf"^{_SPACE}", "", text)
+        if not text.startswith(part):
+            return "" if part.startswith(text) else None
+        text = text.removeprefix(part)
+    return text
 
 
 def _overlap(text: str, marker: str) -> int:
