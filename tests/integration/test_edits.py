@@ -38,7 +38,17 @@ def test_a_useless_prediction_changes_nothing(client: OpenAI) -> None:
     plain = ask(client, edit, None)
     useless = ask(client, edit, "The quick brown fox\njumps over the lazy dog.\n" * 20)
     assert useless.token_ids == plain.token_ids
-    assert useless.rejected > 0
+    assert useless.accepted == 0
+
+
+def test_a_prediction_that_goes_wrong_changes_nothing(client: OpenAI) -> None:
+    edit = edits(1)[0]
+    plain = ask(client, edit, None)
+    half = plain.text[: len(plain.text) // 2]
+    wrong = ask(client, edit, half + "The quick brown fox\njumps over the lazy dog.\n" * 20)
+    assert wrong.token_ids == plain.token_ids
+    assert wrong.accepted > 0
+    assert wrong.rejected > 0
 
 
 def test_line_endings_of_the_prediction_do_not_matter(client: OpenAI) -> None:
