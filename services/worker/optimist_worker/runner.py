@@ -62,7 +62,7 @@ class LaunchedPlan:
         return any(held.has_grammar for held in self.rows.values())
 
 
-class Followers(Protocol):
+class OtherRanks(Protocol):
     """Other ranks, which do the same with their parts of the model."""
 
     def release_all(self) -> None:
@@ -81,17 +81,17 @@ class Followers(Protocol):
 class Runner:
     """Owns the slots. Not thread-safe: plans are launched and collected in turn."""
 
-    def __init__(self, engine: Engine, followers: Followers | None = None) -> None:
+    def __init__(self, engine: Engine, other_ranks: OtherRanks | None = None) -> None:
         """Runs plans on an engine, and has others run them too."""
-        self.engine, self.followers = engine, followers
+        self.engine, self.other_ranks = engine, other_ranks
         self._slots: dict[int, HeldSlot] = {}
         self._staged: dict[int, LaunchedPlan] = {}
         """Plans on their way through the stages of a pipeline, by their slots."""
 
     def release_all(self) -> None:
         """Frees every slot."""
-        if self.followers is not None:
-            self.followers.release_all()
+        if self.other_ranks is not None:
+            self.other_ranks.release_all()
         for slot in list(self._slots):
             self._release(slot)
 
@@ -109,8 +109,8 @@ class Runner:
         Raises:
             PlanError: The plan admits to a slot that is taken.
         """
-        if self.followers is not None:
-            self.followers.launch(plan)
+        if self.other_ranks is not None:
+            self.other_ranks.launch(plan)
         for released in plan.released_slots:
             self._release(released)
         for admission in plan.admissions:
@@ -162,8 +162,8 @@ class Runner:
             draft_ns,
             logprobs,
         )
-        if self.followers is not None:
-            self.followers.collect(result)
+        if self.other_ranks is not None:
+            self.other_ranks.collect(result)
         return result
 
     def _set_window(self, sequence: int, window: WindowUpdate) -> None:

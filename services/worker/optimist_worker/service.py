@@ -23,15 +23,15 @@ from optimist_worker.engine import Engine
 from optimist_worker.masks import Masks
 from optimist_worker.memory import Memory, plan_memory
 from optimist_worker.model import Model, load_model
-from optimist_worker.parallel.commands import Followers as RankFollowers
+from optimist_worker.parallel.commands import CommandedRanks
 from optimist_worker.parallel.group import Group
 from optimist_worker.parallel.stage import Stage
-from optimist_worker.parallel.stage_commands import StageFollowers
+from optimist_worker.parallel.stage_commands import CommandedStages
 from optimist_worker.parallel.stage_link import StageLink
 from optimist_worker.parallel.stage_split import StagePlace
 from optimist_worker.parallel.stage_trace import StageTrace
 from optimist_worker.request_spans import RequestSpans
-from optimist_worker.runner import Followers, Runner
+from optimist_worker.runner import OtherRanks, Runner
 from optimist_worker.servicer import WorkerServicer
 from optimist_worker.settings import WorkerSettings
 from optimist_worker.state import DeviceState, Sizes
@@ -108,11 +108,11 @@ def _join_stages(settings: WorkerSettings, group: Group, model: Model) -> Stage 
     return Stage(model, model.cut, StageLink(group.ranks), trace)
 
 
-def _command(group: Group, stage: Stage | None) -> Followers | None:
+def _command(group: Group, stage: Stage | None) -> OtherRanks | None:
     """Returns the other ranks, if this is the first."""
     if not group.ranks.is_leader:
         return None
-    return RankFollowers(group) if stage is None else StageFollowers(stage)
+    return CommandedRanks(group) if stage is None else CommandedStages(stage)
 
 
 def _build_engine(

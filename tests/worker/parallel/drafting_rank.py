@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from optimist_worker.parallel.commands import follow
+from optimist_worker.parallel.commands import obey_leader
 from optimist_worker.parallel.group import Group, GroupError
 from optimist_worker.parallel.ranks import Ranks, find_ranks
 from optimist_worker.runner import Runner
@@ -28,12 +28,12 @@ def main(model: str, drafters: list[str]) -> int:
             return diverge(model, group)
         settings = settings_of(model, drafter, tensor_parallel_size=2)
         runner = build_runner(settings, group)
-        if runner.followers is None:
-            follow(group, runner, limits_of(settings, runner), 60.0)
+        if runner.other_ranks is None:
+            obey_leader(group, runner, limits_of(settings, runner), 60.0)
         else:
             sys.stdout.write(json.dumps({drafter: generate_drafted(runner)}) + "\n")
             sys.stdout.flush()
-            runner.followers.end()
+            runner.other_ranks.end()
     group.close()
     return 0
 
@@ -42,12 +42,12 @@ def diverge(model: str, group: Group) -> int:
     """Has rank 1 alone see other logits; it is expected to notice."""
     settings = settings_of(model, "ngram", tensor_parallel_size=2)
     runner = build_runner(settings, group)
-    if runner.followers is not None:
+    if runner.other_ranks is not None:
         generate_drafted(runner)
         return 0
     turn_logits(runner)
     try:
-        follow(group, runner, limits_of(settings, runner), 60.0)
+        obey_leader(group, runner, limits_of(settings, runner), 60.0)
     except GroupError as error:
         sys.stdout.write(f"{error}\n")
         sys.stdout.flush()

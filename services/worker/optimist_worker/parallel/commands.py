@@ -32,7 +32,7 @@ class Command(IntEnum):
     """Behind it the digest of what rank 0 has collected."""
 
 
-class Followers:
+class CommandedRanks:
     """The other ranks, as rank 0 commands them; if they are gone, the process ends."""
 
     def __init__(self, group: Group) -> None:
@@ -71,7 +71,7 @@ class Followers:
             end_process(f"the other ranks cannot be reached: {error}")
 
 
-def follow(group: Group, runner: Runner, limits: Limits, hang_seconds: float) -> None:
+def obey_leader(group: Group, runner: Runner, limits: Limits, hang_seconds: float) -> None:
     """Does what rank 0 says until it says that it ends.
 
     Args:
@@ -83,15 +83,15 @@ def follow(group: Group, runner: Runner, limits: Limits, hang_seconds: float) ->
     Raises:
         GroupError: Rank 0 is gone or came to something else.
     """
-    follower = _Follower(group, runner, limits)
+    rank = _Rank(group, runner, limits)
     while True:
-        command = group.receive(hang_seconds if follower.is_at_work else None)
+        command = group.receive(hang_seconds if rank.is_at_work else None)
         if command[0] == Command.END:
             return
-        follower.obey(Command(command[0]), command[1:])
+        rank.obey(Command(command[0]), command[1:])
 
 
-class _Follower:
+class _Rank:
     """The plans of one rank that have been launched and not been collected."""
 
     def __init__(self, group: Group, runner: Runner, limits: Limits) -> None:

@@ -10,13 +10,13 @@ from typing import NoReturn
 from optimist_common.errors import SetupError
 from optimist_common.server import require_free, run_service
 from optimist_worker.cost import measure_costs
-from optimist_worker.parallel.commands import follow
+from optimist_worker.parallel.commands import obey_leader
 from optimist_worker.parallel.ending import end_process, refuse_start
 from optimist_worker.parallel.group import Group, GroupError
 from optimist_worker.parallel.pulse import Pulse
 from optimist_worker.parallel.ranks import Ranks
 from optimist_worker.parallel.settings_check import check_settings
-from optimist_worker.parallel.stage_commands import follow_stages
+from optimist_worker.parallel.stage_commands import obey_first_stage
 from optimist_worker.runner import Runner
 from optimist_worker.service import build_runner, limits_of, serve
 from optimist_worker.settings import WorkerSettings
@@ -67,8 +67,8 @@ def _lead(settings: WorkerSettings, group: Group) -> None:
     try:
         run_service(lambda: serve(settings, runner, costs))
     finally:
-        if runner.followers is not None:
-            runner.followers.end()
+        if runner.other_ranks is not None:
+            runner.other_ranks.end()
 
 
 def _follow(settings: WorkerSettings, group: Group, pulse: Pulse) -> None:
@@ -88,9 +88,9 @@ def _follow_or_end(settings: WorkerSettings, group: Group, runner: Runner) -> No
     limits, stage = limits_of(settings, runner), runner.engine.stage
     try:
         if stage is not None:
-            follow_stages(stage, runner, limits, settings.hang_seconds)
+            obey_first_stage(stage, runner, limits, settings.hang_seconds)
         else:
-            follow(group, runner, limits, settings.hang_seconds)
+            obey_leader(group, runner, limits, settings.hang_seconds)
     except GroupError as error:
         end_process(str(error))
     except Exception as error:

@@ -30,7 +30,7 @@ class Command(IntEnum):
     """Behind it the digest of what the first stage has collected, and the verdict."""
 
 
-class StageFollowers:
+class CommandedStages:
     """The other stages, as the first one commands them."""
 
     def __init__(self, stage: Stage) -> None:
@@ -69,7 +69,7 @@ class StageFollowers:
             link.command(stage, bytes([command]) + payload)
 
 
-def follow_stages(stage: Stage, runner: Runner, limits: Limits, hang_seconds: float) -> None:
+def obey_first_stage(stage: Stage, runner: Runner, limits: Limits, hang_seconds: float) -> None:
     """Does what the first stage says until it says that it ends.
 
     Args:
@@ -81,9 +81,9 @@ def follow_stages(stage: Stage, runner: Runner, limits: Limits, hang_seconds: fl
     Raises:
         GroupError: A stage is gone or came to something else.
     """
-    follower = (_LastStage if stage.place.is_last else _MiddleStage)(stage, runner)
+    here = (_LastStage if stage.place.is_last else _MiddleStage)(stage, runner)
     while True:
-        command = stage.link.next_command(hang_seconds if follower.is_at_work else None)
+        command = stage.link.next_command(hang_seconds if here.is_at_work else None)
         kind, payload = Command(command[0]), command[1:]
         if kind is Command.END:
             if stage.place.is_last:
@@ -99,9 +99,9 @@ def follow_stages(stage: Stage, runner: Runner, limits: Limits, hang_seconds: fl
             except PlanError:
                 # The first stage has met it too, tells the scheduler and collects nothing.
                 continue
-            follower.go_on(launched)
+            here.go_on(launched)
         else:
-            follower.collect(payload[:DIGEST_BYTES], payload[DIGEST_BYTES:])
+            here.collect(payload[:DIGEST_BYTES], payload[DIGEST_BYTES:])
 
 
 class _MiddleStage:
