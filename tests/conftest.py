@@ -1,3 +1,4 @@
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -5,6 +6,9 @@ import hypothesis
 import pytest
 
 from optimist_bench.replicas.redis_server import RedisServer
+
+# Every core runs tests: threads that share the work of small models would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long a test takes says something of the machine, not of what is tested.
 hypothesis.settings.register_profile("optimist", deadline=None)
