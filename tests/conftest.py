@@ -4,8 +4,10 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from openai import OpenAI
 
 from optimist_bench.replicas.redis_server import RedisServer
+from tests.stack import Stack
 
 # Every core runs tests: threads that share the work of small models would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -31,6 +33,29 @@ SLOW = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Lets slow files begin first; the order is otherwise as it was."""
     items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
+
+
+@pytest.fixture(scope="session")
+def request_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the proposer of `stack` logs requests."""
+    return tmp_path_factory.mktemp("request_logs")
+
+
+@pytest.fixture(scope="session")
+def stack(request_logs: Path) -> Iterator[Stack]:
+    """All services with the bundled model; whoever harms one waits until it is back."""
+    directory = str(request_logs)
+    running = Stack(
+        OPTIMIST_PROPOSER_REQUEST_LOG="true", OPTIMIST_PROPOSER_REQUEST_LOG_DIR=directory
+    )
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def client(stack: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as connected:
+        yield connected
 
 
 @pytest.fixture(scope="session")

@@ -27,17 +27,24 @@ def free_port() -> int:
 
 
 class Stack:
-    """`optimist serve` with the bundled model on a free port."""
+    """`optimist serve` with the bundled model on free ports."""
 
-    def __init__(self, *options: str) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+    def __init__(self, *options: str, **variables: str) -> None:
+        """Waits until everything serves.
+
+        Args:
+            options: More of the command line.
+            variables: Of the environment.
+        """
+        port, grpc_port = free_ports(2)
+        self.url = f"http://127.0.0.1:{port}"
+        self.grpc_address = f"127.0.0.1:{grpc_port}"
         command = [sys.executable, "-m", "optimist_cli", "serve", str(BUNDLED_MODEL)]
         self._process = subprocess.Popen(
-            [*command, "--port", str(self.port), *options],
+            [*command, "--port", str(port), "--grpc-port", str(grpc_port), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=os.environ | PATIENT,
+            env=os.environ | PATIENT | variables,
         )
         self.output = ""
         self._wait_for("Optimist serves")
@@ -58,13 +65,23 @@ class Stack:
         """Kills a service without warning."""
         os.kill(self.service_pid(name), signal.SIGKILL)
 
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ends everything as Ctrl-C or an init system does; returns the exit code."""
-        if self._process.poll() is None:
-            self._process.send_signal(number)
+    def service_pids(self) -> list[int]:
+        """Returns the process ids of all services."""
+        return [self.service_pid(name) for name in ("proposer", "worker", "scheduler", "gateway")]
+
+    def end(self, number: signal.Signals) -> int:
+        """Ends it by a signal; returns the exit code."""
+        self._process.send_signal(number)
         output, _ = self._process.communicate(timeout=30)
         self.output += output.decode()
         return self._process.returncode
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Ends everything as an init system or Ctrl-C does; AssertionError if that is not clean."""
+        pids = self.service_pids()
+        assert self.end(number) == 0, self.output
+        assert "Traceback" not in self.output, self.output
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
     def _wait_for(self, text: str) -> None:
         stream = self._process.stdout

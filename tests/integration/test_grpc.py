@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import httpx
 import pytest
@@ -11,28 +10,13 @@ import pytest
 from optimist_client import AsyncClient, Client, Message, OptimistError
 from optimist_training.edits import Edit
 from tests.integration.edit import MODEL, edits
-from tests.stack import Stack, free_port
-
-
-class Addresses(NamedTuple):
-    """Where the gateway listens."""
-
-    grpc: str
-    url: str
-
-
-@pytest.fixture(scope="module")
-def addresses() -> Iterator[Addresses]:
-    port = free_port()
-    stack = Stack("--grpc-port", str(port))
-    yield Addresses(f"127.0.0.1:{port}", stack.url)
-    assert stack.stop() == 0
-    assert f"gRPC     127.0.0.1:{port}" in stack.output
+from tests.stack import Stack
 
 
 @pytest.fixture
-def client(addresses: Addresses) -> Iterator[Client]:
-    with Client(addresses.grpc, timeout=120) as connected:
+def client(stack: Stack) -> Iterator[Client]:
+    assert f"gRPC     {stack.grpc_address}" in stack.output
+    with Client(stack.grpc_address, timeout=120) as connected:
         yield connected
 
 
@@ -46,7 +30,7 @@ def num_running(url: str) -> float:
     return next(float(line.removeprefix(name)) for line in lines if line.startswith(name))
 
 
-def test_an_edit_is_the_same_over_both_apis(addresses: Addresses, client: Client) -> None:
+def test_an_edit_is_the_same_over_both_apis(stack: Stack, client: Client) -> None:
     edit = edits(1)[0]
     plain = client.generate(messages(edit), temperature=0.0).result()
     predicted = client.generate(
@@ -57,7 +41,7 @@ def test_an_edit_is_the_same_over_both_apis(addresses: Addresses, client: Client
         include_speculation=True,
     ).result()
     body = {"model": MODEL, "messages": edit.messages(), "temperature": 0}
-    url = f"{addresses.url}/v1/chat/completions"
+    url = f"{stack.url}/v1/chat/completions"
     rest = httpx.post(url, json=body, timeout=120, trust_env=False).json()
     assert plain.text == predicted.text == rest["choices"][0]["message"]["content"]
     assert plain.answers[0].token_ids == predicted.answers[0].token_ids
@@ -97,9 +81,9 @@ def test_json_of_a_schema(client: Client) -> None:
     assert set(letters.text) <= set("ab")
 
 
-async def test_cancelling_ends_requests_and_leaves_the_others(addresses: Addresses) -> None:
+async def test_cancelling_ends_requests_and_leaves_the_others(stack: Stack) -> None:
     edit = edits(1)[0]
-    async with AsyncClient(addresses.grpc, timeout=120) as client:
+    async with AsyncClient(stack.grpc_address, timeout=120) as client:
         wanted = client.generate(messages(edit), temperature=0.0, ignore_eos=True, max_tokens=150)
         others = [client.generate("x", ignore_eos=True, max_tokens=400) for _ in range(3)]
         for other in others:
@@ -109,5 +93,5 @@ async def test_cancelling_ends_requests_and_leaves_the_others(addresses: Address
         with pytest.raises(OptimistError, match="CANCELLED"):
             await others[0].result()
         assert len((await wanted.result()).answers[0].token_ids) == 150
-        while await asyncio.to_thread(num_running, addresses.url):  # noqa: ASYNC110
+        while await asyncio.to_thread(num_running, stack.url):  # noqa: ASYNC110
             await asyncio.sleep(0.02)

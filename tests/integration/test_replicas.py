@@ -1,52 +1,82 @@
 """Services started one by one, with three proposers that share requests through a real Redis."""
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 
+import httpx
 import pytest
 from openai import OpenAI
 
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_training.edits import Edit
 from tests.integration.edit import ask, edits
-from tests.stack import BUNDLED_MODEL, Service
+from tests.stack import BUNDLED_MODEL, START_SECONDS, Service, free_port
 
 MODEL = ("--model", str(BUNDLED_MODEL))
 NUM_PROPOSERS = 3
 
 
-@dataclass(frozen=True)
 class Parts:
-    gateway: Service
-    proposers: list[Service]
+    """What stays while one scheduler after the other takes the same port."""
 
-
-@pytest.fixture(params=["true", "false"], ids=["affinity", "round_robin"])
-def parts(request: pytest.FixtureRequest, own_redis_server: RedisServer) -> Iterator[Parts]:
-    with ExitStack() as stack:
-
-        def start(name: str, *options: str) -> Service:
-            service = Service(name, *options)
-            stack.callback(service.stop)
-            return service
-
-        store = ("--store", own_redis_server.url)
-        proposers = [start("proposer", *MODEL, *store) for _ in range(NUM_PROPOSERS)]
+    def __init__(self, stack: ExitStack, store: str) -> None:
+        self._stack, self._store = stack, ("--store", store)
+        self._port = free_port()
+        self.proposers = [self._propose() for _ in range(NUM_PROPOSERS)]
         # Float64, so that every token is the same however wide a pass is.
-        worker = start("worker", *MODEL, "--dtype", "float64")
-        scheduler = start(
-            "scheduler",
-            *("--workers", worker.address, "--proposer-affinity", str(request.param)),
-            *("--proposers", ",".join(proposer.address for proposer in proposers)),
-        )
-        gateway = start("gateway", *MODEL, "--schedulers", scheduler.address)
-        yield Parts(gateway, proposers)
+        self._worker = self._start("worker", *MODEL, "--dtype", "float64")
+        self._scheduler = self._schedule()
+        gateway = self._start("gateway", *MODEL, "--schedulers", self._scheduler.address)
+        self.url = f"http://{gateway.address}"
+
+    def begin(self, *options: str) -> None:
+        """Starts the proposers again that were killed, and another scheduler."""
+        self._scheduler.stop()
+        ports = [int(one.address.rpartition(":")[2]) for one in self.proposers]
+        self.proposers = [
+            one if one.is_running else self._propose(port)
+            for one, port in zip(self.proposers, ports, strict=True)
+        ]
+        self._scheduler = self._schedule(*options)
+        deadline = time.monotonic() + START_SECONDS
+        while not httpx.get(f"{self.url}/health", timeout=5.0).is_success:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def _propose(self, port: int = 0) -> Service:
+        return self._start("proposer", *MODEL, *self._store, port=port)
+
+    def _schedule(self, *options: str) -> Service:
+        proposers = ",".join(proposer.address for proposer in self.proposers)
+        peers = ("--workers", self._worker.address, "--proposers", proposers)
+        return self._start("scheduler", *peers, *options, port=self._port)
+
+    def _start(self, name: str, *options: str, port: int = 0) -> Service:
+        service = Service(name, *options, port=port)
+        self._stack.callback(service.stop)
+        return service
 
 
-def test_replicas_take_turns_and_may_die(parts: Parts, own_redis_server: RedisServer) -> None:
-    url = f"http://{parts.gateway.address}/v1"
-    with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis that the tests may kill."""
+    server = RedisServer(tmp_path_factory.mktemp("store"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def parts(store: RedisServer) -> Iterator[Parts]:
+    with ExitStack() as stack:
+        yield Parts(stack, store.url)
+
+
+@pytest.mark.parametrize("affinity", ["true", "false"])
+def test_replicas_take_turns_and_may_die(parts: Parts, store: RedisServer, affinity: str) -> None:
+    parts.begin("--proposer-affinity", affinity)
+    with OpenAI(base_url=f"{parts.url}/v1", api_key="none", max_retries=0) as client:
 
         def is_of_use(edit: Edit) -> bool:
             """Checks that a prediction changes nothing; tells whether most of it was accepted."""
@@ -62,30 +92,27 @@ def test_replicas_take_turns_and_may_die(parts: Parts, own_redis_server: RedisSe
         assert is_of_use(chosen[2])
 
         # What lives in a replica goes on when Redis answers nothing, and when it is gone.
-        own_redis_server.freeze()
+        store.freeze()
         is_of_use(chosen[3])
-        own_redis_server.thaw()
-        own_redis_server.kill()
+        store.thaw()
+        store.kill()
         is_of_use(chosen[4])
 
         # It comes back empty, and is used again as soon as it is tried again.
-        own_redis_server.start()
+        store.start()
         assert any(is_of_use(edit) for edit in chosen[5:] * 4)
 
 
-@pytest.mark.parametrize("parts", ["true"], ids=["affinity"], indirect=True)
-def test_redis_that_freezes_in_the_middle_of_an_answer(
-    parts: Parts, own_redis_server: RedisServer
-) -> None:
+def test_redis_that_freezes_in_the_middle_of_an_answer(parts: Parts, store: RedisServer) -> None:
     edit = max(edits(20), key=lambda one: len(one.after))
-    url = f"http://{parts.gateway.address}/v1"
-    with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+    parts.begin()
+    with OpenAI(base_url=f"{parts.url}/v1", api_key="none", max_retries=0) as client:
         plain = ask(client, edit, None)
 
         def freeze_once(number: int) -> None:
             if number == 2:
-                own_redis_server.freeze()
+                store.freeze()
 
         disturbed = ask(client, edit, edit.before, on_chunk=freeze_once)
-        own_redis_server.thaw()
+        store.thaw()
         assert disturbed.token_ids == plain.token_ids

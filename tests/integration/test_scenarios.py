@@ -18,12 +18,19 @@ MODEL = ("--model", str(BUNDLED_MODEL))
 # more, so of two that run together one is preempted before either has ended.
 MEMORY = ("--num-kv-blocks", "18", "--max-num-batched-tokens", "128", "--dtype", "float64")
 SPECULATION = ("--num-speculative-tokens", "8")
+NO_SPECULATION = ("--num-speculative-tokens", "0")
 
+# All combinations of these are in the tests of the scheduler.
 SCENARIOS = [
     pytest.param(("--max-plans-in-flight", depth, "--enable-optimistic-scheduling", ahead, *more))
-    for depth in ("1", "2", "3")
-    for ahead in ("true", "false")
-    for more in (SPECULATION, ("--num-speculative-tokens", "0"))
+    for depth, ahead, more in (
+        ("1", "true", SPECULATION),
+        ("1", "true", NO_SPECULATION),
+        ("2", "false", SPECULATION),
+        ("2", "true", NO_SPECULATION),
+        ("3", "true", SPECULATION),
+        ("3", "false", NO_SPECULATION),
+    )
 ] + [
     pytest.param(("--max-plans-in-flight", "2", "--multi-step-count", "4", *SPECULATION)),
     pytest.param(("--max-plans-in-flight", "2", "--enable-prefix-caching", "true", *SPECULATION)),
@@ -95,7 +102,7 @@ def batch() -> list[Edit]:
 def alone(peers: Peers, client: OpenAI, batch: list[Edit]) -> list[list[int]]:
     """What each request says without company, speculation or anything ahead."""
     plain = ("--max-plans-in-flight", "1", "--enable-optimistic-scheduling", "false")
-    with peers.schedule(*plain, "--num-speculative-tokens", "0") as metrics:
+    with peers.schedule(*plain, *NO_SPECULATION) as metrics:
         peers.wait_until_healthy()
         answers = [ask(client, edit, None).token_ids for edit in batch]
         assert read_metric(metrics, "optimist_scheduler_preemptions_total") == 0

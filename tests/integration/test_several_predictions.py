@@ -3,14 +3,13 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from openai import OpenAI
 
 from tests.integration.edit import MODEL, ask, edits
-from tests.stack import Stack
 
 
 def complete(client: OpenAI, messages: list[Any], **options: Any) -> Any:
@@ -45,18 +44,16 @@ def test_each_of_several_choices_uses_the_prediction(client: OpenAI) -> None:
 
 
 def test_a_request_is_logged_when_the_proposer_is_told_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: OpenAI, request_logs: Path
 ) -> None:
-    monkeypatch.setenv("OPTIMIST_HOME", str(tmp_path))
-    monkeypatch.setenv("OPTIMIST_PROPOSER_REQUEST_LOG", "true")
-    stack = Stack()
-    try:
-        with OpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as client:
-            edit = edits(1)[0]
-            answer = ask(client, edit, edit.before)
-    finally:
-        assert stack.stop() == 0
-    (path,) = (tmp_path / "log").iterdir()
+    edit = edits(1)[0]
+    before = set(request_logs.iterdir())
+    answer = ask(client, edit, edit.before)
+    deadline = time.monotonic() + 10
+    (path,) = set(request_logs.iterdir()) - before
+    while "the request was closed" not in path.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     command = [sys.executable, "-m", "optimist_cli", "explain", str(path)]
     summary = json.loads(subprocess.check_output([*command, "--json"]))
     # A proposer is not told what a request ends with.

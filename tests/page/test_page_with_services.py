@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -15,13 +14,6 @@ from tests.page.visit import Visit, answer, counter, outcome, run, violations
 from tests.stack import START_SECONDS, Stack
 
 EXAMPLES = ["long", "rename", "insert", "delete", "constant", "docstring", "outdated"]
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    running = Stack()
-    yield running
-    assert running.stop() == 0
 
 
 def edited(instruction: str, code: str) -> str:

@@ -9,8 +9,10 @@ from optimist_scheduler.core.acceptance import expected_accepted
 from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array
 from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.goodput import MIN_GAIN, choose_goodput
+from optimist_scheduler.core.threshold import MIN_HAZARD
 
-rates = st.floats(0, 1, width=32)
+# No row is taken to be certain.
+rates = st.floats(0, float(np.exp(np.float32(-MIN_HAZARD))), width=32)
 # Time at 1 token, and what each doubling adds.
 curves = st.builds(
     lambda start, rises: CostCurve(
