@@ -10,6 +10,7 @@ from optimist_common.errors import run_or_explain
 from optimist_common.logs import configure_logging
 from optimist_common.server import bind, require_free, run_service
 from optimist_common.settings import load_settings
+from optimist_common.without_torch import hide_torch
 from optimist_gateway.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ def _start(arguments: list[str]) -> None:
     listener = bind(settings.host, settings.port)
     if settings.grpc_port:
         require_free(settings.host, settings.grpc_port, "--grpc-port")
+    hide_torch()
     # Loading a tokenizer takes seconds; a wrong flag or port should not.
     from optimist_gateway.api.app import create_app
     from optimist_gateway.http_server import DrainingServer, server_config

@@ -6,6 +6,7 @@ from optimist_common.errors import run_or_explain
 from optimist_common.logs import configure_logging
 from optimist_common.server import run_service
 from optimist_common.settings import load_settings
+from optimist_common.without_torch import hide_torch
 from optimist_proposer.service import serve
 from optimist_proposer.settings import ProposerSettings
 from optimist_proposer.tokenizer import load_vocabulary
@@ -17,6 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     def start() -> None:
         settings = load_settings(ProposerSettings, sys.argv[1:] if arguments is None else arguments)
         configure_logging(settings.log_level, settings.log_format, settings.section)
+        hide_torch()
         vocabulary = load_vocabulary(settings.model)
         run_service(lambda: serve(settings, vocabulary))
 
