@@ -8,12 +8,12 @@ from functools import partial
 
 from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
-from optimist_common.endpoints import Change, Endpoints, Peer
 from optimist_scheduler import metrics
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window, WindowError, make_window
 from optimist_scheduler.followed import Followed
 from optimist_scheduler.proposer_link import ProposerLink
+from optimist_scheduler.proposer_links import ProposerLinks
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.window_waits import WindowWaits
 
@@ -51,10 +51,9 @@ class Proposers:
             find_unaligned: Returns the requests that would have to go on without drafts.
         """
         addresses = settings.proposers if settings.num_speculative_tokens else []
-        self._tls = settings.tls()
-        self._endpoints = Endpoints(addresses)
-        self._links = [self._new_link(peer) for peer in self._endpoints.peers]
-        self._runs: asyncio.TaskGroup | None = None
+        self._links = ProposerLinks(
+            addresses, settings.tls(), self._take_response, self._note_change
+        )
         self.waits = WindowWaits(
             settings.proposer_wait_ms / 1000, pays_always=settings.proposer_wait == "always"
         )
@@ -66,39 +65,11 @@ class Proposers:
         self._unsent: dict[str, None] = {}
         self._closed: dict[str, ProposerLink | None] = {}
         self._batches = itertools.count(1)
-        self._next_link = 0
         self._flush_handle: asyncio.Handle | None = None
 
     async def run(self) -> None:
         """Keeps all links connected for ever, to those whom the names stand for."""
-        async with asyncio.TaskGroup() as tasks:
-            self._runs = tasks
-            for link in self._links:
-                tasks.create_task(self._keep(link))
-            await self._endpoints.run(self._change)
-
-    def _new_link(self, peer: Peer) -> ProposerLink:
-        return ProposerLink(peer, self._take_response, self._note_change, self._tls)
-
-    def _change(self, change: Change) -> None:
-        """Takes proposers in that appeared; those that vanished go with their streams."""
-        for peer in change.appeared:
-            link = next((each for each in self._links if each.peer == peer), None)
-            if link is not None:
-                link.is_kept = True
-            elif self._runs is not None:
-                logger.info("a proposer appeared at %s", peer.target)
-                link = self._new_link(peer)
-                self._links.append(link)
-                self._runs.create_task(self._keep(link))
-        for link in self._links:
-            if link.peer in change.vanished:
-                link.leave()
-
-    async def _keep(self, link: ProposerLink) -> None:
-        await link.run()
-        logger.info("the proposer at %s is gone", link.peer.target)
-        self._links.remove(link)
+        await self._links.run()
 
     def open(self, new: NewRequest, trace_parent: str = "") -> None:
         """Begins to follow a request if it has a prediction."""
@@ -195,7 +166,7 @@ class Proposers:
         """Lets those move on whose proposer takes no requests any more, or waits for others."""
         self.waits.note_answer()
         if not link.is_willing:
-            self._endpoints.refresh()
+            self._links.refresh()
             if any(each.is_willing for each in self._links):
                 self._move_on(link)
         self._flush_soon()
@@ -226,7 +197,7 @@ class Proposers:
         routes: dict[ProposerLink, list[str]] = {}
         if not self._unsent and not self._closed:
             return routes
-        turn = None if self._has_affinity else self._take_turn()
+        turn = None if self._has_affinity else self._links.take_turn()
         for request_id in self._unsent:
             link = self._find_home(request_id) if self._has_affinity else turn
             if link is not None and link.takes_batches:
@@ -241,7 +212,7 @@ class Proposers:
             if home is not None and home.is_open and self._has_affinity:
                 link = home if home.takes_batches else None
             else:
-                link = turn or self._take_turn()
+                link = turn or self._links.take_turn()
             if link is not None:
                 return link
         return None
@@ -254,21 +225,7 @@ class Proposers:
         home = self._followed[request_id].link
         if home is not None and home.is_willing:
             return home
-        return min(self._present(), key=lambda link: link.num_requests, default=None)
-
-    def _present(self) -> list[ProposerLink]:
-        """Returns those that take requests, or those that are there at all if none does."""
-        there = [link for link in self._links if link.is_open]
-        return [link for link in there if link.is_willing] or there
-
-    def _take_turn(self) -> ProposerLink | None:
-        present = self._present()
-        for offset in range(len(present)):
-            index = (self._next_link + offset) % len(present)
-            if present[index].takes_batches:
-                self._next_link = index + 1
-                return present[index]
-        return None
+        return self._links.find_least_loaded()
 
     def _build_batch(
         self, link: ProposerLink, request_ids: list[str]
