@@ -44,7 +44,7 @@ def prepared(situation: Situation) -> SchedulerStats:
     """Prepares a decision, which is kept; returns the statistics."""
     before = situation.scheduler.stats.preschedule_discards.total()
     situation.scheduler.prepare()
-    assert situation.scheduler._prepared is not None
+    assert situation.scheduler._prepared.decision is not None
     assert situation.scheduler.stats.preschedule_discards.total() == before
     return situation.scheduler.stats
 
@@ -84,9 +84,9 @@ def test_a_rejection_is_no_reason_to_decide_anew(depth: int) -> None:
 def test_preparing_twice_keeps_the_first() -> None:
     situation = decode()
     prepared(situation)
-    first = situation.scheduler._prepared
+    first = situation.scheduler._prepared.decision
     situation.scheduler.prepare()
-    assert situation.scheduler._prepared is first
+    assert situation.scheduler._prepared.decision is first
     assert situation.scheduler.stats.num_prescheduled == 1
     situation.finish()
 
@@ -163,8 +163,8 @@ def test_a_new_window_repairs_its_row_alone(depth: int) -> None:
     situation.scheduler._state.table.window_end[1] = 0
     turn(situation)
     stats = prepared(situation)
-    slots = situation.scheduler._prepared.rows.slots.tolist()  # type: ignore[union-attr]
-    drafts = situation.scheduler._prepared.rows.num_draft_tokens.tolist()  # type: ignore[union-attr]
+    slots = situation.scheduler._prepared.decision.rows.slots.tolist()  # type: ignore[union-attr]
+    drafts = situation.scheduler._prepared.decision.rows.num_draft_tokens.tolist()  # type: ignore[union-attr]
     assert dict(zip(slots, drafts, strict=True)) == {0: 4, 1: 0, 2: 4}
     situation.propose(1)
     situation.answer()

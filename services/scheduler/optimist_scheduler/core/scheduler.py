@@ -17,7 +17,7 @@ from optimist_scheduler.core.output import (
     StepOutputs,
 )
 from optimist_scheduler.core.plan import Plan, StepResult
-from optimist_scheduler.core.repair import repair
+from optimist_scheduler.core.prepared import Prepared
 from optimist_scheduler.core.requests import Request
 from optimist_scheduler.core.schedule import ScheduleDecision, compute_schedule
 from optimist_scheduler.core.settle import settle
@@ -63,7 +63,7 @@ class Scheduler:
         self._state = SchedulerState(config, self.stats, costs, drafter_us)
         self._requests: dict[str, Request] = {}
         self._num_added = 0
-        self._prepared: ScheduleDecision | None = None
+        self._prepared = Prepared(self.stats)
         self._pause: PauseMode | None = None
 
     @property
@@ -178,7 +178,7 @@ class Scheduler:
         """Stops planning, at once or when what runs has ended; returns the requests it ended."""
         self._pause = mode
         self._state.takes_requests = False
-        self._discard("pause")
+        self._prepared.discard("pause")
         if mode is not PauseMode.ABORT:
             return []
         requests, self._requests = self._requests, {}
@@ -226,26 +226,13 @@ class Scheduler:
     def prepare(self) -> None:
         """Computes the next decision while the worker computes, and keeps it for `schedule`.
 
-        Nothing is kept if the decision takes blocks away from a request: results to come may
-        give some back.
+        See `Prepared.keep` for what is not kept.
         """
-        if not self.config.enable_optimistic_scheduling or self._prepared is not None:
+        if not self.config.enable_optimistic_scheduling or self._prepared.decision is not None:
             return
         if not self._state.in_flight or self._pause is PauseMode.KEEP:
             return
-        self._keep(compute_schedule(self._state.view(is_ahead=True)))
-
-    def _keep(self, decision: ScheduleDecision) -> None:
-        """Keeps a decision for later, if it may be computed ahead and is good for anything."""
-        if decision.num_rows == 0 or not self.config.enable_optimistic_scheduling:
-            return
-        self.stats.num_prescheduled += 1
-        if len(decision.preempted):
-            self.stats.preschedule_discards["preemption"] += 1
-        elif decision.rows.is_short:
-            self.stats.preschedule_discards["memory"] += 1
-        else:
-            self._prepared = decision
+        self._prepared.keep(compute_schedule(self._state.view(is_ahead=True)))
 
     def schedule(self, now: float) -> Plan | None:
         """Returns the next plan: as prepared, repaired where something changed, or computed now.
@@ -258,14 +245,17 @@ class Scheduler:
         if not self.can_send or self._pause is PauseMode.KEEP:
             return None
         self._state.promote_starved(now)
-        if self._prepared is not None and not is_worth_sending(self._state, self._prepared):
-            return None
-        decision = self._take_prepared()
+        decision = self._prepared.decision
+        if decision is not None:
+            if not is_worth_sending(self._state, decision):
+                return None
+            decision = self._prepared.take(self._state.view())
         while True:
             if decision is None:
                 decision = self.compute_schedule()
                 if not is_worth_sending(self._state, decision):
-                    self._keep(decision)
+                    if self.config.enable_optimistic_scheduling:
+                        self._prepared.keep(decision)
                     return None
             plan = self.apply_schedule(decision)
             if plan or self.num_plans_in_flight or len(decision.preempted) == 0:
@@ -335,7 +325,7 @@ class Scheduler:
         self._state.check_integrity()
 
     def _take_all(self) -> list[Request]:
-        self._discard("worker lost")
+        self._prepared.discard("worker lost")
         self._requests = {}
         return self._state.take_all()
 
@@ -345,31 +335,6 @@ class Scheduler:
             config, self.stats, self._costs, self._drafter_us, old.num_plans
         )
         self._state.takes_requests = old.takes_requests
-
-    def _take_prepared(self) -> ScheduleDecision | None:
-        """Returns the prepared decision, repaired; None if there is none that can be."""
-        decision, self._prepared = self._prepared, None
-        if decision is None:
-            return None
-        repaired = repair(self._state.view(), decision)
-        stats = self.stats
-        if repaired.decision is None or repaired.decision.num_rows == 0:
-            stats.preschedule_discards[repaired.reason or "requests over"] += 1
-            return None
-        if repaired.is_hit:
-            stats.num_preschedule_hits += 1
-        else:
-            stats.num_preschedule_repairs += 1
-        stats.num_prescheduled_rows += decision.num_rows
-        stats.num_dropped_rows += repaired.num_dropped
-        stats.num_recomputed_rows += repaired.num_recomputed
-        stats.num_added_rows += repaired.num_added
-        return repaired.decision
-
-    def _discard(self, reason: str) -> None:
-        if self._prepared is not None:
-            self._prepared = None
-            self.stats.preschedule_discards[reason] += 1
 
 
 def _find_adoption_fault(request: Request, config: EngineConfig) -> str | None:
