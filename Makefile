@@ -32,7 +32,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up test lint format protos protos-baseline docs bench chaos partitions soak clients schemathesis clean
+.PHONY: help setup up test explore lint format protos protos-baseline docs bench chaos partitions soak clients schemathesis clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, a file per 
 	@# Only root can make network namespaces; others skip these tests.
 	@[ "$$(id -u)" != 0 ] || $(call require,ip,iproute2)
 	@$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+explore: setup ## property tests with new examples, five times as many
+	@$(call require,redis-server,redis-server)
+	@$(BIN)/pytest -n auto --maxprocesses 8 --dist load -m hypothesis --hypothesis-profile explore $(ARGS)
 
 lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfiles
 	@$(BIN)/ruff format --check .

@@ -12,8 +12,10 @@ from tests.stack import Stack
 # Every core runs tests: threads that share the work of small models would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# How long a test takes says something of the machine, not of what is tested.
-hypothesis.settings.register_profile("optimist", deadline=None)
+# How long a test takes says something of the machine, not of what is tested. What the tests say of a
+# commit is the same each time; `make explore` looks for examples that nobody has tried.
+hypothesis.settings.register_profile("optimist", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=500)
 hypothesis.settings.load_profile("optimist")
 
 # They start services, browsers or thousands of schedulers. Whoever begins one of them last lets the
