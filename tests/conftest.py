@@ -12,8 +12,8 @@ from tests.stack import Stack
 # Every core runs tests: threads that share the work of small models would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# How long a test takes says something of the machine, not of what is tested. What the tests say of a
-# commit is the same each time; `make explore` looks for examples that nobody has tried.
+# How long a test takes says something of the machine, not of what is tested. Examples are the same
+# each time, so that a commit either passes or does not; `make explore` looks for new ones.
 hypothesis.settings.register_profile("optimist", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=500)
 hypothesis.settings.load_profile("optimist")
