@@ -20,7 +20,7 @@ MEMORY = ("--num-kv-blocks", "18", "--max-num-batched-tokens", "128", "--dtype",
 SPECULATION = ("--num-speculative-tokens", "8")
 NO_SPECULATION = ("--num-speculative-tokens", "0")
 
-# All combinations of these are in the tests of the scheduler.
+# More of them are in the tests of the scheduler.
 SCENARIOS = [
     pytest.param(("--max-plans-in-flight", depth, "--enable-optimistic-scheduling", ahead, *more))
     for depth, ahead, more in (
