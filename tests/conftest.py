@@ -62,16 +62,12 @@ def client(stack: Stack) -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 @pytest.fixture
 def own_redis_server(tmp_path: Path) -> Iterator[RedisServer]:
     """A Redis that the test may kill."""
-    server = RedisServer(tmp_path)
-    server.start()
-    yield server
-    server.kill()
+    with RedisServer(tmp_path) as server:
+        yield server

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from optimist_cli.serve import free_ports
+from optimist_cli.ports import free_ports
 from optimist_common.health import is_serving
 
 REPOSITORY = Path(__file__).parent.parent
@@ -24,6 +24,14 @@ PATIENT = {"OPTIMIST_SCHEDULER_PROPOSER_WAIT_MS": "1000", "OPTIMIST_WORKER_COST_
 def free_port() -> int:
     """Returns a port of the loopback that nobody listens on."""
     return free_ports(1)[0]
+
+
+def wait_until_healthy(url: str) -> None:
+    """Waits until a gateway has found its scheduler."""
+    deadline = time.monotonic() + START_SECONDS
+    while not httpx.get(f"{url}/health", timeout=5.0).is_success:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 class Stack:

@@ -2,28 +2,23 @@
 
 import asyncio
 import os
-import random
 import signal
-import socket
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from itertools import count as count_from
 from pathlib import Path
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from optimist_cli.ports import free_ports
 from optimist_cli.process import ServiceSpec
 from optimist_cli.supervisor import Supervisor
 from optimist_common.health import is_serving
 from optimist_common.server import require_free
 from optimist_common.settings import ServiceSettings, load_settings
 
-# Below those that systems give to clients: a service that is started again finds its port free.
-_PORTS = range(10_000, 15_000)
-_turns = count_from(random.SystemRandom().randrange(len(_PORTS)))
 COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "gateway": 32}
 
 
@@ -245,21 +240,3 @@ def _answers(url: str) -> bool:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns ports of the loopback that nobody listens on, and that this process had not before.
-
-    Until a service listens there, the system gives them to no client, and another process that
-    looks for ports most likely does so elsewhere.
-    """
-    ports: list[int] = []
-    while len(ports) < count:
-        port = _PORTS[next(_turns) % len(_PORTS)]
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        ports.append(port)
-    return ports

@@ -1,15 +1,10 @@
 """Between services: the loopback, as it is or with a fault proxy on every edge."""
 
-import random
-import socket
 from typing import Protocol
 
 from tests.chaos.fault_proxy import FaultProxy
 from tests.chaos.fault_schedule import CONNECTION_SIGN
-
-# Below those that the kernel gives to outgoing connections: a service that is started again finds
-# its port free.
-_PORTS = (15_000, 30_000)
+from tests.stack import free_port
 
 
 class Network(Protocol):
@@ -37,7 +32,7 @@ class Loopback:
 
     def place(self, name: str) -> tuple[str, int]:
         """See `Network`."""
-        return "127.0.0.1", _free_port("127.0.0.1")
+        return "127.0.0.1", free_port()
 
     def command(self, name: str, command: list[str]) -> list[str]:
         """See `Network`."""
@@ -65,7 +60,7 @@ class ProxiedLoopback:
 
     def place(self, name: str) -> tuple[str, int]:
         """See `Network`."""
-        return "127.0.0.1", _free_port("127.0.0.1")
+        return "127.0.0.1", free_port()
 
     def command(self, name: str, command: list[str]) -> list[str]:
         """See `Network`."""
@@ -82,14 +77,3 @@ class ProxiedLoopback:
         """See `Network`."""
         for proxy in self.edges.values():
             await proxy.stop()
-
-
-def _free_port(host: str) -> int:
-    while True:
-        port = random.SystemRandom().randrange(*_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
-            return port

@@ -1,9 +1,7 @@
 """The scripts of components/redis-sentinel, with real processes on ports of this machine."""
 
-import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from optimist_cli.ports import free_ports
 from tests.deploy.installation import KUBERNETES
 
 SCRIPTS = KUBERNETES / "components" / "redis-sentinel"
@@ -20,14 +19,6 @@ _DEADLINE_SECONDS = 60.0
 pytestmark = pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="redis-server is not installed"
 )
-
-
-def free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
 
 
 class Nodes:

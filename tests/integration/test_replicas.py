@@ -1,17 +1,15 @@
 """Services started one by one, with three proposers that share requests through a real Redis."""
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-import httpx
 import pytest
 from openai import OpenAI
 
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_training.edits import Edit
 from tests.integration.edit import ask, edits
-from tests.stack import BUNDLED_MODEL, START_SECONDS, Service, free_port
+from tests.stack import BUNDLED_MODEL, Service, free_port, wait_until_healthy
 
 MODEL = ("--model", str(BUNDLED_MODEL))
 NUM_PROPOSERS = 3
@@ -39,10 +37,7 @@ class Parts:
             for one, port in zip(self.proposers, ports, strict=True)
         ]
         self._scheduler = self._schedule(*options)
-        deadline = time.monotonic() + START_SECONDS
-        while not httpx.get(f"{self.url}/health", timeout=5.0).is_success:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until_healthy(self.url)
 
     def _propose(self, port: int = 0) -> Service:
         return self._start("proposer", *MODEL, *self._store, port=port)
@@ -61,10 +56,8 @@ class Parts:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A Redis that the tests may kill."""
-    server = RedisServer(tmp_path_factory.mktemp("store"))
-    server.start()
-    yield server
-    server.kill()
+    with RedisServer(tmp_path_factory.mktemp("store")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """The same requests in every way of scheduling: token for token the same text."""
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -11,7 +10,7 @@ from openai import OpenAI
 
 from optimist_training.edits import Edit
 from tests.integration.edit import ask, edits
-from tests.stack import BUNDLED_MODEL, START_SECONDS, Service, free_port
+from tests.stack import BUNDLED_MODEL, Service, free_port, wait_until_healthy
 
 MODEL = ("--model", str(BUNDLED_MODEL))
 # Each request fits, and so do the prompts of two: 7 blocks and more. An answer's end takes 12 and
@@ -66,13 +65,6 @@ class Peers:
         finally:
             service.stop()
 
-    def wait_until_healthy(self) -> None:
-        """Waits until the gateway has found the present scheduler."""
-        deadline = time.monotonic() + START_SECONDS
-        while not httpx.get(f"{self.url}/health", timeout=5.0).is_success:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
     def _start(self, stack: ExitStack, name: str, *options: str) -> str:
         service = Service(name, *options)
         stack.callback(service.stop)
@@ -103,7 +95,7 @@ def alone(peers: Peers, client: OpenAI, batch: list[Edit]) -> list[list[int]]:
     """What each request says without company, speculation or anything ahead."""
     plain = ("--max-plans-in-flight", "1", "--enable-optimistic-scheduling", "false")
     with peers.schedule(*plain, *NO_SPECULATION) as metrics:
-        peers.wait_until_healthy()
+        wait_until_healthy(peers.url)
         answers = [ask(client, edit, None).token_ids for edit in batch]
         assert read_metric(metrics, "optimist_scheduler_preemptions_total") == 0
         return answers
@@ -124,7 +116,7 @@ def test_every_scenario_says_the_same(
 ) -> None:
     predictions = [edit.before if number % 2 else None for number, edit in enumerate(batch)]
     with peers.schedule(*options) as metrics, ThreadPoolExecutor(len(batch)) as pool:
-        peers.wait_until_healthy()
+        wait_until_healthy(peers.url)
         pairs = zip(batch, predictions, strict=True)
         answers = list(pool.map(lambda pair: ask(client, *pair), pairs))
         assert [answer.token_ids for answer in answers] == alone

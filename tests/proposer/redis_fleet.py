@@ -8,7 +8,8 @@ from pathlib import Path
 
 from redis import Redis
 
-from optimist_bench.replicas.redis_server import RedisServer, free_port
+from optimist_bench.replicas.redis_server import RedisServer
+from tests.stack import free_port
 
 SERVICE = "mymaster"
 PASSWORD = "secret"
@@ -87,10 +88,7 @@ def _num_masters(client: "Redis") -> int:
 
 def _start(stack: ExitStack, directory: Path, *arguments: str) -> RedisServer:
     directory.mkdir()
-    server = RedisServer(directory, *arguments)
-    server.start()
-    stack.callback(server.kill)
-    return server
+    return stack.enter_context(RedisServer(directory, *arguments))
 
 
 def _wait_until(is_so: Callable[[], bool]) -> None:

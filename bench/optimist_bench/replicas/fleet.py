@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from optimist_bench.replicas.redis_server import RedisServer, free_port
+from optimist_bench.replicas.redis_server import RedisServer
 from optimist_bench.replicas.tcp_proxy import TcpProxy
+from optimist_cli.ports import free_ports
 from optimist_common.errors import SetupError
 from optimist_common.health import is_serving
 
@@ -87,7 +88,7 @@ async def running_fleet(
     await proxy.start()
     url = f"redis://127.0.0.1:{proxy.port}/0"
     arguments = ["--model", str(model), "--store", url, "--algorithm", algorithm]
-    replicas = [Replica(arguments, free_port()) for _ in range(num_replicas)]
+    replicas = [Replica(arguments, port) for port in free_ports(num_replicas)]
     try:
         for replica in replicas:
             replica.start()

@@ -6,20 +6,14 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Self
 
+from optimist_cli.ports import free_ports
 from optimist_common.errors import SetupError
 
 _START_SECONDS = 10.0
 # The second one comes from a server that wants a password.
 _ANSWERS = (b"+PONG\r\n", b"-NOAUTH")
-
-
-def free_port() -> int:
-    """Returns a port of the loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class RedisServer:
@@ -35,13 +29,22 @@ class RedisServer:
         binary = shutil.which("redis-server")
         if binary is None:
             raise SetupError("there is no program redis-server: apt-get install redis-server")
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.address = f"127.0.0.1:{self.port}"
         self.url = f"redis://{self.address}/0"
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory)]
         options += ["--save", "", "--appendonly", "no"] if "--sentinel" not in arguments else []
         self._command = [binary, *arguments, *options]
         self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        """Starts it."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends it at once."""
+        self.kill()
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
