@@ -144,7 +144,8 @@ def summarise(figures: dict[Configuration, list[Figures]]) -> dict[str, Any]:
                 "multi_step_count": one.multi_step_count,
                 "windows": one.windows,
                 "commands": one.commands,
-                "idle_share": _share([total], "idle_seconds", "seconds"),
+                # What was idle when a run began counts whole.
+                "idle_share": min(_share([total], "idle_seconds", "seconds"), 1.0),
                 "steps_per_second": round(total.num_steps / total.seconds, 1),
                 "hit_rate": _share([total], "num_hits", "num_plans"),
                 "recomputed_rows": _share([total], "num_recomputed_rows", "num_prescheduled_rows"),

@@ -148,7 +148,7 @@ async def test_no_request_harms_another(
             assert tokens == expected[: len(tokens)]
             assert len(tokens) == min(len(expected), asker.max_tokens)
             number += 1
-            await others
+        await others
     peers.check()
     assert asker.statuses.count(200) >= NUM_RANDOM_REQUESTS // 10
     assert asker.statuses.count(400) > NUM_RANDOM_REQUESTS // 5

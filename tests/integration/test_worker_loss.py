@@ -146,8 +146,8 @@ def test_a_lost_worker_changes_no_answer(
     parts.wait_until(lambda: parts.read("connected") == 2)
     grown = {name: parts.read(name) - before[name] for name in names}
     assert grown["worker_losses_total"] == 1
-    # Others may end while a worker that is told to end still serves.
-    assert grown["moved_requests_total"] >= 1
+    # While a worker that is told to end still serves, others may end.
+    assert grown["moved_requests_total"] >= (1 if how is signal.SIGTERM else 2)
     for answer, expected in zip(told, undisturbed * 2, strict=True):
         compare(answer, expected)
     parts.wait_until(lambda: parts.read("free_blocks") == parts.read("blocks") == 400)
