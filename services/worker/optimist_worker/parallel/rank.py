@@ -51,7 +51,7 @@ def run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
         if ranks.is_leader:
             _lead(settings, group)
         else:
-            _follow(settings, group, pulse)
+            _obey(settings, group, pulse)
     except SetupError as error:
         pulse.abandon()
         _explain(group, error)
@@ -71,20 +71,20 @@ def _lead(settings: WorkerSettings, group: Group) -> None:
             runner.other_ranks.end()
 
 
-def _follow(settings: WorkerSettings, group: Group, pulse: Pulse) -> None:
-    """Follows on a thread of its own: the main thread takes signals."""
+def _obey(settings: WorkerSettings, group: Group, pulse: Pulse) -> None:
+    """Obeys on a thread of its own: the main thread takes signals."""
     runner = build_runner(settings, group)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: pulse.ask_to_end())
     thread = threading.Thread(
-        target=_follow_or_end, args=(settings, group, runner), name="model", daemon=True
+        target=_obey_or_end, args=(settings, group, runner), name="model", daemon=True
     )
     thread.start()
     while thread.is_alive():
         thread.join(_JOIN_SECONDS)
 
 
-def _follow_or_end(settings: WorkerSettings, group: Group, runner: Runner) -> None:
+def _obey_or_end(settings: WorkerSettings, group: Group, runner: Runner) -> None:
     limits, stage = limits_of(settings, runner), runner.engine.stage
     try:
         if stage is not None:
