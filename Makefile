@@ -62,7 +62,7 @@ test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, a file per 
 	@[ "$$(id -u)" != 0 ] || $(call require,ip,iproute2)
 	@$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-explore: setup ## property tests with new examples, five times as many
+explore: setup ## property tests with examples that nobody has tried, and with more of them
 	@$(call require,redis-server,redis-server)
 	@$(BIN)/pytest -n auto --maxprocesses 8 --dist load -m hypothesis --hypothesis-profile explore $(ARGS)
 
