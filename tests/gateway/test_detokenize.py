@@ -9,7 +9,7 @@ from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.core.detokenize import MAX_PENDING_TOKENS, Detokenizer
-from optimist_gateway.text.token_texts import TokenTexts
+from optimist_gateway.text.token_texts import TokenTexts, WholeTexts
 
 WORDS = ["\N{LOWER ONE EIGHTH BLOCK}def", "\N{LOWER ONE EIGHTH BLOCK}", "def", "a", "b", "(", ")"]
 SPECIAL = ["<s>", "</s>"]
@@ -105,7 +105,8 @@ def test_it_makes_no_difference_that_the_texts_of_tokens_are_known(
     token_ids: list[int], widths: list[int]
 ) -> None:
     special = {token_id(BYTE_LEVEL, token) for token in SPECIAL}
-    state = Detokenizer(BYTE_LEVEL.decode, special, TokenTexts(BYTE_LEVEL))
+    texts = WholeTexts(TokenTexts(BYTE_LEVEL), special)
+    state = Detokenizer(BYTE_LEVEL.decode, special, texts)
     pieces = [state.push(window) for window in windows(token_ids, widths)]
     pieces.append(state.flush())
     assert pieces == stream(BYTE_LEVEL, token_ids, widths)

@@ -27,6 +27,20 @@ End = Callable[[Exception | None], None]
 class Choice:
     """A request of its own at the scheduler; `start` it once, then `close`."""
 
+    __slots__ = (
+        "_answer",
+        "_echo",
+        "_end",
+        "_index",
+        "_is_paused",
+        "_is_prompt_only",
+        "_name",
+        "_stream",
+        "_tell",
+        "_telling",
+        "_times",
+    )
+
     def __init__(
         self,
         stream: RequestStream,
@@ -104,7 +118,7 @@ class Choice:
         if self._telling is not None:
             self._telling.cancel()
         self._stream.close()
-        self._times.end()
+        self._times.end(self._answer.num_tokens)
 
     def take(self, output: StepOutput) -> None:
         """Takes a step; whatever goes wrong with it ends this request and no other."""
@@ -112,7 +126,7 @@ class Choice:
             if output.finished is not None:
                 self._note_end(output.finished)
             if output.token_ids:
-                self._times.note_tokens(len(output.token_ids))
+                self._times.note_tokens(len(output.token_ids), output.received)
             if self._echo is not None:
                 self._add_echo(self._echo, output)
             elif output.token_ids or output.finished is not None:
@@ -176,7 +190,8 @@ class Choice:
             raise self._not_understood(error) from None
         reason = piece.finish_reason
         if reason is None:
-            self._tell(self._index, piece)
+            tell = self._tell
+            tell(self._index, piece)
         elif reason is FinishReason.STOP_STRING:
             self._stream.finish().add_done_callback(partial(self._tell_stop, piece))
         else:

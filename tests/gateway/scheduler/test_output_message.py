@@ -41,7 +41,7 @@ def some_logprobs(**fields: object) -> scheduler_pb2.Logprobs:
 
 
 def test_each_token_gets_its_own_logprobs() -> None:
-    outputs = read_outputs(a_response(logprobs=[some_logprobs()]))
+    outputs = dict(read_outputs(a_response(logprobs=[some_logprobs()])))
     assert outputs[4].logprobs is None
     assert outputs[5].logprobs == StepLogprobs(
         first_prompt_position=3,
@@ -61,7 +61,7 @@ def test_logprobs_of_a_prompt_come_without_new_tokens() -> None:
         candidate_token_ids=to_bytes([10, 20]),
         candidate_logprobs=floats_to_bytes([-0.5, -1.5]),
     )
-    output = read_outputs(a_response(logprobs=[of_prompt]))[6]
+    output = dict(read_outputs(a_response(logprobs=[of_prompt])))[6]
     assert (output.token_ids, output.finished) == ([], None)
     assert output.logprobs is not None
     assert [one.logprob for one in output.logprobs.prompt] == [-1.0, -2.0]
@@ -75,7 +75,7 @@ def test_logprobs_of_a_prompt_alone_may_stand_beside_new_tokens() -> None:
         candidate_token_ids=to_bytes([10, 20]),
         candidate_logprobs=floats_to_bytes([-0.5, -1.5]),
     )
-    output = read_outputs(a_response(logprobs=[of_prompt]))[5]
+    output = dict(read_outputs(a_response(logprobs=[of_prompt])))[5]
     assert output.token_ids == [8, 9]
     assert output.logprobs is not None
     assert output.logprobs.tokens == []
@@ -89,14 +89,14 @@ def test_tokens_may_be_told_of_without_candidates() -> None:
         candidate_token_ids=b"",
         candidate_logprobs=b"",
     )
-    output = read_outputs(a_response(logprobs=[plain]))[5]
+    output = dict(read_outputs(a_response(logprobs=[plain])))[5]
     assert output.logprobs is not None
     assert output.logprobs.tokens == [TokenLogprobs(-3.0, [], []), TokenLogprobs(-4.0, [], [])]
 
 
 def test_accepted_drafts_get_their_positions() -> None:
     positions = scheduler_pb2.PredictionPositions(handle=5, positions=to_bytes([12]))
-    outputs = read_outputs(a_response(prediction_positions=[positions]))
+    outputs = dict(read_outputs(a_response(prediction_positions=[positions])))
     assert outputs[5].prediction_positions == [12]
     assert outputs[4].prediction_positions is None
 
@@ -105,7 +105,7 @@ def test_an_end_tells_how_many_drafts_were_verified() -> None:
     finished = scheduler_pb2.Finished(
         handle=5, reason=scheduler_pb2.FINISH_REASON_STOP, num_drafted_tokens=44
     )
-    end = read_outputs(a_response(finished=[finished]))[5].finished
+    end = dict(read_outputs(a_response(finished=[finished])))[5].finished
     assert end is not None
     assert end.num_drafted_tokens == 44
 
@@ -126,14 +126,14 @@ def test_an_end_tells_how_many_drafts_were_verified() -> None:
 )
 def test_logprobs_that_do_not_fit_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"of 3|log-prob|buffer|candidates"):
-        read_outputs(a_response(logprobs=[some_logprobs(**wrong)]))
+        dict(read_outputs(a_response(logprobs=[some_logprobs(**wrong)])))
 
 
 @pytest.mark.parametrize("positions", [to_bytes([1, 2]), b"", to_bytes([-2]), b"\0"])
 def test_positions_that_do_not_fit_are_refused(positions: bytes) -> None:
     message = scheduler_pb2.PredictionPositions(handle=5, positions=positions)
     with pytest.raises(ValueError, match=r"position|buffer"):
-        read_outputs(a_response(prediction_positions=[message]))
+        dict(read_outputs(a_response(prediction_positions=[message])))
 
 
 def test_what_only_a_later_scheduler_knows_ends_nobody_elses_request() -> None:
@@ -147,7 +147,7 @@ def test_what_only_a_later_scheduler_knows_ends_nobody_elses_request() -> None:
     )
     response = a_response(finished=[ended])
     response.draft_sources = to_bytes([0, later])
-    outputs = read_outputs(response)
+    outputs = dict(read_outputs(response))
     finished = outputs[4].finished
     assert finished is not None
     assert finished.reason is FinishReason.ERROR

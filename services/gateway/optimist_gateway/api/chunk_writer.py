@@ -26,6 +26,19 @@ class ChunkWriter:
     of these all that surrounds the text is.
     """
 
+    __slots__ = (
+        "_around_text",
+        "_beginning",
+        "_dialect",
+        "_generation",
+        "_has_only_text",
+        "_header",
+        "_is_continuous",
+        "_with_tokens",
+        "_with_usage",
+        "_writers",
+    )
+
     def __init__(self, generation: Generation, dialect: Dialect, model_name: str) -> None:
         """Begins the stream of a request; `dialect` words its choices."""
         self._generation, self._dialect = generation, dialect
@@ -40,13 +53,13 @@ class ChunkWriter:
         self._header = answer_header(generation, dialect.chunk_object, model_name)
         self._beginning = b""
         self._writers: dict[int, ChoiceWriter] = {}
-        self._around_text: dict[int, tuple[bytes, bytes]] = {}
+        self._around_text: list[tuple[bytes, bytes] | None] = [None] * generation.num_choices
         """What stands before and behind the text of a choice's chunk that says nothing else."""
 
     def piece(self, index: int, piece: Piece) -> bytes:
         """See `EventWriter.piece`."""
         if (
-            (around := self._around_text.get(index)) is not None
+            (around := self._around_text[index]) is not None
             and piece.finish_reason is None
             and piece.logprobs is None
             and piece.segments is None

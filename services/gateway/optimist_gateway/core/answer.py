@@ -45,6 +45,24 @@ class Answer:
     completes a stop string are no part of the answer, however wide the steps are.
     """
 
+    __slots__ = (
+        "_detail",
+        "_detokenizer",
+        "_finished",
+        "_min_tokens",
+        "_num_accepted_by_source",
+        "_num_cached",
+        "_num_drafted",
+        "_num_passes_by_length",
+        "_num_plain_steps",
+        "_num_prompt_tokens",
+        "_num_rejected",
+        "_num_tokens",
+        "_reads_at_once",
+        "_stop",
+        "_sum_logprobs",
+    )
+
     def __init__(
         self,
         num_prompt_tokens: int,
@@ -69,6 +87,8 @@ class Answer:
         self._detail = detail
         self._reads_at_once = not stop and detail is None
         self._num_tokens = 0
+        self._num_plain_steps = 0
+        """Steps of one token that are in none of the other counts."""
         self._sum_logprobs = 0.0
         self._num_drafted: int | None = None
         self._num_passes_by_length = [0] * (MAX_COUNTED + 1)
@@ -84,21 +104,26 @@ class Answer:
         A stop string, which the scheduler does not know, ends the answer with STOP_STRING. The stop
         token of an answer is one of its tokens but not shown.
         """
-        if self._reads_at_once and output.finished is None and not output.num_accepted_tokens:
+        token_ids = output.token_ids
+        if (
+            self._reads_at_once
+            and len(token_ids) == 1
+            and not output.num_accepted_tokens
+            and output.finished is None
+            and output.logprobs is None
+        ):
             # Most steps bring a token of the model's own, and of most answers only text is told.
-            token_ids = output.token_ids
-            self._count(output, len(token_ids))
+            self._num_plain_steps += 1
             return Piece(self._detokenizer.push(token_ids), token_ids, 0, 0)
         self._finished = output.finished
         self.settle(output.finished)
         reason = output.finished.reason if output.finished else None
-        shown = output.token_ids
+        shown = token_ids
         if reason is FinishReason.STOP:
             shown = shown[:-1]
         is_predicted = output.draft_source is DraftSource.PREDICTION
         num_predicted = output.num_accepted_tokens if is_predicted else 0
         predicted, rest, lengths = self._text(shown, num_predicted)
-        token_ids = output.token_ids
         if self._stop.found:
             reason = FinishReason.STOP_STRING
             token_ids = token_ids[: len(lengths)]
@@ -124,17 +149,22 @@ class Answer:
             self._num_drafted = finished.num_drafted_tokens
             self._num_cached = finished.num_cached_tokens
 
+    @property
+    def num_tokens(self) -> int:
+        """Its tokens so far."""
+        return self._num_tokens + self._num_plain_steps
+
     def mean_logprob(self) -> float:
         """Returns the log-probability per token so far; 0 if there is none or it is not told."""
-        return self._sum_logprobs / self._num_tokens if self._num_tokens else 0.0
+        return self._sum_logprobs / self.num_tokens if self.num_tokens else 0.0
 
     def speculation(self) -> Speculation:
         """Returns what drafts were worth so far."""
-        counts = self._num_passes_by_length
+        counts = self._counts()
         num_counts = max((length + 1 for length, count in enumerate(counts) if count), default=0)
         return Speculation(
             num_passes=sum(counts),
-            num_tokens=self._num_tokens,
+            num_tokens=self.num_tokens,
             num_accepted_tokens=sum(self._num_accepted_by_source),
             num_drafted_tokens=self._num_drafted,
             accepted_length_histogram=counts[:num_counts],
@@ -149,7 +179,7 @@ class Answer:
         by_source = finished.num_tokens_by_source if finished else self._told_by_source()
         return Usage(
             prompt_tokens=self._num_prompt_tokens,
-            completion_tokens=self._num_tokens,
+            completion_tokens=self.num_tokens,
             accepted_prediction_tokens=(
                 finished.accepted_prediction_tokens
                 if finished
@@ -157,7 +187,7 @@ class Answer:
             ),
             rejected_prediction_tokens=self._num_rejected,
             cached_prompt_tokens=min(self._num_cached, self._num_prompt_tokens),
-            num_passes=finished.num_passes if finished else sum(self._num_passes_by_length),
+            num_passes=finished.num_passes if finished else sum(self._counts()),
             num_tokens_by_source={
                 source: by_source[source] for source in sorted(by_source) if by_source[source]
             },
@@ -165,8 +195,13 @@ class Answer:
 
     def _told_by_source(self) -> dict[DraftSource, int]:
         by_source = {source: self._num_accepted_by_source[source] for source in DraftSource}
-        by_source[DraftSource.TARGET] += self._num_tokens - sum(self._num_accepted_by_source)
+        by_source[DraftSource.TARGET] += self.num_tokens - sum(self._num_accepted_by_source)
         return by_source
+
+    def _counts(self) -> list[int]:
+        """Returns how many steps had 0, 1, 2, ... accepted drafts."""
+        none, *others = self._num_passes_by_length
+        return [none + self._num_plain_steps, *others]
 
     def _count(self, output: StepOutput, num_tokens: int) -> None:
         """Adds the tokens of a step that are part of the answer to its account."""

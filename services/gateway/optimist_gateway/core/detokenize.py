@@ -25,6 +25,16 @@ class Detokenizer:
     and for byte-fallback vocabularies if the bytes are text.
     """
 
+    __slots__ = (
+        "_context",
+        "_context_length",
+        "_decode",
+        "_is_whole",
+        "_pending",
+        "_skipped",
+        "_texts",
+    )
+
     def __init__(
         self,
         decode: Callable[[Sequence[int]], str],
@@ -36,13 +46,14 @@ class Detokenizer:
         Args:
             decode: Decodes a list of token ids without cleaning up spaces.
             skipped_token_ids: Special tokens, which have no text.
-            texts: The text of each token, for vocabularies where the texts of tokens without
-                U+FFFD join to that of the whole; None for others.
+            texts: The text of each token that has whole characters and is not skipped, empty for
+                the others, for vocabularies where such texts join to that of the whole; None for
+                other vocabularies.
         """
         self._texts = texts
         self._decode = decode
         self._skipped = skipped_token_ids
-        self._context: list[int] = []
+        self._context: Sequence[int] = ()
         self._context_length = 0
         """How many characters of the decoded context were returned."""
         self._pending: list[int] = []
@@ -50,13 +61,13 @@ class Detokenizer:
         """Whether all characters so far are complete, and returned."""
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Adds tokens and returns the new text, possibly none."""
+        """Adds tokens, which are not changed any more, and returns the new text, possibly none."""
         if self._is_whole and self._texts is not None and len(token_ids) == 1:
             # Most steps bring one token, whose text is known.
             text = self._texts[token_ids[0]]
-            if text and token_ids[0] not in self._skipped and REPLACEMENT not in text:
-                self._context = [token_ids[0]]
-                self._context_length = len(text)
+            if text:
+                # Texts join, so that it needs no context either.
+                self._context, self._context_length = (), 0
                 return text
         visible = [token for token in token_ids if token not in self._skipped]
         if not visible:

@@ -73,3 +73,5 @@ class StepOutput:
     prediction_positions: list[int] | None = None
     """For requests that want them: where each accepted draft stands in all predictions, one after
     the other; -1 for what was read from none of them, `[num_accepted_tokens]`."""
+    received: float = 0.0
+    """When it arrived, by `time.perf_counter`."""

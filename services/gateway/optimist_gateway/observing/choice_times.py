@@ -1,7 +1,5 @@
 """The times of one choice, measured as its tokens arrive."""
 
-import time
-
 from optimist_gateway.core.output import Finished
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import current_record
@@ -15,6 +13,17 @@ FAILED = "error"
 class ChoiceTimes:
     """Counts the times of one choice and how it ended; `end` it, once or more often."""
 
+    __slots__ = (
+        "_ended",
+        "_first",
+        "_inter_token_latency",
+        "_last",
+        "_metrics",
+        "_reason",
+        "_record",
+        "_started",
+    )
+
     def __init__(self, metrics: GatewayMetrics, started: float) -> None:
         """Begins to wait for the first token.
 
@@ -27,14 +36,12 @@ class ChoiceTimes:
         self._record = current_record()
         self._first: float | None = None
         self._last = 0.0
-        self._num_tokens = 0
         self._ended = False
         self._reason = ABORTED
         metrics.waiting.inc()
 
-    def note_tokens(self, num_tokens: int) -> None:
-        """Takes note that a step has brought some tokens just now."""
-        now = time.perf_counter()
+    def note_tokens(self, num_tokens: int, now: float) -> None:
+        """Takes note that a step has brought some tokens; `now` is by `time.perf_counter`."""
         if self._first is not None:
             latency = (now - self._last) / num_tokens
             self._inter_token_latency.observe(latency, num_tokens)
@@ -44,7 +51,6 @@ class ChoiceTimes:
             self._metrics.time_to_first_token.observe(now - self._started)
             self._record.note_first_token()
         self._last = now
-        self._num_tokens += num_tokens
 
     def note_account(self, finished: Finished | None) -> None:
         """Takes note of the scheduler's account, if it is there and the choice got a slot."""
@@ -55,8 +61,8 @@ class ChoiceTimes:
         """Takes note of why it ends."""
         self._reason = reason
 
-    def end(self) -> None:
-        """Counts what is known with the end."""
+    def end(self, num_tokens: int) -> None:
+        """Counts what is known with the end of an answer of so many tokens."""
         if self._ended:
             return
         self._ended = True
@@ -64,6 +70,6 @@ class ChoiceTimes:
         self._record.reasons.append(self._reason)
         if self._first is None:
             self._metrics.waiting.dec()
-        elif self._num_tokens > 1:
-            mean = (self._last - self._first) / (self._num_tokens - 1)
+        elif num_tokens > 1:
+            mean = (self._last - self._first) / (num_tokens - 1)
             self._metrics.time_per_output_token.observe(mean)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from typing import Protocol
 
 import grpc
@@ -240,7 +241,7 @@ class SchedulerClient:
             if reply.HasField("stats"):
                 self._note(read_stats(reply.stats))
         requests = self._requests
-        for handle, output in read_outputs(response).items():
+        for handle, output in read_outputs(response, time.perf_counter()):
             if (request := requests.get(handle)) is None:
                 continue
             if (finished := output.finished) is not None:

@@ -31,8 +31,16 @@ class _Sources(dict[int, DraftSource]):
 _SOURCES = _Sources({source.value: source for source in DraftSource})
 
 
-def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutput]:
-    """Returns the outputs of a step by handle.
+def read_outputs(
+    response: scheduler_pb2.ConnectResponse, now: float = 0.0
+) -> Iterator[tuple[int, StepOutput]]:
+    """Yields the outputs of a step with their handles.
+
+    They are made one by one: each takes the memory that the one before it has left.
+
+    Args:
+        response: The message.
+        now: When it came, by `time.perf_counter`.
 
     Raises:
         ValueError: The parts of the message do not fit together.
@@ -44,31 +52,32 @@ def read_outputs(response: scheduler_pb2.ConnectResponse) -> dict[int, StepOutpu
     token_ids = from_bytes(response.token_ids).tolist()
     if sum(num_tokens) != len(token_ids):
         raise ValueError(f"{len(token_ids)} tokens instead of {sum(num_tokens)}")
-    outputs: dict[int, StepOutput] = {}
+    handles = from_bytes(response.handles).tolist()
     start = 0
     for handle, count, accepted, source in zip(
-        from_bytes(response.handles).tolist(),
+        handles,
         num_tokens,
         from_bytes(response.num_accepted_tokens).tolist(),
         map(_SOURCES.__getitem__, from_bytes(response.draft_sources).tolist()),
         strict=True,
     ):
         tokens = token_ids[start : start + count]
-        outputs[handle] = StepOutput(
-            tokens,
-            accepted,
-            source,
-            finished.get(handle) if finished else None,
-            _logprobs(logprobs, handle, count) if logprobs else None,
-            _positions(positions, handle, accepted) if positions else None,
+        yield (
+            handle,
+            StepOutput(
+                tokens,
+                accepted,
+                source,
+                finished.get(handle) if finished else None,
+                _logprobs(logprobs, handle, count) if logprobs else None,
+                _positions(positions, handle, accepted) if positions else None,
+                now,
+            ),
         )
         start += count
-    for handle in (*finished, *logprobs):
-        if handle not in outputs:
-            outputs[handle] = StepOutput(
-                [], finished=finished.get(handle), logprobs=_logprobs(logprobs, handle, 0)
-            )
-    return outputs
+    for handle in (finished.keys() | logprobs.keys()).difference(handles):
+        told = _logprobs(logprobs, handle, 0)
+        yield handle, StepOutput([], finished=finished.get(handle), logprobs=told, received=now)
 
 
 def _finished(message: scheduler_pb2.Finished) -> Finished:

@@ -56,6 +56,17 @@ class RequestStream:
     longer than all that is done there.
     """
 
+    __slots__ = (
+        "_abort",
+        "_account",
+        "_context",
+        "_ended",
+        "_is_flowing",
+        "_loop",
+        "_reader",
+        "_waiting",
+    )
+
     def __init__(self, abort: Abort) -> None:
         """Begins without outputs.
 

@@ -17,7 +17,7 @@ from optimist_gateway.text.template_process import (
     TemplateTimeoutError,
     TemplateUnavailableError,
 )
-from optimist_gateway.text.token_texts import TokenTexts, is_byte_level
+from optimist_gateway.text.token_texts import TokenTexts, WholeTexts, is_byte_level
 from optimist_gateway.text.vocabulary import Vocabulary
 
 # Longer texts are tokenized in a thread: about a millisecond of work, in which others would wait.
@@ -72,6 +72,8 @@ class Tokenizer:
             for token_id, token in backend.get_added_tokens_decoder().items()
             if token.special
         )
+        self._shared: dict[tuple[int, ...], tuple[frozenset[int], WholeTexts | None]] = {}
+        """What detokenizers that show the same special tokens have in common."""
         self._special_tokens = {
             name: str(token) for name, token in tokenizer.special_tokens_map.items()
         }
@@ -173,8 +175,12 @@ class Tokenizer:
         Args:
             shown_ids: Special tokens that are part of the text; the others are left out.
         """
-        skipped = self._special_ids.difference(shown_ids) if shown_ids else self._special_ids
-        return Detokenizer(self._decode, skipped, self._texts)
+        key = tuple(shown_ids)
+        if (shared := self._shared.get(key)) is None:
+            skipped = self._special_ids.difference(shown_ids)
+            texts = WholeTexts(self._texts, skipped) if self._texts is not None else None
+            shared = self._shared[key] = skipped, texts
+        return Detokenizer(self._decode, *shared)
 
     def prompt_detokenizer(self) -> Detokenizer:
         """Returns the state that turns the tokens of a prompt into text, special ones included."""
