@@ -49,7 +49,7 @@ class OverheadSettings(ServiceSettings):
     section: ClassVar[str] = "bench_overhead"
 
     streams: int = Field(64, ge=1, le=1024, description="requests at a time")
-    tokens: int = Field(512, ge=2, le=16_384, description="tokens of each answer")
+    tokens: int = Field(2048, ge=2, le=16_384, description="tokens of each answer")
     predictions: bool = Field(False, description="whether answers are predicted: true or false")
     pass_ms: float = Field(15.0, ge=0, description="how long a pass takes")
     ramp_seconds: float = Field(1.0, ge=0, description="time over which the requests begin")

@@ -1,7 +1,6 @@
 """HTTP connections whose clients may neither stand still nor send without end."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +9,12 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
-    RequestResponseCycle,
 )
 from uvicorn.server import ServerState
 
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.api.sse import DIRECT_BODY
+from optimist_gateway.connection_body import ConnectionBody, Outbox
 
 MAX_NUM_HEADERS = 128
 MAX_OVERHEAD = 8
@@ -41,28 +40,6 @@ class HeadersTooLargeError(Exception):
     """Raised while headers are parsed."""
 
 
-class ConnectionBody:
-    """A `DirectBody`: what is left of an answer whose head says that it comes in chunks."""
-
-    def __init__(self, protocol: "BoundedProtocol", cycle: RequestResponseCycle) -> None:
-        self._protocol, self._cycle = protocol, cycle
-        self._write = cycle.transport.write
-
-    @property
-    def is_paused(self) -> bool:
-        """See `DirectBody.is_paused`."""
-        return self._cycle.flow.write_paused
-
-    def write(self, data: bytes) -> None:
-        """See `DirectBody.write`."""
-        if not self._cycle.disconnected:
-            self._write(b"%x\r\n%b\r\n" % (len(data), data))
-
-    def watch(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """See `DirectBody.watch`."""
-        self._protocol.on_pause, self._protocol.on_resume = pause, resume
-
-
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits; whoever exceeds them is told once and dropped."""
 
@@ -74,9 +51,10 @@ class BoundedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         limits: ConnectionLimits,
+        outbox: Outbox,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._limits = limits
+        self._limits, self._outbox = limits, outbox
         self._is_reading_head = True
         self._num_bytes = 0
         self._num_header_bytes = 0
@@ -84,6 +62,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self.on_pause = self.on_resume = _nobody
         """Called when the client falls behind with its answer, and when it has caught up."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the client has more to read than should be added to."""
+        return self.flow.write_paused
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admits a connection, or tells it that there are too many."""
@@ -148,7 +131,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_read_timer()
         super().on_headers_complete()
         if self.cycle is not None and self.cycle.scope is self.scope:
-            self.scope["extensions"] = {DIRECT_BODY: {"body": ConnectionBody(self, self.cycle)}}
+            self.scope["extensions"] = {DIRECT_BODY: {"body": ConnectionBody(self, self._outbox)}}
 
     def on_message_complete(self) -> None:
         """Notes that the next byte begins another request."""

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from optimist_common.tls import check_key
 from optimist_gateway.api.errors import shutting_down
+from optimist_gateway.connection_body import Outbox
 from optimist_gateway.http_protocol import BoundedProtocol, ConnectionLimits
 from optimist_gateway.settings import GatewaySettings
 
@@ -32,7 +33,9 @@ def server_config(app: FastAPI, settings: GatewaySettings) -> uvicorn.Config:
         slow_reader_seconds=settings.slow_reader_seconds,
     )
     # uvicorn calls it as it would the class.
-    protocol: Any = partial(BoundedProtocol, limits=limits)
+    protocol: Any = partial(
+        BoundedProtocol, limits=limits, outbox=Outbox(settings.write_interval_seconds)
+    )
     if settings.https_cert:
         check_key(settings.https_cert, settings.https_key, "--https")
     config = uvicorn.Config(

@@ -78,6 +78,13 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     slow_reader_seconds: float = Field(
         30.0, gt=0, description="a client that reads nothing for this long is dropped"
     )
+    write_interval_seconds: float = Field(
+        0.005,
+        ge=0,
+        le=1,
+        description="least time between two writes of a stream to its connection; what comes "
+        "meanwhile is sent together",
+    )
     keep_alive_seconds: float = Field(
         15.0, gt=0, description="silence after which a stream gets a comment, for proxies"
     )

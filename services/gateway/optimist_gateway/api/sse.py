@@ -58,8 +58,15 @@ class DirectBody(Protocol):
         """Whether the client has more to read than should be added to."""
         ...
 
+    last_write: float
+    """When something was sent last, by the event loop's clock; 0 before the first time."""
+
     def write(self, data: bytes) -> None:
-        """Sends a part; does nothing once the client has gone away."""
+        """Sends a part, soon if not now; does nothing once the client has gone away."""
+        ...
+
+    def flush(self) -> None:
+        """Sends what was written, before something else is sent."""
         ...
 
     def watch(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
@@ -92,6 +99,19 @@ class EventStream(Response):
     status, unless the client has been sent a comment by then.
     """
 
+    # Those of each step lie in one place, as in all classes on the way of a token.
+    __slots__ = (
+        "_body",
+        "_count",
+        "_early",
+        "_generation",
+        "_has_events",
+        "_keep_alive_seconds",
+        "_loop",
+        "_starting",
+        "_writer",
+    )
+
     def __init__(
         self,
         generation: Generation,
@@ -118,12 +138,10 @@ class EventStream(Response):
         self._early = b""
         """Events that wait for the head."""
         self._has_events = asyncio.Event()
-        self._last_sent = 0.0
         self.raw_headers = [*_HEADERS, (b"x-request-id", generation.request_id.encode())]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
-        self._last_sent = self._loop.time()
         generation = self._generation
         generation.choices.ended.add_done_callback(lambda _: self._has_events.set())
         async with (
@@ -131,6 +149,8 @@ class EventStream(Response):
             _beside(self._keep_alive(scope, send)),
         ):
             data = await self._events(scope, send)
+        if self._body is not None:
+            self._body.flush()
         await send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def _events(self, scope: Scope, send: Send) -> bytes:
@@ -168,7 +188,6 @@ class EventStream(Response):
             self._generation.choices.pause()
             return
         self._body.write(data)
-        self._last_sent = self._loop.time()
 
     async def _start(self, scope: Scope, send: Send) -> None:
         """Sends the head, if it was not sent, and what waits for it."""
@@ -193,12 +212,15 @@ class EventStream(Response):
 
     async def _keep_alive(self, scope: Scope, send: Send) -> None:
         """Sends comments, each between two events, as events are written whole; returns never."""
+        silent_since = self._loop.time()
         while True:
-            due = self._last_sent + self._keep_alive_seconds
+            if self._body is not None:
+                silent_since = max(silent_since, self._body.last_write)
+            due = silent_since + self._keep_alive_seconds
             if self._loop.time() < due:
                 await asyncio.sleep(due - self._loop.time())
                 continue
-            self._last_sent = self._loop.time()
+            silent_since = self._loop.time()
             await self._start(scope, send)
             if self._body is not None and not self._body.is_paused:
                 self._body.write(KEEP_ALIVE)
