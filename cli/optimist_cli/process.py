@@ -1,24 +1,16 @@
 """One supervised service: a child process whose log lines are prefixed with its name."""
 
 import asyncio
-import ctypes
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from optimist_common.parent import end_with_this_process
+
 # The longest log line that is passed on; asyncio raises on longer ones by itself.
 MAX_LINE_BYTES = 1 << 20
-
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
-
-
-def _end_with_parent() -> None:
-    """Asks Linux to end this process when its supervisor is gone, however that came about."""
-    if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class ServiceProcess:
             limit=MAX_LINE_BYTES,
             # Ctrl-C goes to the supervisor alone, which ends the services in order.
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_this_process(signal.SIGTERM),
         )
         self._reader = asyncio.create_task(self._read())
 

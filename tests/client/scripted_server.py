@@ -63,9 +63,11 @@ class ScriptedServer(inference_pb2_grpc.InferenceServicer):
     def Generate(  # noqa: N802 (the contract's name)
         self, request: inference_pb2.GenerateRequest, context: Any
     ) -> Iterator[inference_pb2.GenerateResponse]:
+        if not context.add_callback(self.ended.set):
+            # The call is over already.
+            self.ended.set()
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))
-        context.add_callback(self.ended.set)
         behaviour = self.behaviours.pop(0) if len(self.behaviours) > 1 else self.behaviours[0]
         yield from behaviour(context)
 

@@ -4,7 +4,6 @@ It imports no torch: the process that waits stays small.
 """
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -15,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from optimist_common.parent import end_with_this_process
 from optimist_worker.parallel.ranks import LOOPBACK, LocalRanks
 
 logger = logging.getLogger(__name__)
@@ -22,9 +22,6 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 _END_SECONDS = 10.0
 """How long ranks may take to end after the first."""
-
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
 
 Process = subprocess.Popen[bytes]
 
@@ -47,7 +44,8 @@ def run_local_ranks(local: LocalRanks, arguments: Sequence[str]) -> int:
         subprocess.Popen(  # noqa: S603
             command,
             env={**_defaults(local), **os.environ, **environment},
-            preexec_fn=_end_with_parent,
+            # Also while it waits for others to join.
+            preexec_fn=end_with_this_process(signal.SIGKILL),
         )
         for environment in environments
     ]
@@ -65,12 +63,6 @@ def run_local_ranks(local: LocalRanks, arguments: Sequence[str]) -> int:
         return 0
     logger.error("a rank has failed; exit codes by rank: %s", codes)
     return 2 if 2 in failed else next((code for code in failed if code > 0), 128 - failed[0])
-
-
-def _end_with_parent() -> None:
-    """Asks Linux to end a rank whose starter is gone, also while it waits for others to join."""
-    if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _defaults(local: LocalRanks) -> dict[str, str]:
