@@ -11,7 +11,7 @@ import pytest
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until_healthy
-from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
+from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step
 
 MAX_BODY, MAX_HEADERS = 5_000, 4_096
 
@@ -175,3 +175,38 @@ async def test_a_client_that_does_not_read_is_dropped(url: str, scheduler: FakeS
 async def until_counted(client: httpx.AsyncClient, what: str) -> None:
     while what not in (await client.get("/metrics")).text:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("interval", [0.0, 1.0])
+async def test_events_that_come_soon_after_each_other_share_a_chunk(
+    settings: GatewaySettings, tokenizer: Tokenizer, scheduler: FakeScheduler, interval: float
+) -> None:
+    # The last token is the one that stops it.
+    scheduler.script = Script(steps=[*[Step([20])] * 30, Step([EOS])], pause_seconds=0.003)
+    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 99, "stream": True}).encode()
+    request = (
+        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\n"
+        b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    )
+    changed = settings.model_copy(update={"write_interval_seconds": interval})
+    async with serving(changed, tokenizer) as url:
+        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            await until_healthy(client)
+        chunks = chunks_of(await exchange(url, request))
+    *events, done = b"".join(chunks).removesuffix(b"\n\n").split(b"\n\n")
+    assert done == b"data: [DONE]"
+    choices = [json.loads(event.removeprefix(b"data: "))["choices"][0] for event in events]
+    assert "".join(choice["text"] for choice in choices) == await tokenizer.decode([20] * 30)
+    assert len(events) >= 30
+    if interval:
+        assert len(chunks) < len(events)
+
+
+def chunks_of(answer: bytes) -> list[bytes]:
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    chunks = []
+    while (size := int((line := rest.partition(b"\r\n"))[0], 16)) > 0:
+        chunks.append(line[2][:size])
+        rest = line[2][size + 2 :]
+    return chunks
