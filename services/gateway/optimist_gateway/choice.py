@@ -190,8 +190,7 @@ class Choice:
             raise self._not_understood(error) from None
         reason = piece.finish_reason
         if reason is None:
-            tell = self._tell
-            tell(self._index, piece)
+            self._tell(self._index, piece)
         elif reason is FinishReason.STOP_STRING:
             self._stream.finish().add_done_callback(partial(self._tell_stop, piece))
         else:

@@ -160,7 +160,7 @@ class Answer:
 
     def speculation(self) -> Speculation:
         """Returns what drafts were worth so far."""
-        counts = self._counts()
+        counts = self._passes_by_length()
         num_counts = max((length + 1 for length, count in enumerate(counts) if count), default=0)
         return Speculation(
             num_passes=sum(counts),
@@ -187,7 +187,7 @@ class Answer:
             ),
             rejected_prediction_tokens=self._num_rejected,
             cached_prompt_tokens=min(self._num_cached, self._num_prompt_tokens),
-            num_passes=finished.num_passes if finished else sum(self._counts()),
+            num_passes=finished.num_passes if finished else sum(self._passes_by_length()),
             num_tokens_by_source={
                 source: by_source[source] for source in sorted(by_source) if by_source[source]
             },
@@ -198,7 +198,7 @@ class Answer:
         by_source[DraftSource.TARGET] += self.num_tokens - sum(self._num_accepted_by_source)
         return by_source
 
-    def _counts(self) -> list[int]:
+    def _passes_by_length(self) -> list[int]:
         """Returns how many steps had 0, 1, 2, ... accepted drafts."""
         none, *others = self._num_passes_by_length
         return [none + self._num_plain_steps, *others]

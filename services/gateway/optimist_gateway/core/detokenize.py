@@ -61,7 +61,7 @@ class Detokenizer:
         """Whether all characters so far are complete, and returned."""
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Adds tokens, which are not changed any more, and returns the new text, possibly none."""
+        """Adds tokens and returns the new text, possibly none."""
         if self._is_whole and self._texts is not None and len(token_ids) == 1:
             # Most steps bring one token, whose text is known.
             text = self._texts[token_ids[0]]
