@@ -206,7 +206,9 @@ def chunks_of(answer: bytes) -> list[bytes]:
     head, _, rest = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
     chunks = []
-    while (size := int((line := rest.partition(b"\r\n"))[0], 16)) > 0:
-        chunks.append(line[2][:size])
-        rest = line[2][size + 2 :]
-    return chunks
+    while True:
+        line, _, rest = rest.partition(b"\r\n")
+        if (size := int(line, 16)) == 0:
+            return chunks
+        chunks.append(rest[:size])
+        rest = rest[size + 2 :]

@@ -34,13 +34,10 @@ class Outbox:
         self._interval = interval_seconds
         self._due: list[ConnectionBody] = []
         self._early: list[ConnectionBody] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, body: "ConnectionBody") -> None:
         """Lets a body be flushed once it is due."""
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         wait = self._interval - (loop.time() - body.last_write)
         if wait <= 0:
             if not self._due:
