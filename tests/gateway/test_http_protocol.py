@@ -205,7 +205,7 @@ async def test_events_that_come_soon_after_each_other_share_a_chunk(
 def chunks_of(answer: bytes) -> list[bytes]:
     head, _, rest = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ")
-    chunks = []
+    chunks: list[bytes] = []
     while True:
         line, _, rest = rest.partition(b"\r\n")
         if (size := int(line, 16)) == 0:
