@@ -41,7 +41,9 @@ _WARM_UP_TOKENS = 16
 class OverheadSettings(ServiceSettings):
     """Streams answers of a worker without a model through real services, and says what each costs.
 
-    A pass takes a given time, however many tokens it has. With --predictions the answers are
+    Passes take no time, which shows how many tokens the services can serve, and what one costs
+    then; how long tokens take is measured at half of that rate. With --pass-ms there is one run,
+    whose passes take that long, however many tokens they have. With --predictions the answers are
     predicted. As many short requests go before, which do not count. --json prints the report as one
     JSON object in the last line.
     """
@@ -51,7 +53,7 @@ class OverheadSettings(ServiceSettings):
     streams: int = Field(64, ge=1, le=1024, description="requests at a time")
     tokens: int = Field(2048, ge=2, le=16_384, description="tokens of each answer")
     predictions: bool = Field(False, description="whether answers are predicted: true or false")
-    pass_ms: float = Field(15.0, ge=0, description="how long a pass takes")
+    pass_ms: float | None = Field(None, ge=0, description="how long a pass takes")
     ramp_seconds: float = Field(1.0, ge=0, description="time over which the requests begin")
     model: str = Field("models/tiny-edit", description="directory with a tokenizer")
 
@@ -68,13 +70,35 @@ def main(arguments: list[str]) -> int:
 
 
 def measure(settings: OverheadSettings) -> dict[str, Any]:
-    """Runs the services and the load, and returns the report."""
+    """Returns the report: of one run if the pass time is given, of the peak and half of it if not.
+
+    At the peak whatever is sent waits for a processor, so that latencies say nothing of a service.
+    """
+    if settings.pass_ms is not None:
+        return _measure(settings, settings.pass_ms)
+    peak = _measure(settings, 0.0)
+    passes_per_second = peak["tokens_per_second"] / peak["tokens_per_pass"] / settings.streams
+    half_load = _measure(settings, round(2000 / passes_per_second, 3))
+    return {
+        "streams": settings.streams,
+        "predictions": settings.predictions,
+        "tokens_per_second": peak["tokens_per_second"],
+        "cpu_us_per_token": peak["cpu_us_per_token"],
+        "added_latency_ms": half_load["added_latency_ms"],
+        "all_right": peak["all_right"] and half_load["all_right"],
+        "peak": peak,
+        "half_load": half_load,
+    }
+
+
+def _measure(settings: OverheadSettings, pass_ms: float) -> dict[str, Any]:
+    """Runs the services and the load, and returns the report of that run."""
     tokenizer = load_tokenizer(f"{settings.model}/tokenizer.json")
     truth = _make_truth(tokenizer, settings.tokens)
     text = tokenizer.decode(truth, skip_special_tokens=False)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        with _services(settings, truth, directory) as port:
+        with _services(settings, pass_ms, truth, directory) as port:
             # What only the first requests cost is no part of what serving costs.
             seeds = range(settings.streams + 1, 2 * settings.streams + 1)
             warm_up = settings.model_copy(update={"tokens": min(_WARM_UP_TOKENS, settings.tokens)})
@@ -97,7 +121,7 @@ def measure(settings: OverheadSettings) -> dict[str, Any]:
     return {
         "streams": settings.streams,
         "predictions": settings.predictions,
-        "pass_ms": settings.pass_ms,
+        "pass_ms": pass_ms,
         "output_tokens": num_tokens,
         "tokens_per_pass": round(num_tokens / num_passes, 3),
         "seconds": round(seconds, 3),
@@ -151,7 +175,9 @@ def _text_lengths(tokenizer: Tokenizer, truth: list[int]) -> list[int]:
 
 
 @contextmanager
-def _services(settings: OverheadSettings, truth: list[int], directory: Path) -> Iterator[int]:
+def _services(
+    settings: OverheadSettings, pass_ms: float, truth: list[int], directory: Path
+) -> Iterator[int]:
     """Runs all services; yields the gateway's port."""
     truths = directory / "truths.jsonl"
     truths.write_text(json.dumps(truth))
@@ -160,7 +186,7 @@ def _services(settings: OverheadSettings, truth: list[int], directory: Path) -> 
     with ExitStack() as stack:
         worker = stack.enter_context(
             simulated_worker(
-                step_us=round(1000 * settings.pass_ms),
+                step_us=round(1000 * pass_ms),
                 truths=str(truths),
                 emissions=str(directory / "emissions.jsonl"),
                 max_num_seqs=settings.streams,
@@ -205,8 +231,14 @@ def _run_load(
 
 
 def describe(report: dict[str, Any]) -> str:
-    """Returns the report as a table."""
-    costs, latency = report["cpu_us_per_token"], report["added_latency_ms"]
-    header = ("tokens/s", "tokens/pass", *(f"{name} us" for name in costs), "p50 ms", "p99 ms")
-    row = (report["tokens_per_second"], report["tokens_per_pass"], *costs.values())
-    return format_table(header, [(*row, latency["p50"], latency["p99"])])
+    """Returns the report as a table, with a row for each run."""
+    runs = [report["peak"], report["half_load"]] if "peak" in report else [report]
+    costs = [f"{name} us" for name in _SERVICES]
+    header = ("pass ms", "tokens/s", "tokens/pass", *costs, "p50 ms", "p99 ms")
+    return format_table(header, [_row(run) for run in runs])
+
+
+def _row(run: dict[str, Any]) -> tuple[float, ...]:
+    latency = run["added_latency_ms"]
+    rates = run["pass_ms"], run["tokens_per_second"], run["tokens_per_pass"]
+    return (*rates, *run["cpu_us_per_token"].values(), latency["p50"], latency["p99"])

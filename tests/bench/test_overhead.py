@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,20 +77,43 @@ def test_emissions_are_told_by_seed_also_when_a_slot_is_taken_again(tmp_path: Pa
     assert read_emissions(tmp_path / "emissions") == {7: [10], 8: [20, 20, 30, 30]}
 
 
-@pytest.mark.parametrize("predictions", ["true", "false"])
-def test_a_small_run(capsys: pytest.CaptureFixture[str], predictions: str) -> None:
-    arguments = ["--streams", "4", "--tokens", "60", "--pass-ms", "3", "--ramp-seconds", "0.1"]
-    assert main([*arguments, "--predictions", predictions, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert report["all_right"]
-    assert report["output_tokens"] == 240
-    assert (report["tokens_per_pass"] > 1) == (predictions == "true")
-    assert report["cpu_us_per_token"].keys() == {
-        "gateway",
-        "scheduler",
-        "proposer",
-        "simulated_worker",
-    }
-    assert report["cpu_us_per_token"]["gateway"] > 0
-    latency = report["added_latency_ms"]
+SMALL = ["--streams", "4", "--tokens", "60", "--ramp-seconds", "0.1", "--json"]
+
+
+def measure_small(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main([*SMALL, *arguments]) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return report
+
+
+def check_run(run: dict[str, Any]) -> None:
+    assert run["all_right"]
+    assert run["output_tokens"] == 240
+    services = {"gateway", "scheduler", "proposer", "simulated_worker"}
+    assert run["cpu_us_per_token"].keys() == services
+    assert run["cpu_us_per_token"]["gateway"] > 0
+    latency = run["added_latency_ms"]
     assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
+
+
+def test_a_small_run_with_predictions(capsys: pytest.CaptureFixture[str]) -> None:
+    report = measure_small(capsys, "--pass-ms", "3", "--predictions", "true")
+    check_run(report)
+    assert report["pass_ms"] == 3
+    assert report["tokens_per_pass"] > 1
+
+
+def test_costs_are_of_the_peak_and_latencies_of_half_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = measure_small(capsys)
+    peak, half_load = report["peak"], report["half_load"]
+    check_run(peak)
+    check_run(half_load)
+    assert peak["pass_ms"] == 0
+    assert peak["tokens_per_pass"] == half_load["tokens_per_pass"] == 1
+    assert half_load["pass_ms"] == pytest.approx(2000 * 4 / peak["tokens_per_second"], abs=0.001)
+    assert report["tokens_per_second"] == peak["tokens_per_second"]
+    assert report["cpu_us_per_token"] == peak["cpu_us_per_token"]
+    assert report["added_latency_ms"] == half_load["added_latency_ms"]
+    assert report["all_right"]
