@@ -29,7 +29,7 @@ class GrammarRow(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Follower:
+class _SlotGrammar:
     """A matcher behind the last committed token."""
 
     matcher: LLMatcher
@@ -68,7 +68,7 @@ class GrammarSet:
         self._end_only = np.zeros(self._num_words * 4, np.uint8)
         for token_id in eos_token_ids:
             self._end_only[token_id // 8] |= 1 << token_id % 8
-        self._followers: dict[int, _Follower] = {}
+        self._grammars: dict[int, _SlotGrammar] = {}
 
     def open(self, slot: int, grammar: str, token_ids: Sequence[int] = ()) -> None:
         """Starts a slot's grammar, in place of any before.
@@ -82,7 +82,7 @@ class GrammarSet:
             ValueError: The grammar is wrong, too large or too complex, matches nothing, or is not
                 what the output follows.
         """
-        self._followers.pop(slot, None)
+        self._grammars.pop(slot, None)
         size = len(grammar.encode("utf-8", "surrogatepass"))
         if size > MAX_GRAMMAR_BYTES:
             raise ValueError(f"grammar must be at most {MAX_GRAMMAR_BYTES} bytes, not {size}")
@@ -96,27 +96,27 @@ class GrammarSet:
             matcher.compute_bitmask()
         if matcher.is_error():
             raise ValueError(f"grammar: {_reason(matcher)}")
-        self._followers[slot] = _Follower(matcher)
+        self._grammars[slot] = _SlotGrammar(matcher)
         self.commit(slot, token_ids)
-        fault = self._followers[slot].fault
+        fault = self._grammars[slot].fault
         if fault is not None:
-            del self._followers[slot]
+            del self._grammars[slot]
             raise ValueError(f"grammar: {fault}")
 
     def close(self, slot: int) -> None:
         """Forgets a slot's grammar, if it has one."""
-        self._followers.pop(slot, None)
+        self._grammars.pop(slot, None)
 
     def commit(self, slot: int, token_ids: Sequence[int]) -> None:
         """Moves a slot on by emitted tokens; sets its fault if the grammar refuses one."""
-        follower = self._followers[slot]
+        state = self._grammars[slot]
         for token_id in token_ids:
-            if follower.ended or follower.fault is not None:
+            if state.ended or state.fault is not None:
                 return
             if token_id in self._eos_token_ids:
-                follower.ended = True
-            elif follower.matcher.is_stopped() or not follower.matcher.consume_token(token_id):
-                follower.fault = f"token {token_id} does not follow: {_reason(follower.matcher)}"
+                state.ended = True
+            elif state.matcher.is_stopped() or not state.matcher.consume_token(token_id):
+                state.fault = f"token {token_id} does not follow: {_reason(state.matcher)}"
 
     def fault(self, slot: int) -> str | None:
         """Returns why a slot's grammar can be followed no further, or None.
@@ -124,17 +124,17 @@ class GrammarSet:
         A grammar that compiled may still meet a limit later. From then on only an end token is
         allowed.
         """
-        return self._followers[slot].fault
+        return self._grammars[slot].fault
 
     def forced(self, slot: int) -> list[int]:
         """Returns tokens of the only text that can come next, in the tokenizer's way; may be none.
 
         The grammar may allow the same text in other tokens, so they are likely, not certain.
         """
-        follower = self._followers[slot]
-        if follower.ended or follower.fault is not None or follower.matcher.is_stopped():
+        state = self._grammars[slot]
+        if state.ended or state.fault is not None or state.matcher.is_stopped():
             return []
-        return follower.matcher.compute_ff_tokens()
+        return state.matcher.compute_ff_tokens()
 
     def allowed(self, rows: Sequence[GrammarRow]) -> torch.Tensor:
         """Works out which tokens may come behind the last known token and behind each draft.
@@ -151,13 +151,13 @@ class GrammarSet:
         start = 0
         for row in rows:
             end = start + 1 + len(row.token_ids)
-            self._fill(self._followers[row.slot], row, masks[start:end])
+            self._fill(self._grammars[row.slot], row, masks[start:end])
             start = end
         return torch.from_numpy(masks.view(np.int32))
 
-    def _fill(self, follower: _Follower, row: GrammarRow, masks: npt.NDArray[np.uint8]) -> None:
+    def _fill(self, state: _SlotGrammar, row: GrammarRow, masks: npt.NDArray[np.uint8]) -> None:
         """Writes the masks of one row, `[1 + num_drafts, num_words * 4]`."""
-        masks[0] = self._mask(follower)
+        masks[0] = self._mask(state)
         parents = range(-1, len(row.token_ids) - 1) if row.parents is None else row.parents
         # Number of tokens that lead the matcher to each draft that the grammar accepts.
         depths = {-1: 0}
@@ -172,24 +172,24 @@ class GrammarSet:
                 masks[1 + node] = self._end_only
                 continue
             if depth > depths[parent]:
-                follower.matcher.rollback(depth - depths[parent])
+                state.matcher.rollback(depth - depths[parent])
                 depth = depths[parent]
-            if not follower.matcher.consume_token(token_id):
-                follower.fault = _reason(follower.matcher)
+            if not state.matcher.consume_token(token_id):
+                state.fault = _reason(state.matcher)
                 return
             depth += 1
             depths[node] = depth
-            masks[1 + node] = self._mask(follower)
+            masks[1 + node] = self._mask(state)
         if depth:
-            follower.matcher.rollback(depth)
+            state.matcher.rollback(depth)
 
-    def _mask(self, follower: _Follower) -> npt.NDArray[np.uint8]:
+    def _mask(self, state: _SlotGrammar) -> npt.NDArray[np.uint8]:
         """Returns what may come where the matcher stands, `[num_words * 4]`."""
-        if follower.ended or follower.fault is not None or follower.matcher.is_stopped():
+        if state.ended or state.fault is not None or state.matcher.is_stopped():
             return self._end_only
-        mask = np.frombuffer(follower.matcher.compute_bitmask(), np.uint8)
-        if follower.matcher.is_error():
-            follower.fault = _reason(follower.matcher)
+        mask = np.frombuffer(state.matcher.compute_bitmask(), np.uint8)
+        if state.matcher.is_error():
+            state.fault = _reason(state.matcher)
             return self._end_only
         # There may be a word more than the vocabulary fills.
         return mask[: 4 * self._num_words]
