@@ -8,7 +8,7 @@ import pytest
 
 from optimist.worker.v1 import worker_pb2
 from optimist_bench.emissions import Emissions, read_emissions
-from optimist_bench.overhead import find_latencies, main
+from optimist_bench.overhead import PACED_MS, find_latencies, main
 from optimist_bench.overhead_load import Arrivals
 from optimist_common.columns import to_bytes
 
@@ -103,17 +103,17 @@ def test_a_small_run_with_predictions(capsys: pytest.CaptureFixture[str]) -> Non
     assert report["tokens_per_pass"] > 1
 
 
-def test_costs_are_of_the_peak_and_latencies_of_half_of_it(
+def test_costs_are_of_the_peak_and_latencies_of_a_paced_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = measure_small(capsys)
-    peak, half_load = report["peak"], report["half_load"]
+    peak, paced = report["peak"], report["paced"]
     check_run(peak)
-    check_run(half_load)
+    check_run(paced)
     assert peak["pass_ms"] == 0
-    assert peak["tokens_per_pass"] == half_load["tokens_per_pass"] == 1
-    assert half_load["pass_ms"] == pytest.approx(2000 * 4 / peak["tokens_per_second"], abs=0.001)
+    assert peak["tokens_per_pass"] == paced["tokens_per_pass"] == 1
+    assert paced["pass_ms"] == PACED_MS
     assert report["tokens_per_second"] == peak["tokens_per_second"]
     assert report["cpu_us_per_token"] == peak["cpu_us_per_token"]
-    assert report["added_latency_ms"] == half_load["added_latency_ms"]
+    assert report["added_latency_ms"] == paced["added_latency_ms"]
     assert report["all_right"]
