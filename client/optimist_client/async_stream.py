@@ -103,6 +103,8 @@ class AsyncStream(AsyncIterator[Step]):
                 await self._retry_or_raise(error_of(error))
                 continue
             except asyncio.CancelledError:
+                # gRPC leaves a call running whose reader still waits for the request to be sent.
+                self._call.cancel()
                 # What `cancel` ends, gRPC tells in the same way as a task that is cancelled.
                 task = asyncio.current_task()
                 if self._cancelled.is_set() and not (task and task.cancelling()):

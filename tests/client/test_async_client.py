@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import cast
 
 import grpc
 import pytest
 
 from optimist.v1 import inference_pb2
 from optimist_client import AsyncClient, OptimistError, RetryPolicy
+from optimist_client.async_stream import AsyncStream, ResponseCall
+from optimist_client.deadline import Deadline
 from tests.client.scripted_server import (
     ScriptedServer,
     answering,
@@ -104,6 +107,26 @@ async def test_cancelling_the_task_ends_the_request(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await ended(server)
+
+
+async def test_cancelling_the_task_ends_a_request_that_is_not_sent_yet() -> None:
+    class Unsent:
+        is_cancelled = False
+
+        async def read(self) -> None:
+            await asyncio.Event().wait()
+
+        def cancel(self) -> None:
+            self.is_cancelled = True
+
+    call = Unsent()
+    stream = AsyncStream(lambda _: cast(ResponseCall, call), Deadline.after(None), RetryPolicy())
+    task = asyncio.create_task(stream.result())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert call.is_cancelled
 
 
 async def test_a_wait_for_a_retry_can_be_cancelled(server: ScriptedServer) -> None:
