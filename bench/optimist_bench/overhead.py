@@ -55,7 +55,7 @@ class OverheadSettings(ServiceSettings):
     streams: int = Field(64, ge=1, le=1024, description="requests at a time")
     tokens: int = Field(2048, ge=2, le=16_384, description="tokens of each answer")
     predictions: bool = Field(False, description="whether answers are predicted: true or false")
-    pass_ms: float | None = Field(None, ge=0, description="how long a pass takes")
+    pass_ms: float | None = Field(None, ge=0, description="how long a pass takes, in a single run")
     ramp_seconds: float = Field(1.0, ge=0, description="time over which the requests begin")
     model: str = Field("models/tiny-edit", description="directory with a tokenizer")
 
