@@ -1,4 +1,4 @@
-"""`optimist bench NAME`: one benchmark; with --json its last line is one JSON object."""
+"""`optimist bench NAME`: one benchmark; with --json it prints one line of JSON and nothing else."""
 
 import importlib
 import sys

@@ -22,7 +22,7 @@ WARM_UP_STEPS = 96
 class CrossoverSettings(ServiceSettings):
     """Measures adaptive speculation against none, with drafts accepted by chance.
 
-    --json prints the report as one JSON object in the last line.
+    --json prints the report as one line of JSON instead.
     """
 
     section: ClassVar[str] = "bench_crossover"
@@ -63,9 +63,7 @@ def main(arguments: list[str]) -> int:
     """Runs the benchmark; returns the exit code."""
     settings = load_settings(CrossoverSettings, [word for word in arguments if word != "--json"])
     report = measure(settings)
-    print(describe(report))
-    if "--json" in arguments:
-        print(json.dumps(report))
+    print(json.dumps(report) if "--json" in arguments else describe(report))
     return 0
 
 

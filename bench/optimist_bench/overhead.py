@@ -47,7 +47,7 @@ class OverheadSettings(ServiceSettings):
     one costs then; how long tokens take is measured in a second one, with passes of 15 ms. With
     --pass-ms there is one run, whose passes take that long. With --predictions the answers are
     predicted. As many short requests go before, which do not count. --json prints the report as one
-    JSON object in the last line.
+    line of JSON instead.
     """
 
     section: ClassVar[str] = "bench_overhead"
@@ -65,9 +65,7 @@ def main(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     settings = load_settings(OverheadSettings, [word for word in arguments if word != "--json"])
     report = measure(settings)
-    print(describe(report))
-    if as_json:
-        print(json.dumps(report))
+    print(json.dumps(report) if as_json else describe(report))
     return 0 if report["all_right"] else 1
 
 

@@ -48,9 +48,7 @@ def main(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     settings = load_settings(OverlapSettings, [word for word in arguments if word != "--json"])
     report = measure(choose_configurations(settings), settings.seconds)
-    print(describe(report))
-    if as_json:
-        print(json.dumps(report))
+    print(json.dumps(report) if as_json else describe(report))
     return 0
 
 

@@ -51,7 +51,7 @@ class OverloadSettings(ServiceSettings):
 
     The worker is simulated and says given texts. Requests are chats and completions, streamed and
     whole, predicted and not, of clients with several keys; some read slowly, some leave. --json
-    prints the report as one JSON object in the last line.
+    prints the report as one line of JSON instead.
     """
 
     section: ClassVar[str] = "bench_overload"
@@ -76,9 +76,7 @@ def main(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     settings = load_settings(OverloadSettings, [word for word in arguments if word != "--json"])
     report = measure(settings)
-    print(describe(report))
-    if as_json:
-        print(json.dumps(report))
+    print(json.dumps(report) if as_json else describe(report))
     return 0 if report["all_right"] else 1
 
 

@@ -54,9 +54,7 @@ def main(arguments: list[str]) -> int:
     if max(map(int, settings.stages)) > settings.layers:
         raise SetupError(f"--stages: each needs a layer, and there are {settings.layers}")
     report = measure(settings)
-    print(describe(report))
-    if as_json:
-        print(json.dumps(report))
+    print(json.dumps(report) if as_json else describe(report))
     return 0
 
 

@@ -43,9 +43,7 @@ def main(arguments: list[str]) -> int:
         SchedulerBenchSettings, [word for word in arguments if word != "--json"]
     )
     report = measure(settings)
-    print(describe(report))
-    if as_json:
-        print(json.dumps(report))
+    print(json.dumps(report) if as_json else describe(report))
     return 0
 
 

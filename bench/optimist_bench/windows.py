@@ -34,7 +34,7 @@ class WindowsSettings(ServiceSettings):
     """Runs requests with predictions on a simulated worker, with real proposers and scheduler.
 
     The model says the text of each edit; passes take a given time. --json prints the report as one
-    JSON object in the last line.
+    line of JSON instead.
     """
 
     section: ClassVar[str] = "bench_windows"
@@ -65,9 +65,7 @@ def main(arguments: list[str]) -> int:
     else:
         pairs = list(_generate_pairs(tokenizer))
     report = measure(settings, pairs)
-    print(describe(report))
-    if as_json:
-        print(json.dumps(report))
+    print(json.dumps(report) if as_json else describe(report))
     return 0 if report["all_right"] else 1
 
 

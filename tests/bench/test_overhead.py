@@ -82,7 +82,7 @@ SMALL = ["--streams", "4", "--tokens", "60", "--ramp-seconds", "0.1", "--json"]
 
 def measure_small(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main([*SMALL, *arguments]) == 0
-    report: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
     return report
 
 

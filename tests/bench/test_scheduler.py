@@ -44,8 +44,12 @@ def test_without_drafts_a_row_is_a_token() -> None:
     assert report["tokens_per_row"] == 1
 
 
-def test_the_last_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert scheduler.main(["--requests", "2", "--steps", "10", "--json"]) == 0
-    *table, last = capsys.readouterr().out.splitlines()
-    assert json.loads(last)["requests"] == 2
-    assert "per request and step" in table[1]
+@pytest.mark.parametrize("as_json", [False, True])
+def test_prints_a_table_or_json_alone(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--json"] if as_json else []
+    assert scheduler.main(["--requests", "2", "--steps", "10", *flags]) == 0
+    printed = capsys.readouterr().out
+    if as_json:
+        assert json.loads(printed)["requests"] == 2
+    else:
+        assert "per request and step" in printed.splitlines()[1]

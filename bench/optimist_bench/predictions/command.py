@@ -21,7 +21,7 @@ _SWITCHES = ("--json", "--explain-passes", "--cases")
 class PredictionsSettings(ServiceSettings):
     """Simulates requests with a prediction, without a model; a pass costs 1 + C per drafted token.
 
-    --json prints the report as one JSON object in the last line; --explain-passes adds what ended
+    --json prints the report as one line of JSON instead; --explain-passes adds what ended
     the passes; --cases simulates a generated edit of every kind, instead of pairs.
     """
 

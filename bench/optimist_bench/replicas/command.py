@@ -22,7 +22,7 @@ from optimist_common.settings import CommaSeparated, ServiceSettings, load_setti
 class ReplicasSettings(ServiceSettings):
     """Drives replicas of the proposer with simulated requests, while they or their Redis fail.
 
-    --json prints the report as one JSON object in the last line.
+    --json prints the report as one line of JSON instead.
     """
 
     section: ClassVar[str] = "bench_replicas"
