@@ -55,6 +55,7 @@ def check(response: httpx.Response) -> None:
 
 
 LONG = "x" * 100_000
+DEEP = json.loads("[" * 600 + "]" * 600)
 MANY: list[Any] = [
     {LONG: 1},
     {f"unknown_{number}": number for number in range(4_000)},
@@ -95,6 +96,9 @@ MANY: list[Any] = [
     {"stream_options": {LONG: True}},
     {"metadata": {LONG: LONG}},
     {"user": LONG},
+    *({name: DEEP} for name in ("stop", "predicted_token_ids", "logit_bias", "metadata", "input")),
+    {"messages": DEEP, "prompt": DEEP},
+    {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"enum": DEEP}}}]},
     {"input": LONG},
     {"input": [{"type": LONG}] * 1000},
     {"tokens": [-1] * 20_000},

@@ -30,7 +30,7 @@ class ChatCompletionBody(GenerationBody):
     prompt_field: ClassVar[str] = "messages"
     known_parameters: ClassVar[KnownParameters] = OF_CHAT
 
-    messages: list[MessageBody] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: list[MessageBody] = Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
     logprobs: bool | None = None
     """Tells the log-probability of each token of the answer."""
@@ -38,7 +38,7 @@ class ChatCompletionBody(GenerationBody):
     """How many of the likeliest tokens are told of in the place of each; needs `logprobs`."""
 
     response_format: ResponseFormat | None = None
-    tools: list[ToolBody] | None = Field(None, max_length=MAX_TOOLS)
+    tools: list[ToolBody] | None = Field(None, fail_fast=True, max_length=MAX_TOOLS)
     """What the model may call; an empty list is none."""
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

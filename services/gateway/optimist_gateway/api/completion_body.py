@@ -23,7 +23,9 @@ class CompletionBody(GenerationBody):
     prompt: (
         Text
         | TokenIds
-        | Annotated[list[Text | TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[
+            list[Text | TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)
+        ]
     )
     max_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
     """0 only with `echo`: the prompt alone comes back."""

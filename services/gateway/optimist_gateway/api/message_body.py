@@ -104,7 +104,7 @@ class AssistantMessage(_MessageFields):
 
     role: Literal["assistant"]
     content: Content | None = None
-    tool_calls: list[ToolCallBody] | None = Field(None, max_length=MAX_TOOL_CALLS)
+    tool_calls: list[ToolCallBody] | None = Field(None, fail_fast=True, max_length=MAX_TOOL_CALLS)
     tool_call_id: None = None
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from optimist_gateway.api.body import Body, Content, Text, TokenId, content_text
+from optimist_gateway.api.body import Body, Content, Text, TokenId, at_most, content_text
 from optimist_gateway.api.openapi_limits import ID_FORMAT
 from optimist_gateway.api.structure_body import StructuredOutputs
 from optimist_gateway.api.unsupported import OF_NONE, KnownParameters, drop_unsupported
@@ -23,6 +23,7 @@ MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 4
 MAX_STOP_TOKENS = 128
 MAX_BIASES = 1024
+MAX_METADATA = 16
 MAX_CACHE_SALT_BYTES = 256
 _INT32_MAX = 2**31 - 1
 
@@ -57,13 +58,14 @@ Metadata = Annotated[
         Annotated[Text, StringConstraints(max_length=64)],
         Annotated[Text, StringConstraints(max_length=512)],
     ],
-    Field(max_length=16),
+    Field(max_length=MAX_METADATA),
+    at_most(MAX_METADATA),
 ]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 
 
 _StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]
-_StopStrings = Annotated[list[_StopString], Field(max_length=MAX_STOP_STRINGS)]
+_StopStrings = Annotated[list[_StopString], Field(fail_fast=True, max_length=MAX_STOP_STRINGS)]
 
 
 class PredictionBody(Body):
@@ -79,12 +81,14 @@ class PredictionBody(Body):
 
 Predictions = Annotated[
     Annotated[PredictionBody, Tag("one")]
-    | Annotated[list[PredictionBody], Field(max_length=MAX_PREDICTIONS), Tag("several")],
+    | Annotated[
+        list[PredictionBody], Field(fail_fast=True, max_length=MAX_PREDICTIONS), Tag("several")
+    ],
     Discriminator(_form),
 ]
 PredictedTokens = Annotated[
     Annotated[TokenIds, Tag("one")]
-    | Annotated[list[TokenIds], Field(max_length=MAX_PREDICTIONS), Tag("several")],
+    | Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_PREDICTIONS), Tag("several")],
     Discriminator(_form_of_tokens),
 ]
 
@@ -121,7 +125,9 @@ class AnswerBody(Body):
     frequency_penalty: float | None = Field(None, ge=-2.0, le=2.0)
     repetition_penalty: float | None = Field(None, gt=0.0, le=10.0)
     """Extension: divides positive and multiplies negative logits of tokens seen before."""
-    logit_bias: dict[_TokenKey, _Bias] | None = Field(None, max_length=MAX_BIASES)
+    logit_bias: Annotated[
+        dict[_TokenKey, _Bias] | None, Field(max_length=MAX_BIASES), at_most(MAX_BIASES)
+    ] = None
     stop: (
         Annotated[
             _StopStrings,
@@ -129,7 +135,7 @@ class AnswerBody(Body):
         ]
         | None
     ) = None
-    stop_token_ids: list[TokenId] | None = Field(None, max_length=MAX_STOP_TOKENS)
+    stop_token_ids: list[TokenId] | None = Field(None, fail_fast=True, max_length=MAX_STOP_TOKENS)
     """Extension: further tokens that end the answer; they are not shown."""
     ignore_eos: bool | None = None
     """Extension: goes on behind the model's end-of-answer tokens."""

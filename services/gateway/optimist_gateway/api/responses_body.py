@@ -80,7 +80,7 @@ class AllowedTools(Body):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: list[FunctionChoice] = Field(min_length=1, max_length=MAX_TOOLS)
+    tools: list[FunctionChoice] = Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)
 
 
 def _choice_form(value: object) -> str:
@@ -102,7 +102,9 @@ def _input_form(value: object) -> str:
 
 Input = Annotated[
     Annotated[Text, Tag("text")]
-    | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_ITEMS), Tag("items")],
+    | Annotated[
+        list[InputItem], Field(fail_fast=True, min_length=1, max_length=MAX_ITEMS), Tag("items")
+    ],
     Discriminator(_input_form),
 ]
 
@@ -124,10 +126,12 @@ class ResponsesBody(AnswerBody):
     max_output_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
     stream: bool | None = None
     text: TextOptions | None = None
-    tools: list[FunctionTool] | None = Field(None, max_length=MAX_TOOLS)
+    tools: list[FunctionTool] | None = Field(None, fail_fast=True, max_length=MAX_TOOLS)
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    include: list[Literal["message.output_text.logprobs"]] | None = Field(None, max_length=16)
+    include: list[Literal["message.output_text.logprobs"]] | None = Field(
+        None, fail_fast=True, max_length=16
+    )
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     """How many of the likeliest tokens `include` tells of for each token."""
     structured_outputs: StructuredOutputs | None = None

@@ -29,9 +29,9 @@ class OutputTextPart(Body):
 
 _Parts = Annotated[
     list[Annotated[InputTextPart | OutputTextPart, Field(discriminator="type")]],
-    Field(max_length=MAX_PARTS),
+    Field(fail_fast=True, max_length=MAX_PARTS),
 ]
-_InputParts = Annotated[list[InputTextPart], Field(max_length=MAX_PARTS)]
+_InputParts = Annotated[list[InputTextPart], Field(fail_fast=True, max_length=MAX_PARTS)]
 
 
 class InputMessage(Body):

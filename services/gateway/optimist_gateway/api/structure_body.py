@@ -64,7 +64,9 @@ class StructuredOutputs(Body):
     json_schema: Json | None = Field(None, alias="json")
     regex: Annotated[GrammarText, Field(json_schema_extra={"format": "regex"})] | None = None
     """Matches the whole text; neither look-around nor back-references."""
-    choice: list[GrammarText] | None = Field(None, min_length=1, max_length=_MAX_CHOICES)
+    choice: list[GrammarText] | None = Field(
+        None, fail_fast=True, min_length=1, max_length=_MAX_CHOICES
+    )
     grammar: Annotated[GrammarText, Field(json_schema_extra={"format": "lark"})] | None = None
     """In llguidance's Lark dialect."""
 

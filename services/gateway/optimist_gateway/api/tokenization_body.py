@@ -20,9 +20,10 @@ class TokenizeBody(Body):
 
     model: str | None = None
     prompt: Text | None = None
-    messages: Annotated[list[MessageBody], Field(min_length=1, max_length=MAX_MESSAGES)] | None = (
-        None
-    )
+    messages: (
+        Annotated[list[MessageBody], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
+        | None
+    ) = None
     add_special_tokens: bool | None = None
     """Whether to add the tokens that a prompt begins with; null is true for `prompt`, and false for
     `messages`, whose chat template has them."""

@@ -85,7 +85,7 @@ class AllowedToolsBody(Body):
     """Some of the tools."""
 
     mode: Literal["auto", "required"]
-    tools: list[NamedTool] = Field(min_length=1, max_length=MAX_TOOLS)
+    tools: list[NamedTool] = Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)
 
 
 class AllowedToolsChoice(Body):

@@ -15,8 +15,6 @@ class KnownParameters:
     """Those that are refused, with the values that ask for nothing beyond the default."""
     by_value: frozenset[str] = frozenset()
     """Which of them have other values that are supported."""
-    ignored: frozenset[str] = frozenset()
-    """Those that change nothing about the answer."""
 
 
 OF_NONE = KnownParameters()
@@ -47,7 +45,7 @@ OF_COMPLETIONS = KnownParameters(refused=_GUIDED | {"suffix": ("",)})
 
 
 def drop_unsupported(body: Mapping[str, Any], known: KnownParameters) -> dict[str, Any]:
-    """Returns the body without parameters that are ignored or ask for the default.
+    """Returns the body without parameters that ask for the default.
 
     Raises:
         PydanticCustomError: A parameter asks for something that is not supported; its type is
@@ -55,8 +53,6 @@ def drop_unsupported(body: Mapping[str, Any], known: KnownParameters) -> dict[st
     """
     kept = {}
     for name, value in body.items():
-        if name in known.ignored:
-            continue
         if name not in known.refused:
             kept[name] = value
         elif value is not None and not _is_harmless(value, known.refused[name]):
