@@ -10,9 +10,10 @@ import grpc
 from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_client.answer import Model
 from optimist_client.async_stream import AsyncStream
+from optimist_client.cancelling import is_being_cancelled
 from optimist_client.connection import OPTIONS, Connection
 from optimist_client.deadline import Deadline
-from optimist_client.errors import error_of
+from optimist_client.errors import cancelled, error_of
 from optimist_client.request import Options, Prompt, generate_request
 from optimist_client.response import model_of
 from optimist_client.retry import RetryPolicy
@@ -117,6 +118,11 @@ class AsyncClient:
                 return await start(deadline.remaining())
             except grpc.RpcError as error:
                 failure = error_of(error)
+            except asyncio.CancelledError:
+                if is_being_cancelled():
+                    raise
+                # The connection was closed.
+                raise cancelled() from None
             wait = self._connection.retries.wait_seconds(failure, num_retries, deadline.remaining())
             if wait is None:
                 raise failure

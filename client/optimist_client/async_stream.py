@@ -10,6 +10,7 @@ import grpc
 
 from optimist.v1 import inference_pb2
 from optimist_client.answer import Result, Step
+from optimist_client.cancelling import is_being_cancelled
 from optimist_client.deadline import Deadline
 from optimist_client.errors import OptimistError, cancelled, error_of, incomplete
 from optimist_client.response import result_of, step_of
@@ -72,8 +73,8 @@ class AsyncStream(AsyncIterator[Step]):
         if response.WhichOneof("event") == "summary":
             self._summary = response.summary
             # So that leaving the block does not cancel a call that ends just now.
-            with suppress(grpc.RpcError):
-                await self._call.read()
+            with suppress(grpc.RpcError, OptimistError):
+                await self._read()
             raise StopAsyncIteration
         step = step_of(response.step)
         self._steps.append(step)
@@ -98,21 +99,24 @@ class AsyncStream(AsyncIterator[Step]):
     async def _next_response(self) -> inference_pb2.GenerateResponse:
         while True:
             try:
-                response = await self._call.read()
+                response = await self._read()
             except grpc.RpcError as error:
                 await self._retry_or_raise(error_of(error))
                 continue
-            except asyncio.CancelledError:
-                # gRPC leaves a call running whose reader still waits for the request to be sent.
-                self._call.cancel()
-                # What `cancel` ends, gRPC tells in the same way as a task that is cancelled.
-                task = asyncio.current_task()
-                if self._cancelled.is_set() and not (task and task.cancelling()):
-                    raise cancelled() from None
-                raise
             if not isinstance(response, inference_pb2.GenerateResponse):
                 raise incomplete()
             return response
+
+    async def _read(self) -> object:
+        """Reads as gRPC does; raises OptimistError if not the task but the call is cancelled."""
+        try:
+            return await self._call.read()
+        except asyncio.CancelledError:
+            # gRPC leaves a call running whose reader still waits for the request to be sent.
+            self._call.cancel()
+            if is_being_cancelled():
+                raise
+            raise cancelled() from None
 
     async def _retry_or_raise(self, failure: OptimistError) -> None:
         wait = None
@@ -129,4 +133,5 @@ class AsyncStream(AsyncIterator[Step]):
             async with asyncio.timeout(seconds):
                 return await self._cancelled.wait()
         except TimeoutError:
-            return False
+            # It may have been cancelled in the same turn of the event loop.
+            return self._cancelled.is_set()

@@ -96,6 +96,32 @@ async def test_cancelling_the_call_is_no_cancelling_of_the_task(
     assert caught.value.status == "CANCELLED"
 
 
+async def test_a_step_that_was_not_waited_for_to_its_end_ends_the_call(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    server.behaviours = [hanging]
+    stream = client.generate("x")
+    await anext(stream)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(stream), 0.01)
+    with pytest.raises(OptimistError, match="CANCELLED"):
+        await anext(stream)
+
+
+async def test_closing_the_client_ends_its_calls_and_cancels_no_task(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    server.behaviours = [hanging]
+    stream = client.generate("x")
+    await anext(stream)
+    tasks = [asyncio.create_task(stream.result()), asyncio.create_task(client.models())]
+    await asyncio.sleep(0)
+    await client.close()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(result, OptimistError)
+        assert result.status == "CANCELLED"
+
+
 async def test_cancelling_the_task_ends_the_request(
     server: ScriptedServer, client: AsyncClient
 ) -> None:
@@ -138,6 +164,31 @@ async def test_a_wait_for_a_retry_can_be_cancelled(server: ScriptedServer) -> No
         with pytest.raises(OptimistError, match="as the test wants"):
             await anext(stream)
     assert len(server.requests) == 1
+
+
+async def test_no_call_is_made_behind_a_wait_that_ends_as_it_is_cancelled() -> None:
+    class Refused:
+        async def read(self) -> None:
+            nothing = grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing)
+
+        def cancel(self) -> None:
+            pass
+
+    calls: list[ResponseCall] = []
+
+    def start(_timeout: float | None) -> ResponseCall:
+        calls.append(cast(ResponseCall, Refused()))
+        return calls[-1]
+
+    # The wait is over with the next turn of the event loop, in which its end is heard of too.
+    stream = AsyncStream(start, Deadline.after(None), RetryPolicy(first_wait_seconds=0.0))
+    task = asyncio.create_task(stream.result())
+    await asyncio.sleep(0)
+    stream.cancel()
+    with pytest.raises(OptimistError, match="UNAVAILABLE"):
+        await task
+    assert len(calls) == 1
 
 
 async def test_a_call_ends_in_time(server: ScriptedServer, client: AsyncClient) -> None:
