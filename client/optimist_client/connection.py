@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from optimist_client.retry import RetryPolicy
 
 OPTIONS: list[tuple[str, int]] = [
-    # A server that vanished is noticed within half a minute.
+    # A server that vanished is noticed within half a minute. The timeout of pings is what counts:
+    # gRPC looks at that of keepalive nowhere (grpc/grpc#39239).
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 ]

@@ -8,9 +8,11 @@ import grpc
 import pytest
 
 from optimist.v1 import inference_pb2
-from optimist_client import AsyncClient, OptimistError, RetryPolicy
+from optimist_client import AsyncClient, OptimistError, RetryPolicy, async_client
 from optimist_client.async_stream import AsyncStream, ResponseCall
+from optimist_client.connection import OPTIONS
 from optimist_client.deadline import Deadline
+from tests.chaos.fault_proxy import BLACK_HOLE, FaultProxy
 from tests.client.scripted_server import (
     ScriptedServer,
     answering,
@@ -189,6 +191,32 @@ async def test_no_call_is_made_behind_a_wait_that_ends_as_it_is_cancelled() -> N
     with pytest.raises(OptimistError, match="UNAVAILABLE"):
         await task
     assert len(calls) == 1
+
+
+async def test_a_server_that_vanished_is_noticed(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Waits are as much shorter here.
+    monkeypatch.setattr(
+        async_client,
+        "OPTIONS",
+        [(name, value // 100 if name.endswith("_ms") else value) for name, value in OPTIONS],
+    )
+    server.behaviours = [hanging]
+    host, port = server.address.split(":")
+    proxy = FaultProxy((host, int(port)))
+    await proxy.start()
+    try:
+        async with AsyncClient(f"127.0.0.1:{proxy.port}", timeout=None) as client:
+            stream = client.generate("x")
+            await anext(stream)
+            await proxy.disturb(BLACK_HOLE)
+            # Without pings, or without a limit for their answers, it would wait for a minute.
+            async with asyncio.timeout(20):
+                with pytest.raises(OptimistError, match="UNAVAILABLE"):
+                    await anext(stream)
+    finally:
+        await proxy.stop()
 
 
 async def test_a_call_ends_in_time(server: ScriptedServer, client: AsyncClient) -> None:
