@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from optimist_common.errors import SetupError
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
@@ -18,6 +18,14 @@ class ExampleSettings(ServiceSettings):
     name: str = Field(description="a name")
     port: int = Field(1, ge=1, le=65535, description="a port, at 100% of its range")
     peers: CommaSeparated = Field([], description="addresses")
+    store: str = Field("memory", description="memory alone")
+
+    @field_validator("store")
+    @classmethod
+    def _is_memory(cls, value: str) -> str:
+        if value != "memory":
+            raise ValueError(f"must be memory, and {value} is not")
+        return value
 
 
 def file_with(tmp_path: Path, text: str) -> list[str]:
@@ -76,12 +84,37 @@ def test_wrong_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("example: {name: n, prot: 1}", "example.prot: no such setting"),
         ("example: {name: n, port: x}", "example.port: .*'x'"),
         ("example: [", "not YAML"),
+        ("example: {name: 2020-99-99}", "not YAML: month must be"),
         ("- example", "must map"),
     ],
 )
 def test_wrong_files_are_named(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(SetupError, match=told):
         load_settings(ExampleSettings, file_with(tmp_path, text))
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SetupError, match=r"settings\.yaml is not UTF-8 text"):
+        load_settings(ExampleSettings, ["--config", str(path)])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "reddis://:s3cret@host",
+        "reddis://user:s3cret@one:1,two:2/db",
+        "redis:s3cret@host",
+        "redis://:s3,c/r@s3cret@host",
+        "redis+sentinel://host/service?sentinel_password=s3cret",
+    ],
+)
+@pytest.mark.parametrize("flag", ["--port", "--store", "--no-such-flag"])
+def test_passwords_are_not_shown(url: str, flag: str) -> None:
+    with pytest.raises(SetupError, match=flag) as raised:
+        load_settings(ExampleSettings, ["--name", "n", flag, url])
+    assert "s3cret" not in str(raised.value)
 
 
 def test_help_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -68,9 +69,16 @@ def load_settings(settings_class: type[S], arguments: list[str]) -> S:
         if first["type"] == "missing":
             raise SetupError(f"{_flag(name)} is required (see --help)") from None
         if not name:
-            raise SetupError(reason) from None
+            raise SetupError(without_passwords(reason)) from None
         shown = f", not {values[name]!r}" if name in values else ""
-        raise SetupError(f"{origins.get(name, _flag(name))}: {reason}{shown}") from None
+        told = without_passwords(f"{reason}{shown}")
+        raise SetupError(f"{origins.get(name, _flag(name))}: {told}") from None
+
+
+def without_passwords(text: str) -> str:
+    """Returns a text as it may be shown: without the user and password of URLs in it."""
+    text = re.sub(r":(//)?\S*@", r":\1***@", text)
+    return re.sub(r"(password=)[^&\s'\"]+", r"\1***", text)
 
 
 def _flag(name: str) -> str:
@@ -79,7 +87,7 @@ def _flag(name: str) -> str:
 
 class _OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
-        raise SetupError(f"{message} (see {self.prog} --help)")
+        raise SetupError(f"{without_passwords(message)} (see {self.prog} --help)")
 
 
 def _parser(settings_class: type[ServiceSettings]) -> argparse.ArgumentParser:
@@ -127,7 +135,9 @@ def _file_values(
         content = yaml.safe_load(Path(config).read_text(encoding="utf-8")) or {}
     except OSError as error:
         raise SetupError(f"--config: cannot read {config}: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError:
+        raise SetupError(f"--config: {config} is not UTF-8 text") from None
+    except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise SetupError(f"--config: {config} is not YAML: {reason}") from None
     section = content.get(settings_class.section) if isinstance(content, dict) else None
