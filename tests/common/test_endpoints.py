@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_common import endpoints
-from optimist_common.endpoints import Change, Endpoints, Peer, PeerSet, split_address
+from optimist_common.address import split_address
+from optimist_common.endpoints import Change, Endpoints, Peer, PeerSet
 from optimist_common.settings import ServiceSettings
 
 

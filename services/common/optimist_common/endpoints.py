@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 
 from pydantic import AfterValidator
 
+from optimist_common.address import join_address, split_address
 from optimist_common.settings import CommaSeparated
 
 logger = logging.getLogger(__name__)
@@ -143,23 +144,6 @@ async def resolve_host(host: str) -> Sequence[str]:
     """Returns the addresses of a host's name; raises OSError if it has none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in found]
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Returns host, without brackets, and port of host:port; raises ValueError if it is not."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"must be host:port, with commas between several, not {address!r}")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"an IPv6 address stands in brackets, as [::1]:50051, not {address!r}")
-    return host, int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    """Returns host:port, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _require_addresses(addresses: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from prometheus_client import start_http_server
 
+from optimist_common.address import join_address
 from optimist_common.errors import SetupError
 
 
@@ -17,6 +18,6 @@ def serve_metrics(host: str, port: int) -> None:
         start_http_server(port, addr=host)
     except OSError as error:
         raise SetupError(
-            f"cannot listen on {host}:{port} for metrics: {error.strerror}; "
+            f"cannot listen on {join_address(host, port)} for metrics: {error.strerror}; "
             "choose another --metrics-port"
         ) from None

@@ -1,12 +1,24 @@
 """Settings of every service about who may reach it, and how it reaches others."""
 
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from optimist_common.loopback import is_loopback
 from optimist_common.settings import ServiceSettings
 from optimist_common.tls import Tls, load_tls
+
+
+def _without_brackets(host: str) -> str:
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError("must be an address of this machine or its name") from None
+    return host.removeprefix("[").removesuffix("]")
+
+
+Host = Annotated[str, AfterValidator(_without_brackets)]
+"""A setting that names the address to listen on; one of IPv6 may stand in brackets."""
 
 
 class NetworkSettings(ServiceSettings):
@@ -15,7 +27,7 @@ class NetworkSettings(ServiceSettings):
     peers: ClassVar[tuple[str, ...]] = ()
     """Names of the settings that hold the addresses of other services."""
 
-    host: str = Field("127.0.0.1", description="address to listen on")
+    host: Host = Field("127.0.0.1", description="address to listen on")
     tls_cert: str = Field("", description="PEM file with this service's certificate")
     tls_key: str = Field("", description="PEM file with its key")
     tls_ca: str = Field("", description="PEM file with the authority of all services' certificates")

@@ -11,6 +11,7 @@ from typing import Protocol
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from optimist_common.address import join_address
 from optimist_common.channel import OPTIONS
 from optimist_common.errors import SetupError
 
@@ -79,11 +80,16 @@ class GrpcServer:
         await self.set_alive(alive=True)
         # gRPC would print lines of its own.
         require_free(self._host, self._port)
-        address = f"{self._host}:{self._port}"
-        if self._tls is None:
-            port = self.server.add_insecure_port(address)
-        else:
-            port = self.server.add_secure_port(address, self._tls.server_credentials())
+        address = join_address(self._host, self._port)
+        try:
+            if self._tls is None:
+                port = self.server.add_insecure_port(address)
+            else:
+                port = self.server.add_secure_port(address, self._tls.server_credentials())
+        except RuntimeError:
+            raise SetupError(
+                f"cannot listen on {address}; choose another --port or --host"
+            ) from None
         await self.server.start()
         return port
 
@@ -127,7 +133,8 @@ def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
             raise
     except OSError as error:
         raise SetupError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another {flag} or --host"
+            f"cannot listen on {join_address(host, port)}: {error.strerror}; "
+            f"choose another {flag} or --host"
         ) from None
     return bound
 
