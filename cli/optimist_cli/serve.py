@@ -20,6 +20,7 @@ from optimist_common.server import require_free
 from optimist_common.settings import ServiceSettings, load_settings
 
 COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "gateway": 32}
+_WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ServeSettings(ServiceSettings):
@@ -236,7 +237,7 @@ def _serving(address: str) -> Callable[[], bool]:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=1.0) as response:  # noqa: S310 (our own URL)
+        with _WITHOUT_PROXY.open(url, timeout=1.0) as response:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False

@@ -1,10 +1,7 @@
 """What `optimist complete` asks for, and what it shows of the answer."""
 
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from optimist_cli.complete import (
     write_answer,
 )
 from optimist_common.errors import SetupError
+from tests.cli.fake_gateway import serving
 
 
 def test_a_file_is_asked_about_and_is_the_prediction(tmp_path: Path) -> None:
@@ -114,34 +112,6 @@ def test_nothing_is_written_before_there_is_an_answer(capsys: pytest.CaptureFixt
         write_answer(client.chat(ChatRequest("m", [])), coloured=True, num_choices=17)
     assert capsys.readouterr().out == ""
     client.close()
-
-
-@contextmanager
-def serving(events: list[dict[str, Any]], asked: list[Any]) -> Iterator[str]:
-    """Answers as a gateway does that serves the model `tiny`."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.reply(json.dumps({"data": [{"id": "tiny"}]}))
-
-        def do_POST(self) -> None:
-            asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            self.reply("".join(f"data: {json.dumps(one)}\n\n" for one in events))
-
-        def reply(self, text: str) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            """Says nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 def test_the_command_reads_choices_that_are_interleaved(

@@ -1,11 +1,14 @@
 """What `optimist serve` starts."""
 
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 import pytest
 
 from optimist_cli.serve import serve_settings, service_specs
 from optimist_common.errors import SetupError
+from optimist_common.server import bind
+from tests.cli.fake_gateway import serving
 
 
 def _value(arguments: Sequence[str], flag: str) -> str:
@@ -75,3 +78,12 @@ def test_all_services_export_their_spans_if_one_says_where() -> None:
         assert _value(spec.arguments, "--otlp-endpoint") == endpoint[1], spec.name
     for spec in service_specs(serve_settings(["model"])):
         assert "--otlp-endpoint" not in spec.arguments
+
+
+def test_the_gateway_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    # Nobody listens there.
+    with bind("127.0.0.1", 0) as unused, serving([], []) as url:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        *_, gateway = service_specs(serve_settings(["model", "--port", str(urlsplit(url).port)]))
+        assert gateway.is_healthy()

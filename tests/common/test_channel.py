@@ -9,7 +9,8 @@ import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common import channel, server
-from optimist_common.server import GrpcServer
+from optimist_common.health import is_serving
+from optimist_common.server import GrpcServer, bind
 from tests.chaos.fault_proxy import BLACK_HOLE, FaultProxy
 
 # Waits are as much shorter here.
@@ -40,6 +41,26 @@ class Servicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             await asyncio.Event().wait()
         finally:
             self.ended.set()
+
+
+async def test_services_are_reached_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    servicer, grpc_server = Servicer(), GrpcServer("127.0.0.1", 0)
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(servicer, grpc_server.server)
+    address = f"127.0.0.1:{await grpc_server.start()}"
+    await grpc_server.set_serving(serving=True)
+    # Nobody listens there.
+    with bind("127.0.0.1", 0) as unused:
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{unused.getsockname()[1]}")
+        for name in ("no_proxy", "no_grpc_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        try:
+            assert await asyncio.to_thread(is_serving, address, 5.0)
+            async with channel.open_channel(address) as opened:
+                stub = scheduler_pb2_grpc.SchedulerServiceStub(opened)
+                assert await stub.Describe(scheduler_pb2.DescribeRequest())
+        finally:
+            await grpc_server.server.stop(None)
 
 
 async def test_both_sides_of_a_silent_connection_give_it_up(

@@ -18,6 +18,9 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.http2.max_pings_without_data", 0),
 ]
 
+NO_PROXY = ("grpc.enable_http_proxy", 0)
+"""Services are reached as they are set: gRPC would ask http_proxy for the loopback too."""
+
 # A peer that was restarted is found again within about a second.
 _RECONNECT: list[tuple[str, int]] = [
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -37,7 +40,7 @@ def open_channel(
         tls: What both sides show each other; None for plaintext.
         server_name: What the server's certificate must name; empty for the host of the address.
     """
-    options: list[tuple[str, int | str]] = [*OPTIONS, *_RECONNECT]
+    options: list[tuple[str, int | str]] = [*OPTIONS, *_RECONNECT, NO_PROXY]
     if tls is None:
         return grpc.aio.insecure_channel(address, options=options)
     if server_name:

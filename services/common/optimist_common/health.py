@@ -6,6 +6,7 @@ import sys
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from optimist_common.channel import NO_PROXY
 from optimist_common.errors import SetupError
 from optimist_common.tls import Tls, load_tls
 
@@ -20,9 +21,9 @@ def is_serving(address: str, timeout: float, service: str = "", tls: Tls | None 
     """
     request = health_pb2.HealthCheckRequest(service=service)
     if tls is None:
-        channel = grpc.insecure_channel(address)
+        channel = grpc.insecure_channel(address, options=[NO_PROXY])
     else:
-        channel = grpc.secure_channel(address, tls.channel_credentials())
+        channel = grpc.secure_channel(address, tls.channel_credentials(), options=[NO_PROXY])
     with channel:
         try:
             response = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout)
