@@ -13,6 +13,8 @@ from optimist_common.columns import from_bytes
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.fleet import Fleet
 from optimist_scheduler.replay import replay
+from optimist_scheduler.worker_description import WorkerDescription
+from optimist_scheduler.worker_link import CheckWorker, WorkerLink
 from tests.scheduler.client import MODES, Client, add, ask, truth, until
 from tests.scheduler.fake_services import (
     FakeProposerServicer,
@@ -253,7 +255,9 @@ async def test_a_worker_that_comes_back_smaller_ends_only_what_fits_nowhere() ->
     assert client.tokens == {2: truth([1], 8)}
 
 
-async def test_workers_come_and_go_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What workers.test stands for; it is looked up again and again."""
     addresses = ["127.0.0.1", "127.0.0.2"]
 
     async def resolve(host: str) -> Sequence[str]:
@@ -263,6 +267,10 @@ async def test_workers_come_and_go_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("optimist_common.endpoints.resolve_host", resolve)
     monkeypatch.setattr("optimist_common.endpoints.MIN_RESOLVE_SECONDS", 0.02)
     monkeypatch.setattr("optimist_common.endpoints.RESOLVE_SECONDS", 0.05)
+    return addresses
+
+
+async def test_workers_come_and_go_by_name(addresses: list[str]) -> None:
     servicers = [new_worker() for _ in range(3)]
     for servicer in servicers:
         servicer.step_seconds = 0.01
@@ -293,6 +301,46 @@ async def test_workers_come_and_go_by_name(monkeypatch: pytest.MonkeyPatch) -> N
             stack.push_async_exit(each)
     assert client.tokens == {handle: truth(PROMPTS[handle], 50) for handle in range(8)}
     assert servicers[2].worker.admitted
+
+
+async def test_workers_that_are_reached_together_take_over_from_one_that_vanished(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, num_reached, may_begin = WorkerLink.connect, 0, asyncio.Event()
+    may_begin.set()
+
+    async def connect_and_wait(link: WorkerLink, check: CheckWorker) -> WorkerDescription:
+        nonlocal num_reached
+        description = await connect(link, check)
+        num_reached += 1
+        await may_begin.wait()
+        return description
+
+    monkeypatch.setattr(WorkerLink, "connect", connect_and_wait)
+    first, second, third = (new_worker() for _ in range(3))
+    first.may_run.clear()
+    async with AsyncExitStack() as stack:
+        serving = AsyncExitStack()
+        port = await serving.enter_async_context(serve_worker(first))
+        fleet, stub = await stack.enter_async_context(
+            serve_fleet([], [], workers=[f"workers.test:{port}"])
+        )
+        client = Client(stub)
+        await client.send(*(add(handle, PROMPTS[handle]) for handle in range(4)))
+        await until(lambda: num_requests(fleet) == 4)
+        may_begin.clear()
+        addresses[:] = ["127.0.0.2", "127.0.0.3"]
+        await stack.enter_async_context(serve_worker(second, port, "127.0.0.2"))
+        await stack.enter_async_context(serve_worker(third, port, "127.0.0.3"))
+        await until(lambda: num_reached == 3)
+        first.may_run.set()
+        await serving.aclose()
+        await all_connected(fleet, 0)
+        may_begin.set()
+        await client.read_until(lambda: len(client.finished) == 4)
+        await until(lambda: len(fleet.engines) == 2)
+        check_rest(fleet)
+    assert client.tokens == {handle: ANSWERS[handle] for handle in range(4)}
 
 
 async def test_a_hanging_worker_is_given_up_while_there_is_another(

@@ -160,7 +160,7 @@ class Fleet:
         """Takes workers in that appeared, and lets go of those that vanished and are lost."""
         for peer in change.appeared:
             run = self._runs.get(peer)
-            if run is not None and not run.done():
+            if peer in self._engines and run is not None and not run.done():
                 # It vanished only for a while, and works still.
                 continue
             logger.info("a worker appeared at %s", peer.target)
@@ -182,13 +182,21 @@ class Fleet:
     async def _cancelled(self, engine: Engine, run: asyncio.Task[None]) -> None:
         """Lets a worker go whose run was cancelled, unless it has come back meanwhile."""
         await asyncio.gather(run, return_exceptions=True)
-        if engine.peer in self._endpoints.peers:
+        if engine.peer in self._endpoints.peers and self._is_known(engine):
             self._start(engine.peer)
         else:
             await self._let_go(engine)
 
+    def _is_known(self, engine: Engine) -> bool:
+        return self._engines.get(engine.peer) is engine
+
     async def _let_go(self, engine: Engine) -> None:
-        """Forgets a worker; one that alone has requests keeps them until there is another."""
+        """Forgets a worker; one that alone has requests keeps them until there is another.
+
+        Several workers that were reached may ask for it, and its name may be back meanwhile.
+        """
+        if engine.peer in self._endpoints.peers or not self._is_known(engine):
+            return
         if engine in self.dispatcher.members:
             if len(self.dispatcher.members) == 1:
                 return
