@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -210,6 +211,80 @@ async def test_a_worker_of_another_model_is_refused_by_name(
     ]
     assert sum(message in caplog.text for message in messages) == 1
     assert "as that of the worker at 127.0.0.1:" in caplog.text
+
+
+async def broken_off(client: Client) -> grpc.StatusCode:
+    """Reads to the error that a stream ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await client.read_until(lambda: False)
+    return caught.value.code()
+
+
+async def test_what_was_begun_with_another_model_ends_and_gateways_ask_again() -> None:
+    one, other = new_worker(), new_worker()
+    other.worker.description.model = "elsewhere/other"
+    async with AsyncExitStack() as stack:
+        serving = AsyncExitStack()
+        port = await serving.enter_async_context(serve_worker(one))
+        fleet, stub = await stack.enter_async_context(serve_fleet([port], []))
+        client, idle = Client(stub), Client(stub)
+        assert (await idle.reply(scheduler_pb2.ConnectRequest(command_id=5))).error
+        one.step_seconds = 0.01
+        await client.send(*(add(handle, PROMPTS[handle]) for handle in range(8)))
+        await client.read_until(lambda: len(client.tokens) > 0)
+        one.may_run.clear()
+        await serving.aclose()
+        await stack.enter_async_context(serve_worker(other, port))
+        for each in (client, idle):
+            assert await broken_off(each) is grpc.StatusCode.UNAVAILABLE
+        assert len(client.finished) == 8
+        for finished in client.finished.values():
+            assert finished.reason == scheduler_pb2.FINISH_REASON_ERROR
+            assert "its model is other, not fake as that of the one before" in finished.message
+        for handle, tokens in client.tokens.items():
+            assert tokens == ANSWERS[handle][: len(tokens)]
+        description = await stub.Describe(scheduler_pb2.DescribeRequest())
+        assert description.model == "elsewhere/other"
+        again = await ask(stub, add(1, PROMPTS[1]))
+        check_rest(fleet)
+    assert again.tokens == {1: ANSWERS[1]}
+
+
+async def test_workers_of_a_former_model_take_part_again_with_the_new_one() -> None:
+    others = [new_worker(), new_worker()]
+    for other in others:
+        other.worker.description.model = "other"
+    async with AsyncExitStack() as stack:
+        serving = AsyncExitStack()
+        ports = [
+            await serving.enter_async_context(serve_worker(new_worker())),
+            await serving.enter_async_context(serve_worker(new_worker(max_model_len=128))),
+        ]
+        fleet, stub = await stack.enter_async_context(serve_fleet(ports, []))
+        await all_connected(fleet)
+        mode = scheduler_pb2.Pause(mode=scheduler_pb2.PAUSE_MODE_KEEP)
+        await Client(stub).reply(scheduler_pb2.ConnectRequest(command_id=1, pause=mode))
+        await serving.aclose()
+        await all_connected(fleet, 0)
+        await serving.enter_async_context(serve_worker(others[0], ports[0]))
+        await all_connected(fleet, 1)
+        assert fleet.dispatcher.is_paused
+        resume = scheduler_pb2.ConnectRequest(command_id=1, resume=scheduler_pb2.Resume())
+        await Client(stub).reply(resume)
+        # It would wait for the former model's worker, which it fits.
+        long = await ask(stub, add(1, [7] * 70))
+        assert long.finished[1].reason == scheduler_pb2.FINISH_REASON_REFUSED
+        await serving.aclose()
+        await all_connected(fleet, 0)
+        description = await stub.Describe(scheduler_pb2.DescribeRequest())
+        assert (description.model, description.max_model_len) == ("other", 64)
+        for other, port in zip(others, ports, strict=True):
+            await stack.enter_async_context(serve_worker(other, port))
+        await all_connected(fleet)
+        client = await ask(stub, *(add(handle, prompt) for handle, prompt in PROMPTS.items()))
+        check_rest(fleet)
+    assert client.tokens == ANSWERS
+    assert all(other.worker.admitted for other in others)
 
 
 async def test_what_fits_only_a_lost_worker_waits_for_it_and_the_rest_goes_on() -> None:

@@ -49,6 +49,11 @@ class Delivery:
         """Forgets a stream."""
         self._streams.pop(stream.owner, None)
 
+    def break_off(self, reason: str) -> None:
+        """Ends all streams behind what they were sent: what gateways know holds no longer."""
+        for stream in self._streams.values():
+            stream.break_off(reason)
+
     def hold(self, outputs: StepOutputs) -> None:
         """Takes the outputs of one step, for the next `flush`."""
         self._held.append(outputs)

@@ -100,6 +100,9 @@ class Dispatcher:
             # What a pause ends was ended when it began.
             is_abort = self._mode is PauseMode.ABORT
             member.scheduler.pause(PauseMode.KEEP if is_abort else self._mode)
+        elif member.scheduler.is_paused:
+            # The pause ended while it took no part.
+            member.scheduler.resume()
 
     def leave(self, member: Member) -> None:
         """Lets a worker take part no longer, which has no requests."""

@@ -9,6 +9,9 @@ from optimist_common.errors import SetupError
 from optimist_common.tracing import OFF, Tracer
 from optimist_scheduler import metrics
 from optimist_scheduler.commands import Commands
+from optimist_scheduler.core.deliver import tell_end
+from optimist_scheduler.core.output import FinishReason
+from optimist_scheduler.core.requests import Request
 from optimist_scheduler.delivery import Delivery
 from optimist_scheduler.dispatcher import Dispatcher
 from optimist_scheduler.engine import LOSSES, Engine
@@ -46,11 +49,14 @@ class Fleet:
         self._runs: dict[Peer, asyncio.Task[None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._reached = asyncio.Event()
+        self._served: WorkerDescription | None = None
+        """The worker that was reached last: the model that all requests are of."""
 
     @property
     def descriptions(self) -> list[WorkerDescription]:
         """The workers that are connected; without any, those that were."""
-        engines = [each for each in self._engines.values() if each.description is not None]
+        members = self.dispatcher.members
+        engines = [each for each in self._engines.values() if each in members]
         present = [each for each in engines if each.is_connected] or engines
         return [each.description for each in present if each.description is not None]
 
@@ -129,6 +135,11 @@ class Fleet:
         """Lets a worker that was reached take what waits for one."""
         absent = [each for each in self.engines if each.has_scheduler and not each.is_connected]
         requests = self.dispatcher.evacuate(absent)
+        fault = None if self._served is None else find_mismatch(description, self._served)
+        self._served = description
+        if fault is not None:
+            self._give_up_model(absent, requests, f"{fault} of the one before")
+            requests = []
         engine.begin(description)
         self.dispatcher.join(engine)
         self.delivery.end(self.dispatcher.adopt(requests))
@@ -136,6 +147,22 @@ class Fleet:
             if each.peer not in self._endpoints.peers and self._tasks is not None:
                 self._tasks.create_task(self._let_go(each))
         self._reached.set()
+
+    def _give_up_model(self, absent: list[Engine], requests: list[Request], fault: str) -> None:
+        """Ends what was begun with a model that is served no longer, by a worker or a gateway."""
+        reason = f"the worker was lost, and the next one serves another model: {fault}"
+        logger.warning("%d requests end: %s", len(requests), reason)
+        for each in absent:
+            # Its sizes are of that model; it takes part again when it is reached.
+            if each in self.dispatcher.members:
+                self.dispatcher.leave(each)
+        self.delivery.end(
+            [
+                tell_end(request, len(request.token_ids), FinishReason.ERROR, reason)
+                for request in requests
+            ]
+        )
+        self.delivery.break_off(reason)
 
     def _lose(self, engine: Engine, error: Exception) -> None:
         """Lets what a worker had go on elsewhere, or wait."""

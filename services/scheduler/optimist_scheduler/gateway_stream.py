@@ -13,6 +13,10 @@ class SlowReaderError(Exception):
     """The gateway does not read its outputs."""
 
 
+class ModelChangedError(Exception):
+    """What the gateway knows of the model holds no longer; the text is why."""
+
+
 class GatewayStream:
     """The requests of one stream by handle, and the responses that wait to be read."""
 
@@ -25,6 +29,8 @@ class GatewayStream:
         """Commands that are answered later."""
         self.overflown = False
         """Whether too many responses waited; the stream ends with an error."""
+        self.fault = ""
+        """Why the stream ends with an error behind what waits, if it does."""
         self._responses: Mailbox[scheduler_pb2.ConnectResponse] = Mailbox()
         self._takes_no_more = False
         self._was_read = asyncio.Event()
@@ -40,6 +46,11 @@ class GatewayStream:
         self._end_if_done()
         return True
 
+    def break_off(self, reason: str) -> None:
+        """Ends the stream with an error behind what waits."""
+        self.fault = reason
+        self._responses.close()
+
     def take_no_more(self) -> None:
         """Notes that no further command comes: the stream ends with its last answer."""
         self._takes_no_more = True
@@ -52,7 +63,12 @@ class GatewayStream:
             await self._was_read.wait()
 
     async def responses(self) -> AsyncIterator[scheduler_pb2.ConnectResponse]:
-        """Iterates over the responses until the stream ends; raises SlowReaderError."""
+        """Iterates over the responses until the stream ends.
+
+        Raises:
+            SlowReaderError: Too many wait.
+            ModelChangedError: The stream was broken off.
+        """
         async for response in self._responses.items():
             self._was_read.set()
             if self.overflown:
@@ -61,6 +77,8 @@ class GatewayStream:
         self._was_read.set()
         if self.overflown:
             raise SlowReaderError(f"{MAX_WAITING_RESPONSES} outputs wait to be read")
+        if self.fault:
+            raise ModelChangedError(self.fault)
 
     def _end_if_done(self) -> None:
         if self._takes_no_more and not self.request_ids and not self.num_unanswered:

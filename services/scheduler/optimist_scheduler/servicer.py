@@ -11,7 +11,7 @@ from optimist_common.columns import to_bytes
 from optimist_scheduler.commands import Commands
 from optimist_scheduler.dispatcher import UNREACHED
 from optimist_scheduler.fleet import Fleet
-from optimist_scheduler.gateway_stream import GatewayStream, SlowReaderError
+from optimist_scheduler.gateway_stream import GatewayStream, ModelChangedError, SlowReaderError
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -59,6 +59,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             await reader
         except SlowReaderError as error:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except ModelChangedError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         finally:
             commands.close(stream)
             reader.cancel()
@@ -73,6 +75,8 @@ async def _read(
     """Carries out the commands of a stream."""
     try:
         async for command in requests:
+            if stream.fault:
+                return
             commands.carry_out(stream, command)
             await stream.until_read()
             if stream.overflown:
