@@ -254,6 +254,15 @@ def function(**parts: Any) -> Any:
     return [{"type": "function", "function": {"name": "f", **parts}}]
 
 
+def call(**parts: Any) -> dict[str, Any]:
+    function = {"name": "f", "arguments": "{}", **parts.pop("function", {})}
+    return {"id": "call_1", "type": "function", "function": function, **parts}
+
+
+def assistant(*calls: Any, **parts: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": list(calls), **parts}
+
+
 def schema(value: Any, **parts: Any) -> Any:
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": value, **parts}}
     return {"response_format": form}
@@ -263,6 +272,8 @@ def named(name: str) -> Any:
     return {"type": "function", "function": {"name": name}}
 
 
+# Longer than whatever the model takes.
+LONG_TEXT = json.dumps({"a": "x" * 190_000})
 PLACE = "response_format.json_schema.schema"
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
@@ -276,6 +287,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": function(parameters={"not": {}}, strict=True)}, "tools[0].function.parameters.not"),
     ({"tools": function() * 2}, "tools[1].function.name"),
     ({"tools": function() * 129}, "tools"),
+    ({"tools": function(parameters={"maximum": 2**63})}, "tools[0].function.parameters"),
+    (
+        {
+            "tools": [
+                *function(name="f", parameters={"enum": [0] * 15_000}),
+                *function(name="g", parameters={"enum": [0] * 15_000}),
+            ]
+        },
+        "tools",
+    ),
+    ({"messages": [assistant(call(function={"arguments": LONG_TEXT}))]}, "messages"),
     ({"tool_choice": "auto"}, "tool_choice"),
     ({"tool_choice": "required", "tools": []}, "tool_choice"),
     ({"tool_choice": "any", "tools": TOOLS}, "tool_choice"),
@@ -337,15 +359,6 @@ async def test_what_is_wrong_is_named(
     assert not scheduler.adds
 
 
-def call(**parts: Any) -> dict[str, Any]:
-    function = {"name": "f", "arguments": "{}", **parts.pop("function", {})}
-    return {"id": "call_1", "type": "function", "function": function, **parts}
-
-
-def assistant(*calls: Any, **parts: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": None, "tool_calls": list(calls), **parts}
-
-
 MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"role": "assistant", "content": None}, "messages[0]"),
     ({"role": "assistant", "tool_calls": []}, "messages[0]"),
@@ -374,6 +387,21 @@ async def test_wrong_messages_are_named(
     answer = await http.post("/v1/chat/completions", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
+
+
+async def test_arguments_may_have_integers_of_any_size(
+    http: httpx.AsyncClient, say: Say, scheduler: FakeScheduler, backend: Backend
+) -> None:
+    say("fine")
+    arguments = '{"n": 123456789012345678901234567890}'
+    messages = [assistant(call(function={"arguments": arguments}))]
+    answer = await http.post(
+        "/v1/chat/completions", json={"model": "tiny", "messages": [*USER, *messages]}
+    )
+    assert answer.status_code == 200, answer.text
+    prompt = backend.decode(list(scheduler.adds[-1].prompt_token_ids))
+    # The first digit is a token of its own, which has no text here.
+    assert "23456789012345678901234567890" in prompt
 
 
 async def test_what_a_grammar_cannot_follow_may_be_left_out(

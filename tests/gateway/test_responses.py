@@ -226,6 +226,20 @@ async def test_a_client_that_leaves_ends_the_request(
             "invalid_value",
         ),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type", "invalid_value"),
+        (
+            {"tools": [{"type": "function", "name": "f", "parameters": {"maximum": 2**64}}]},
+            "tools[0].parameters",
+            "invalid_value",
+        ),
+        (
+            {
+                "text": {
+                    "format": {"type": "json_schema", "name": "f", "schema": {"const": -(2**63)}}
+                }
+            },
+            "text.format.schema",
+            "invalid_value",
+        ),
         ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
         ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format", "invalid_value"),

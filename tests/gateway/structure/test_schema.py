@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from optimist_gateway.structure.schema import MAX_DEPTH, MAX_VALUES, SchemaError, plain_schema
+from optimist_gateway.structure.schema import (
+    MAX_DEPTH,
+    MAX_VALUES,
+    SchemaError,
+    check_json,
+    plain_schema,
+)
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -77,3 +83,12 @@ def test_keywords_that_ask_for_nothing_are_fine() -> None:
 
 def test_as_deep_as_allowed() -> None:
     assert plain_schema(nested(MAX_DEPTH - 2))["type"] == "array"
+
+
+def test_json_is_counted_and_its_integers_may_be_bounded() -> None:
+    value = {"a": [1, 2.5, None], "b": {"c": "x", "d": -5}}
+    assert check_json(value) == 8
+    assert check_json(value, 5) == 8
+    with pytest.raises(SchemaError, match="at most 4") as caught:
+        check_json(value, 4)
+    assert caught.value.path == ".b.d"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.core.messages import Message, ToolCall, template_messages
 from optimist_gateway.structure.tool_format import HERMES, MISTRAL
@@ -54,10 +53,8 @@ def directory_with(template: str, model_directory: Path, tmp_path: Path) -> Path
     return directory
 
 
-async def prompt(directory: Path, backend: Backend, tools: list[dict[str, Any]]) -> str:
-    tokenizer = load_tokenizer(str(directory))
-    token_ids = await tokenizer.encode_messages(CONVERSATION, tools)
-    return backend.decode(token_ids, skip_special_tokens=False)
+async def prompt(directory: Path, tools: list[dict[str, Any]]) -> str:
+    return await load_tokenizer(str(directory)).render_messages(CONVERSATION, tools)
 
 
 def test_a_template_gets_tools_and_arguments_as_objects() -> None:
@@ -74,22 +71,20 @@ def test_a_template_that_wants_text_gets_arguments_as_text() -> None:
     assert text == 'f({"a": "ä\\n<"})'
 
 
-async def test_a_tokenizer_tells_its_format(
-    model_directory: Path, backend: Backend, tmp_path: Path
-) -> None:
+async def test_a_tokenizer_tells_its_format(model_directory: Path, tmp_path: Path) -> None:
     directory = directory_with(HERMES_TEMPLATE, model_directory, tmp_path)
     assert load_tokenizer(str(directory)).tool_format is HERMES
-    assert "<tools>" in await prompt(directory, backend, [TOOL])
-    assert "<tools>" not in await prompt(directory, backend, [])
+    assert "<tools>" in await prompt(directory, [TOOL])
+    assert "<tools>" not in await prompt(directory, [])
     assert load_tokenizer(str(directory), "json").tool_format.name == "json"
 
 
 async def test_ids_are_cut_for_templates_that_want_them_short(
-    model_directory: Path, backend: Backend, tmp_path: Path
+    model_directory: Path, tmp_path: Path
 ) -> None:
     directory = directory_with(MISTRAL_TEMPLATE, model_directory, tmp_path)
     assert load_tokenizer(str(directory)).tool_format is MISTRAL
-    text = await prompt(directory, backend, [TOOL])
+    text = await prompt(directory, [TOOL])
     assert text == '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "ä\\n<"}}0000call1]0000call11'
 
 
@@ -132,7 +127,7 @@ async def test_a_process_renders_the_same() -> None:
 
 
 async def test_a_slow_template_is_ended(
-    model_directory: Path, tmp_path: Path, tokenizer: Tokenizer, backend: Backend
+    model_directory: Path, tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
     slow = (
         "{% if messages[0].content == 'slow' %}"
@@ -143,8 +138,8 @@ async def test_a_slow_template_is_ended(
     limited = load_tokenizer(str(directory), template_seconds=1.0)
     try:
         with pytest.raises(ChatTemplateError, match="longer than 1 seconds"):
-            await limited.encode_messages([Message("user", "slow")])
-        token_ids = await limited.encode_messages([Message("user", "quick")])
+            await limited.render_messages([Message("user", "slow")])
+        text = await limited.render_messages([Message("user", "quick")])
     finally:
         await limited.stop()
-    assert token_ids == backend.encode("quick").ids
+    assert text == "quick"

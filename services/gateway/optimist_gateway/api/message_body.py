@@ -23,22 +23,16 @@ from optimist_gateway.structure.schema import SchemaError, check_json
 MAX_TOOL_CALLS = 128
 
 
-def _arguments(text: str) -> dict[str, Any]:
-    """Returns the arguments of a call; no text is no arguments."""
-    value = json.loads(text or "{}", parse_constant=_refuse)
-    if not isinstance(value, dict):
-        raise ValueError("must be a JSON object")
-    check_json(value)
-    return value
-
-
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
 def _is_json_object(text: str) -> str:
     try:
-        _arguments(text)
+        value = json.loads(text or "{}", parse_constant=_refuse)
+        if not isinstance(value, dict):
+            raise ValueError("must be a JSON object")
+        check_json(value)
     except (json.JSONDecodeError, RecursionError):
         raise ValueError("must be the text of a JSON object") from None
     except SchemaError as error:
@@ -71,7 +65,9 @@ class ToolCallBody(Body):
 
     def tool_call(self) -> ToolCall:
         """Returns the call as a plain value."""
-        return ToolCall(self.id, self.function.name, _arguments(self.function.arguments))
+        # No text is no arguments.
+        arguments = json.loads(self.function.arguments or "{}")
+        return ToolCall(self.id, self.function.name, arguments)
 
 
 class _MessageFields(Body):

@@ -8,16 +8,18 @@ from pydantic_core import PydanticCustomError
 
 from optimist_gateway.api.body import Body, Text
 from optimist_gateway.structure.content import Function, ToolUse
-from optimist_gateway.structure.schema import SchemaError, check_json
+from optimist_gateway.structure.schema import MAX_VALUES, SchemaError, check_json
 
 MAX_TOOLS = 128
+# What is written back, as POST /v1/responses does with schemas, has integers of 64 bits.
+MAX_INTEGER = 2**63 - 1
 # Without `parameters`, a function has none.
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def _bounded(value: dict[str, Any]) -> dict[str, Any]:
     try:
-        check_json(value)
+        check_json(value, MAX_INTEGER)
     except SchemaError as error:
         raise ValueError(f"{error.path}: {error.message}".removeprefix(": ")) from None
     return value
@@ -112,13 +114,17 @@ ToolChoice = Annotated[
 
 
 def check_tools(tools: Sequence[ToolBody], choice: ToolChoice | None) -> None:
-    """Makes sure that names are unique and that the choice names some of them.
+    """Makes sure that names are unique, schemas bounded, and that the choice names some of them.
 
     Raises:
         PydanticCustomError: They are not; its context has `param`.
     """
     names: set[str] = set()
+    num_values = 0
     for index, tool in enumerate(tools):
+        num_values += check_json(tool.function.parameters)
+        if num_values > MAX_VALUES:
+            raise _wrong("tools", f"their parameters have more than {MAX_VALUES} values in all")
         if tool.function.name in names:
             raise _wrong(f"tools[{index}].function.name", "another tool has this name")
         names.add(tool.function.name)

@@ -65,31 +65,59 @@ def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict
     return _object(_Place("", schema), is_lenient=is_lenient)
 
 
-def check_json(value: Any) -> None:
+def check_json(value: Any, max_integer: float = float("inf")) -> int:
     """Makes sure that a JSON value is of bounded size and depth and can be written as UTF-8.
+
+    Args:
+        value: What was read of JSON.
+        max_integer: The largest amount of an integer.
+
+    Returns:
+        How many values it is made of.
 
     Raises:
         SchemaError: It is not.
     """
-    waiting = [(_Place("", value), 1)]
-    num_values = 0
-    while waiting:
-        place, depth = waiting.pop()
-        num_values += 1
+    level, num_values = [value], 0
+    for _ in range(MAX_DEPTH):
+        num_values += len(level)
         if num_values > MAX_VALUES:
             raise SchemaError("", f"has more than {MAX_VALUES} values")
-        if depth > MAX_DEPTH:
-            raise SchemaError("", f"is nested more than {MAX_DEPTH} deep")
-        _check_scalar(place)
-        waiting += [(child, depth + 1) for child in _children(place)]
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                below += one.values()
+            elif isinstance(one, list):
+                below += one
+            if (problem := _problem_of(one, max_integer)) is not None:
+                raise SchemaError(_path_to(one, value), problem)
+        if not below:
+            return num_values
+        level = below
+    raise SchemaError("", f"is nested more than {MAX_DEPTH} deep")
 
 
-def _check_scalar(place: _Place) -> None:
-    if isinstance(place.value, float) and not abs(place.value) < float("inf"):
-        raise SchemaError(place.path, "is not a number of JSON")
-    for text in place.value if isinstance(place.value, dict) else [place.value]:
-        if isinstance(text, str) and not _is_text(text):
-            raise SchemaError(place.path, "must be Unicode text without halves of surrogate pairs")
+def _problem_of(value: Any, max_integer: float) -> str | None:
+    """Returns what is wrong with one value, whatever is in it; None if nothing is."""
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return "is not a number of JSON"
+    if isinstance(value, int) and abs(value) > max_integer:
+        return f"must be at most {max_integer}"
+    text = "".join(value) if isinstance(value, dict) else value
+    if isinstance(text, str) and not _is_text(text):
+        return "must be Unicode text without halves of surrogate pairs"
+    return None
+
+
+def _path_to(wanted: Any, value: Any) -> str:
+    """Returns where in a value another one is."""
+    waiting = [_Place("", value)]
+    while waiting:
+        place = waiting.pop()
+        if place.value is wanted:
+            return place.path
+        waiting += _children(place)
+    raise AssertionError("it is not in there")
 
 
 def _is_text(text: str) -> bool:

@@ -30,7 +30,15 @@ async def encode_chat(
     add_generation_prompt: bool = True,
     add_special_tokens: bool = False,
 ) -> list[int]:
-    """Returns the tokens of a conversation, see `Tokenizer.encode_messages`.
+    """Returns the tokens of a conversation.
+
+    Args:
+        messages: The conversation.
+        tokenizer: The model's.
+        model: What the model takes.
+        tools: What the model is told that it may call, in OpenAI's shape.
+        add_generation_prompt: Whether to go up to where the answer begins.
+        add_special_tokens: Whether to add what plain prompts begin with; templates have it.
 
     Raises:
         ApiError: The messages do not make a prompt, or are too long for the model.
@@ -39,16 +47,16 @@ async def encode_chat(
     require_tokenizable(length, "messages", tokenizer, model)
     require_tokenizable(sum(_length(tool) for tool in tools), "tools", tokenizer, model)
     try:
-        return await tokenizer.encode_messages(
-            messages,
-            tools,
-            add_generation_prompt=add_generation_prompt,
-            add_special_tokens=add_special_tokens,
+        text = await tokenizer.render_messages(
+            messages, tools, add_generation_prompt=add_generation_prompt
         )
     except ChatTemplateError as error:
         raise ApiError(400, str(error), param="messages", code="invalid_value") from None
     except ChatTemplateBusyError as error:
         raise ApiError(503, str(error), code="overloaded") from None
+    # Calls and the schemas of tools count as well, in whatever form the template tells them.
+    require_tokenizable(len(text), "messages", tokenizer, model)
+    return await tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
 async def completion_prompts(

@@ -102,21 +102,19 @@ class Tokenizer:
         encoding = await self._encoding(text, add_special_tokens=False)
         return list(encoding.ids), list(encoding.offsets)
 
-    async def encode_messages(
+    async def render_messages(
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] = (),
         *,
         add_generation_prompt: bool = True,
-        add_special_tokens: bool = False,
-    ) -> list[int]:
-        """Renders the chat template and returns the prompt's tokens.
+    ) -> str:
+        """Returns the text that the chat template makes of a conversation.
 
         Args:
             messages: The conversation.
             tools: What the model is told that it may call, in OpenAI's shape.
             add_generation_prompt: Whether to go up to where the answer begins.
-            add_special_tokens: Whether to add what plain prompts begin with; templates have it.
 
         Raises:
             ChatTemplateError: The model has no chat template, or it refuses the messages.
@@ -133,14 +131,13 @@ class Tokenizer:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            text = await self._render(value)
+            return await self._render(value)
         except TemplateUnavailableError as error:
             raise ChatTemplateBusyError(str(error)) from error
         except TemplateTimeoutError as error:
             raise ChatTemplateError(str(error)) from error
         except TemplateError as error:
             raise ChatTemplateError(f"the chat template refuses the messages: {error}") from error
-        return await self.encode(text, add_special_tokens=add_special_tokens)
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens, special ones included."""
