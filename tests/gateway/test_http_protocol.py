@@ -7,7 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
+from optimist_gateway.connection_body import Outbox
+from optimist_gateway.http_protocol import BoundedProtocol, ConnectionLimits
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until_healthy
@@ -170,6 +174,49 @@ async def test_a_client_that_does_not_read_is_dropped(url: str, scheduler: FakeS
         writer.close()
         await until_counted(client, 'outcome="disconnected"')
         assert "slow_reader" not in (await client.get("/metrics")).text
+
+
+async def test_a_client_that_reads_is_not_dropped_however_much_waits_for_it() -> None:
+    size, slow_reader_seconds = 16 * 2**20, 0.3
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        head = [(b"content-length", b"%d" % size)]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": bytes(size)})
+
+    limits = ConnectionLimits(4, MAX_HEADERS, MAX_BODY, 60.0, slow_reader_seconds)
+    config = uvicorn.Config(app, lifespan="off")
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: BoundedProtocol(config, ServerState(), {}, limits=limits, outbox=Outbox(0.0)),
+        "127.0.0.1",
+        0,
+    )
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    for _ in range(10):
+        await reader.readexactly(size // 10)
+        await asyncio.sleep(slow_reader_seconds / 3)
+    assert len(await reader.readexactly(size % 10)) == size % 10
+    writer.close()
+    server.close()
+
+
+async def test_requests_that_are_sent_at_once_are_answered_one_by_one(
+    url: str, scheduler: FakeScheduler
+) -> None:
+    scheduler.script = Script(steps=[Step([20]), Step([20, EOS])])
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        await until_healthy(client)
+    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 9, "stream": True}).encode()
+    request = (
+        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n" % len(body) + body
+    )
+    last = request.replace(b"host: a\r\n", b"host: a\r\nconnection: close\r\n")
+    answer = await exchange(url, request + request + last)
+    assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"data: [DONE]") == 3
 
 
 async def until_counted(client: httpx.AsyncClient, what: str) -> None:

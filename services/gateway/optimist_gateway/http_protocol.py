@@ -2,7 +2,8 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import orjson
 from uvicorn.config import Config
@@ -129,6 +130,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not None and self.cycle.scope is self.scope:
             self.scope["extensions"] = {DIRECT_BODY: {"body": ConnectionBody(self, self._outbox)}}
+            scope = cast("dict[str, Any]", self.scope)
+            self.cycle.on_response = partial(self._forget, scope)
 
     def on_message_complete(self) -> None:
         """Notes that the next byte begins another request."""
@@ -147,9 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Notes that the client does not read as fast as it is written to."""
         super().pause_writing()
         if self._write_timer is None:
-            self._write_timer = self.loop.call_later(
-                self._limits.slow_reader_seconds, self.transport.abort
-            )
+            self._watch_reader()
         self.on_pause()
 
     def resume_writing(self) -> None:
@@ -163,8 +164,6 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Forgets who sent the answer; what is left of the request's body is thrown away."""
         self.on_pause = self.on_resume = _nobody
-        # It leads back to its scope: without it both go now, not with a collection.
-        self.cycle.scope.pop("extensions", None)
         super().on_response_complete()
         if self._is_discarding and self._read_timer is None and not self.transport.is_closing():
             self._unset_keepalive_if_required()
@@ -174,6 +173,26 @@ class BoundedProtocol(HttpToolsProtocol):
     def _is_discarding(self) -> bool:
         """Whether the rest of a body comes that was answered without being read."""
         return not self._is_reading_head and self.cycle.response_complete
+
+    def _forget(self, scope: dict[str, Any]) -> None:
+        """Ends a response; `cycle` may already be of a request that was sent behind this one."""
+        # The body leads back to its scope: without it both go now, not with a collection.
+        scope.pop("extensions", None)
+        self.on_response_complete()
+
+    def _watch_reader(self) -> None:
+        self._write_timer = self.loop.call_later(
+            self._limits.slow_reader_seconds,
+            self._check_reader,
+            self.transport.get_write_buffer_size(),
+        )
+
+    def _check_reader(self, num_unread: int) -> None:
+        """Drops a client that has read nothing of what waited for it."""
+        if self.transport.get_write_buffer_size() < num_unread:
+            self._watch_reader()
+        else:
+            self.transport.abort()
 
     def _count(self, num_bytes: int) -> None:
         self._num_header_bytes += num_bytes
