@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.scheduler.description import ModelDescription
+from optimist_gateway.structure import grammars as grammars_module
 from optimist_gateway.structure.content import (
     Content,
     Function,
@@ -162,6 +164,29 @@ async def test_verdicts_are_forgotten_in_the_end(
     for index in range(MAX_CHECKED + 10):
         await grammars.grammar(of(RegexContent(f"a{{{index}}}")), model)
     assert len(grammars._verdicts) == MAX_CHECKED
+
+
+async def test_a_slow_moment_is_not_held_against_a_grammar(
+    grammars: Grammars, model: ModelDescription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    structure = of(RegexContent("[a-z]+"))
+    with monkeypatch.context() as slow:
+        slow.setattr(grammars_module, "_SECONDS", 1e-6)
+        slow.setattr(grammars_module, "_DOUBT_SECONDS", 0.0)
+        assert "too complex" in (await refusal(grammars, structure, model)).message
+    await grammars.stop()
+    assert await grammars.grammar(structure, model)
+
+
+async def test_a_longer_context_changes_no_verdict(
+    grammars: Grammars, model: ModelDescription
+) -> None:
+    structure = of(RegexContent("[a-z]+"))
+    await grammars.grammar(structure, model)
+    process = grammars._process
+    longer = replace(model, max_model_len=2 * MAX_MODEL_LEN)
+    await grammars.grammar(structure, longer)
+    assert grammars._process is process
 
 
 async def test_a_model_without_a_tokenizer_file(tmp_path: Path, model: ModelDescription) -> None:

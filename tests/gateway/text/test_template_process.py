@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -29,6 +30,10 @@ def load(argument: str) -> Callable[[Any], str]:
             raise ValueError("begin with a user")
         if value["do"] == "memory":
             return "x" * 2**40
+        if value["do"] == "wait":
+            time.sleep(0.2)
+        if value["do"] == "pid":
+            return str(os.getpid())
         if value["do"] == "exit":
             os._exit(3)
         if value["do"] == "print":
@@ -95,6 +100,17 @@ async def test_who_does_not_wait_for_his_text_does_not_leave_it_to_the_next(
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     assert await process.render(say("b")) == "model:b"
+
+
+async def test_who_leaves_does_not_end_the_process_of_all(process: TemplateProcess) -> None:
+    pid = await process.render(say("", "pid"))
+    for _ in range(3):
+        leaving = asyncio.create_task(process.render(say("a", "wait")))
+        await asyncio.sleep(0.02)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+    assert await process.render(say("", "pid")) == pid
 
 
 async def test_a_loader_that_fails_is_told() -> None:

@@ -2,9 +2,12 @@
 
 import hashlib
 import json
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.scheduler.description import ModelDescription
@@ -25,7 +28,25 @@ MAX_CHECKED = 1024
 _LOADER = "optimist_gateway.structure.check_child:load_checker"
 # Of wall-clock time, on a machine that may be busy.
 _SECONDS = 8 * MAX_COMPILE_SECONDS
+_DOUBT_SECONDS = 60.0
+"""How long it is remembered that a grammar took too long: the machine may only have been busy."""
 _TOO_COMPLEX = "is too complex: it takes too much time or memory to compile"
+
+
+class _Tokens(NamedTuple):
+    """What a grammar is checked against, beside the tokenizer."""
+
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+
+
+class _Verdict(NamedTuple):
+    """What was found of a grammar."""
+
+    problem: str
+    """What is wrong with it; no text if nothing is."""
+    until: float = inf
+    """When it is to be checked again, in seconds of the monotonic clock."""
 
 
 class Grammars:
@@ -43,9 +64,9 @@ class Grammars:
         ids = {part: token_id(part) for part in form.parts}
         self._markers = {part: number for part, number in ids.items() if number is not None}
         self._model = model
-        self._described: ModelDescription | None = None
+        self._tokens: _Tokens | None = None
         self._process: TemplateProcess | None = None
-        self._verdicts: OrderedDict[bytes, str] = OrderedDict()
+        self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
 
     @property
     def marker_ids(self) -> Sequence[int]:
@@ -62,23 +83,16 @@ class Grammars:
             source = grammar(structure, self.form, self._markers)
         except StructureError as error:
             raise _refusal(error.param, error.message) from None
-        if model != self._described:
-            # Token ids may mean something else now.
+        tokens = _Tokens(model.vocab_size, tuple(model.eos_token_ids))
+        if tokens != self._tokens:
+            # They may mean something else now.
             self._verdicts.clear()
+            self._tokens = tokens
             await self.stop()
-            self._described = model
-        key = hashlib.sha256(source.encode()).digest()
-        verdict = self._verdicts.get(key)
-        if verdict is None:
-            verdict = await self._check(source, model)
-            self._verdicts[key] = verdict
-            if len(self._verdicts) > MAX_CHECKED:
-                self._verdicts.popitem(last=False)
-        else:
-            self._verdicts.move_to_end(key)
-        if verdict:
+        verdict = await self._verdict(source, tokens)
+        if verdict.problem:
             param = structure.param if structure.tools is None else structure.param or "tools"
-            raise _refusal(param, verdict)
+            raise _refusal(param, verdict.problem)
         return source
 
     async def stop(self) -> None:
@@ -87,26 +101,38 @@ class Grammars:
         if process is not None:
             await process.stop()
 
-    async def _check(self, source: str, model: ModelDescription) -> str:
-        """Returns what is wrong with a grammar; no text if nothing is."""
-        process = self._running(model)
+    async def _verdict(self, source: str, tokens: _Tokens) -> _Verdict:
+        key = hashlib.sha256(source.encode()).digest()
+        verdict = self._verdicts.get(key)
+        if verdict is None or verdict.until < time.monotonic():
+            verdict = await self._check(source, tokens)
+            if tokens == self._tokens:
+                self._verdicts[key] = verdict
+            if len(self._verdicts) > MAX_CHECKED:
+                self._verdicts.popitem(last=False)
+        if key in self._verdicts:
+            self._verdicts.move_to_end(key)
+        return verdict
+
+    async def _check(self, source: str, tokens: _Tokens) -> _Verdict:
+        process = self._running(tokens)
         try:
-            return await process.render(source)
+            return _Verdict(await process.render(source))
         except (TemplateTimeoutError, TemplateDiedError):
-            return _TOO_COMPLEX
+            return _Verdict(_TOO_COMPLEX, time.monotonic() + _DOUBT_SECONDS)
         except TemplateError as error:
-            return str(error)
+            return _Verdict(str(error))
         except TemplateUnavailableError as error:
             raise ApiError(
                 503, f"grammars cannot be checked now: {error}", code="overloaded"
             ) from None
 
-    def _running(self, model: ModelDescription) -> TemplateProcess:
+    def _running(self, tokens: _Tokens) -> TemplateProcess:
         if self._process is None:
             description = {
                 "tokenizer": str(self._tokenizer_file()),
-                "vocab_size": model.vocab_size,
-                "eos_token_ids": list(model.eos_token_ids),
+                "vocab_size": tokens.vocab_size,
+                "eos_token_ids": list(tokens.eos_token_ids),
             }
             argument = json.dumps(description)
             self._process = TemplateProcess(_LOADER, argument, _SECONDS, "grammars")

@@ -69,10 +69,14 @@ class TemplateProcess:
             raise TemplateUnavailableError(f"{MAX_WAITING} requests wait for {self._what}")
         self._num_waiting += 1
         try:
-            async with self._turn:
-                answer = await self._ask(value)
-        finally:
+            await self._turn.acquire()
+        except asyncio.CancelledError:
             self._num_waiting -= 1
+            raise
+        asking = asyncio.create_task(self._ask(value))
+        asking.add_done_callback(self._end_turn)
+        # Who leaves lets the exchange end: to start the process again would take everybody longer.
+        answer = await asyncio.shield(asking)
         if "text" not in answer:
             raise TemplateError(answer["error"])
         return str(answer["text"])
@@ -85,6 +89,13 @@ class TemplateProcess:
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+    def _end_turn(self, asking: "asyncio.Task[dict[str, str]]") -> None:
+        self._num_waiting -= 1
+        self._turn.release()
+        if not asking.cancelled():
+            # Nobody may be there who hears of it.
+            asking.exception()
 
     async def _ask(self, value: Any) -> dict[str, str]:
         process = await self._running()
