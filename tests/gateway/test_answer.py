@@ -1,5 +1,7 @@
 """Steps of any width give the same answer."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
@@ -148,3 +150,12 @@ def test_what_stands_in_no_prediction_counts_as_own_text() -> None:
         PREDICTION: 3,
         DraftSource.NGRAM: 2,
     }
+
+
+def test_of_an_answer_that_another_scheduler_began_the_account_is_not_told() -> None:
+    state = answer()
+    part = Finished(FinishReason.STOP, "", 9, 3, 2, num_drafted_tokens=4, num_cached_tokens=7)
+    state.settle(replace(part, is_whole=False))
+    assert state.speculation().num_drafted_tokens is None
+    assert state.usage().rejected_prediction_tokens is None
+    assert state.usage().cached_prompt_tokens == 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import until
@@ -49,6 +50,22 @@ async def test_tokens_of_one_key_are_limited(
         assert error_of(refused, 429)["code"] == "rate_limit_exceeded"
         retry_seconds(refused)
         assert (await ask(http, "key-b")).status_code == 200
+
+
+async def test_what_the_scheduler_refuses_costs_no_tokens(
+    settings: GatewaySettings, tokenizer: Tokenizer, say: Callable[..., list[int]]
+) -> None:
+    say("", reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
+    async with asking(settings, tokenizer, api_keys=KEYS, tokens_per_minute=5) as http:
+        for _ in range(3):
+            assert error_of(await ask(http, "key-a"), 429)["code"] == "overloaded"
+
+
+async def test_more_answers_than_a_key_may_have_at_a_time_are_refused_for_good(
+    settings: GatewaySettings, tokenizer: Tokenizer
+) -> None:
+    async with asking(settings, tokenizer, api_keys=KEYS, max_num_requests_per_key=2) as http:
+        assert error_of(await ask(http, "key-a", n=3), 400)["param"] == "n"
 
 
 async def test_a_key_leaves_a_place_for_another(

@@ -136,6 +136,7 @@ class Choice:
 
     def fail(self, error: Exception) -> None:
         """Ends the choice without the rest of its answer."""
+        self._times.note_reason(FAILED)
         self._stream.close()
         self._end(error)
 

@@ -78,6 +78,7 @@ class Generation:
         """Answers that are generated: choice `prompt * num_candidates + candidate`."""
         self.left = False
         """Whether the client went away."""
+        self._has_failed = False
         self.is_synthetic = False
         """Whether drafts are accepted by chance; known with the first piece."""
         self.choices = Choices(self.num_choices)
@@ -139,12 +140,9 @@ class Generation:
                 if not self.left:
                     self.choices.start(tell)
                 yield
-            except ApiError as error:
-                raise self._names.renamed(error) from None
-            except SchedulerUnavailableError as error:
-                raise scheduler_unavailable(str(error)) from None
-            except SlowReaderError as error:
-                raise ApiError(500, str(error), code="slow_reader") from None
+            except (ApiError, SchedulerUnavailableError, SlowReaderError) as error:
+                self._has_failed = True
+                raise self._told(error) from None
             finally:
                 self._end()
 
@@ -224,11 +222,22 @@ class Generation:
         wanted = self.body.num_logprobs() is not None
         return self._service.tokenizer.vocabulary.describe if wanted else None
 
+    def _told(self, error: Exception) -> ApiError:
+        """Returns what the client is told of a failure."""
+        if isinstance(error, ApiError):
+            return self._names.renamed(error)
+        if isinstance(error, SlowReaderError):
+            return ApiError(500, str(error), code="slow_reader")
+        return scheduler_unavailable(str(error))
+
     def _end(self) -> None:
         self.choices.close()
         if not len(self.choices):
             return
         usage = self._record.usage = self.usage()
+        if self._has_failed and not usage.completion_tokens:
+            # It was refused: nobody is to pay for what was not served.
+            return
         self._service.metrics.count_usage(usage)
         self._service.admission.charge(usage.prompt_tokens + usage.completion_tokens)
         self._service.metrics.end_to_end.observe(time.perf_counter() - self._started)

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.observing.token_histogram import TokenHistogram
 from tests.gateway.conftest import until
-from tests.gateway.fake_scheduler import FakeScheduler, Script
+from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
 
 Say = Callable[..., list[int]]
 BODY = {"model": "tiny", "prompt": "The quick"}
@@ -118,6 +118,21 @@ async def test_what_the_scheduler_refuses_is_a_failed_choice(
     assert found[GATEWAY + "refusals_total,overloaded"] == 1
     assert found[GATEWAY + "finished_total,error"] == 1
     assert found[GATEWAY + "queue_seconds_count"] == 0
+    # It was not served.
+    assert found[GATEWAY + "prompt_tokens_total"] == 0
+    assert found[GATEWAY + "end_to_end_seconds_count"] == 0
+
+
+async def test_a_choice_whose_scheduler_is_lost_has_failed(
+    http: httpx.AsyncClient, scheduler: FakeScheduler
+) -> None:
+    scheduler.script = Script(steps=[Step([20])], break_stream=True)
+    assert (await http.post("/v1/completions", json=BODY)).status_code == 503
+    found = await samples(http)
+    assert found[GATEWAY + "finished_total,error"] == 1
+    assert found.get(GATEWAY + "finished_total,abort", 0) == 0
+    # Some of it was.
+    assert found[GATEWAY + "end_to_end_seconds_count"] == 1
 
 
 async def test_the_event_loop_is_watched(http: httpx.AsyncClient) -> None:

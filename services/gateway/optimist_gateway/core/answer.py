@@ -143,8 +143,11 @@ class Answer:
         return piece
 
     def settle(self, finished: Finished | None) -> None:
-        """Takes what only the scheduler knows of the account, however the answer ended."""
-        if finished is not None:
+        """Takes what only the scheduler knows of the account, however the answer ended.
+
+        Of an answer that another scheduler began it knows a part, which is not told as the whole.
+        """
+        if finished is not None and finished.is_whole:
             self._num_rejected = finished.rejected_prediction_tokens
             self._num_drafted = finished.num_drafted_tokens
             self._num_cached = finished.num_cached_tokens

@@ -33,7 +33,7 @@ class GatewayMetrics:
         )
         self.finished = self._counter(
             "finished",
-            "Choices by why they ended: stop, length, stop_string, tool_calls, error (those that "
+            "Choices by why they ended: stop, length, stop_string, error (those that "
             "failed) or abort (those that were not wanted any more)",
             "reason",
         )

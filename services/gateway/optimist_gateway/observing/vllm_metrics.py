@@ -9,7 +9,7 @@ from prometheus_client.samples import Sample
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.scheduler.stats import SchedulerStats
 
-_FINISHED_REASONS = {"stop_string": "stop", "tool_calls": "stop"}
+_FINISHED_REASONS = {"stop_string": "stop"}
 """Our reasons that have another name at vLLM."""
 
 
