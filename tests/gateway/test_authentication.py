@@ -228,6 +228,18 @@ async def test_cross_origin_pages_are_let_in_only_if_named(
         other = await http.options(CHAT, headers=preflight | {"origin": "https://evil.example"})
         assert "access-control-allow-origin" not in other.headers
         error_of(await http.post(CHAT, json=BODY, headers={"origin": "https://app.example"}), 401)
+        # OpenAI's client describes itself, in browsers too.
+        describing = {"access-control-request-headers": "authorization,x-stainless-lang"}
+        assert (await http.options(CHAT, headers=preflight | describing)).status_code == 200
+
+
+async def test_who_has_no_key_need_not_send_a_body_first(
+    settings: GatewaySettings, tokenizer: Tokenizer
+) -> None:
+    async with asking(settings, tokenizer, api_keys=[KEY]) as http:
+        response = await http.post(CHAT, json=BODY, headers={"expect": "100-continue"})
+        error_of(response, 401)
+        assert response.headers["connection"] == "close"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -164,6 +165,13 @@ async def test_overload_says_when_to_come_back(inference: AsyncClient, say: Say)
         await inference.generate("Hello").result()
     assert caught.value.retry_after is not None
     assert caught.value.retry_after > 0
+
+
+async def test_a_field_s_name_is_printable(inference: AsyncClient) -> None:
+    schema: dict[str, Any] = {"properties": {"a\nä": {"not": {}}}}
+    with pytest.raises(OptimistError, match="INVALID_ARGUMENT") as caught:
+        await inference.generate("Hello", json_schema=schema).result()
+    assert str(caught.value.field).endswith(".properties.a\\n\\xe4.not")
 
 
 async def test_a_scheduler_that_goes_away(inference: AsyncClient, say: Say) -> None:

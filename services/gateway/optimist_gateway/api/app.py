@@ -106,6 +106,9 @@ def _service(
     metrics: GatewayMetrics,
     tls: Tls | None,
 ) -> Service:
+    # More choices than a client may have places would never be admitted.
+    most = settings.max_num_requests
+    most = min(most, settings.max_num_requests_per_key or most)
     return Service(
         model_name=settings.model_name,
         tokenizer=tokenizer,
@@ -124,10 +127,9 @@ def _service(
         ),
         metrics=metrics,
         limits=Limits(
-            # More choices than there are places would never be admitted.
-            max_n=min(settings.max_n, settings.max_num_requests),
-            max_prompts=min(settings.max_prompts, settings.max_num_requests),
-            max_choices=settings.max_num_requests,
+            max_n=min(settings.max_n, most),
+            max_prompts=min(settings.max_prompts, most),
+            max_choices=most,
             max_prediction_bytes=settings.max_prediction_bytes,
             keep_alive_seconds=settings.keep_alive_seconds,
         ),
@@ -163,7 +165,8 @@ def _add_layers(
             CORSMiddleware,
             allow_origins=settings.allowed_origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
+            # Clients bring headers of their own, such as x-stainless-lang; cookies are not taken.
+            allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after", "retry-after-ms"],
         )
     app.add_middleware(RequestId)

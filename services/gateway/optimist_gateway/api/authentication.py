@@ -46,7 +46,11 @@ class Authentication:
             current_record().error = reason = str(error.code)
             self._metrics.requests.labels("none", str(error.status)).inc()
             self._metrics.refusals.labels(reason).inc()
-            await error.response()(scope, receive, send)
+            response = error.response()
+            if any(name == b"expect" for name, _ in scope["headers"]):
+                # Whether the client sends its body now is not known.
+                response.headers["connection"] = "close"
+            await response(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

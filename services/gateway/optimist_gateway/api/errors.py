@@ -27,7 +27,7 @@ SHUTTING_DOWN = "shutting_down"
 # The rest of the body may still come, or another server is to be asked.
 _CLOSING_CODES = (SHUTTING_DOWN, "request_timeout")
 
-_TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+_TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
 _HTTP_MESSAGES = {
     404: ("no such endpoint: {method} {path}", "unknown_url"),
     405: ("{method} is not allowed here: {path}", "method_not_allowed"),

@@ -2,6 +2,7 @@
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from optimist_gateway.api.authentication import METRICS, PROBES
 from optimist_gateway.observing.request_observer import RequestObserver
 
 OPERATIONS = {
@@ -11,7 +12,7 @@ OPERATIONS = {
 }
 """What gets a span, and what OpenTelemetry's conventions for generative AI call it."""
 MAX_PATH_CHARACTERS = 200
-_NOT_OBSERVED = frozenset({"/health", "/live", "/ready", "/metrics"})
+_NOT_OBSERVED = PROBES | {METRICS}
 _NO_ANSWER = 499
 """Status of a request whose client went away before there was one, as nginx has it."""
 

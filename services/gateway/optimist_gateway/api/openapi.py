@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from optimist_gateway.api.authentication import PROBES
 from optimist_gateway.api.openapi_answers import ANSWERS, REF, Unavailable, answer_schemas
 from optimist_gateway.api.openapi_examples import EXAMPLES
 from optimist_gateway.api.openapi_limits import set_limits
@@ -57,7 +58,6 @@ _EVENT = {
     "required": ["data"],
     "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
 }
-_PROBES = frozenset({"/health", "/ready", "/startup", "/live"})
 _WITH_RETRY = ("429", "503")
 _STREAMED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
 
@@ -110,7 +110,7 @@ def _describe(schema: dict[str, Any], model_name: str) -> None:
         if path in _STREAMED:
             responses["200"]["description"] = "The answer, or its events if `stream` is true."
             responses["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
-        if path in _PROBES:
+        if path in PROBES:
             unavailable = {"$ref": REF.format(model=Unavailable.__name__)}
             responses["503"]["content"]["application/json"]["schema"] = unavailable
         for response in responses.values():

@@ -36,8 +36,8 @@ def trailing_metadata(error: ApiError) -> tuple[tuple[str, str], ...]:
     if error.code is not None:
         metadata["optimist-error-code"] = error.code
     if error.param is not None:
-        # A name may have a key of the request's own in it.
-        metadata["optimist-error-field"] = error.param.encode("ascii", "backslashreplace").decode()
+        # A name may have a key of the request's own in it; metadata is printable ASCII.
+        metadata["optimist-error-field"] = error.param.encode("unicode_escape").decode()
     if error.status in (429, 503):
         seconds = RETRY_SECONDS if error.retry_seconds is None else error.retry_seconds
         metadata["retry-after"] = f"{seconds:.3f}"
