@@ -1,6 +1,5 @@
 """What `optimist complete` asks for, and what it shows of the answer."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,6 @@
 """What `optimist serve` starts."""
 
+import urllib.request
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -82,6 +83,8 @@ def test_all_services_export_their_spans_if_one_says_where() -> None:
 
 def test_the_gateway_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("no_proxy", raising=False)
+    # It remembers the proxy of its first use.
+    monkeypatch.setattr(urllib.request, "_opener", None)
     # Nobody listens there.
     with bind("127.0.0.1", 0) as unused, serving([], []) as url:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused.getsockname()[1]}")
