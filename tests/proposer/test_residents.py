@@ -43,6 +43,27 @@ def test_shared_sources_count_once() -> None:
     assert residents.num_bytes == SHARED.num_bytes + 3 * live("a", SHARED).num_bytes
 
 
+def test_sources_of_requests_that_were_refused_give_way_to_others() -> None:
+    kinds = [prepared(f"{number}\n" * 9) for number in range(8)]
+    size = kinds[0].num_bytes
+    used = live("a", kinds[0])
+    residents = Residents(10, used.num_bytes + 3 * size)
+    residents.put(used)
+    for kind in kinds[1:]:
+        residents.put_sources(kind)
+        assert residents.get_sources(kind.name) is kind
+        assert residents.num_bytes <= used.num_bytes + 3 * size
+    held = [kind for kind in kinds if residents.get_sources(kind.name) is not None]
+    assert held == [kinds[0], *kinds[-2:]]
+
+
+def test_sources_larger_than_the_bound_are_the_only_ones() -> None:
+    residents = Residents(10, 1)
+    for text in ("one\n", "two\n"):
+        residents.put_sources(prepared(text))
+    assert residents.num_sources == 1
+
+
 def test_request_that_grew_counts_with_its_output() -> None:
     residents = Residents(10, 1_000_000)
     request = live("a")

@@ -47,7 +47,8 @@ class Residents:
         return prepared
 
     def put_sources(self, prepared: Prepared) -> None:
-        """Adds sources that are not here."""
+        """Adds sources that are not here, after others that no request uses if room is short."""
+        self._drop_unused_sources(self._max_bytes - prepared.num_bytes)
         self._prepared[prepared.name] = prepared
         self.num_bytes += prepared.num_bytes
 
@@ -76,8 +77,7 @@ class Residents:
         return request
 
     def _shrink(self) -> list[str]:
-        if self.num_bytes > self._max_bytes:
-            self._drop_unused_sources()
+        self._drop_unused_sources(self._max_bytes)
         forgotten: list[str] = []
         while len(self._requests) > 1 and (
             len(self._requests) > self._max_requests or self.num_bytes > self._max_bytes
@@ -85,12 +85,14 @@ class Residents:
             request_id = next(iter(self._requests))
             self.pop(request_id)
             forgotten.append(request_id)
-            self._drop_unused_sources()
+            self._drop_unused_sources(self._max_bytes)
         return forgotten
 
-    def _drop_unused_sources(self) -> None:
+    def _drop_unused_sources(self, max_bytes: int) -> None:
+        if self.num_bytes <= max_bytes:
+            return
         for name in list(self._prepared):
-            if self.num_bytes <= self._max_bytes:
+            if self.num_bytes <= max_bytes:
                 return
             if name not in self._num_users:
                 self.num_bytes -= self._prepared.pop(name).num_bytes
