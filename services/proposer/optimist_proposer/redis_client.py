@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -113,7 +114,8 @@ class RedisClient:
         except Exception as error:
             logger.exception("the Redis client failed")
             raise RedisError(f"the client failed: {error!r}") from error
-        if any(isinstance(answer, ConnectionError) for answer in answers):
+        # A cluster's client tells of a lost connection in the answers of its commands.
+        if any(isinstance(answer, RedisConnectionError) for answer in answers):
             await self._target.disconnect()
         return answers
 
