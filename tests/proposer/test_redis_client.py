@@ -41,7 +41,7 @@ async def test_connection_that_a_command_lost_makes_it_look_for_the_nodes_again(
     cluster = ClusterOfAnswers(b"value", error)
     target = RedisTarget(cast("RedisCluster", cluster), num_shards=2)
     monkeypatch.setattr("optimist_proposer.redis_client.open_redis", lambda *_: target)
-    client = RedisClient("redis+cluster://node", 1000)
+    client = RedisClient("redis+cluster://node", "test", 1000)
     with pytest.raises(StoreError, match=str(error)):
         await client.run([("GET", "a"), ("GET", "b")], is_urgent=False)
     assert cluster.num_closed == num_closed

@@ -208,6 +208,22 @@ async def test_value_of_another_format_is_unknown(
     assert "has format 255" in caplog.text
 
 
+async def test_user_who_may_use_keys_of_the_prefix_alone(
+    redis: "Redis", redis_server: RedisServer
+) -> None:
+    await redis.acl_setuser(
+        "confined", enabled=True, passwords=["+secret"], keys=["test:*"], categories=["+@all"]
+    )
+    store = redis_store(f"redis://confined:secret@{redis_server.address}/0")
+    try:
+        await store.start()
+        assert await put(store, live(output="one\n")) == [4]
+        assert await text(store) == "one\n"
+    finally:
+        await store.stop()
+        await redis.acl_deluser("confined")
+
+
 async def test_redis_that_refuses_to_write_is_a_failure(store: RedisStore, redis: "Redis") -> None:
     await put(store, live())
     await redis.config_set("maxmemory", "1")

@@ -35,9 +35,15 @@ _TIMEOUTS = (RedisTimeoutError, TimeoutError)
 class RedisClient:
     """Runs commands in one round trip, and leaves Redis alone for a while when it fails."""
 
-    def __init__(self, url: str, timeout_ms: int) -> None:
-        """Connects when first used; raises SetupError if `url` is no Redis URL."""
-        self._url, self._seconds = url, timeout_ms / 1000
+    def __init__(self, url: str, key_prefix: str, timeout_ms: int) -> None:
+        """Connects when first used; raises SetupError if `url` is no Redis URL.
+
+        Args:
+            url: See `open_redis`.
+            key_prefix: What the names of all keys begin with, those it asks for itself included.
+            timeout_ms: Longest wait for an answer.
+        """
+        self._url, self._key_prefix, self._seconds = url, key_prefix, timeout_ms / 1000
         try:
             self._target: RedisTarget = open_redis(url, _PATIENCE * self._seconds)
         except (ValueError, RedisClusterException) as error:
@@ -141,8 +147,10 @@ class RedisClient:
 
     async def _failure(self) -> Exception | None:
         """Asks every node of Redis something; returns why one does not answer, or None."""
+        # A user of Redis may be confined to keys of the prefix.
+        keys = [f"{self._key_prefix}:{{{number}}}" for number in range(self.num_shards)]
         try:
-            answers = await self._execute([("GET", f"{{{n}}}") for n in range(self.num_shards)])
+            answers = await self._execute([("GET", key) for key in keys])
         except _FAILURES as error:
             return error
         return next((answer for answer in answers if isinstance(answer, Exception)), None)

@@ -44,7 +44,7 @@ class RedisStore(OutputStore):
             ttl_seconds: After this time without an observation Redis drops a request.
             timeout_ms: Longest wait for an answer.
         """
-        self._client = RedisClient(url, timeout_ms)
+        self._client = RedisClient(url, key_prefix, timeout_ms)
         self._key_prefix = key_prefix
         self._ttl_ms = ttl_seconds * 1000
         self._refresh_seconds = ttl_seconds / _REFRESHES_PER_LIFE
