@@ -312,6 +312,28 @@ async def test_log_that_is_none_makes_a_request_unknown(
     assert "request a is taken as unknown" in caplog.text
 
 
+@pytest.mark.parametrize("lives_here", [False, True])
+async def test_log_that_the_algorithm_fails_on_makes_one_request_unknown(
+    lives_here: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore()
+    first, second = Replica(store), Replica(store, following(BrokenAlgorithm("observe")))
+    opens = [opening("a", POEM), opening("b", POEM)]
+    await first.proposer.apply(opens, [], [])
+    await first.writer.stop()
+    if lives_here:
+        early = [observation(1, "x"), observation(1, "x", "b")]
+        assert (await second.proposer.apply([], early, [])).gaps == {"a": 0, "b": 0}
+    await first.proposer.apply([], [observation(0, "X\n"), observation(0, "ONE\n", "b")], [])
+    await first.writer.stop()
+    both = [observation(2, "two\n"), observation(4, "two\n", "b")]
+    answer = await second.proposer.apply([], both, [])
+    assert answer.gaps == {"a": UNKNOWN}
+    assert not answer.refusals
+    assert answer.windows["b"].base == 8
+    assert "IndexError: broken" in caplog.text
+
+
 class FailingStore(MemoryStore):
     async def read(self, request_ids: Sequence[str]) -> list[StoredRequest | None]:
         raise StoreError("gone")

@@ -143,6 +143,11 @@ class BatchProposer:
                 self._following.adopt(request_id, stored, prepared)
         except ValueError as error:
             logger.warning("request %s is taken as unknown: %s", request_id, error)
+        except Exception:
+            about = {"request_id": request_id}
+            logger.exception("request %s is taken as unknown", request_id, extra=about)
+            # It may have stopped half way; the request is opened anew, with its whole output.
+            self._following.drop(request_id)
 
     def _find_sources(self, name: SourceName, values: dict[SourceName, bytes]) -> Prepared | None:
         prepared = self._following.get_sources(name)
