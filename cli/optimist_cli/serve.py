@@ -17,9 +17,16 @@ from optimist_cli.process import ServiceSpec
 from optimist_cli.supervisor import Supervisor
 from optimist_common.health import is_serving
 from optimist_common.server import require_free
-from optimist_common.settings import ServiceSettings, load_settings
+from optimist_common.settings import ServiceSettings, config_file, configured, load_settings
 
 COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "gateway": 32}
+_OF_THE_WORKER = (
+    "dtype",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "drafter",
+    "drafter_model",
+)
 _WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -27,7 +34,7 @@ class ServeSettings(ServiceSettings):
     """Starts all services with one model: optimist serve MODEL [OPTIONS].
 
     Every option of a single service can be set too, by its variable (OPTIMIST_WORKER_DTYPE) or in
-    the file that --config names.
+    the file that --config names. What is set here prevails.
     """
 
     section: ClassVar[str] = "serve"
@@ -47,7 +54,9 @@ class ServeSettings(ServiceSettings):
     workers: int = Field(
         1, ge=1, le=16, description="how many workers; with --device cuda each on its own GPU"
     )
-    store: str = Field("memory", description="where proposers keep cursors: memory or redis://...")
+    store: str = Field(
+        "", description="where proposers keep cursors: memory, as by default, or redis://..."
+    )
     device: str = Field("", description="device of the worker, such as cpu or cuda")
     dtype: str = Field("", description="number format of the worker, such as float32")
     tensor_parallel_size: str = Field(
@@ -86,7 +95,7 @@ class ServeSettings(ServiceSettings):
 def main(arguments: list[str]) -> int:
     """Runs `optimist serve`; returns the exit code."""
     settings = serve_settings(arguments)
-    return asyncio.run(serve(settings))
+    return asyncio.run(serve(settings, config_file(arguments)))
 
 
 def serve_settings(arguments: list[str]) -> ServeSettings:
@@ -96,13 +105,18 @@ def serve_settings(arguments: list[str]) -> ServeSettings:
     return load_settings(ServeSettings, arguments)
 
 
-async def serve(settings: ServeSettings) -> int:
-    """Keeps the services running until Ctrl-C or SIGTERM; returns the exit code."""
+async def serve(settings: ServeSettings, config: str | None) -> int:
+    """Keeps the services running until Ctrl-C or SIGTERM; returns the exit code.
+
+    Args:
+        settings: What to start.
+        config: YAML file with settings of the services; None for none.
+    """
     require_free(settings.host, settings.port)
     if settings.grpc_port:
         require_free(settings.host, settings.grpc_port, "--grpc-port")
-    supervisor = Supervisor(service_specs(settings), write_prefixed)
-    main_task = asyncio.create_task(_start_and_watch(supervisor, settings))
+    supervisor = Supervisor(service_specs(settings, config), write_prefixed)
+    main_task = asyncio.create_task(_start_and_watch(supervisor, settings, config))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, main_task.cancel)
@@ -115,14 +129,16 @@ async def serve(settings: ServeSettings) -> int:
     return 0
 
 
-async def _start_and_watch(supervisor: Supervisor, settings: ServeSettings) -> None:
+async def _start_and_watch(
+    supervisor: Supervisor, settings: ServeSettings, config: str | None
+) -> None:
     print(f"starting proposers, worker, scheduler and gateway with {settings.model}", flush=True)
     await supervisor.start()
     url = f"http://{settings.host}:{settings.port}"
     print(
-        f"\nOptimist serves {model_name(settings)} at {url}\n"
+        f"\nOptimist serves {model_name(settings, config)} at {url}\n"
         f"  API      {url}/v1   (chat/completions, completions, responses, models)\n"
-        f"{_grpc_line(settings)}"
+        f"{_grpc_line(settings, config)}"
         f"  schema   {url}/openapi.json\n"
         f"  metrics  {url}/metrics\n"
         f"  try it   {_command()} complete 'Rename `a` to `b`.' --file FILE --url {url}\n"
@@ -132,8 +148,9 @@ async def _start_and_watch(supervisor: Supervisor, settings: ServeSettings) -> N
     await supervisor.watch()
 
 
-def _grpc_line(settings: ServeSettings) -> str:
-    return f"  gRPC     {settings.host}:{settings.grpc_port}\n" if settings.grpc_port else ""
+def _grpc_line(settings: ServeSettings, config: str | None) -> str:
+    port = _effective(settings, "grpc_port", "gateway", config)
+    return f"  gRPC     {settings.host}:{port}\n" if port not in ("", "0") else ""
 
 
 def _command() -> str:
@@ -141,34 +158,35 @@ def _command() -> str:
     return sys.argv[0] if Path(sys.argv[0]).name == "optimist" else "optimist"
 
 
-def model_name(settings: ServeSettings) -> str:
+def model_name(settings: ServeSettings, config: str | None = None) -> str:
     """Returns the name by which requests ask for the model."""
-    return settings.served_model_name or settings.model.rstrip("/").rsplit("/", 1)[-1]
+    name = _effective(settings, "served_model_name", "gateway", config)
+    return name or settings.model.rstrip("/").rsplit("/", 1)[-1]
 
 
-def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
-    """Returns how to start each service, in starting order, on free ports of the loopback."""
+def service_specs(settings: ServeSettings, config: str | None = None) -> list[ServiceSpec]:
+    """Returns how to start each service, in starting order, on free ports of the loopback.
+
+    Args:
+        settings: What to start.
+        config: YAML file with settings of the services; None for what OPTIMIST_CONFIG names.
+    """
+    config = config or config_file([])
     num_proposers = settings.proposers or min(max((os.cpu_count() or 1) // 8, 1), 4)
     ports = free_ports(1 + settings.workers + num_proposers)
     scheduler, *others = (f"127.0.0.1:{port}" for port in ports)
     workers, proposers = others[: settings.workers], others[settings.workers :]
-    common = ["--log-level", settings.log_level]
-    if settings.otlp_endpoint:
-        common += ["--otlp-endpoint", settings.otlp_endpoint]
-    optional = [
-        ("--dtype", settings.dtype),
-        ("--tensor-parallel-size", settings.tensor_parallel_size),
-        ("--pipeline-parallel-size", settings.pipeline_parallel_size),
-        ("--drafter", settings.drafter),
-        ("--drafter-model", settings.drafter_model),
-    ]
-    model_options = [word for flag, value in optional if value for word in (flag, value)]
     url = f"http://{settings.host}:{settings.port}/health"
     return [
         *(
             ServiceSpec(
                 "proposer",
-                [*_listen(each), "--model", settings.model, "--store", settings.store, *common],
+                [
+                    *_listen(each),
+                    *("--model", settings.model),
+                    *_given(settings, "store"),
+                    *_common(settings, "proposer", config),
+                ],
                 _serving(each),
             )
             for each in proposers
@@ -180,8 +198,8 @@ def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
                     *_listen(each),
                     *("--model", settings.model),
                     *_device(settings, number),
-                    *model_options,
-                    *common,
+                    *_given(settings, *_OF_THE_WORKER),
+                    *_common(settings, "worker", config),
                 ],
                 _serving(each),
             )
@@ -192,7 +210,7 @@ def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
             [
                 *_listen(scheduler),
                 *("--workers", ",".join(workers), "--proposers", ",".join(proposers)),
-                *common,
+                *_common(settings, "scheduler", config),
             ],
             _serving(scheduler),
         ),
@@ -201,9 +219,8 @@ def service_specs(settings: ServeSettings) -> list[ServiceSpec]:
             [
                 *_listen(f"{settings.host}:{settings.port}"),
                 *("--model", settings.model, "--schedulers", scheduler),
-                *("--served-model-name", model_name(settings)),
-                *("--grpc-port", str(settings.grpc_port)),
-                *common,
+                *_given(settings, "served_model_name", "grpc_port"),
+                *_common(settings, "gateway", config),
             ],
             lambda: _answers(url),
         ),
@@ -216,6 +233,34 @@ def write_prefixed(name: str, line: str) -> None:
     if sys.stderr.isatty():
         prefix = f"\x1b[{COLOURS[name]}m{prefix}\x1b[0m"
     print(prefix, line, file=sys.stderr, flush=True)
+
+
+def _given(settings: ServeSettings, *names: str) -> list[str]:
+    """Returns the flags of those options that were set; of the others a service has its own."""
+    words: list[str] = []
+    for name in names:
+        value = str(getattr(settings, name))
+        if name in settings.model_fields_set and value:
+            words += ["--" + name.replace("_", "-"), value]
+    return words
+
+
+def _common(settings: ServeSettings, service: str, config: str | None) -> list[str]:
+    """Returns the flags that every service has."""
+    words = _given(settings, "log_level", "otlp_endpoint")
+    if not _effective(settings, "log_level", service, config):
+        words += ["--log-level", settings.log_level]
+    if config:
+        words += ["--config", str(Path(config).absolute())]
+    return words
+
+
+def _effective(settings: ServeSettings, name: str, service: str, config: str | None) -> str:
+    """Returns what a service goes by: what was set here, or else for itself; empty if neither."""
+    if name in settings.model_fields_set:
+        return str(getattr(settings, name))
+    value = configured(service, name, config)
+    return "" if value is None else str(value)
 
 
 def _device(settings: ServeSettings, number: int) -> list[str]:

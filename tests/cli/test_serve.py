@@ -2,18 +2,41 @@
 
 import urllib.request
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from optimist_cli.serve import serve_settings, service_specs
+from optimist_cli.serve import model_name, serve_settings, service_specs
 from optimist_common.errors import SetupError
 from optimist_common.server import bind
+from optimist_common.settings import ServiceSettings, config_file, load_settings
+from optimist_gateway.settings import GatewaySettings
+from optimist_proposer.settings import ProposerSettings
+from optimist_scheduler.settings import SchedulerSettings
+from optimist_worker.settings import WorkerSettings
 from tests.cli.fake_gateway import serving
 
 
 def _value(arguments: Sequence[str], flag: str) -> str:
     return arguments[arguments.index(flag) + 1]
+
+
+SETTINGS: dict[str, type[ServiceSettings]] = {
+    "proposer": ProposerSettings,
+    "worker": WorkerSettings,
+    "scheduler": SchedulerSettings,
+    "gateway": GatewaySettings,
+}
+
+
+def started(*options: str) -> dict[str, dict[str, object]]:
+    """Returns by which settings each service goes when it is started as `serve` starts it."""
+    arguments = ["some/model", *options]
+    specs = service_specs(serve_settings(arguments), config_file(arguments))
+    return {
+        spec.name: load_settings(SETTINGS[spec.name], spec.arguments).model_dump() for spec in specs
+    }
 
 
 @pytest.mark.parametrize("num_proposers", [1, 3])
@@ -90,3 +113,55 @@ def test_the_gateway_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused.getsockname()[1]}")
         *_, gateway = service_specs(serve_settings(["model", "--port", str(urlsplit(url).port)]))
         assert gateway.is_healthy()
+
+
+def test_without_more_services_have_their_own_defaults_and_say_little() -> None:
+    services = started()
+    assert {each["log_level"] for each in services.values()} == {"warning"}
+    assert services["proposer"]["store"] == "memory"
+    assert services["gateway"]["grpc_port"] == 0
+    assert model_name(serve_settings(["some/model"])) == "model"
+
+
+@pytest.mark.parametrize("by", ["flag", "variable"])
+def test_the_services_read_the_file_of_serve(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("settings.yaml").write_text(
+        "serve: {dtype: bfloat16}\n"
+        "proposer: {store: 'redis://one', log_level: debug}\n"
+        "worker: {max_num_seqs: 3, dtype: float16}\n"
+        "gateway: {served_model_name: mine, grpc_port: 7}\n"
+    )
+    if by == "variable":
+        monkeypatch.setenv("OPTIMIST_CONFIG", "settings.yaml")
+    services = started(*(("--config", "settings.yaml") if by == "flag" else ()))
+    assert (services["proposer"]["store"], services["proposer"]["log_level"]) == (
+        "redis://one",
+        "debug",
+    )
+    assert (services["worker"]["max_num_seqs"], services["worker"]["dtype"]) == (3, "bfloat16")
+    assert services["worker"]["log_level"] == "warning"
+    assert (services["gateway"]["served_model_name"], services["gateway"]["grpc_port"]) == (
+        "mine",
+        7,
+    )
+    assert model_name(serve_settings(["some/model"]), "settings.yaml") == "mine"
+
+
+def test_a_variable_of_a_service_yields_to_what_serve_is_told_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPTIMIST_PROPOSER_STORE", "redis://one")
+    monkeypatch.setenv("OPTIMIST_SCHEDULER_LOG_LEVEL", "error")
+    monkeypatch.setenv("OPTIMIST_GATEWAY_GRPC_PORT", "7")
+    services = started()
+    assert services["proposer"]["store"] == "redis://one"
+    assert services["scheduler"]["log_level"] == "error"
+    assert services["gateway"]["grpc_port"] == 7
+    monkeypatch.setenv("OPTIMIST_SERVE_LOG_LEVEL", "info")
+    services = started("--store", "memory", "--grpc-port", "0")
+    assert services["proposer"]["store"] == "memory"
+    assert {each["log_level"] for each in services.values()} == {"info"}
+    assert services["gateway"]["grpc_port"] == 0

@@ -48,7 +48,8 @@ def load_settings(settings_class: type[S], arguments: list[str]) -> S:
         SetupError: A value is wrong or a name unknown; the message says which and whence.
     """
     flags = vars(_parser(settings_class).parse_args(arguments))
-    config = flags.pop("config") or os.environ.get("OPTIMIST_CONFIG")
+    del flags["config"]
+    config = config_file(arguments)
     origins: dict[str, str] = {}
     values: dict[str, Any] = {}
     sources = (
@@ -73,6 +74,25 @@ def load_settings(settings_class: type[S], arguments: list[str]) -> S:
         shown = f", not {values[name]!r}" if name in values else ""
         told = without_passwords(f"{reason}{shown}")
         raise SetupError(f"{origins.get(name, _flag(name))}: {told}") from None
+
+
+def config_file(arguments: list[str]) -> str | None:
+    """Returns the YAML file that a command line or OPTIMIST_CONFIG names; None if neither does."""
+    parser = _OneLineParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config")
+    known, _ = parser.parse_known_args(arguments)
+    return known.config or os.environ.get("OPTIMIST_CONFIG")
+
+
+def configured(section: str, name: str, config: str | None) -> Any:
+    """Returns what the variable of a setting, or else the file, says; None if neither does.
+
+    Whether it is right is for the service to tell.
+    """
+    variables = _variables(section)
+    if name in variables:
+        return variables[name][1]
+    return _section(section, config).get(name)
 
 
 def without_passwords(text: str) -> str:
@@ -109,7 +129,18 @@ def _parser(settings_class: type[ServiceSettings]) -> argparse.ArgumentParser:
 
 
 def _environment_values(settings_class: type[ServiceSettings]) -> dict[str, tuple[str, Any]]:
-    prefix = f"OPTIMIST_{settings_class.section.upper()}_"
+    values = _variables(settings_class.section)
+    for name, (variable, _) in values.items():
+        if name not in settings_class.model_fields:
+            raise SetupError(
+                f"{variable}: no such setting (see optimist {settings_class.section} --help)"
+            )
+    return values
+
+
+def _variables(section: str) -> dict[str, tuple[str, Any]]:
+    """Returns by each setting's name its variable and what that says."""
+    prefix = f"OPTIMIST_{section.upper()}_"
     values: dict[str, tuple[str, Any]] = {}
     for variable, value in os.environ.items():
         if not variable.startswith(prefix):
@@ -118,10 +149,6 @@ def _environment_values(settings_class: type[ServiceSettings]) -> dict[str, tupl
         # Kubernetes sets OPTIMIST_<SERVICE>_PORT and _SERVICE_HOST for a Service of that name.
         if name.startswith(("service_", "port_")) or value.startswith("tcp://"):
             continue
-        if name not in settings_class.model_fields:
-            raise SetupError(
-                f"{variable}: no such setting (see optimist {settings_class.section} --help)"
-            )
         values[name] = (variable, value)
     return values
 
@@ -129,6 +156,17 @@ def _environment_values(settings_class: type[ServiceSettings]) -> dict[str, tupl
 def _file_values(
     settings_class: type[ServiceSettings], config: str | None
 ) -> dict[str, tuple[str, Any]]:
+    values: dict[str, tuple[str, Any]] = {}
+    for name, value in _section(settings_class.section, config).items():
+        origin = f"{config}: {settings_class.section}.{name}"
+        if name not in settings_class.model_fields:
+            raise SetupError(f"{origin}: no such setting")
+        values[name] = (origin, value)
+    return values
+
+
+def _section(name: str, config: str | None) -> dict[str, Any]:
+    """Returns what the file says below a service's name."""
     if config is None:
         return {}
     try:
@@ -140,12 +178,7 @@ def _file_values(
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise SetupError(f"--config: {config} is not YAML: {reason}") from None
-    section = content.get(settings_class.section) if isinstance(content, dict) else None
+    section = content.get(name) if isinstance(content, dict) else None
     if not isinstance(content, dict) or not isinstance(section, dict | None):
         raise SetupError(f"--config: {config} must map service names to their settings")
-    values: dict[str, tuple[str, Any]] = {}
-    for name, value in (section or {}).items():
-        if name not in settings_class.model_fields:
-            raise SetupError(f"{config}: {settings_class.section}.{name}: no such setting")
-        values[name] = (f"{config}: {settings_class.section}.{name}", value)
-    return values
+    return section or {}
