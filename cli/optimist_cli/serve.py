@@ -15,7 +15,9 @@ from pydantic import Field, model_validator
 from optimist_cli.ports import free_ports
 from optimist_cli.process import ServiceSpec
 from optimist_cli.supervisor import Supervisor
+from optimist_common.address import join_address
 from optimist_common.health import is_serving
+from optimist_common.network_settings import Host
 from optimist_common.server import require_free
 from optimist_common.settings import ServiceSettings, config_file, configured, load_settings
 
@@ -40,7 +42,7 @@ class ServeSettings(ServiceSettings):
     section: ClassVar[str] = "serve"
 
     model: str = Field(description="model directory or hub name; also the first argument")
-    host: str = Field("127.0.0.1", description="address that the REST API listens on")
+    host: Host = Field("127.0.0.1", description="address that the REST API listens on")
     port: int = Field(8000, ge=1, le=65535, description="port that the REST API listens on")
     grpc_port: int = Field(
         0, ge=0, le=65535, description="port that the gRPC API listens on; 0 for none"
@@ -134,7 +136,7 @@ async def _start_and_watch(
 ) -> None:
     print(f"starting proposers, worker, scheduler and gateway with {settings.model}", flush=True)
     await supervisor.start()
-    url = f"http://{settings.host}:{settings.port}"
+    url = _url(settings)
     print(
         f"\nOptimist serves {model_name(settings, config)} at {url}\n"
         f"  API      {url}/v1   (chat/completions, completions, responses, models)\n"
@@ -150,7 +152,11 @@ async def _start_and_watch(
 
 def _grpc_line(settings: ServeSettings, config: str | None) -> str:
     port = _effective(settings, "grpc_port", "gateway", config)
-    return f"  gRPC     {settings.host}:{port}\n" if port not in ("", "0") else ""
+    return f"  gRPC     {join_address(settings.host, port)}\n" if port not in ("", "0") else ""
+
+
+def _url(settings: ServeSettings) -> str:
+    return f"http://{join_address(settings.host, settings.port)}"
 
 
 def _command() -> str:
@@ -176,7 +182,7 @@ def service_specs(settings: ServeSettings, config: str | None = None) -> list[Se
     ports = free_ports(1 + settings.workers + num_proposers)
     scheduler, *others = (f"127.0.0.1:{port}" for port in ports)
     workers, proposers = others[: settings.workers], others[settings.workers :]
-    url = f"http://{settings.host}:{settings.port}/health"
+    url = f"{_url(settings)}/health"
     return [
         *(
             ServiceSpec(
@@ -217,7 +223,7 @@ def service_specs(settings: ServeSettings, config: str | None = None) -> list[Se
         ServiceSpec(
             "gateway",
             [
-                *_listen(f"{settings.host}:{settings.port}"),
+                *("--host", settings.host, "--port", str(settings.port)),
                 *("--model", settings.model, "--schedulers", scheduler),
                 *_given(settings, "served_model_name", "grpc_port"),
                 *_common(settings, "gateway", config),

@@ -1,15 +1,20 @@
 """What answers as a gateway does."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+from optimist_common.address import join_address
+
 
 @contextmanager
-def serving(events: list[dict[str, Any]], asked: list[Any]) -> Iterator[str]:
+def serving(
+    events: list[dict[str, Any]], asked: list[Any], host: str = "127.0.0.1"
+) -> Iterator[str]:
     """Answers as a gateway does that serves the model `tiny`."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -28,11 +33,14 @@ def serving(events: list[dict[str, Any]], asked: list[Any]) -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             """Says nothing."""
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+    class Server(HTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    with Server((host, 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http://{join_address(host, server.server_port)}"
         finally:
             server.shutdown()
             thread.join()

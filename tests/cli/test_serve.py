@@ -16,6 +16,7 @@ from optimist_proposer.settings import ProposerSettings
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_worker.settings import WorkerSettings
 from tests.cli.fake_gateway import serving
+from tests.common.ipv6 import needs_ipv6
 
 
 def _value(arguments: Sequence[str], flag: str) -> str:
@@ -165,3 +166,13 @@ def test_a_variable_of_a_service_yields_to_what_serve_is_told_alone(
     assert services["proposer"]["store"] == "memory"
     assert {each["log_level"] for each in services.values()} == {"info"}
     assert services["gateway"]["grpc_port"] == 0
+
+
+@needs_ipv6
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_the_gateway_may_be_on_ipv6(host: str) -> None:
+    with serving([], [], "::1") as url:
+        options = ("--host", host, "--port", str(urlsplit(url).port))
+        *_, gateway = service_specs(serve_settings(["model", *options]))
+        assert gateway.is_healthy()
+    assert _value(gateway.arguments, "--host") == "::1"

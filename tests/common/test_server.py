@@ -1,5 +1,4 @@
 import asyncio
-import socket
 
 import pytest
 
@@ -9,23 +8,13 @@ from optimist_common.health import is_serving
 from optimist_common.network_settings import NetworkSettings
 from optimist_common.server import SERVER_OPTIONS, GrpcServer, bind
 from optimist_common.settings import load_settings
+from tests.common.ipv6 import needs_ipv6
 
 
 class ExampleSettings(NetworkSettings):
     """A service that listens."""
 
     section = "example"
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
-
-
-needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
 
 
 def test_a_server_bears_the_pings_that_our_channels_send_on_idle_streams() -> None:

@@ -13,6 +13,6 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def join_address(host: str, port: int) -> str:
+def join_address(host: str, port: int | str) -> str:
     """Returns host:port, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
