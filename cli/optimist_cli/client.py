@@ -8,8 +8,12 @@ from typing import Any
 import httpx
 
 from optimist_common.errors import SetupError
+from optimist_common.settings import without_passwords
 
 READ_TIMEOUT_SECONDS = 600.0
+# A host that is no name is found out when it is looked up.
+_FAILURES = (httpx.HTTPError, httpx.InvalidURL, UnicodeError)
+_WRONG_SHAPE = (ValueError, LookupError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,10 @@ class GatewayClient:
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
         timeout = httpx.Timeout(READ_TIMEOUT_SECONDS, connect=5.0)
-        self._http = httpx.Client(base_url=self._url, timeout=timeout, trust_env=False)
+        try:
+            self._http = httpx.Client(base_url=self._url, timeout=timeout, trust_env=False)
+        except httpx.InvalidURL as error:
+            raise self._unreachable(error) from None
 
     def close(self) -> None:
         """Closes the connection."""
@@ -92,10 +99,13 @@ class GatewayClient:
         """Returns the name of the model that the gateway serves."""
         try:
             response = self._http.get("/v1/models")
-        except httpx.HTTPError as error:
+        except _FAILURES as error:
             raise self._unreachable(error) from None
         self._require_success(response)
-        return str(response.json()["data"][0]["id"])
+        try:
+            return str(response.json()["data"][0]["id"])
+        except _WRONG_SHAPE:
+            raise self._no_gateway() from None
 
     def chat(self, request: ChatRequest) -> ChatAnswer:
         """Sends a request; the answer's chunks arrive while they are iterated over."""
@@ -109,16 +119,26 @@ class GatewayClient:
                 if response.is_error:
                     response.read()
                 self._require_success(response)
-                for event in _events(response.iter_lines()):
-                    if event.get("usage"):
-                        answer.usage = event["usage"]
-                    answer.system_fingerprint = event.get("system_fingerprint") or ""
-                    for choice in event.get("choices", []):
-                        if choice.get("finish_reason"):
-                            answer.finish_reasons[choice["index"]] = choice["finish_reason"]
-                        yield _chunk(choice)
-        except httpx.HTTPError as error:
+                for data in _events(response.iter_lines()):
+                    yield from self._chunks(data, answer)
+        except _FAILURES as error:
             raise self._unreachable(error) from None
+
+    def _chunks(self, data: str, answer: ChatAnswer) -> Iterator[ChatChunk]:
+        """Yields the chunks of an event, and notes in the answer what else it says."""
+        try:
+            event = json.loads(data)
+            if "error" in event:
+                raise SetupError(f"the answer broke off: {event['error'].get('message', '')}")
+            if event.get("usage"):
+                answer.usage = event["usage"]
+            answer.system_fingerprint = event.get("system_fingerprint") or ""
+            for choice in event.get("choices", []):
+                if choice.get("finish_reason"):
+                    answer.finish_reasons[choice["index"]] = choice["finish_reason"]
+                yield _chunk(choice)
+        except _WRONG_SHAPE:
+            raise self._no_gateway() from None
 
     def _require_success(self, response: httpx.Response) -> None:
         if not response.is_error:
@@ -127,24 +147,26 @@ class GatewayClient:
             message = response.json()["error"]["message"]
         except (ValueError, KeyError, TypeError):
             message = response.text[:200]
-        raise SetupError(f"{self._url} answered {response.status_code}: {message}")
+        url = without_passwords(self._url)
+        raise SetupError(f"{url} answered {response.status_code}: {message}")
 
-    def _unreachable(self, error: httpx.HTTPError) -> SetupError:
-        return SetupError(f"cannot reach {self._url} ({error}); is `make up` running there?")
+    def _unreachable(self, error: Exception) -> SetupError:
+        url = without_passwords(self._url)
+        return SetupError(f"cannot reach {url} ({error}); is `make up` running there?")
+
+    def _no_gateway(self) -> SetupError:
+        return SetupError(f"{without_passwords(self._url)} does not answer as a gateway does")
 
 
-def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """Yields the JSON objects of a server-sent event stream, up to [DONE]."""
+def _events(lines: Iterator[str]) -> Iterator[str]:
+    """Yields the data of a server-sent event stream, up to [DONE]."""
     for line in lines:
         if not line.startswith("data: "):
             continue
         data = line.removeprefix("data: ")
         if data == "[DONE]":
             return
-        event: dict[str, Any] = json.loads(data)
-        if "error" in event:
-            raise SetupError(f"the answer broke off: {event['error'].get('message', '')}")
-        yield event
+        yield data
 
 
 def _chunk(choice: dict[str, Any]) -> ChatChunk:

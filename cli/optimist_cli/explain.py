@@ -41,6 +41,10 @@ class ExplainSettings(ServiceSettings):
     width: int = Field(0, ge=0, le=10_000, description="columns; 0 is the terminal's width")
 
 
+class StepError(LookupError):
+    """The log lacks the step."""
+
+
 def main(arguments: list[str]) -> int:
     """Explains a log; returns the exit code."""
     as_json = "--json" in arguments
@@ -61,6 +65,8 @@ def main(arguments: list[str]) -> int:
             )
     except LogError as error:
         raise SetupError(f"{settings.log} is no request log: {error}") from None
+    except StepError:
+        raise SetupError(f"--step: {settings.log} has no step {settings.step}") from None
     except BrokenPipeError:
         # The reader has seen enough; nothing may be written to the pipe when the process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -96,7 +102,8 @@ def page(file: BinaryIO, style: Style, number: int | None = None) -> Iterator[st
         number: Number of the only step to show; None for all.
 
     Raises:
-        LogError: The file is no log, or lacks the step.
+        LogError: The file is no log.
+        StepError: It lacks the step.
     """
     story = Story()
     has_heading = has_step = False
@@ -114,7 +121,7 @@ def page(file: BinaryIO, style: Style, number: int | None = None) -> Iterator[st
     if number is None:
         yield from closing(story.finish(), style)
     elif not has_step:
-        raise LogError(f"it has no step {number}")
+        raise StepError(f"it has no step {number}")
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -3,7 +3,7 @@
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -13,13 +13,16 @@ from optimist_common.address import join_address
 
 @contextmanager
 def serving(
-    events: list[dict[str, Any]], asked: list[Any], host: str = "127.0.0.1"
+    events: Sequence[Any],
+    asked: list[Any],
+    host: str = "127.0.0.1",
+    models: str = '{"data": [{"id": "tiny"}]}',
 ) -> Iterator[str]:
-    """Answers as a gateway does that serves the model `tiny`."""
+    """Answers as a gateway does that serves the model `tiny`, or says something else of models."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.reply(json.dumps({"data": [{"id": "tiny"}]}))
+            self.reply(models)
 
         def do_POST(self) -> None:
             asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from optimist_cli.__main__ import main as optimist
 from optimist_cli.client import ChatAnswer, ChatChunk, ChatRequest, GatewayClient
 from optimist_cli.complete import (
     CompleteSettings,
@@ -111,6 +112,33 @@ def test_nothing_is_written_before_there_is_an_answer(capsys: pytest.CaptureFixt
         write_answer(client.chat(ChatRequest("m", [])), coloured=True, num_choices=17)
     assert capsys.readouterr().out == ""
     client.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://user:s3cret@h:abc", "http://user:s3cret@[bad", "http://user:s3cret@a..b", "nonsense"],
+)
+def test_what_is_no_url_is_named(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert optimist(["complete", "Go.", "--url", url]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"cannot reach {url.replace('user:s3cret', '***')} " in line
+
+
+@pytest.mark.parametrize("models", ["<html>", "[]", '{"data": []}', '{"data": [{}]}'])
+def test_what_is_no_gateway_is_named(models: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving([], [], models=models) as url:
+        assert optimist(["complete", "Go.", "--url", url]) == 2
+    told = f"optimist complete: {url} does not answer as a gateway does\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("event", [[], "text", {"choices": [{}]}, {"choices": [[]]}])
+def test_an_answer_that_is_none_of_a_gateway_is_named(
+    event: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving([event], []) as url:
+        assert optimist(["complete", "Go.", "--url", url]) == 2
+    assert "does not answer as a gateway does" in capsys.readouterr().err
 
 
 def test_the_command_reads_choices_that_are_interleaved(

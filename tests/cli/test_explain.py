@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_cli.__main__ import main
-from optimist_cli.explain import ExplainSettings, choose_style, page, summarise
+from optimist_cli.explain import ExplainSettings, StepError, choose_style, page, summarise
 from optimist_cli.explain_log import Chain, Damage, Header, LogError, Proposal, Step, read_log
 from optimist_cli.explain_text import Style, fit, visible, width_of
 from optimist_cli.explain_window import Origin, Window
@@ -184,7 +184,7 @@ def test_the_story_without_colour(log: Path) -> None:
 
 def test_one_step_with_its_tree(log: Path) -> None:
     assert explain(log, number=2)[5:] == DETAIL.splitlines()
-    with pytest.raises(LogError, match="no step 99"):
+    with pytest.raises(StepError, match="no step 99"):
         explain(log, number=99)
 
 
@@ -235,6 +235,8 @@ def test_the_command_prints_the_story_and_the_summary(
     assert capsys.readouterr().out.splitlines()[5:] == DETAIL.splitlines()
     assert main(["explain", str(log), "--color", "always"]) == 0
     assert "\x1b[32m" in capsys.readouterr().out
+    assert main(["explain", str(log), "--step", "99"]) == 2
+    assert capsys.readouterr().err == f"optimist explain: --step: {log} has no step 99\n"
     assert main(["explain", "--json", str(log)]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 7
 
