@@ -378,6 +378,44 @@ async def test_workers_come_and_go_by_name(addresses: list[str]) -> None:
     assert servicers[2].worker.admitted
 
 
+def replayed_runs(directory: Path) -> dict[str, int]:
+    """Replays all logs; returns how many runs each has."""
+    runs = {}
+    for path in directory.iterdir():
+        with path.open("rb") as file:
+            report = replay(file)
+        assert report.difference is None
+        runs[path.name] = report.num_runs
+    return runs
+
+
+async def test_a_new_worker_goes_on_with_the_log_of_one_that_was_let_go(
+    addresses: list[str], tmp_path: Path
+) -> None:
+    lasting = new_worker()
+    log = tmp_path / "log"
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(serve_worker(lasting))
+        fleet, stub = await stack.enter_async_context(
+            serve_fleet([], [], workers=[f"workers.test:{port}"], replay_log=str(log))
+        )
+        for number in range(2, 5):
+            addresses[1] = f"127.0.0.{number}"
+            targets = {f"{address}:{port}" for address in addresses}
+            await until(lambda: {engine.peer.target for engine in fleet.engines} == targets)  # noqa: B023
+            async with serve_worker(new_worker(), port, addresses[1]):
+                await all_connected(fleet)
+                client = await ask(
+                    stub, *(add(handle, prompt) for handle, prompt in PROMPTS.items())
+                )
+                assert client.tokens == ANSWERS
+            await all_connected(fleet, 1)
+    # At most three are known at once: as one leaves, the next is there already.
+    runs = replayed_runs(tmp_path)
+    assert runs.keys() == {"log", "log.1", "log.2"}
+    assert sum(runs.values()) == 4
+
+
 async def test_workers_that_are_reached_together_take_over_from_one_that_vanished(
     addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

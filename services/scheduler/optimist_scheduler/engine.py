@@ -141,6 +141,8 @@ class Engine:
         """Ends the log and the connection."""
         if isinstance(self._scheduler, RecordedScheduler):
             self._scheduler.close()
+        elif self._journal is not None:
+            self._journal.close()
         self._metrics.remove()
         await self._worker.close()
 

@@ -1,6 +1,7 @@
 """The workers of one scheduler, as they come, go and are lost."""
 
 import asyncio
+import itertools
 import logging
 from typing import NoReturn
 
@@ -44,7 +45,8 @@ class Fleet:
         self.delivery = Delivery(self._proposers, self._watch)
         self.commands = Commands(self.dispatcher, self.delivery, self._proposers, self._watch)
         self._endpoints = Endpoints(settings.workers)
-        self._num_journals = 0
+        self._log_numbers: dict[Peer, int] = {}
+        """Which of the replay logs a worker has."""
         self._engines = {peer: self._new_engine(peer) for peer in self._endpoints.peers}
         self._runs: dict[Peer, asyncio.Task[None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -94,9 +96,12 @@ class Fleet:
     def _new_engine(self, peer: Peer) -> Engine:
         path, journal = self._settings.replay_log, None
         if path:
-            self._num_journals += 1
-            suffix = f".{self._num_journals - 1}" if self._num_journals > 1 else ""
+            # Those of workers that were let go are gone on with, so that they do not become more.
+            used = self._log_numbers.values()
+            number = next(each for each in itertools.count() if each not in used)
+            suffix = f".{number}" if number else ""
             journal = Journal(path + suffix, self._settings.replay_log_mib)
+            self._log_numbers[peer] = number
         return Engine(
             self._settings,
             peer,
@@ -231,6 +236,7 @@ class Fleet:
             self.dispatcher.leave(engine)
             self.delivery.end(self.dispatcher.adopt(requests))
         del self._engines[engine.peer]
+        self._log_numbers.pop(engine.peer, None)
         await engine.close()
 
     async def _watch_for_hangs(self) -> NoReturn:
