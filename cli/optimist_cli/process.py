@@ -5,6 +5,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from optimist_common.parent import end_with_this_process
@@ -72,6 +73,11 @@ class ServiceProcess:
             self._process.kill()
         await self.exit_code()
 
+    def say(self, line: str) -> None:
+        """Writes a line about the service; the service goes on if nobody reads any more."""
+        with suppress(OSError):
+            self.write_line(self.spec.name, line)
+
     async def _read(self) -> None:
         if self._process is None or self._process.stdout is None:
             raise RuntimeError("read before start")
@@ -80,10 +86,10 @@ class ServiceProcess:
             try:
                 raw = await stream.readline()
             except ValueError:
-                self.write_line(self.spec.name, "(a line longer than 1 MiB was dropped)")
+                self.say("(a line longer than 1 MiB was dropped)")
                 continue
             if not raw:
                 return
             line = raw.decode("utf-8", errors="replace").rstrip("\n")
             self.last_lines.append(line)
-            self.write_line(self.spec.name, line)
+            self.say(line)

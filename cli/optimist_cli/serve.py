@@ -7,8 +7,9 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TextIO
 
 from pydantic import Field, model_validator
 
@@ -125,7 +126,7 @@ async def serve(settings: ServeSettings, config: str | None) -> int:
     try:
         await main_task
     except asyncio.CancelledError:
-        print("stopping", file=sys.stderr)
+        _say("stopping", sys.stderr)
     finally:
         await supervisor.stop()
     return 0
@@ -134,18 +135,17 @@ async def serve(settings: ServeSettings, config: str | None) -> int:
 async def _start_and_watch(
     supervisor: Supervisor, settings: ServeSettings, config: str | None
 ) -> None:
-    print(f"starting proposers, worker, scheduler and gateway with {settings.model}", flush=True)
+    _say(f"starting proposers, worker, scheduler and gateway with {settings.model}")
     await supervisor.start()
     url = _url(settings)
-    print(
+    _say(
         f"\nOptimist serves {model_name(settings, config)} at {url}\n"
         f"  API      {url}/v1   (chat/completions, completions, responses, models)\n"
         f"{_grpc_line(settings, config)}"
         f"  schema   {url}/openapi.json\n"
         f"  metrics  {url}/metrics\n"
         f"  try it   {_command()} complete 'Rename `a` to `b`.' --file FILE --url {url}\n"
-        "  stop     Ctrl-C\n",
-        flush=True,
+        "  stop     Ctrl-C\n"
     )
     await supervisor.watch()
 
@@ -153,6 +153,12 @@ async def _start_and_watch(
 def _grpc_line(settings: ServeSettings, config: str | None) -> str:
     port = _effective(settings, "grpc_port", "gateway", config)
     return f"  gRPC     {join_address(settings.host, port)}\n" if port not in ("", "0") else ""
+
+
+def _say(text: str, stream: TextIO | None = None) -> None:
+    """Writes to standard output or another stream; the services go on if nobody reads that."""
+    with suppress(OSError):
+        print(text, file=stream, flush=True)
 
 
 def _url(settings: ServeSettings) -> str:

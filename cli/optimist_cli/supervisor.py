@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 
 from optimist_cli.process import ServiceProcess, ServiceSpec
 from optimist_common.errors import SetupError
@@ -56,9 +57,10 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Ends the services, the last started first."""
-        for index in reversed(range(len(self._specs))):
-            if index in self._processes:
-                await self._processes[index].stop(GRACE_SECONDS)
+        async with AsyncExitStack() as stack:
+            # It calls the last one first, and the others also if that fails.
+            for index in sorted(self._processes):
+                stack.push_async_callback(self._processes[index].stop, GRACE_SECONDS)
 
     async def _start_one(self, index: int) -> None:
         process = ServiceProcess(self._specs[index], self._write_line)
@@ -95,6 +97,6 @@ class Supervisor:
                 raise SetupError(
                     f"{spec.name} died {len(deaths)} times in {RESTART_WINDOW_SECONDS:.0f} s"
                 )
-            self._write_line(spec.name, f"ended with exit code {code}; starting it again")
+            self._processes[index].say(f"ended with exit code {code}; starting it again")
             await asyncio.sleep(RESTART_PAUSE_SECONDS)
             await self._start_one(index)

@@ -118,3 +118,43 @@ async def test_it_ends_all_services_of_the_same_name(
     assert len(processes) == 2
     # A process that was not ended would be waited for in vain.
     assert [await asyncio.wait_for(each.exit_code(), 5) for each in processes] == [-15, -15]
+
+
+async def test_services_go_on_and_end_when_nobody_reads_their_lines(
+    fake_service: Callable[..., ServiceSpec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("optimist_cli.supervisor.RESTART_PAUSE_SECONDS", 0.0)
+
+    def write(name: str, line: str) -> None:
+        raise BrokenPipeError
+
+    supervisor = Supervisor([fake_service("first", 0.1), fake_service("second")], write)
+    await supervisor.start()
+    watching = asyncio.create_task(supervisor.watch())
+    while int((tmp_path / "first.starts").read_text() or 0) < 2:
+        assert not watching.done()
+        await asyncio.sleep(0.01)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    second = supervisor._processes[1]
+    await supervisor.stop()
+    assert await asyncio.wait_for(second.exit_code(), 5) == -15
+    assert list(second.last_lines) == ["start 1"]
+
+
+async def test_all_services_end_though_one_cannot_be_ended(
+    fake_service: Callable[..., ServiceSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor([fake_service("first"), fake_service("second")], Lines().write)
+    await supervisor.start()
+    first, second = supervisor._processes.values()
+
+    async def fail(grace_seconds: float) -> None:
+        raise RuntimeError("cannot be ended")
+
+    monkeypatch.setattr(second, "stop", fail)
+    with pytest.raises(RuntimeError, match="cannot be ended"):
+        await supervisor.stop()
+    monkeypatch.undo()
+    assert await asyncio.wait_for(first.exit_code(), 5) == -15
+    await supervisor.stop()
