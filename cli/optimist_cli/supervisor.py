@@ -12,9 +12,29 @@ START_TIMEOUT_SECONDS = 180.0
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0
 RESTART_PAUSE_SECONDS = 0.5
-# A service that dies this often within the window will not recover by itself.
+# A service that dies more often in a row, never healthy for long, will not recover by itself.
 MAX_RESTARTS = 5
-RESTART_WINDOW_SECONDS = 60.0
+HEALTHY_SECONDS = 12.0
+
+
+class Deaths:
+    """How often a service died in a row, however long it took to start each time."""
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+
+    def count(self, healthy_seconds: float) -> None:
+        """Counts a death.
+
+        Args:
+            healthy_seconds: How long the service had been healthy; 0 if it never was.
+        """
+        self.in_a_row = 1 if healthy_seconds >= HEALTHY_SECONDS else self.in_a_row + 1
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether it should not be started again."""
+        return self.in_a_row > MAX_RESTARTS
 
 
 class Supervisor:
@@ -37,13 +57,13 @@ class Supervisor:
         for index in range(len(self._specs)):
             await self._start_one(index)
         for index in range(len(self._specs)):
-            await self._until_healthy(index)
+            await self._require_healthy(index)
 
     async def watch(self) -> None:
         """Restarts services that die; returns never.
 
         Raises:
-            SetupError: A service died too often.
+            SetupError: A service keeps dying.
         """
         watchers = [
             asyncio.create_task(self._watch_one(index)) for index in range(len(self._specs))
@@ -67,35 +87,46 @@ class Supervisor:
         await process.start()
         self._processes[index] = process
 
-    async def _until_healthy(self, index: int) -> None:
+    async def _require_healthy(self, index: int) -> None:
         process, name = self._processes[index], self._specs[index].name
-        ended = asyncio.create_task(process.exit_code())
-        deadline = time.monotonic() + START_TIMEOUT_SECONDS
         try:
-            while not ended.done():
-                if await asyncio.to_thread(process.spec.is_healthy):
+            async with asyncio.timeout(START_TIMEOUT_SECONDS):
+                if await self._becomes_healthy(index):
                     return
-                if time.monotonic() > deadline:
-                    raise SetupError(
-                        f"{name} was not healthy after {START_TIMEOUT_SECONDS:.0f} s; "
-                        "its log says why"
-                    )
-                await asyncio.wait([ended], timeout=POLL_SECONDS)
-        finally:
-            ended.cancel()
+        except TimeoutError:
+            raise SetupError(
+                f"{name} was not healthy after {START_TIMEOUT_SECONDS:.0f} s; its log says why"
+            ) from None
         reason = process.last_lines[-1] if process.last_lines else "it printed nothing"
         raise SetupError(f"{name} could not start: {reason}")
 
+    async def _becomes_healthy(self, index: int) -> bool:
+        """Waits until a service is healthy or ends; tells whether it is healthy."""
+        process = self._processes[index]
+        ended = asyncio.create_task(process.exit_code())
+        try:
+            while not ended.done():
+                if await asyncio.to_thread(process.spec.is_healthy):
+                    return True
+                await asyncio.wait([ended], timeout=POLL_SECONDS)
+        finally:
+            ended.cancel()
+        return False
+
     async def _watch_one(self, index: int) -> None:
-        spec = self._specs[index]
-        deaths: list[float] = []
+        deaths = Deaths()
         while True:
+            healthy_seconds = 0.0
+            if await self._becomes_healthy(index):
+                healthy_at = time.monotonic()
+                await self._processes[index].exit_code()
+                healthy_seconds = time.monotonic() - healthy_at
             code = await self._processes[index].exit_code()
-            now = time.monotonic()
-            deaths = [at for at in deaths if now - at < RESTART_WINDOW_SECONDS] + [now]
-            if len(deaths) > MAX_RESTARTS:
+            deaths.count(healthy_seconds)
+            if deaths.are_too_many:
                 raise SetupError(
-                    f"{spec.name} died {len(deaths)} times in {RESTART_WINDOW_SECONDS:.0f} s"
+                    f"{self._specs[index].name} died {deaths.in_a_row} times in a row; "
+                    "its log says why"
                 )
             self._processes[index].say(f"ended with exit code {code}; starting it again")
             await asyncio.sleep(RESTART_PAUSE_SECONDS)

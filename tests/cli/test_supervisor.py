@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from optimist_cli.process import ServiceSpec
-from optimist_cli.supervisor import MAX_RESTARTS, Supervisor
+from optimist_cli.supervisor import HEALTHY_SECONDS, MAX_RESTARTS, Deaths, Supervisor
 from optimist_common.errors import SetupError
 
 # A service that says it is up by writing its start number to a file, and ends as it is told.
@@ -94,6 +95,35 @@ async def test_a_service_that_keeps_dying_is_given_up(
     await supervisor.stop()
 
 
+async def test_a_service_that_is_never_healthy_again_is_given_up(
+    fake_service: Callable[..., ServiceSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("optimist_cli.supervisor.RESTART_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("optimist_cli.supervisor.MAX_RESTARTS", 1)
+    # However long it takes to load, it is not healthy for any time.
+    monkeypatch.setattr("optimist_cli.supervisor.HEALTHY_SECONDS", 0.001)
+    answers = iter([True])
+    spec = replace(fake_service("first", 0.05, 1), is_healthy=lambda: next(answers, False))
+    supervisor = Supervisor([spec], Lines().write)
+    await supervisor.start()
+    with pytest.raises(SetupError, match="first died 2 times in a row"):
+        await supervisor.watch()
+    await supervisor.stop()
+
+
+def test_deaths_are_counted_from_the_last_time_that_all_was_well() -> None:
+    deaths = Deaths()
+    for healthy_seconds in [0.0, 1.0, 0.0, 1.0, 0.0]:
+        deaths.count(healthy_seconds)
+        assert not deaths.are_too_many
+    deaths.count(HEALTHY_SECONDS)
+    assert (deaths.in_a_row, deaths.are_too_many) == (1, False)
+    for _ in range(MAX_RESTARTS):
+        assert not deaths.are_too_many
+        deaths.count(0.0)
+    assert deaths.are_too_many
+
+
 async def test_a_service_that_cannot_start_says_why(
     fake_service: Callable[..., ServiceSpec],
 ) -> None:
@@ -153,8 +183,11 @@ async def test_all_services_end_though_one_cannot_be_ended(
         raise RuntimeError("cannot be ended")
 
     monkeypatch.setattr(second, "stop", fail)
-    with pytest.raises(RuntimeError, match="cannot be ended"):
-        await supervisor.stop()
-    monkeypatch.undo()
-    assert await asyncio.wait_for(first.exit_code(), 5) == -15
-    await supervisor.stop()
+    try:
+        with pytest.raises(RuntimeError, match="cannot be ended"):
+            await supervisor.stop()
+        assert await asyncio.wait_for(first.exit_code(), 5) == -15
+    finally:
+        monkeypatch.undo()
+        await first.stop(1)
+        await second.stop(1)
