@@ -1,5 +1,6 @@
 """`optimist complete`: sends one request and streams the answer, predicted text in colour."""
 
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -35,8 +36,10 @@ class CompleteSettings(ServiceSettings):
     max_tokens: int = Field(0, ge=0, description="most tokens to generate; 0 is the model's limit")
     temperature: float = Field(0.0, ge=0.0, le=2.0, description="0 is the most likely answer")
     n: int = Field(1, ge=1, description="how many answers to ask for")
-    colour: str = Field(
-        "auto", pattern="^(auto|always|never)$", description="auto, always or never"
+    color: str = Field(
+        "auto",
+        pattern="^(auto|always|never)$",
+        description="auto, always or never; --colour is the same",
     )
 
 
@@ -44,14 +47,13 @@ def main(arguments: list[str]) -> int:
     """Runs `optimist complete`; returns the exit code."""
     if arguments and not arguments[0].startswith("-"):
         arguments = ["--instruction", *arguments]
+    arguments = [re.sub(r"^--colour(?==|$)", "--color", word) for word in arguments]
     settings = load_settings(CompleteSettings, joined(arguments, "--prediction"))
     client = GatewayClient(settings.url)
     try:
         started = time.perf_counter()
         answer = client.chat(chat_request(settings, client.model()))
-        coloured = settings.colour == "always" or (
-            settings.colour == "auto" and sys.stdout.isatty()
-        )
+        coloured = settings.color == "always" or (settings.color == "auto" and sys.stdout.isatty())
         num_tokens = write_answer(answer, num_choices=settings.n, coloured=coloured)
         print(summary(answer, num_tokens, time.perf_counter() - started), file=sys.stderr)
     finally:

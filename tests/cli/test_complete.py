@@ -141,6 +141,18 @@ def test_an_answer_that_is_none_of_a_gateway_is_named(
     assert "does not answer as a gateway does" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "flags", [("--color", "always"), ("--colour", "always"), ("--colour=always",)]
+)
+def test_the_answer_is_coloured_when_it_is_asked_for(
+    flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    choice = {"index": 0, "delta": {"content": "x"}, "predicted_text_length": 1}
+    with serving([{"choices": [choice]}], []) as url:
+        assert main(["Go.", "--url", url, *flags]) == 0
+    assert capsys.readouterr().out == "\x1b[32mx\x1b[0m\n"
+
+
 def test_the_command_reads_choices_that_are_interleaved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,7 +170,7 @@ def test_the_command_reads_choices_that_are_interleaved(
     asked: list[Any] = []
     flags = [word for path in paths for word in ("--prediction", str(path))]
     with serving(events, asked) as url:
-        assert main(["Go.", *flags, "--n", "2", "--url", url, "--colour", "never"]) == 0
+        assert main(["Go.", *flags, "--n", "2", "--url", url, "--color", "never"]) == 0
     (body,) = asked
     assert [one["content"] for one in body["prediction"]] == ["one", "two"]
     assert (body["n"], body["model"]) == (2, "tiny")
