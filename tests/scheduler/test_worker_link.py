@@ -51,7 +51,7 @@ async def test_a_worker_that_is_lost_with_all_its_plans_is_found_again(
     depth: int, worker: FakeWorkerServicer
 ) -> None:
     worker.step_seconds = 0.01
-    smaller = FakeWorkerServicer(FakeWorker(num_blocks=10, max_num_seqs=1))
+    smaller = FakeWorkerServicer(FakeWorker(num_blocks=10, max_num_seqs=1, eos_token_ids=(2,)))
     async with AsyncExitStack() as stack:
         async with serve_worker(worker) as port:
             scheduler = serve_scheduler(port, [], max_plans_in_flight=depth)
