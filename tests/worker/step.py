@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -132,3 +133,17 @@ def generate(
                 window = WindowUpdate(0, len(output), window)
             windows = [] if window is None else [window]
         plan = plan_rows(0, [PlannedRow(0, chunk, width, [])], windows=windows)
+
+
+_PLAIN_TEXTS: WeakKeyDictionary[Runner, dict[str, list[int]]] = WeakKeyDictionary()
+
+
+def plain_text(
+    runner: Runner, prompt: Sequence[int], num_tokens: int, sampling: SamplingParams = GREEDY
+) -> list[int]:
+    """What a runner generates without drafts; one that generated it before is not asked again."""
+    texts = _PLAIN_TEXTS.setdefault(runner, {})
+    key = f"{list(prompt)} {sampling}"
+    if len(texts.get(key, [])) < num_tokens:
+        texts[key] = generate(runner, prompt, num_tokens, sampling=sampling)
+    return texts[key][:num_tokens]

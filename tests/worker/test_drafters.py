@@ -10,7 +10,7 @@ from optimist_worker.core.plan import PlannedRow, WindowUpdate
 from optimist_worker.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.drafting import SHAPES, WAYS, shared_runner
-from tests.worker.step import admit, blocks_of, generate, plan_rows, run
+from tests.worker.step import admit, blocks_of, generate, plain_text, plan_rows, run
 
 PROMPT = [5, 9, 300, 17, 44, 44, 8, 130, 77, 201, 3, 90, 6, 15, 99, 250, 31, 12, 60, 4, 7]
 SAMPLED = SamplingParams(temperature=0.8, seed=11, top_p=0.95, repetition_penalty=1.1)
@@ -27,7 +27,7 @@ def drafting(request: pytest.FixtureRequest, llama_path: Path) -> Runner:
 def test_texts_are_those_without_drafts(
     drafting: Runner, llama: Runner, sampling: SamplingParams, width: int
 ) -> None:
-    expected = generate(llama, PROMPT, 48, sampling=sampling)
+    expected = plain_text(llama, PROMPT, 48, sampling)
     assert generate(drafting, PROMPT, 48, sampling=sampling, width=width, chunk=8) == expected
 
 
@@ -44,7 +44,7 @@ def window_tree(truth: list[int], base: int) -> WindowUpdate:
 def test_texts_are_the_same_with_window_trees_beside_a_drafter(
     drafting: Runner, llama: Runner, sampling: SamplingParams
 ) -> None:
-    expected = generate(llama, PROMPT, 48, sampling=sampling)
+    expected = plain_text(llama, PROMPT, 48, sampling)
 
     def predict(output: list[int]) -> WindowUpdate | None:
         # Between two windows there is room for the drafter.
@@ -58,7 +58,7 @@ def test_texts_are_the_same_with_window_trees_beside_a_drafter(
 def test_greedy_texts_are_the_same_under_rejection(
     llama: Runner, llama_path: Path, shape: str
 ) -> None:
-    expected = generate(llama, PROMPT, 48)
+    expected = plain_text(llama, PROMPT, 48)
     runner = shared_runner(llama_path, "draft_model", shape, AcceptanceRule.REJECTION)
 
     def predict(output: list[int]) -> WindowUpdate | None:

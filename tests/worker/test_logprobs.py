@@ -22,6 +22,7 @@ from tests.worker.step import (
     blocks_of,
     build_runner,
     generate,
+    plain_text,
     plan_rows,
     rows_of,
 )
@@ -66,7 +67,7 @@ def test_they_are_the_models_whatever_was_drafted(
 ) -> None:
     runner = llama if reads else deviceless
     sampling = replace(MANNERS[manner], num_logprobs=wanted[0], num_prompt_logprobs=wanted[1])
-    truth = generate(llama, PROMPT, 30, sampling=MANNERS[manner])
+    truth = plain_text(llama, PROMPT, 30, MANNERS[manner])
     predict = partly_right(truth, wrong_at)
     told = generate_told(runner, PROMPT, 30, sampling, predict=predict, width=width, chunk=chunk)
     assert told.output[:30] == truth
@@ -89,7 +90,7 @@ def test_they_follow_the_paths_of_trees(
     manner: str,
     reads: bool,
 ) -> None:
-    truth = generate(llama, PROMPT, 30, sampling=MANNERS[manner])
+    truth = plain_text(llama, PROMPT, 30, MANNERS[manner])
 
     def predict(output: list[int]) -> WindowUpdate:
         return data.draw(window_trees(truth, len(output)))

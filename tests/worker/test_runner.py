@@ -17,6 +17,7 @@ from tests.worker.step import (
     admit,
     blocks_of,
     generate,
+    plain_text,
     plan_rows,
     run,
 )
@@ -49,7 +50,7 @@ def partly_right(truth: list[int], wrong_at: set[int]) -> Predict:
 @pytest.mark.parametrize("width", [1, 3, 8, 40])
 def test_text_is_the_same_whatever_was_drafted(llama: Runner, manner: str, width: int) -> None:
     sampling = MANNERS[manner]
-    truth = generate(llama, PROMPT, 36, sampling=sampling)
+    truth = plain_text(llama, PROMPT, 36, sampling)
     assert len(set(truth)) > 5
     for wrong_at in (set(), {0, 1, 2}, set(range(0, 36, 4)), set(range(36))):
         text = generate(
@@ -76,7 +77,7 @@ def test_text_is_the_same_for_any_window(
     llama: Runner, wrong_at: set[int], width: int, manner: str
 ) -> None:
     sampling = MANNERS[manner]
-    truth = generate(llama, PROMPT, 30, sampling=sampling)
+    truth = plain_text(llama, PROMPT, 30, sampling)
     predict = partly_right(truth, wrong_at)
     assert generate(llama, PROMPT, 30, sampling=sampling, predict=predict, width=width) == truth
 
@@ -110,7 +111,7 @@ def test_text_is_the_same_with_any_trees(
 ) -> None:
     """Right and wrong branches, twins among siblings, late windows, and steps without a new one."""
     sampling = MANNERS[manner]
-    truth = generate(llama, PROMPT, 30, sampling=sampling)
+    truth = plain_text(llama, PROMPT, 30, sampling)
 
     def predict(output: list[int]) -> WindowUpdate | None:
         is_new = data.draw(st.integers(0, 2)) > 0
