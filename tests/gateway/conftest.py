@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -120,18 +120,38 @@ def settings(scheduler: FakeScheduler, model_directory: Path) -> GatewaySettings
     )
 
 
+class QuickServer(uvicorn.Server):
+    """Ends when it is told to; uvicorn looks ten times a second whether it should, and waits."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ending = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self.ending.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await until(lambda: not self.server_state.tasks)
+        await self.lifespan.shutdown()
+
+
 @asynccontextmanager
 async def serving(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[str]:
     """Serves a gateway on a free port; yields its address."""
     # Only if asyncio knows the protocol does the end of an answer not wait for an acknowledgement.
     with socket.socket(proto=socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(server_config(create_app(settings, tokenizer), settings))
+        server = QuickServer(server_config(create_app(settings, tokenizer), settings))
         # Signals stay with pytest.
         task = asyncio.create_task(server._serve([listener]))
         await until(lambda: server.started)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
+        server.ending.set()
         await task
 
 
@@ -139,7 +159,7 @@ async def serving(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncItera
 async def url(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[str]:
     """The gateway in front of the fake scheduler."""
     async with serving(settings, tokenizer) as address:
-        async with httpx.AsyncClient(base_url=address, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=address, trust_env=False, verify=False) as client:
             await until_healthy(client)
         yield address
 
@@ -153,7 +173,7 @@ async def http_without_scheduler(
     settings = GatewaySettings(model=str(model_directory), schedulers=[f"127.0.0.1:{port}"])
     async with (
         serving(settings, tokenizer) as address,
-        httpx.AsyncClient(base_url=address, trust_env=False, timeout=20) as client,
+        httpx.AsyncClient(base_url=address, trust_env=False, verify=False, timeout=20) as client,
     ):
         yield client, port
 
@@ -172,11 +192,16 @@ async def until_healthy(client: httpx.AsyncClient) -> None:
 
 @pytest.fixture
 async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=20) as client:
         yield client
 
 
 @pytest.fixture
 async def client(url: str) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as connected:
+    async with AsyncOpenAI(
+        base_url=f"{url}/v1",
+        api_key="none",
+        max_retries=0,
+        http_client=DefaultAsyncHttpxClient(verify=False),
+    ) as connected:
         yield connected

@@ -138,12 +138,12 @@ async def test_connections_are_bounded(url: str) -> None:
     for _, writer in idle:
         writer.close()
         await writer.wait_closed()
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
         await until_healthy(client)
 
 
 async def test_connections_that_are_kept_may_be_used_again(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
         for _ in range(3):
             assert (await client.get("/live")).status_code == 200
             await asyncio.sleep(0.3)
@@ -153,7 +153,7 @@ async def test_a_client_that_does_not_read_is_dropped(url: str, scheduler: FakeS
     # Slow enough that not too many outputs wait, large enough to fill the sockets' buffers.
     scheduler.script = Script(steps=[Step([20] * 5000)], forever=True, pause_seconds=0.01)
     host, port = url.removeprefix("http://").split(":")
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
         await until_healthy(client)
         _, writer = await asyncio.open_connection(host, int(port), limit=2**10)
         body = json.dumps(
@@ -207,7 +207,7 @@ async def test_requests_that_are_sent_at_once_are_answered_one_by_one(
     url: str, scheduler: FakeScheduler
 ) -> None:
     scheduler.script = Script(steps=[Step([20]), Step([20, EOS])])
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
         await until_healthy(client)
     body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 9, "stream": True}).encode()
     request = (
@@ -237,7 +237,7 @@ async def test_events_that_come_soon_after_each_other_share_a_chunk(
     )
     changed = settings.model_copy(update={"write_interval_seconds": interval})
     async with serving(changed, tokenizer) as url:
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
             await until_healthy(client)
         chunks = chunks_of(await exchange(url, request))
     *events, done = b"".join(chunks).removesuffix(b"\n\n").split(b"\n\n")

@@ -32,7 +32,9 @@ async def test_running_requests_finish_before_a_clean_end(
     )
     try:
         url = f"http://127.0.0.1:{port}"
-        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as http:
+        async with httpx.AsyncClient(
+            base_url=url, trust_env=False, verify=False, timeout=20
+        ) as http:
             await until_listening(port)
             await until_healthy(http)
             messages = [{"role": "user", "content": "Hello"}]

@@ -56,7 +56,7 @@ async def test_special_tokens_are_added_if_wanted(
     wrapped.backend_tokenizer.post_processor = template_of_end()
     async with (
         serving(settings, Tokenizer(wrapped)) as address,
-        httpx.AsyncClient(base_url=address, trust_env=False) as http,
+        httpx.AsyncClient(base_url=address, trust_env=False, verify=False) as http,
     ):
         await until_healthy(http)
 
@@ -81,7 +81,7 @@ async def test_the_template_is_shown_if_the_setting_says_so(
     told = settings.model_copy(update={"show_chat_template": shows_template})
     async with (
         serving(told, tokenizer) as address,
-        httpx.AsyncClient(base_url=address, trust_env=False) as http,
+        httpx.AsyncClient(base_url=address, trust_env=False, verify=False) as http,
     ):
         info = (await http.get("/tokenizer_info")).json()
     assert info["eos_token"] == "<|end|>"

@@ -158,7 +158,9 @@ async def ask_all(fleet: Fleet, harm: Callable[[], None] | None = None) -> dict[
             harm()
 
     cases = make_cases()
-    async with httpx.AsyncClient(base_url=fleet.url, trust_env=False, timeout=120) as http:
+    async with httpx.AsyncClient(
+        base_url=fleet.url, trust_env=False, verify=False, timeout=120
+    ) as http:
         answers = await asyncio.gather(
             generate(fleet.grpc_address), *(ask(http, case, note) for case in cases)
         )
@@ -255,7 +257,9 @@ async def test_schedulers_end_what_a_gateway_left(fleet: Fleet) -> None:
 
     await tell(pause=scheduler_pb2.Pause(mode=scheduler_pb2.PAUSE_MODE_KEEP))
     body = {"model": "tiny-edit", "prompt": "def", "max_tokens": 3}
-    async with httpx.AsyncClient(base_url=fleet.url, trust_env=False, timeout=120) as http:
+    async with httpx.AsyncClient(
+        base_url=fleet.url, trust_env=False, verify=False, timeout=120
+    ) as http:
         asked = asyncio.create_task(http.post(COMPLETIONS, json=body))
         await until_there_are(1)
         fleet.gateway.signal(signal.SIGSTOP)

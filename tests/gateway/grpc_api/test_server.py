@@ -250,7 +250,7 @@ async def test_keys_are_asked_for(
     )
     address = f"127.0.0.1:{keyed.grpc_port}"
     async with serving(keyed, tokenizer) as url:
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as http:
             await until_healthy(http)
         for key, code in [(None, "missing_api_key"), ("wrong", "invalid_api_key")]:
             async with AsyncClient(address, api_key=key, retries=ONCE) as client:
@@ -283,7 +283,7 @@ async def test_limits_are_of_the_client(
     )
     address = f"127.0.0.1:{limited.grpc_port}"
     async with serving(limited, tokenizer) as url:
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as http:
             await until_healthy(http)
         async with (
             AsyncClient(address, api_key="anna-has-a-long-key", retries=ONCE) as anna,
@@ -319,7 +319,7 @@ async def test_calls_are_counted(
     address = f"127.0.0.1:{grpc_settings.grpc_port}"
     async with (
         serving(grpc_settings, tokenizer) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as http,
         AsyncClient(address, retries=ONCE) as client,
     ):
         await until_healthy(http)

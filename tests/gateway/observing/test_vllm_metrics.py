@@ -35,7 +35,7 @@ async def vllm(
     settings = settings.model_copy(update={"vllm_metrics": True})
     async with (
         serving(settings, tokenizer) as address,
-        httpx.AsyncClient(base_url=address, trust_env=False, timeout=20) as client,
+        httpx.AsyncClient(base_url=address, trust_env=False, verify=False, timeout=20) as client,
     ):
         await until_healthy(client)
         while "vllm:num_requests_running" not in (await client.get("/metrics")).text:
@@ -118,7 +118,7 @@ async def test_figures_of_a_scheduler_that_went_away_are_not_shown(
     settings = settings.model_copy(update={"vllm_metrics": True, "schedulers": ["127.0.0.1:9"]})
     async with (
         serving(settings, tokenizer) as address,
-        httpx.AsyncClient(base_url=address, trust_env=False) as client,
+        httpx.AsyncClient(base_url=address, trust_env=False, verify=False) as client,
     ):
         text = (await client.get("/metrics")).text
     assert "vllm:num_requests_waiting" not in text
