@@ -271,6 +271,22 @@ def test_drafters(llama_path: Path, truths: dict[int, list[int]], way: str, shap
     assert sum(accepted) > 0
 
 
+def test_own_text_is_looked_at_only_where_a_row_drafts_from_it(llama_path: Path) -> None:
+    pair = build_pair(llama_path, "ngram", "chain", AcceptanceRule.COUPLED)
+    prompt = [10, 11, 12, 13, 14, 15, 16, 10, 11]
+    window = WindowUpdate(0, 0, [17])
+    # The second row has no window, so that the drafter is asked.
+    rows = [PlannedRow(slot, 100, 5, list(range(4 * slot, 4 * slot + 4))) for slot in (0, 1)]
+    admissions = [admit(slot, prompt) for slot in (0, 1)]
+    plans = [plan_rows(0, rows, admissions=admissions, windows=[window])]
+    later = [PlannedRow(slot, 1, 5, []) for slot in (0, 1)]
+    plans += [plan_rows(number, later) for number in (1, 2)]
+    said = [[rows_of(runner.execute(plan)) for plan in plans] for runner in pair]
+    assert said[0] == said[1]
+    # What it said behind the window's drafts stands nowhere before.
+    assert [step[0].num_drafted_tokens for step in said[0]] == [1, 0, 0]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rule", [AcceptanceRule.REJECTION, AcceptanceRule.SYNTHETIC])
 def test_other_rules(

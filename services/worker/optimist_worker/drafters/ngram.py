@@ -32,8 +32,10 @@ class NgramDrafter:
         if self._table.reads_sizes:
             width = int(length.max())
         token_ids = self._table.token_ids[rows.slots, :width].long()
-        found = find_sources(token_ids, length, self._cursors[rows.slots])
-        self._cursors.index_copy_(0, rows.slots, found)
+        cursors = self._cursors[rows.slots]
+        found = find_sources(token_ids, length, cursors)
+        # Rows that may not draft are among them only where sizes are not read.
+        self._cursors.index_copy_(0, rows.slots, torch.where(rows.limits > 0, found, cursors))
         number = torch.minimum((length - found).clamp(max=self.max_tokens), rows.limits)
         number = torch.where(found >= 0, number, 0)
         places = found[:, None] + torch.arange(rows.width, device=found.device)
