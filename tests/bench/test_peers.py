@@ -22,7 +22,6 @@ SETUP = Setup(
     max_concurrency=2,
     num_threads=1,
 )
-EDITS = unseen_edits(3, 0)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +45,9 @@ def test_prompts_are_put_in_batches() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["generate", "prompt_lookup", "continuous_batching", "assisted"])
 def test_a_peer_answers_as_the_model_does(name: str, tokenizer: Tokenizer) -> None:
-    prompts = [tokenizer.encode(prompt_of(edit.messages())).ids for edit in EDITS]
-    expected = [tokenizer.encode(edit.after).ids[: SETUP.max_tokens] for edit in EDITS]
+    edits = unseen_edits(3, 0)
+    prompts = [tokenizer.encode(prompt_of(edit.messages())).ids for edit in edits]
+    expected = [tokenizer.encode(edit.after).ids[: SETUP.max_tokens] for edit in edits]
     # The model drafts for itself: all drafts are right.
     setup = Setup(**{**vars(SETUP), "draft_model": SETUP.model})
     with _started(name, setup) as peer:
