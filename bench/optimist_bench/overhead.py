@@ -18,7 +18,11 @@ from tokenizers import Tokenizer
 from optimist_bench.emissions import read_emissions
 from optimist_bench.predictions.case_text import functions
 from optimist_bench.predictions.pair import load_tokenizer
-from optimist_bench.process_time import find_children, read_cpu_seconds
+from optimist_bench.process_time import (
+    find_children,
+    read_cpu_seconds,
+    read_machine_seconds,
+)
 from optimist_bench.services import running
 from optimist_bench.simulated_service import simulated_worker
 from optimist_bench.stack import address_of, stack_specs
@@ -46,8 +50,9 @@ class OverheadSettings(ServiceSettings):
     In a first run passes take no time, which shows how many tokens the services can serve, and what
     one costs then; how long tokens take is measured in a second one, with passes of 15 ms. With
     --pass-ms there is one run, whose passes take that long. With --predictions the answers are
-    predicted. As many short requests go before, which do not count. --json prints the report as one
-    line of JSON instead.
+    predicted. As many short requests go before, which do not count. `stolen` is the share of the
+    processor time that a virtual machine's host took for others: with much of it the other figures
+    say something of the host. --json prints the report as one line of JSON instead.
     """
 
     section: ClassVar[str] = "bench_overhead"
@@ -103,9 +108,11 @@ def _measure(settings: OverheadSettings, pass_ms: float) -> dict[str, Any]:
             _run_load(warm_up, port, text, directory / "warm_up.json", seeds)
             pids = find_children(list(_SERVICES.values()))
             before = {name: read_cpu_seconds(pids[module]) for name, module in _SERVICES.items()}
+            machine = read_machine_seconds()
             seeds = range(1, settings.streams + 1)
             seconds = _run_load(settings, port, text, directory / "arrivals.json", seeds)
             after = {name: read_cpu_seconds(pids[module]) for name, module in _SERVICES.items()}
+            stolen_share = find_stolen_share(machine, read_machine_seconds())
         answers = json.loads((directory / "arrivals.json").read_text())
         emissions = read_emissions(directory / "emissions.jsonl")
     num_tokens = settings.streams * len(truth)
@@ -132,8 +139,20 @@ def _measure(settings: OverheadSettings, pass_ms: float) -> dict[str, Any]:
             "p99": round(latencies[len(latencies) * 99 // 100] / 1e6, 3),
             "max": round(latencies[-1] / 1e6, 3),
         },
+        "stolen_share": round(stolen_share, 3),
         "all_right": all("".join(piece for _, piece in answer) == text for answer in answers),
     }
+
+
+def find_stolen_share(before: tuple[float, float], after: tuple[float, float]) -> float:
+    """Returns how much of the processor time that was asked for a virtual machine's host took.
+
+    Args:
+        before: What `read_machine_seconds` told at the beginning.
+        after: What it told at the end.
+    """
+    worked, stolen = after[0] - before[0], after[1] - before[1]
+    return stolen / (worked + stolen) if stolen else 0.0
 
 
 def find_latencies(
@@ -232,11 +251,17 @@ def describe(report: dict[str, Any]) -> str:
     """Returns the report as a table, with a row for each run."""
     runs = [report["peak"], report["paced"]] if "peak" in report else [report]
     costs = [f"{name} us" for name in _SERVICES]
-    header = ("pass ms", "tokens/s", "tokens/pass", *costs, "p50 ms", "p99 ms")
+    header = ("pass ms", "tokens/s", "tokens/pass", *costs, "p50 ms", "p99 ms", "stolen")
     return format_table(header, [_row(run) for run in runs])
 
 
 def _row(run: dict[str, Any]) -> tuple[float, ...]:
     latency = run["added_latency_ms"]
     rates = run["pass_ms"], run["tokens_per_second"], run["tokens_per_pass"]
-    return (*rates, *run["cpu_us_per_token"].values(), latency["p50"], latency["p99"])
+    return (
+        *rates,
+        *run["cpu_us_per_token"].values(),
+        latency["p50"],
+        latency["p99"],
+        run["stolen_share"],
+    )

@@ -45,6 +45,15 @@ def read_wait_seconds(pid: int) -> float:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
+def read_machine_seconds() -> tuple[float, float]:
+    """Returns how long processors worked since the start, and how long a host kept them from it."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    user, nice, system, _idle, _waiting, irq, softirq, stolen = (
+        int(word) / _TICKS for word in words
+    )
+    return user + nice + system + irq + softirq, stolen
+
+
 def count_descriptors(pid: int) -> int:
     """Returns how many descriptors a process has open."""
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())

@@ -8,7 +8,7 @@ import pytest
 
 from optimist.worker.v1 import worker_pb2
 from optimist_bench.emissions import Emissions, read_emissions
-from optimist_bench.overhead import PACED_MS, find_latencies, main
+from optimist_bench.overhead import PACED_MS, find_latencies, find_stolen_share, main
 from optimist_bench.overhead_load import Arrivals
 from optimist_common.columns import to_bytes
 
@@ -63,6 +63,11 @@ def test_the_latency_of_a_token_ends_when_all_of_its_text_is_there() -> None:
         find_latencies([5], [1], [])
 
 
+def test_the_share_that_a_host_took_is_of_what_was_asked_for() -> None:
+    assert find_stolen_share((10.0, 2.0), (16.0, 4.0)) == 0.25
+    assert find_stolen_share((10.0, 2.0), (10.0, 2.0)) == 0
+
+
 def test_emissions_are_told_by_seed_also_when_a_slot_is_taken_again(tmp_path: Path) -> None:
     emissions = Emissions()
     for now_ns, seed in enumerate((7, 8), 1):
@@ -94,6 +99,7 @@ def check_run(run: dict[str, Any]) -> None:
     assert run["cpu_us_per_token"]["gateway"] > 0
     latency = run["added_latency_ms"]
     assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
+    assert 0 <= run["stolen_share"] < 1
 
 
 def test_a_small_run_with_predictions(capsys: pytest.CaptureFixture[str]) -> None:
