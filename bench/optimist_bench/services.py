@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from optimist_cli.process import ServiceSpec
-from optimist_cli.serve import ServeSettings, service_specs, write_prefixed
+from optimist_cli.serve import write_prefixed
+from optimist_cli.serve_settings import ServeSettings
+from optimist_cli.service_specs import service_specs
 from optimist_cli.supervisor import Supervisor
 
 

@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from optimist_cli.process import ServiceSpec
-from optimist_cli.serve import ServeSettings, service_specs
+from optimist_cli.serve_settings import ServeSettings
+from optimist_cli.service_specs import service_specs
 
 
 def stack_specs(

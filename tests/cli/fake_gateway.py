@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from optimist_common.address import join_address
+from tests.certificates import Certificate
 
 
 @contextmanager
@@ -17,8 +19,12 @@ def serving(
     asked: list[Any],
     host: str = "127.0.0.1",
     models: str = '{"data": [{"id": "tiny"}]}',
+    certificate: Certificate | None = None,
 ) -> Iterator[str]:
-    """Answers as a gateway does that serves the model `tiny`, or says something else of models."""
+    """Answers as a gateway does that serves the model `tiny`, or says something else of models.
+
+    With a certificate it does so by HTTPS.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -40,10 +46,15 @@ def serving(
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
     with Server((host, 0), Handler) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate.cert, certificate.key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield f"http://{join_address(host, server.server_port)}"
+            scheme = "http" if certificate is None else "https"
+            yield f"{scheme}://{join_address(host, server.server_port)}"
         finally:
             server.shutdown()
             thread.join()

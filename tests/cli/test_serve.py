@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from optimist_cli.serve import model_name, serve_settings, service_specs
+from optimist_cli.serve_settings import serve_settings
+from optimist_cli.service_specs import gateway_url, model_name, service_specs
 from optimist_common.errors import SetupError
 from optimist_common.server import bind
 from optimist_common.settings import ServiceSettings, config_file, load_settings
@@ -15,6 +16,7 @@ from optimist_gateway.settings import GatewaySettings
 from optimist_proposer.settings import ProposerSettings
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_worker.settings import WorkerSettings
+from tests.certificates import issue, make_authority
 from tests.cli.fake_gateway import serving
 from tests.common.ipv6 import needs_ipv6
 
@@ -113,6 +115,19 @@ def test_the_gateway_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -
     with bind("127.0.0.1", 0) as unused, serving([], []) as url:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused.getsockname()[1]}")
         *_, gateway = service_specs(serve_settings(["model", "--port", str(urlsplit(url).port)]))
+        assert gateway.is_healthy()
+
+
+def test_a_gateway_that_shows_a_certificate_is_asked_by_https(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = issue(tmp_path, make_authority(tmp_path), "gateway", "DNS:api.example")
+    monkeypatch.setenv("OPTIMIST_GATEWAY_HTTPS_CERT", shown.cert)
+    monkeypatch.setenv("OPTIMIST_GATEWAY_HTTPS_KEY", shown.key)
+    with serving([], [], certificate=shown) as url:
+        settings = serve_settings(["model", "--port", str(urlsplit(url).port)])
+        assert gateway_url(settings) == url
+        *_, gateway = service_specs(settings)
         assert gateway.is_healthy()
 
 
