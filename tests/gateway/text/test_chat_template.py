@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from optimist_gateway.child_process import ChildError, ChildProcess
 from optimist_gateway.core.messages import Message, ToolCall, template_messages
 from optimist_gateway.structure.tool_format import HERMES, MISTRAL
 from optimist_gateway.text.chat_template import RENDERER, render
-from optimist_gateway.text.template_process import TemplateError, TemplateProcess
 from optimist_gateway.text.tokenizer import ChatTemplateError, Tokenizer, load_tokenizer
 
 TOOL = {
@@ -111,7 +111,7 @@ def test_what_users_write_is_no_template() -> None:
 
 
 async def test_a_process_renders_the_same() -> None:
-    process = TemplateProcess(RENDERER, "", 60.0)
+    process = ChildProcess(RENDERER, "", 60.0, "the chat template")
     value: dict[str, Any] = {
         "template": HERMES_TEMPLATE,
         "messages": template_messages(CONVERSATION),
@@ -119,9 +119,9 @@ async def test_a_process_renders_the_same() -> None:
         "special_tokens": {"bos_token": "<s>"},
     }
     try:
-        assert await process.render(value) == render(**value)
-        with pytest.raises(TemplateError, match="begin with a user"):
-            await process.render(value | {"template": "{{ raise_exception('begin with a user') }}"})
+        assert await process.ask(value) == render(**value)
+        with pytest.raises(ChildError, match="begin with a user"):
+            await process.ask(value | {"template": "{{ raise_exception('begin with a user') }}"})
     finally:
         await process.stop()
 

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from optimist_gateway.api.errors import ApiError
+from optimist_gateway.child_process import (
+    ChildDiedError,
+    ChildError,
+    ChildProcess,
+    ChildTimeoutError,
+    ChildUnavailableError,
+)
 from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.structure.check_child import MAX_COMPILE_SECONDS
 from optimist_gateway.structure.content import Structure
 from optimist_gateway.structure.grammar import StructureError, grammar
 from optimist_gateway.structure.tool_format import ToolFormat
-from optimist_gateway.text.template_process import (
-    TemplateDiedError,
-    TemplateError,
-    TemplateProcess,
-    TemplateTimeoutError,
-    TemplateUnavailableError,
-)
 
 MAX_CHECKED = 1024
 """Grammars whose verdict is remembered."""
@@ -65,7 +65,7 @@ class Grammars:
         self._markers = {part: number for part, number in ids.items() if number is not None}
         self._model = model
         self._tokens: _Tokens | None = None
-        self._process: TemplateProcess | None = None
+        self._process: ChildProcess | None = None
         self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
 
     @property
@@ -117,17 +117,17 @@ class Grammars:
     async def _check(self, source: str, tokens: _Tokens) -> _Verdict:
         process = self._running(tokens)
         try:
-            return _Verdict(await process.render(source))
-        except (TemplateTimeoutError, TemplateDiedError):
+            return _Verdict(await process.ask(source))
+        except (ChildTimeoutError, ChildDiedError):
             return _Verdict(_TOO_COMPLEX, time.monotonic() + _DOUBT_SECONDS)
-        except TemplateError as error:
+        except ChildError as error:
             return _Verdict(str(error))
-        except TemplateUnavailableError as error:
+        except ChildUnavailableError as error:
             raise ApiError(
                 503, f"grammars cannot be checked now: {error}", code="overloaded"
             ) from None
 
-    def _running(self, tokens: _Tokens) -> TemplateProcess:
+    def _running(self, tokens: _Tokens) -> ChildProcess:
         if self._process is None:
             description = {
                 "tokenizer": str(self._tokenizer_file()),
@@ -135,7 +135,7 @@ class Grammars:
                 "eos_token_ids": list(tokens.eos_token_ids),
             }
             argument = json.dumps(description)
-            self._process = TemplateProcess(_LOADER, argument, _SECONDS, "grammars")
+            self._process = ChildProcess(_LOADER, argument, _SECONDS, "grammars")
         return self._process
 
     def _tokenizer_file(self) -> Path:

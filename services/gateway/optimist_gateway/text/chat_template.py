@@ -7,7 +7,7 @@ from typing import Any
 from transformers.utils.chat_template_utils import render_jinja_template
 
 RENDERER = "optimist_gateway.text.chat_template:load_renderer"
-"""What `TemplateProcess` loads to render."""
+"""What `ChildProcess` loads to render."""
 
 
 def load_renderer(_argument: str) -> Callable[[Any], str]:

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from optimist_common.errors import SetupError
+from optimist_gateway.child_process import (
+    ChildError,
+    ChildProcess,
+    ChildTimeoutError,
+    ChildUnavailableError,
+)
 from optimist_gateway.core.detokenize import REPLACEMENT, Detokenizer
 from optimist_gateway.core.messages import Message, template_messages
 from optimist_gateway.structure.prompt import with_tools
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, render
-from optimist_gateway.text.template_process import (
-    TemplateError,
-    TemplateProcess,
-    TemplateTimeoutError,
-    TemplateUnavailableError,
-)
 from optimist_gateway.text.token_texts import TokenTexts, WholeTexts, is_byte_level
 from optimist_gateway.text.vocabulary import Vocabulary
 
@@ -64,7 +64,7 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self._backend = backend
         self._template_seconds = template_seconds
-        self._process: TemplateProcess | None = None
+        self._process: ChildProcess | None = None
         self.vocabulary = Vocabulary(backend)
         self._texts = TokenTexts(backend) if is_byte_level(backend) else None
         self._special_ids = frozenset(
@@ -132,11 +132,11 @@ class Tokenizer:
         }
         try:
             return await self._render(value)
-        except TemplateUnavailableError as error:
+        except ChildUnavailableError as error:
             raise ChatTemplateBusyError(str(error)) from error
-        except TemplateTimeoutError as error:
+        except ChildTimeoutError as error:
             raise ChatTemplateError(str(error)) from error
-        except TemplateError as error:
+        except ChildError as error:
             raise ChatTemplateError(f"the chat template refuses the messages: {error}") from error
 
     async def decode(self, token_ids: Sequence[int]) -> str:
@@ -207,10 +207,10 @@ class Tokenizer:
                 return await asyncio.to_thread(lambda: render(**value))
             except Exception as error:
                 # Whatever a template does wrong is the template's or the request's fault.
-                raise TemplateError(str(error) or type(error).__name__) from error
+                raise ChildError(str(error) or type(error).__name__) from error
         if self._process is None:
-            self._process = TemplateProcess(RENDERER, "", self._template_seconds)
-        return await self._process.render(value)
+            self._process = ChildProcess(RENDERER, "", self._template_seconds, "the chat template")
+        return await self._process.ask(value)
 
     def _template(self, *, with_tools: bool) -> str:
         """Returns the source of the template; some models have one of their own for tools."""

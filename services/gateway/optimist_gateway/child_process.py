@@ -1,4 +1,7 @@
-"""Renders chat templates in a process of its own, which is ended if it takes too long."""
+"""Work on what a client sent, in a process of its own, which is ended if it takes too long.
+
+Chat templates are rendered and grammars compiled in such processes.
+"""
 
 import asyncio
 import json
@@ -6,7 +9,7 @@ import logging
 import sys
 from typing import Any
 
-from optimist_gateway.text.template_child import encode_message
+from optimist_gateway.child_main import encode_message
 
 logger = logging.getLogger(__name__)
 
@@ -15,29 +18,27 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_WAITING = 256
 
 
-class TemplateError(Exception):
-    """The template refuses what it was given; the text says why."""
+class ChildError(Exception):
+    """The process refuses what it was given; the text says why."""
 
 
-class TemplateTimeoutError(Exception):
-    """The template took longer than it may; its process was ended."""
+class ChildTimeoutError(Exception):
+    """An answer took longer than it may; the process was ended."""
 
 
-class TemplateUnavailableError(Exception):
-    """Nothing can be rendered now: the process does not start, died, or too many wait for it."""
+class ChildUnavailableError(Exception):
+    """Nothing can be asked now: the process does not start, died, or too many wait for it."""
 
 
-class TemplateDiedError(TemplateUnavailableError):
+class ChildDiedError(ChildUnavailableError):
     """The process died of what it was asked."""
 
 
-class TemplateProcess:
-    """One warm process that renders one prompt at a time; started again whenever it was ended."""
+class ChildProcess:
+    """One warm process that answers one question at a time; started again whenever it was ended."""
 
-    def __init__(
-        self, loader: str, argument: str, seconds: float, what: str = "the chat template"
-    ) -> None:
-        """Describes the process, which `start` or the first `render` starts.
+    def __init__(self, loader: str, argument: str, seconds: float, what: str) -> None:
+        """Describes the process, which `start` or the first `ask` starts.
 
         Args:
             loader: `module:function`; the process imports it and calls it with the argument to get
@@ -53,32 +54,32 @@ class TemplateProcess:
         self._num_waiting = 0
 
     async def start(self) -> None:
-        """Starts the process if it does not run; raises TemplateUnavailableError if it cannot."""
+        """Starts the process if it does not run; raises ChildUnavailableError if it cannot."""
         async with self._turn:
             await self._running()
 
-    async def render(self, value: Any) -> str:
+    async def ask(self, value: Any) -> str:
         """Returns the text for a JSON value.
 
         Raises:
-            TemplateError: The function in the process raised; the text is its message.
-            TemplateTimeoutError: It took too long.
-            TemplateUnavailableError: It cannot be asked.
+            ChildError: The function in the process raised; the text is its message.
+            ChildTimeoutError: It took too long.
+            ChildUnavailableError: It cannot be asked.
         """
         if self._num_waiting >= MAX_WAITING:
-            raise TemplateUnavailableError(f"{MAX_WAITING} requests wait for {self._what}")
+            raise ChildUnavailableError(f"{MAX_WAITING} requests wait for {self._what}")
         self._num_waiting += 1
         try:
             await self._turn.acquire()
         except asyncio.CancelledError:
             self._num_waiting -= 1
             raise
-        asking = asyncio.create_task(self._ask(value))
+        asking = asyncio.create_task(self._answer(value))
         asking.add_done_callback(self._end_turn)
         # Who leaves lets the exchange end: to start the process again would take everybody longer.
         answer = await asyncio.shield(asking)
         if "text" not in answer:
-            raise TemplateError(answer["error"])
+            raise ChildError(answer["error"])
         return str(answer["text"])
 
     async def stop(self) -> None:
@@ -97,7 +98,7 @@ class TemplateProcess:
             # Nobody may be there who hears of it.
             asking.exception()
 
-    async def _ask(self, value: Any) -> dict[str, str]:
+    async def _answer(self, value: Any) -> dict[str, str]:
         process = await self._running()
         answered = False
         try:
@@ -106,11 +107,11 @@ class TemplateProcess:
             answered = True
         except TimeoutError:
             logger.error("%s took longer than %g s", self._what, self._seconds)
-            raise TemplateTimeoutError(
+            raise ChildTimeoutError(
                 f"{self._what} took longer than {self._seconds:g} seconds"
             ) from None
         except (asyncio.IncompleteReadError, ConnectionError, json.JSONDecodeError):
-            raise TemplateDiedError(f"the process of {self._what} died") from None
+            raise ChildDiedError(f"the process of {self._what} died") from None
         finally:
             if not answered:
                 # Half an exchange: what comes next out of the process would be this answer.
@@ -122,7 +123,7 @@ class TemplateProcess:
             return self._process
         words = [self._loader, self._argument, str(self._seconds)]
         self._process = process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "optimist_gateway.text.template_child", *words),
+            *(sys.executable, "-m", "optimist_gateway.child_main", *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -133,10 +134,10 @@ class TemplateProcess:
             is_ready = True
         except TimeoutError:
             reason = f"the process of {self._what} does not start within {START_SECONDS:g} seconds"
-            raise TemplateUnavailableError(reason) from None
+            raise ChildUnavailableError(reason) from None
         except asyncio.IncompleteReadError:
             reason = f"the process of {self._what} does not start; the log says why"
-            raise TemplateUnavailableError(reason) from None
+            raise ChildUnavailableError(reason) from None
         finally:
             if not is_ready:
                 await asyncio.shield(self.stop())

@@ -1,4 +1,4 @@
-"""Renders prompts for its parent; started with LOADER ARGUMENT ... as a module.
+"""Answers its parent; started with LOADER ARGUMENT ... as a module.
 
 Both directions are a length in 4 bytes, big-endian, and as many bytes of JSON.
 """
@@ -21,7 +21,7 @@ def main(loader: str, argument: str, seconds: str) -> None:
     """Answers requests until the input ends.
 
     Args:
-        loader: `module:function`; called with the argument it returns what renders.
+        loader: `module:function`; called with the argument it returns what answers.
         argument: What the loader is called with.
         seconds: How long the parent waits for an answer.
     """
@@ -32,12 +32,12 @@ def main(loader: str, argument: str, seconds: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     module, _, name = loader.partition(":")
-    render = getattr(importlib.import_module(module), name)(argument)
+    ask = getattr(importlib.import_module(module), name)(argument)
     write_message(answers, {"ready": True})
     while (request := read_message(requests)) is not None:
         # A parent that was killed cannot kill this process any more.
         signal.setitimer(signal.ITIMER_REAL, 2 * float(seconds))
-        answer = _answer(render, request)
+        answer = _answer(ask, request)
         signal.setitimer(signal.ITIMER_REAL, 0)
         write_message(answers, answer)
 
@@ -62,13 +62,13 @@ def encode_message(message: Any) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _answer(render: Callable[[Any], str], request: Any) -> dict[str, str]:
+def _answer(ask: Callable[[Any], str], request: Any) -> dict[str, str]:
     try:
-        return {"text": render(request)}
+        return {"text": ask(request)}
     except MemoryError:
         return {"error": "it takes too much memory"}
     except Exception as error:
-        # Whatever a template does wrong is the template's or the request's fault.
+        # Whatever goes wrong is the fault of the request, or of the model's template.
         return {"error": f"{error}"[:1000] or type(error).__name__}
 
 
