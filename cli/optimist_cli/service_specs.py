@@ -1,11 +1,7 @@
 """How `optimist serve` starts each service, and how it tells that one is healthy."""
 
 import os
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 from optimist_cli.ports import free_ports
@@ -13,6 +9,7 @@ from optimist_cli.process import ServiceSpec
 from optimist_cli.serve_settings import ServeSettings, effective
 from optimist_common.address import join_address
 from optimist_common.health import is_serving
+from optimist_common.http_health import answers
 from optimist_common.settings import config_file
 
 _OF_THE_WORKER = (
@@ -82,7 +79,7 @@ def service_specs(settings: ServeSettings, config: str | None = None) -> list[Se
                 *_given(settings, "served_model_name", "grpc_port"),
                 *_common(settings, "gateway", config),
             ],
-            lambda: _answers(url),
+            lambda: answers(url, timeout=1.0),
         ),
     ]
 
@@ -134,22 +131,3 @@ def _listen(address: str) -> list[str]:
 
 def _serving(address: str) -> Callable[[], bool]:
     return lambda: is_serving(address, timeout=1.0)
-
-
-def _answers(url: str) -> bool:
-    try:
-        with _opener().open(url, timeout=1.0) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-@cache
-def _opener() -> urllib.request.OpenerDirector:
-    """Returns what asks our own gateway: without a proxy, and by an address that its certificate,
-    which is for clients, need not name."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-    )

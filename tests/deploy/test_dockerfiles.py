@@ -1,3 +1,5 @@
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -104,6 +106,31 @@ def test_exposes_the_port_it_listens_on_and_asks_that_port_for_health(service: s
     port = image_variables(service)[f"OPTIMIST_{service.upper()}_PORT"]
     assert steps["EXPOSE"] == port
     assert f"127.0.0.1:{port}" in steps["HEALTHCHECK"]
+
+
+def asked_for_health(service: str, directory: Path, **variables: str) -> str:
+    """Returns the arguments of python in a container's health check."""
+    command = json.loads(dict(instructions(service))["HEALTHCHECK"].split("CMD", 1)[1])
+    python = directory / "python"
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    environment = {"PATH": f"{directory}:{os.environ['PATH']}", **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_health_is_asked_for_as_the_service_listens(service: str, tmp_path: Path) -> None:
+    plain = asked_for_health(service, tmp_path)
+    prefix = f"OPTIMIST_{service.upper()}_"
+    if service == "gateway":
+        assert plain.endswith(" http://127.0.0.1:8000/health")
+        safe = asked_for_health(service, tmp_path, **{f"{prefix}HTTPS_CERT": "/tls/tls.crt"})
+        assert safe.endswith(" https://127.0.0.1:8000/health")
+    else:
+        assert plain.endswith(" --tls-cert= --tls-key= --tls-ca=")
+        files = {f"{prefix}TLS_{name}": f"/tls/{name}" for name in ("CERT", "KEY", "CA")}
+        safe = asked_for_health(service, tmp_path, **files)
+        assert safe.endswith(" --tls-cert=/tls/CERT --tls-key=/tls/KEY --tls-ca=/tls/CA")
 
 
 @pytest.mark.parametrize("service", SERVICES)
