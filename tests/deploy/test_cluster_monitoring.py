@@ -107,7 +107,7 @@ def test_keda_scales_what_exists_by_metrics_that_exist(keda: Installation) -> No
             assert names <= known_metrics()
 
 
-def test_the_cluster_scales_what_exists_by_metrics_of_its_pods(hpa: Installation) -> None:
+def test_the_cluster_scales_what_exists_by_what_its_pods_do(hpa: Installation) -> None:
     scalers = hpa.kind("HorizontalPodAutoscaler")
     assert set(scalers) == {"optimist-gateway", "optimist-proposer"}
     assert not hpa.kind("ScaledObject")
@@ -115,7 +115,12 @@ def test_the_cluster_scales_what_exists_by_metrics_of_its_pods(hpa: Installation
     for name, scaler in scalers.items():
         check_scaled(hpa, scaler)
         assert 2 <= scaler["spec"]["minReplicas"] < scaler["spec"]["maxReplicas"]
-        for metric in scaler["spec"]["metrics"]:
+        (metric,) = scaler["spec"]["metrics"]
+        if metric["type"] == "Resource":
+            # Of its utilisation there is a share only where something is asked for.
+            (container,) = hpa.kind("Deployment")[name]["spec"]["template"]["spec"]["containers"]
+            assert container["resources"]["requests"][metric["resource"]["name"]]
+        else:
             series = metric["pods"]["metric"]["name"]
             assert series.startswith(name.replace("-", "_") + "_")
             asked.add(series)
