@@ -89,7 +89,7 @@ test("drafts of other sources are accepted, and followed where they agree with t
   const draft = { source: "ngram", text: "def", num_tokens: 1 };
   const follower = follow(PREDICTION, [draft, said(" f(")]);
   assert.deepEqual(states(follower)[0], ["def f(", "same"]);
-  assert.deepEqual(follower.passes, [{ numTokens: 2, numAccepted: 1, source: "ngram", from: 0, to: 6 }]);
+  assert.deepEqual(follower.passes, [{ numTokens: 2, numAccepted: 1, source: "ngram", from: 0, to: 6, text: "def f(" }]);
 });
 
 test("places count characters beyond the basic plane once", () => {
@@ -111,6 +111,12 @@ test("text that was held back adds no pass and no place", () => {
   assert.deepEqual(follower.anchors, []);
   assert.deepEqual(follower.ranges[0], { start: 0, end: 3, state: "used", from: 0, to: 3, pass: 1 });
   assert.equal(follower.numTokens, 3);
+});
+
+test("text that comes without tokens belongs to the pass before it", () => {
+  const later = { source: "target", text: "f(", num_tokens: 0 };
+  const follower = follow(PREDICTION, [said("def")], [said(" ")], [later]);
+  assert.deepEqual(follower.passes.map(({ from, to, text }) => [from, to, text]), [[0, 3, "def"], [3, 6, " f("]]);
 });
 
 test("predicted text whose place is not told counts as accepted all the same", () => {

@@ -96,6 +96,8 @@ def test_passes_can_be_gone_through_again(visit: Visit, server: FakeServer) -> N
 
 
 def test_the_chart_has_a_table(visit: Visit, server: FakeServer) -> None:
+    held_back = {"source": "target", "text": "# end", "num_tokens": 0}
+    server.events = [*EDIT, chunk(held_back)]
     page = open_with_prediction(visit, server)
     run(page)
     chart = page.get_by_role("img", name="6 passes; at most 6 accepted drafts in one")
@@ -104,10 +106,15 @@ def test_the_chart_has_a_table(visit: Visit, server: FakeServer) -> None:
         "canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size"
     )
     assert pixels > 10
+    table = page.locator(".passes tbody tr")
+    # Rows cost time at every pass, seen or not.
+    expect(table).to_have_count(0)
     page.get_by_text("As a table").click()
-    rows = page.get_by_role("region", name="Passes").locator("tbody tr").all_inner_texts()
+    expect(table).to_have_count(6)
+    rows = table.all_inner_texts()
     assert [row.split("\t")[:3] for row in rows][1:3] == [["2", "4", "2"], ["3", "7", "6"]]
     assert rows[3].split("\t")[3:] == ["from the request's own text", "adth"]
+    assert rows[5].split("\t")[4] == "\\n# end"
 
 
 def test_a_race_sends_the_same_request_twice(visit: Visit, server: FakeServer) -> None:

@@ -42,7 +42,7 @@ export class Follower {
     this.ranges = [];
     /** Where the place was found again: {at, left, pass}. */
     this.anchors = [];
-    /** One for each forward pass: {numTokens, numAccepted, source, from, to}. */
+    /** One for each forward pass: {numTokens, numAccepted, source, from, to, text}. */
     this.passes = [];
     this.numTokens = 0;
     this.numAccepted = 0;
@@ -59,15 +59,27 @@ export class Follower {
     const from = this.length;
     const pass = this.passes.length + (numTokens > 0 ? 1 : 0);
     for (const segment of segments) this.#add(segment, pass);
-    if (numTokens === 0) return;
+    const text = segments.map((segment) => segment.text).join("");
+    if (numTokens === 0) {
+      this.#append(text);
+      return;
+    }
     const source = drafted[0]?.source ?? TARGET;
-    this.passes.push({ numTokens, numAccepted, source, from, to: this.length });
+    this.passes.push({ numTokens, numAccepted, source, from, to: this.length, text });
     this.numTokens += numTokens;
     this.numAccepted += numAccepted;
   }
 
   get text() {
     return this.segments.map((segment) => segment.text).join("");
+  }
+
+  /** Text that comes without tokens was held back by the last pass. */
+  #append(text) {
+    const last = this.passes.at(-1);
+    if (!last) return;
+    last.text += text;
+    last.to = this.length;
   }
 
   #add(segment, pass) {

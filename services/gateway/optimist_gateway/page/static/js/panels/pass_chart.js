@@ -1,6 +1,6 @@
 // Tokens of each pass, as a chart and as a table.
 
-import { useEffect, useRef } from "../../vendor/hooks.js";
+import { useEffect, useRef, useState } from "../../vendor/hooks.js";
 import { html } from "../html.js";
 import { drawChart } from "../chart.js";
 import { sourceName } from "../words.js";
@@ -8,6 +8,7 @@ import { sourceName } from "../words.js";
 export function PassChart({ run, shownPass, theme }) {
   const box = useRef(null);
   const chart = useRef(null);
+  const [isOpen, setOpen] = useState(false);
   const { passes } = run.follower;
   const colours = `${theme} ${matchMedia("(prefers-color-scheme: dark)").matches}`;
   useEffect(() => {
@@ -29,7 +30,7 @@ export function PassChart({ run, shownPass, theme }) {
         <li><span class="swatch accepted" aria-hidden="true"></span> accepted drafts</li>
         <li><span class="swatch own" aria-hidden="true"></span> the model's own</li>
       </ul>
-      <details>
+      <details onToggle=${(event) => setOpen(event.currentTarget.open)}>
         <summary>As a table</summary>
         <div class="table" tabindex="0" role="region" aria-label="Passes">
           <table>
@@ -37,13 +38,13 @@ export function PassChart({ run, shownPass, theme }) {
               <tr><th scope="col">Pass</th><th scope="col">Tokens</th><th scope="col">Accepted</th><th scope="col">Drafts</th><th scope="col">Text</th></tr>
             </thead>
             <tbody>
-              ${passes.map((pass, index) => html`
+              ${isOpen && passes.map((pass, index) => html`
                 <tr>
                   <th scope="row">${index + 1}</th>
                   <td>${pass.numTokens}</td>
                   <td>${pass.numAccepted}</td>
                   <td>${pass.numAccepted > 0 ? sourceName(pass.source) : "–"}</td>
-                  <td><code>${excerpt(run.follower, pass)}</code></td>
+                  <td><code>${excerpt(pass.text)}</code></td>
                 </tr>`)}
             </tbody>
           </table>
@@ -55,11 +56,7 @@ export function PassChart({ run, shownPass, theme }) {
 
 const EXCERPT = 40;
 
-function excerpt(follower, { from, to }) {
-  const text = follower.segments
-    .filter((segment) => segment.from >= from && segment.to <= to)
-    .map((segment) => segment.text)
-    .join("");
+function excerpt(text) {
   const line = JSON.stringify(text).slice(1, -1).replaceAll('\\"', '"');
   return line.length > EXCERPT ? `${line.slice(0, EXCERPT)}…` : line;
 }
