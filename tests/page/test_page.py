@@ -176,6 +176,20 @@ def test_a_server_that_wants_a_key_is_given_one(visit: Visit, server: FakeServer
     ]
 
 
+def test_a_key_that_cannot_be_sent_is_asked_for_again(visit: Visit, server: FakeServer) -> None:
+    visit.allow_failed_requests()
+    server.api_key = "right"
+    page = visit.open(server.url, wait=False)
+    page.get_by_label("API key").fill("right\u2192")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("This key cannot be sent")
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("This key cannot be sent")
+    page.get_by_label("API key").fill("right")
+    page.keyboard.press("Enter")
+    expect(page.locator(".server")).to_have_attribute("data-status", "ready")
+
+
 def test_a_refusal_names_the_field(visit: Visit, server: FakeServer) -> None:
     visit.allow_failed_requests()
     message = "prediction: too long"

@@ -1,5 +1,8 @@
 // Reads a streamed completion: server-sent events over fetch.
 
+/** What a header can carry. */
+const SENDABLE = /^[\x21-\x7e]*$/;
+
 /** What went wrong, in words for people. */
 export class RequestError extends Error {
   /**
@@ -88,6 +91,10 @@ async function send(url, options) {
 }
 
 function headers(apiKey) {
+  // Fetch throws for others what it throws when nothing answers.
+  if (!SENDABLE.test(apiKey)) {
+    throw new RequestError("locked", "This key cannot be sent: it has a space or a character beyond ASCII.");
+  }
   return apiKey ? { authorization: `Bearer ${apiKey}` } : {};
 }
 
