@@ -131,6 +131,18 @@ def test_a_race_sends_the_same_request_twice(visit: Visit, server: FakeServer) -
     assert page.locator(".lane").count() == 2
 
 
+@pytest.mark.parametrize("temperature", ["", "0.8"])
+def test_a_sampled_race_has_one_seed(visit: Visit, server: FakeServer, temperature: str) -> None:
+    page = visit.open(server.url)
+    page.get_by_text("Options").click()
+    page.get_by_label("Temperature").fill(temperature)
+    page.get_by_role("button", name="Race with and without").click()
+    expect(page.locator(".verdict")).to_contain_text("identical")
+    one, other = (body["seed"] for body in server.requests)
+    assert one == other
+    expect(page.get_by_label("Seed")).to_have_value("")
+
+
 def test_options_are_part_of_the_request(visit: Visit, server: FakeServer) -> None:
     page = open_with_prediction(visit, server)
     page.get_by_text("Options").click()

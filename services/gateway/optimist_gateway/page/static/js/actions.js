@@ -2,7 +2,7 @@
 
 import { EXAMPLES, exampleForm } from "./examples.js";
 import { raceSummary, runSummary } from "./words.js";
-import { requestBody } from "./request.js";
+import { requestBody, seededForm } from "./request.js";
 import { Run } from "./run.js";
 import { applyTheme, keepApiKey } from "./state.js";
 import { getJson } from "./stream.js";
@@ -43,7 +43,7 @@ export class Actions {
   /** Sends the request; the answer streams in. */
   async run() {
     if (!(await this.#isReady())) return;
-    const run = this.#start(true);
+    const run = this.#start(this.store.state.form, true);
     this.store.set({ run, race: null, view: "follow", shownPass: null, announcement: "The answer streams." });
     await this.#follow([run]);
     this.store.set({ announcement: runSummary(run) });
@@ -52,7 +52,8 @@ export class Actions {
   /** Sends the same request without and with the prediction, at the same time. */
   async race() {
     if (!(await this.#isReady())) return;
-    const race = { without: this.#start(false), with: this.#start(true) };
+    const form = seededForm(this.store.state.form);
+    const race = { without: this.#start(form, false), with: this.#start(form, true) };
     this.store.set({ run: race.with, race, view: "follow", shownPass: null, announcement: "The race is on." });
     await this.#follow([race.without, race.with]);
     this.store.set({ announcement: raceSummary(race) });
@@ -85,8 +86,8 @@ export class Actions {
     return this.store.state.server.status === "ready";
   }
 
-  #start(withPrediction) {
-    const { form, server, apiKey } = this.store.state;
+  #start(form, withPrediction) {
+    const { server, apiKey } = this.store.state;
     return new Run(`${BASE_URL}/chat/completions`, requestBody(form, server.model, { withPrediction }), {
       apiKey,
       prediction: withPrediction ? form.prediction : "",

@@ -15,6 +15,13 @@ export function requestBody(form, model, { withPrediction = true } = {}) {
   };
 }
 
+/** Returns the form with a seed: sampled answers are comparable only if they have the same. */
+export function seededForm(form) {
+  const isSampled = form.temperature.trim() === "" || Number(form.temperature) !== 0;
+  if (!isSampled || form.seed.trim() !== "") return form;
+  return { ...form, seed: String(Math.floor(Math.random() * Number.MAX_SAFE_INTEGER)) };
+}
+
 /** Returns the body with what the page shows besides the text. */
 export function observedBody(body) {
   return {
