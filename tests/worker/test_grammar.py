@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import time
 from pathlib import Path
 
@@ -273,3 +274,18 @@ def test_models_without_a_tokenizer_or_an_end_have_no_grammars(tmp_path: Path) -
         load_grammar_set(str(TINY_EDIT), VOCAB_SIZE, [])
     with pytest.raises(ValueError, match="grammar: the tokenizer cannot be used"):
         load_grammar_set(str(TINY_EDIT), 100, EOS)
+
+
+def test_models_of_the_hub_have_grammars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match=r"^grammar: .*some/model"):
+        load_grammar_set("some/model", VOCAB_SIZE, EOS)
+    stored, commit = tmp_path / "models--some--model", "0" * 40
+    (stored / "refs").mkdir(parents=True)
+    (stored / "refs" / "main").write_text(commit)
+    (stored / "snapshots" / commit).mkdir(parents=True)
+    shutil.copy(TINY_EDIT / "tokenizer.json", stored / "snapshots" / commit)
+    grammars = load_grammar_set("some/model", VOCAB_SIZE, EOS)
+    grammars.open(0, GRAMMARS["choice"])
+    assert grammars.fault(0) is None

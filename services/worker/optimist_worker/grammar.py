@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from tokenizers import Tokenizer
 
 from optimist_common.grammar_limits import MAX_GRAMMAR_BYTES, PARSER_LIMITS
 from optimist_worker.core.node_order import depth_first
+from optimist_worker.tokenizer import find_tokenizer
 
 _LIMITS = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
 _MOST_REASON = 300
@@ -196,16 +196,24 @@ class GrammarSet:
 
 
 def load_grammar_set(model: str, vocab_size: int, eos_token_ids: Sequence[int]) -> GrammarSet:
-    """Reads tokenizer.json of a model's directory.
+    """Reads tokenizer.json of a model.
+
+    Args:
+        model: Directory or hub name.
+        vocab_size: See `GrammarSet`.
+        eos_token_ids: See `GrammarSet`.
 
     Raises:
         ValueError: There is none, it is damaged, or it does not fit.
     """
-    path = Path(model).expanduser() / "tokenizer.json"
-    if not path.is_file():
+    try:
+        path = find_tokenizer(model)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"grammar: cannot find the tokenizer of {model}: {_line(error)}") from None
+    if path is None:
         raise ValueError(f"grammar: the model {model} has no tokenizer.json")
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(path)
     except Exception as error:
         # tokenizers raises Exception itself for whatever is wrong with the file.
         raise ValueError(f"grammar: {path} cannot be read: {_line(error)}") from None

@@ -1,6 +1,7 @@
 """Tokenizers of the model and of what drafts for it."""
 
 import logging
+from pathlib import Path
 
 from tokenizers import Tokenizer
 from transformers.utils.hub import cached_file
@@ -10,6 +11,23 @@ from optimist_common.errors import SetupError
 logger = logging.getLogger(__name__)
 
 _FLAG = "--drafter-model"
+
+
+def find_tokenizer(name: str) -> str | None:
+    """Returns where the tokenizer.json of a model is, fetched from the hub if need be, or None.
+
+    Args:
+        name: Directory or hub name.
+
+    Raises:
+        OSError, ValueError: There is no such model, or the hub does not answer.
+    """
+    directory = Path(name).expanduser()
+    place = str(directory) if directory.is_dir() else name
+    path: str | None = cached_file(
+        place, "tokenizer.json", _raise_exceptions_for_missing_entries=False
+    )
+    return path
 
 
 def check_same_tokenizer(target: str, draft: str) -> None:
@@ -45,7 +63,7 @@ def check_same_tokenizer(target: str, draft: str) -> None:
 
 def _read(name: str) -> Tokenizer | None:
     try:
-        path = cached_file(name, "tokenizer.json", _raise_exceptions_for_missing_entries=False)
+        path = find_tokenizer(name)
     except (OSError, ValueError) as error:
         raise SetupError(f"{_FLAG}: cannot find {name}: {_line(error)}") from None
     if path is None:
