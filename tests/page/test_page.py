@@ -316,6 +316,23 @@ def test_a_chosen_theme_stays(visit: Visit, server: FakeServer) -> None:
     assert page.evaluate(paper) == light
 
 
+def test_a_browser_that_keeps_nothing_shows_the_page(visit: Visit, server: FakeServer) -> None:
+    server.api_key = "right"
+    visit.allow_failed_requests()
+    page = visit.open(server.url, wait=False)
+    page.add_init_script(
+        "for (const area of ['localStorage', 'sessionStorage']) Object.defineProperty(window, area,"
+        "{ get() { throw new DOMException('blocked', 'SecurityError'); } });"
+    )
+    page.reload()
+    page.get_by_label("API key").fill("right")
+    page.keyboard.press("Enter")
+    page.get_by_label("Theme").select_option("dark")
+    run(page)
+    assert answer(page) == EDITED
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
 def test_nothing_moves_for_those_who_do_not_want_it(visit: Visit, server: FakeServer) -> None:
     page = open_with_prediction(visit, server, reduced_motion="reduce")
     run(page)

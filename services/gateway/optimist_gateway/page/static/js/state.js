@@ -1,6 +1,7 @@
 // What the page knows, and who wants to hear of changes.
 
 import { EXAMPLES, exampleForm } from "./examples.js";
+import { keepStored, readStored } from "./storage.js";
 
 const KEY = "optimist-api-key";
 const THEME = "optimist-theme";
@@ -39,8 +40,8 @@ export class Store {
 export function initialState() {
   return {
     server: { status: "unknown", model: "", maxLength: null, error: null },
-    apiKey: sessionStorage.getItem(KEY) ?? "",
-    theme: localStorage.getItem(THEME) ?? "system",
+    apiKey: readStored("sessionStorage", KEY) ?? "",
+    theme: readStored("localStorage", THEME) ?? "system",
     exampleId: EXAMPLES[0].id,
     form: exampleForm(EXAMPLES[0]),
     /** The prediction's panel shows the text to "edit", or the cursor to "follow". */
@@ -57,17 +58,13 @@ export function initialState() {
 
 /** Keeps the key for this tab only. */
 export function keepApiKey(key) {
-  if (key) sessionStorage.setItem(KEY, key);
-  else sessionStorage.removeItem(KEY);
+  keepStored("sessionStorage", KEY, key);
 }
 
 /** Applies a theme ("system", "light" or "dark") and keeps it. */
 export function applyTheme(theme) {
-  if (theme === "system") {
-    delete document.documentElement.dataset.theme;
-    localStorage.removeItem(THEME);
-  } else {
-    document.documentElement.dataset.theme = theme;
-    localStorage.setItem(THEME, theme);
-  }
+  const isSystem = theme === "system";
+  if (isSystem) delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  keepStored("localStorage", THEME, isSystem ? "" : theme);
 }
