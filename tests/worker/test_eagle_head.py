@@ -297,3 +297,5 @@ def test_wrong_vocabulary_and_size_are_refused(tmp_path: Path, target: Model) ->
         load_eagle(write(tmp_path, first_kind(), hidden_size=32), target)
     with pytest.raises(SetupError, match="hidden_size"):
         load_eagle(write(tmp_path, first_kind(), hidden_size=None), target)
+    with pytest.raises(SetupError, match=r"not one of a Llama: .*'rms_norm_eps' expected float"):
+        load_eagle(write(tmp_path, first_kind(), rms_norm_eps="small"), target)

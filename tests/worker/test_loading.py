@@ -30,6 +30,8 @@ def changed_config(source: Path, target: Path, **changes: Any) -> Path:
         ({"model_type": "qwen3_next"}, "linear_attention"),
         ({"num_hidden_layers": 5}, "lacks 9 weights"),
         ({"hidden_size": 32}, "cannot load"),
+        ({"hidden_size": "big"}, "Field 'hidden_size' expected int"),
+        ({"num_attention_heads": 0}, "cannot read the config"),
     ],
 )
 def test_models_that_cannot_be_served_are_refused(
@@ -107,6 +109,13 @@ def test_dummy_weights_end_at_the_tokens_of_the_generation_config(config_only: P
     model = load_model(str(config_only), "float32", "cpu", dummy_weights=True)
     assert model.eos_token_ids == [2, 7]
     assert model.vocab_size == VOCAB_SIZE
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"watermarking_config": 5}'])
+def test_damaged_generation_configs_are_refused(config_only: Path, content: str) -> None:
+    (config_only / "generation_config.json").write_text(content)
+    with pytest.raises(SetupError, match=r"^--model: cannot read generation_config\.json of "):
+        load_model(str(config_only), "float32", "cpu", dummy_weights=True)
 
 
 @pytest.mark.parametrize(("dummy", "verb"), [(False, "loaded"), (True, "made")])

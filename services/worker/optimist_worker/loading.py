@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging as transformers_logging
@@ -16,6 +17,17 @@ from optimist_common.errors import SetupError
 from optimist_worker.core.paged_attention import NAME
 
 logger = logging.getLogger(__name__)
+
+CONFIG_ERRORS = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    StrictDataclassError,
+)
+"""What transformers raises for files of configs that are missing or say something odd."""
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _DUMMY_SEED = 20261121
@@ -62,7 +74,7 @@ def load_config(name: str, flag: str) -> Any:
     """
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except CONFIG_ERRORS as error:
         raise SetupError(f"{flag}: cannot read the config of {name}: {one_line(error)}") from None
     text_config = config.get_text_config()
     unsupported = None
@@ -129,7 +141,8 @@ def make_dummy_weights(
     training, so that activations keep a usual size. No weight file is read.
 
     Raises:
-        SetupError: The model does not fit into memory, or transformers has no decoder for it.
+        SetupError: The model does not fit into memory, transformers has no decoder for it, or its
+            generation_config.json is damaged.
     """
     logger.info("making dummy weights for %s", name)
     begin = time.monotonic()
@@ -147,7 +160,7 @@ def make_dummy_weights(
             raise SetupError(f"{flag}: cannot build {name}: {one_line(error)}") from None
     if (Path(name).expanduser() / "generation_config.json").is_file():
         # It may name more end tokens than the model's own config.
-        module.generation_config = GenerationConfig.from_pretrained(name)
+        module.generation_config = _read_generation_config(name, flag)
     _log_end("made", module, begin)
     return module
 
@@ -190,6 +203,15 @@ def _read_weights(
             "save the whole model with save_pretrained"
         )
     return module
+
+
+def _read_generation_config(name: str, flag: str) -> GenerationConfig:
+    try:
+        return GenerationConfig.from_pretrained(name)
+    except CONFIG_ERRORS as error:
+        raise SetupError(
+            f"{flag}: cannot read generation_config.json of {name}: {one_line(error)}"
+        ) from None
 
 
 def _sharing(number: int) -> Any:

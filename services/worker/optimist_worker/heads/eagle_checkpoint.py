@@ -12,6 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEm
 
 from optimist_worker.heads.checkpoint import Checkpoint, fit, read_checkpoint
 from optimist_worker.heads.eagle import EagleHead, FusedLayer, MidLayer
+from optimist_worker.loading import CONFIG_ERRORS
 from optimist_worker.model import Model
 from optimist_worker.parallel.shards import whole
 
@@ -126,7 +127,7 @@ def _config(checkpoint: Checkpoint, weights: Weights) -> LlamaConfig:
     values.setdefault("num_hidden_layers", 1)
     try:
         config: LlamaConfig = LlamaConfig.from_dict(values)
-    except (ValueError, TypeError, KeyError) as error:
+    except CONFIG_ERRORS as error:
         reason = " ".join(str(error).split())[:200]
         raise checkpoint.refuse(f"its config.json is not one of a Llama: {reason}") from None
     return config
