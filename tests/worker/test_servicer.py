@@ -1,6 +1,10 @@
 """A real server and a real client."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any
 
 import grpc
 import pytest
@@ -9,8 +13,9 @@ from optimist.common.v1 import draft_source_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_worker.runner import Runner
+from optimist_worker.servicer import WorkerServicer
 from tests.checkpoints import VOCAB_SIZE
-from tests.worker.call import PROMPT, Stub, plan, read, serve
+from tests.worker.call import COSTS, LIMITS, PROMPT, Stub, plan, read, serve
 from tests.worker.step import BLOCK_SIZE, MAX_MODEL_LEN, NUM_BLOCKS, generate
 
 
@@ -106,3 +111,51 @@ async def test_a_client_that_goes_away_leaves_the_worker_usable(stub: Stub) -> N
     await call.write(plan(1, 0, admit=True))
     assert not (await read(call)).errors
     call.cancel()
+
+
+class StuckStep:
+    """Holds every forward pass, and then has it fail."""
+
+    def __init__(self) -> None:
+        self.is_reached, self.goes_on = threading.Event(), threading.Event()
+
+    def forward(self, **_: object) -> None:
+        self.is_reached.set()
+        assert self.goes_on.wait(20)
+        raise RuntimeError("it was stuck")
+
+
+@pytest.fixture
+def stuck(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[StuckStep]:
+    stuck = StuckStep()
+    monkeypatch.setattr(llama.engine.model.module, "forward", stuck.forward)
+    yield stuck
+    stuck.goes_on.set()
+
+
+async def one_plan() -> AsyncIterator[worker_pb2.ExecuteRequest]:
+    yield plan(1, 0, admit=True)
+    await asyncio.Event().wait()
+
+
+def execute(servicer: WorkerServicer) -> Any:
+    context: Any = None
+    return aclosing(servicer.Execute(one_plan(), context))
+
+
+async def test_a_stuck_step_is_told_of_whatever_streams_are_opened(
+    llama: Runner, stuck: StuckStep
+) -> None:
+    servicer = WorkerServicer(llama, LIMITS, COSTS)
+    assert servicer.seconds_at_work() == 0.0
+    async with execute(servicer) as old, execute(servicer) as new:
+        waiting = [asyncio.ensure_future(anext(old))]
+        assert await asyncio.to_thread(stuck.is_reached.wait, 20)
+        before = servicer.seconds_at_work()
+        waiting.append(asyncio.ensure_future(anext(new)))
+        await asyncio.sleep(0.01)
+        assert servicer.seconds_at_work() > before > 0.0
+        stuck.goes_on.set()
+        await asyncio.wait_for(asyncio.gather(*waiting), 20)
+    servicer.close()
+    assert servicer.seconds_at_work() == 0.0

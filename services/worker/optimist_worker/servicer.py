@@ -38,6 +38,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> None:
         self._runner, self._limits, self._costs, self._spans = runner, limits, costs, spans
         self._stream: PlanStream | None = None
+        """The newest."""
+        self._at_work: PlanStream | None = None
+        """The one whose plans the model's thread runs; written by that thread alone."""
         # One thread: plans of an older stream are over before a newer one's begin.
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
 
@@ -84,9 +87,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             self._stream.replace()
         most = max(MOST_PLANS, self._runner.engine.num_stages + SPARE_PLANS)
         stream = self._stream = PlanStream(request_iterator, most)
-        work = asyncio.get_running_loop().run_in_executor(
-            self._executor, run_plans, self._runner, self._limits, stream, self._spans
-        )
+        work = asyncio.get_running_loop().run_in_executor(self._executor, self._run, stream)
         try:
             while (response := await stream.next_answer()) is not None:
                 yield response
@@ -108,10 +109,19 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def seconds_at_work(self) -> float:
         """Returns how long the running step has taken; 0 if none runs."""
-        return 0.0 if self._stream is None else self._stream.seconds_at_work()
+        stream = self._at_work
+        return 0.0 if stream is None else stream.seconds_at_work()
 
     def close(self) -> None:
         """Lets the running plan end, and starts no other."""
         if self._stream is not None:
             self._stream.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, stream: PlanStream) -> None:
+        """Runs a stream's plans; called on the model's thread."""
+        self._at_work = stream
+        try:
+            run_plans(self._runner, self._limits, stream, self._spans)
+        finally:
+            self._at_work = None
