@@ -84,6 +84,22 @@ async def test_a_closed_stream_gives_no_waiting_plan() -> None:
     assert stream.take() is None
 
 
+async def test_a_step_counts_as_long_as_it_has_no_answer() -> None:
+    stream = PlanStream(Sender(3, ends=False).requests())
+    await settle()
+    assert stream.seconds_at_work() == 0.0
+    assert take(stream) == 0
+    await asyncio.sleep(0.001)
+    assert stream.seconds_at_work() > 0.0
+    stream.close()
+    # A device has the first plan and is to be given the second one behind it.
+    assert stream.take() is None
+    await asyncio.sleep(0.001)
+    assert stream.seconds_at_work() > 0.0
+    stream.finish()
+    assert stream.seconds_at_work() == 0.0
+
+
 async def test_closing_wakes_whoever_waits_for_a_plan() -> None:
     stream = PlanStream(Sender(0, ends=False).requests())
     waiting = asyncio.get_running_loop().run_in_executor(None, stream.take)

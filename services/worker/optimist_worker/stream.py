@@ -59,7 +59,8 @@ class PlanStream:
         Returns:
             None when there is no further plan or the stream was closed.
         """
-        if not is_at_work:
+        # Where a plan is at hand nothing is waited for, and a device may be at one before it.
+        if not is_at_work and self.is_idle:
             self._at_work_since = None
         request = self._plans.get()
         if self._closed or request is None:
