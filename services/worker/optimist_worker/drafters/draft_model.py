@@ -51,11 +51,17 @@ class DraftModelNetwork:
     def is_ready(self, rows: DraftRows) -> torch.Tensor:
         """Returns which rows can be drafted for, bool `[num_rows]`.
 
-        Where sizes are not read, a row whose window has just ended may have more to be computed
-        than the host expects; it waits for the next step.
+        Where sizes are not read, the host does not expect a row whose window has just ended. What
+        has no room in the pass waits for the next step.
         """
         missing = rows.columns.num_tokens - self._num_computed[rows.slots]
-        return (rows.limits > 0) & (missing <= self._most_missing(rows))
+        is_ready = (rows.limits > 0) & (missing <= self._most_missing(rows))
+        if self._kv == "discard" or self._table.reads_sizes:
+            return is_ready
+        # The shortest come first, so that a long row keeps no others from being drafted for.
+        lengths, order = torch.where(is_ready, missing.clamp(min=1), 0).sort(stable=True)
+        has_room = lengths.cumsum(0) <= rows.num_unseen
+        return is_ready & torch.empty_like(is_ready).scatter_(0, order, has_room)
 
     def begin(self, rows: DraftRows) -> Thought:
         """Computes what is missing of each row; its last token comes in the last pass."""
