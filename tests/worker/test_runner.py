@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import PlanError, PlannedRow, WindowUpdate
+from optimist_worker.engine import DeviceLostError
 from optimist_worker.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import (
@@ -326,6 +327,55 @@ def test_a_failing_pass_ends_its_rows_and_not_the_worker(
     assert "\n" not in row.error
     (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 25, 0, [])]))
     assert (row.error, len(row.token_ids)) == (None, 1)
+
+
+def no_memory(*_: object) -> None:
+    raise RuntimeError("not enough memory:\n for this")
+
+
+def test_a_request_that_cannot_be_admitted_fails_alone(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = generate(llama, PROMPT, 1)
+    llama.release_all()
+    biased = admit(1, PROMPT, SamplingParams(logit_bias={9: 1.5}))
+    rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (1, 0)]
+    with monkeypatch.context() as patch:
+        patch.setattr(llama.engine.state.sampling, "_set_bias", no_memory)
+        bad, good = run(llama, plan_rows(1, admissions=[biased, admit(0, PROMPT)], rows=rows))
+    assert bad.error == "it cannot be admitted: not enough memory: for this"
+    assert (bad.token_ids, bad.length) == ([], 25)
+    assert (good.error, good.token_ids) == (None, expected)
+    again = plan_rows(2, rows[:1], released_slots=[1], admissions=[biased])
+    (row,) = run(llama, again)
+    assert (row.error, len(row.token_ids)) == (None, 1)
+
+
+def test_a_window_that_cannot_be_set_fails_its_request_alone(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = generate(llama, PROMPT, 2)
+    llama.release_all()
+    rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (0, 1)]
+    run(llama, plan_rows(1, admissions=[admit(0, PROMPT), admit(1, PROMPT)], rows=rows))
+    rows = [PlannedRow(slot, 1, 4, []) for slot in (0, 1)]
+    with monkeypatch.context() as patch:
+        patch.setattr(llama.engine.state.windows, "set", no_memory)
+        bad, good = run(llama, plan_rows(2, rows, windows=[WindowUpdate(0, 1, [4, 5])]))
+    assert bad.error == "its window cannot be set: not enough memory: for this"
+    assert (good.error, good.token_ids) == (None, expected[1:])
+
+
+def test_a_request_that_cannot_be_admitted_to_a_lost_device_is_not_at_fault(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose() -> None:
+        raise DeviceLostError("gone")
+
+    monkeypatch.setattr(llama.engine.state.table, "admit", no_memory)
+    monkeypatch.setattr(llama.engine, "check_device", lose)
+    with pytest.raises(DeviceLostError, match="gone"):
+        run(llama, plan_rows(1, admissions=[admit(0, PROMPT)]))
 
 
 def test_a_taken_slot_is_refused(llama: Runner) -> None:

@@ -169,7 +169,11 @@ class Runner:
     def _set_window(self, sequence: int, window: WindowUpdate) -> None:
         # The slot may have been given back since the window was made; then it has no use.
         if (holder := self._slots.get(window.slot)) is not None and holder.error is None:
-            self.engine.set_window(window)
+            try:
+                self.engine.set_window(window)
+            except (RuntimeError, MemoryError) as failure:
+                holder.error = self._refuse(holder, "its window cannot be set", failure)
+                return
             holder.has_window, holder.has_tree = True, bool(window.parents)
             holder.window_sequence = sequence
 
@@ -190,9 +194,12 @@ class Runner:
         )
         if error is None and admission.sampling.grammar:
             error = engine.masks.open(admission)
-        self._slots[slot] = hold(admission, error, sizes.block_size)
+        held = self._slots[slot] = hold(admission, error, sizes.block_size)
         if error is None:
-            engine.admit(admission)
+            try:
+                engine.admit(admission)
+            except (RuntimeError, MemoryError) as failure:
+                held.error = self._refuse(held, "it cannot be admitted", failure)
 
     def _find_rows(self, launched: LaunchedPlan) -> list[PlannedRow]:
         """Returns the rows that can run; notes the others, and why they cannot."""
@@ -291,10 +298,26 @@ class Runner:
             DeviceLostError: Nor will any other.
         """
         logger.error("plan %d: the forward pass failed", launched.plan.sequence, exc_info=error)
-        self.engine.check_device()
-        reason = " ".join(str(error).split())[:300]
+        reason = self._find_reason(error)
         for slot, held in launched.rows.items():
             launched.errors[slot] = f"the forward pass failed: {reason}"
             launched.idle[slot] = held.num_tokens
         launched.rows.clear()
         launched.step = None
+
+    def _refuse(self, held: HeldSlot, what: str, error: RuntimeError | MemoryError) -> str:
+        """Returns why a request can run no more.
+
+        Raises:
+            DeviceLostError: Nor can any other.
+        """
+        if self.engine.stage is not None:
+            # Other stages run it.
+            raise error
+        logger.error("request %s: %s", held.request_id, what, exc_info=error)
+        return f"{what}: {self._find_reason(error)}"
+
+    def _find_reason(self, error: Exception) -> str:
+        """Returns an error as one line; raises DeviceLostError if the device is lost."""
+        self.engine.check_device()
+        return " ".join(str(error).split())[:300]
