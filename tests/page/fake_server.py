@@ -62,11 +62,14 @@ class FakeServer:
     """What `BREAK` waits for."""
     api_key: str = ""
     refusal: tuple[int, dict[str, Any]] | None = None
+    may_list: threading.Event = field(default_factory=threading.Event)
+    """What the list of models waits for; set unless a test clears it."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """The bodies that came."""
 
     def start(self) -> None:
         """Listens on a free port of the loopback."""
+        self.may_list.set()
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._server = uvicorn.Server(
@@ -86,6 +89,7 @@ class FakeServer:
 
         @app.get("/v1/models")
         async def models(request: Request) -> Response:
+            await has_been_set(self.may_list)
             model = {"id": "fake", "object": "model", "max_model_len": 2048}
             return self._locked(request) or JSONResponse({"object": "list", "data": [model]})
 
@@ -114,11 +118,16 @@ class FakeServer:
         for event in self.events:
             if event == BREAK:
                 # Chromium drops what it has not read yet when a connection breaks.
-                while not self.may_break.is_set():  # noqa: ASYNC110 (set by another thread)
-                    await asyncio.sleep(0.01)
+                await has_been_set(self.may_break)
                 raise ConnectionError("the test wants it so")
             if event == HANG:
                 await asyncio.sleep(60)
             yield b"data: " + json.dumps(event).encode() + b"\n\n"
             await asyncio.sleep(0.005)
         yield b"data: [DONE]\n\n"
+
+
+async def has_been_set(event: threading.Event) -> None:
+    """Waits for an event of another thread."""
+    while not event.is_set():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)

@@ -254,6 +254,51 @@ def test_a_running_answer_can_be_stopped(visit: Visit, server: FakeServer) -> No
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
+def test_of_requests_that_wait_for_the_server_the_last_is_sent(
+    visit: Visit, server: FakeServer
+) -> None:
+    server.may_list.clear()
+    page = visit.open(server.url, wait=False)
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_enabled()
+    page.keyboard.press("Control+Enter")
+    server.may_list.set()
+    expect(outcome(page)).to_have_text("complete")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("way", ["Escape", "Stop", "Example"])
+def test_a_request_that_waits_for_the_server_can_be_stopped(
+    visit: Visit, server: FakeServer, way: str
+) -> None:
+    server.may_list.clear()
+    page = visit.open(server.url, wait=False)
+    page.get_by_role("button", name="Run").click()
+    match way:
+        case "Escape":
+            page.keyboard.press("Escape")
+        case "Stop":
+            page.get_by_role("button", name="Stop").click()
+        case "Example":
+            page.get_by_label("Example").select_option("delete")
+    expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+    server.may_list.set()
+    expect(page.locator(".server")).to_have_attribute("data-status", "ready")
+    run(page)
+    assert len(server.requests) == 1
+
+
+def test_a_key_that_is_held_down_runs_once(visit: Visit, server: FakeServer) -> None:
+    page = visit.open(server.url)
+    page.keyboard.down("Control")
+    page.keyboard.down("Enter")
+    page.keyboard.down("Enter")
+    page.keyboard.up("Enter")
+    page.keyboard.up("Control")
+    expect(outcome(page)).to_have_text("complete")
+    assert len(server.requests) == 1
+
+
 def test_everything_works_by_keyboard(visit: Visit, server: FakeServer) -> None:
     page = visit.open(server.url)
     page.keyboard.press("Tab")

@@ -13,6 +13,9 @@ export const BASE_URL = new URL("v1", document.baseURI).href;
 const FOLLOWED_MS = 100;
 
 export class Actions {
+  /** Counts what was asked for; what waited for the server meanwhile is out of date. */
+  #attempt = 0;
+
   constructor(store) {
     this.store = store;
   }
@@ -60,8 +63,10 @@ export class Actions {
   }
 
   stop() {
+    this.#attempt += 1;
     const { run, race } = this.store.state;
     for (const each of [run, race?.without]) each?.stop();
+    this.store.set({ isWaiting: false });
   }
 
   /** Shows the first passes only; null shows all. */
@@ -80,9 +85,16 @@ export class Actions {
     this.store.set({ theme });
   }
 
+  /** Stops what runs, and asks for the server if need be; false if that is in vain or no longer wanted. */
   async #isReady() {
     this.stop();
-    if (this.store.state.server.status !== "ready") await this.connect();
+    const attempt = this.#attempt;
+    if (this.store.state.server.status !== "ready") {
+      this.store.set({ isWaiting: true });
+      await this.connect();
+      if (attempt !== this.#attempt) return false;
+      this.store.set({ isWaiting: false });
+    }
     return this.store.state.server.status === "ready";
   }
 

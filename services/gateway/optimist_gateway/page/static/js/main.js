@@ -19,6 +19,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", store.chan
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
+    if (event.repeat) return;
     if (event.shiftKey) actions.race();
     else actions.run();
   } else if (event.key === "Escape") {

@@ -46,6 +46,8 @@ export function initialState() {
     form: exampleForm(EXAMPLES[0]),
     /** The prediction's panel shows the text to "edit", or the cursor to "follow". */
     view: "edit",
+    /** A request waits for the server. */
+    isWaiting: false,
     run: null,
     race: null,
     /** Passes that are shown; null for all of them. */

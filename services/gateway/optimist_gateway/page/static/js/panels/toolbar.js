@@ -11,7 +11,7 @@ const OPTIONS = [
 ];
 
 export function Toolbar({ state, actions }) {
-  const isRunning = state.run?.isRunning || state.race?.without.isRunning;
+  const isRunning = state.isWaiting || state.run?.isRunning || state.race?.without.isRunning;
   return html`
     <div class="toolbar" role="group" aria-label="Request">
       <label class="example">
