@@ -1,6 +1,7 @@
 """A real server and a real client."""
 
 import asyncio
+import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
@@ -12,6 +13,7 @@ import pytest
 from optimist.common.v1 import draft_source_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_worker.engine import DeviceLostError
 from optimist_worker.runner import Runner
 from optimist_worker.servicer import WorkerServicer
 from tests.checkpoints import VOCAB_SIZE
@@ -159,3 +161,46 @@ async def test_a_stuck_step_is_told_of_whatever_streams_are_opened(
         await asyncio.wait_for(asyncio.gather(*waiting), 20)
     servicer.close()
     assert servicer.seconds_at_work() == 0.0
+
+
+@pytest.fixture
+def signals(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What the process is sent; its device is lost."""
+    sent: list[int] = []
+
+    def lose() -> None:
+        raise DeviceLostError("gone")
+
+    monkeypatch.setattr(signal, "raise_signal", sent.append)
+    monkeypatch.setattr(llama.engine, "check_device", lose)
+    return sent
+
+
+async def test_a_lost_device_ends_the_worker_though_the_client_is_gone(
+    llama: Runner, stuck: StuckStep, signals: list[int]
+) -> None:
+    servicer = WorkerServicer(llama, LIMITS, COSTS)
+    async with execute(servicer) as call:
+        waiting = asyncio.ensure_future(anext(call))
+        assert await asyncio.to_thread(stuck.is_reached.wait, 20)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert signals == []
+    stuck.goes_on.set()
+    servicer.close()
+    assert signals == [signal.SIGTERM]
+
+
+async def test_a_lost_device_is_noticed_outside_steps_too(
+    stub: Stub, llama: Runner, signals: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("an earlier kernel has failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llama, "release_all", fail)
+        call = stub.Execute()
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await read(call)
+    assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert signals == [signal.SIGTERM]

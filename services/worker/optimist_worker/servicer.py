@@ -99,10 +99,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         except PlanError as error:
             logger.warning("malformed plan: %s", error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except DeviceLostError as error:
-            # Only a new process gets the device back; its supervisor starts one.
-            logger.critical("the device is lost, the worker ends: %s", error)
-            signal.raise_signal(signal.SIGTERM)
+        except DeviceLostError:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the worker's device is lost")
         finally:
             stream.close()
@@ -119,9 +116,22 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def _run(self, stream: PlanStream) -> None:
-        """Runs a stream's plans; called on the model's thread."""
+        """Runs a stream's plans; called on the model's thread, whoever still waits for answers."""
         self._at_work = stream
         try:
-            run_plans(self._runner, self._limits, stream, self._spans)
+            self._run_on_device(stream)
+        except DeviceLostError as error:
+            # Only a new process gets the device back; its supervisor starts one.
+            logger.critical("the device is lost, the worker ends: %s", error)
+            signal.raise_signal(signal.SIGTERM)
+            raise
         finally:
             self._at_work = None
+
+    def _run_on_device(self, stream: PlanStream) -> None:
+        try:
+            run_plans(self._runner, self._limits, stream, self._spans)
+        except RuntimeError:
+            # What a lost device refuses is not always a step.
+            self._runner.engine.check_device()
+            raise
