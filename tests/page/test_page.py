@@ -254,6 +254,22 @@ def test_a_running_answer_can_be_stopped(visit: Visit, server: FakeServer) -> No
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
+def test_an_answer_that_another_replaced_says_nothing(visit: Visit, server: FakeServer) -> None:
+    server.events = [*EDIT[:2], HANG]
+    page = visit.open(server.url)
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".answer-text")).to_have_text("def area(breadth")
+    server.events = [*EDIT[:1], HANG]
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".answer-text")).to_have_text("def")
+    told = page.locator("[aria-live=polite]").last
+    expect(told).to_have_text("The answer streams.")
+    page.keyboard.press("Escape")
+    expect(told).to_have_text("Stopped after 1 token in 1 pass.")
+    page.get_by_label("Example").select_option("delete")
+    expect(told).to_have_text("")
+
+
 def test_of_requests_that_wait_for_the_server_the_last_is_sent(
     visit: Visit, server: FakeServer
 ) -> None:

@@ -36,7 +36,15 @@ export class Actions {
   choose(exampleId) {
     const example = EXAMPLES.find(({ id }) => id === exampleId);
     this.stop();
-    this.store.set({ exampleId, form: exampleForm(example), view: "edit", run: null, race: null, shownPass: null });
+    this.store.set({
+      exampleId,
+      form: exampleForm(example),
+      view: "edit",
+      run: null,
+      race: null,
+      shownPass: null,
+      announcement: "",
+    });
   }
 
   edit(changes) {
@@ -48,8 +56,7 @@ export class Actions {
     if (!(await this.#isReady())) return;
     const run = this.#start(this.store.state.form, true);
     this.store.set({ run, race: null, view: "follow", shownPass: null, announcement: "The answer streams." });
-    await this.#follow([run]);
-    this.store.set({ announcement: runSummary(run) });
+    await this.#follow([run], () => runSummary(run));
   }
 
   /** Sends the same request without and with the prediction, at the same time. */
@@ -58,8 +65,7 @@ export class Actions {
     const form = seededForm(this.store.state.form);
     const race = { without: this.#start(form, false), with: this.#start(form, true) };
     this.store.set({ run: race.with, race, view: "follow", shownPass: null, announcement: "The race is on." });
-    await this.#follow([race.without, race.with]);
-    this.store.set({ announcement: raceSummary(race) });
+    await this.#follow([race.without, race.with], () => raceSummary(race));
   }
 
   stop() {
@@ -107,11 +113,13 @@ export class Actions {
     });
   }
 
-  /** Keeps clocks going until all runs have ended. */
-  async #follow(runs) {
+  /** Keeps clocks going until all runs have ended, and tells how, unless others are shown by then. */
+  async #follow(runs, summary) {
     const timer = setInterval(this.store.changed, FOLLOWED_MS);
     await Promise.all(runs.map((run) => run.ended));
     clearInterval(timer);
+    if (!runs.includes(this.store.state.run)) return;
+    this.store.set({ announcement: summary() });
     const failure = runs.find((run) => run.error)?.error;
     const status = { locked: "locked", unreachable: "unreachable" }[failure?.kind];
     if (status) this.store.set({ server: { ...this.store.state.server, status, error: failure } });
