@@ -1,13 +1,18 @@
 """Texts are the same whoever drafts, and drafts are worth what they should be."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from optimist_common.errors import SetupError
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance_rule import AcceptanceRule
 from optimist_worker.core.plan import PlannedRow, WindowUpdate
+from optimist_worker.drafters.build import read_shape
+from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.runner import Runner
+from optimist_worker.settings import WorkerSettings
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.drafting import SHAPES, WAYS, shared_runner
 from tests.worker.step import admit, blocks_of, generate, plain_text, plan_rows, run
@@ -81,3 +86,20 @@ def test_a_drafter_that_is_the_target_is_always_right(llama_path: Path, shape: s
         # A dynamic tree gives up depth for breadth where the drafter is not sure.
         least = 1 if SHAPES[shape].is_dynamic else depth
         assert least <= row.num_accepted_tokens <= depth
+
+
+def shape_of(drafter: str, depth: int, width: int) -> DraftShape:
+    changes: dict[str, Any] = {"drafter": drafter, "drafter_depth": depth, "drafter_width": width}
+    settings = WorkerSettings(model="m", drafter_tree="dynamic", drafter_tokens=60, **changes)
+    return read_shape(settings, VOCAB_SIZE)
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "quantised", "eagle"])
+def test_a_tree_goes_on_from_no_more_drafts_than_the_mask_has_bits(drafter: str) -> None:
+    with pytest.raises(SetupError, match=r"^--drafter-depth, --drafter-width: .* 70 drafts go on"):
+        shape_of(drafter, 8, 10)
+    assert shape_of(drafter, 5, 16) == DraftShape(60, 5, 16, is_dynamic=True)
+
+
+def test_medusa_goes_on_from_none() -> None:
+    assert shape_of("medusa", 8, 10) == DraftShape(60, 8, 10, is_dynamic=True)

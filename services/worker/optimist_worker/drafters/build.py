@@ -6,6 +6,7 @@ from pathlib import Path
 from optimist_common.draft_source import DraftSource
 from optimist_common.errors import SetupError
 from optimist_worker.core.acceptance_rule import AcceptanceRule
+from optimist_worker.core.flat_batch import MOST_TREE_NODES
 from optimist_worker.core.kv import block_bytes
 from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
 from optimist_worker.drafters.draft_model import DraftModelNetwork
@@ -133,6 +134,13 @@ def read_shape(settings: WorkerSettings, vocab_size: int) -> DraftShape:
         raise SetupError(
             f"--drafter-tokens: a tree of {depth} levels that is {width} wide has {depth} to "
             f"{most} tokens, not {settings.drafter_tokens}; see --drafter-depth, --drafter-width"
+        )
+    # Medusa's heads are not fed drafts; of the last level nothing is fed.
+    num_fed = 0 if settings.drafter == "medusa" else (depth - 1) * width
+    if num_fed > MOST_TREE_NODES:
+        raise SetupError(
+            f"--drafter-depth, --drafter-width: in a tree of {depth} levels that is {width} wide "
+            f"{num_fed} drafts go on, and no more than {MOST_TREE_NODES} can"
         )
     return DraftShape(
         settings.drafter_tokens, depth, width, is_dynamic=settings.drafter_tree == "dynamic"
