@@ -62,6 +62,18 @@ def test_the_prediction_shows_what_was_used_and_skipped(visit: Visit, server: Fa
     expect(page.get_by_role("textbox", name="You expect")).to_have_value(PREDICTION)
 
 
+def test_focus_stays_with_the_prediction(visit: Visit, server: FakeServer) -> None:
+    page = open_with_prediction(visit, server)
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".followed")).to_be_focused()
+    page.get_by_role("button", name="Edit the text").press("Enter")
+    expect(page.get_by_role("textbox", name="You expect")).to_be_focused()
+    page.get_by_role("textbox", name="You ask").focus()
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".followed")).to_be_visible()
+    expect(page.get_by_role("textbox", name="You ask")).to_be_focused()
+
+
 def test_counters_count_what_was_streamed(visit: Visit, server: FakeServer) -> None:
     speculation = {"num_passes": 6, "num_accepted_tokens": 11}
     server.events = [*EDIT, {"choices": [], "usage": {"speculation": speculation}}]

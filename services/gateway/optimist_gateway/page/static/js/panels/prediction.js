@@ -1,6 +1,6 @@
 // What is expected: text to edit, or the cursor on its way through it.
 
-import { useEffect, useRef } from "../../vendor/hooks.js";
+import { useEffect, useLayoutEffect, useRef } from "../../vendor/hooks.js";
 import { html } from "../html.js";
 import { countStates, predictionParts } from "../provenance.js";
 
@@ -13,18 +13,26 @@ const STATES = {
 
 export function PredictionPanel({ state, actions, follower }) {
   const isFollowing = state.view === "follow" && follower && follower.points.length > 0;
+  const panel = useRef(null);
+  const wantsText = useRef(false);
+  // Read before the sheet is replaced: focus goes with it.
+  const hadFocus = sheetOf(panel.current) === document.activeElement;
+  useLayoutEffect(() => {
+    if (hadFocus || wantsText.current) sheetOf(panel.current).focus({ preventScroll: true });
+    wantsText.current = false;
+  }, [isFollowing]);
+  const toggle = () => {
+    wantsText.current = isFollowing;
+    actions.store.set({ view: isFollowing ? "edit" : "follow" });
+  };
   return html`
-    <section class="panel" aria-labelledby="prediction-title">
+    <section class="panel" aria-labelledby="prediction-title" ref=${panel}>
       <div class="panel-head">
         <h2 id="prediction-title">
           ${isFollowing ? "You expect" : html`<label for="prediction">You expect</label>`}
         </h2>
         ${follower && follower.points.length > 0 && html`
-          <button
-            type="button"
-            class="quiet"
-            onClick=${() => actions.store.set({ view: isFollowing ? "edit" : "follow" })}
-          >
+          <button type="button" class="quiet" onClick=${toggle}>
             ${isFollowing ? "Edit the text" : "Follow the cursor"}
           </button>`}
       </div>
@@ -42,6 +50,11 @@ export function PredictionPanel({ state, actions, follower }) {
           ></textarea>`}
     </section>
   `;
+}
+
+/** Returns what the panel shows the prediction in. */
+function sheetOf(panel) {
+  return panel?.querySelector(".sheet");
 }
 
 function FollowedPrediction({ follower }) {
