@@ -170,6 +170,22 @@ def test_options_are_part_of_the_request(visit: Visit, server: FakeServer) -> No
     expect(page.locator(".snippet pre")).to_contain_text("max_completion_tokens=12")
 
 
+@pytest.mark.parametrize("seed", ["9007199254740993", "-9007199254740993", "1.5"])
+def test_a_seed_that_would_be_changed_is_refused(
+    visit: Visit, server: FakeServer, seed: str
+) -> None:
+    page = visit.open(server.url)
+    page.get_by_text("Options").click()
+    page.get_by_label("Seed").fill(seed)
+    expect(page.get_by_role("alert")).to_contain_text("The seed must be a whole number")
+    page.keyboard.press("Control+Enter")
+    page.keyboard.press("Control+Shift+Enter")
+    page.get_by_label("Seed").fill("-9007199254740991")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    run(page)
+    assert [body["seed"] for body in server.requests] == [-9007199254740991]
+
+
 def test_the_request_can_be_copied(visit: Visit, server: FakeServer) -> None:
     page = visit.open(server.url, permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy the request").click()

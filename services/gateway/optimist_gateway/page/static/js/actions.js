@@ -2,7 +2,7 @@
 
 import { EXAMPLES, exampleForm } from "./examples.js";
 import { raceSummary, runSummary } from "./words.js";
-import { requestBody, seededForm } from "./request.js";
+import { formError, requestBody, seededForm } from "./request.js";
 import { Run } from "./run.js";
 import { applyTheme, keepApiKey } from "./state.js";
 import { getJson } from "./stream.js";
@@ -93,6 +93,7 @@ export class Actions {
 
   /** Stops what runs, and asks for the server if need be; false if that is in vain or no longer wanted. */
   async #isReady() {
+    if (formError(this.store.state.form)) return false;
     this.stop();
     const attempt = this.#attempt;
     if (this.store.state.server.status !== "ready") {

@@ -1,5 +1,18 @@
 // The request that the form describes.
 
+import { RequestError } from "./stream.js";
+
+/** Largest size of a seed: of larger whole numbers JavaScript has not all. */
+export const MAX_SEED = Number.MAX_SAFE_INTEGER;
+
+/** Returns what keeps the form from being sent; null if nothing does. */
+export function formError({ seed }) {
+  if (Number.isSafeInteger(Number(seed))) return null;
+  return new RequestError("invalid", `The seed must be a whole number from -${MAX_SEED} to ${MAX_SEED}.`, {
+    param: "seed",
+  });
+}
+
 /** Returns the body for the API. */
 export function requestBody(form, model, { withPrediction = true } = {}) {
   return {
@@ -19,7 +32,7 @@ export function requestBody(form, model, { withPrediction = true } = {}) {
 export function seededForm(form) {
   const isSampled = form.temperature.trim() === "" || Number(form.temperature) !== 0;
   if (!isSampled || form.seed.trim() !== "") return form;
-  return { ...form, seed: String(Math.floor(Math.random() * Number.MAX_SAFE_INTEGER)) };
+  return { ...form, seed: String(Math.floor(Math.random() * MAX_SEED)) };
 }
 
 /** Returns the body with what the page shows besides the text. */

@@ -6,8 +6,8 @@ const SENDABLE = /^[\x21-\x7e]*$/;
 /** What went wrong, in words for people. */
 export class RequestError extends Error {
   /**
-   * @param {"unreachable" | "refused" | "locked" | "broken"} kind nothing answered; the server said no; it
-   *   wants a key; the stream ended too early.
+   * @param {"unreachable" | "refused" | "locked" | "broken" | "invalid"} kind nothing answered; the server
+   *   said no; it wants a key; the stream ended too early; it was not sent.
    */
   constructor(kind, message, { status = null, param = null, code = null, retryAfter = null } = {}) {
     super(message);

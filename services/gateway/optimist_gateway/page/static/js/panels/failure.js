@@ -2,17 +2,19 @@
 
 import { useState } from "../../vendor/hooks.js";
 import { html } from "../html.js";
+import { formError } from "../request.js";
 
 const TITLES = {
   unreachable: "The server does not answer",
   refused: "The server refused the request",
   locked: "The server wants a key",
   broken: "The answer broke off",
+  invalid: "The request cannot be sent",
 };
 
 export function FailureNote({ state, actions }) {
-  const { server, run, race } = state;
-  const error = server.error ?? [run?.error, race?.without.error].find(isOfAnswer);
+  const { server, form, run, race } = state;
+  const error = server.error ?? formError(form) ?? [run?.error, race?.without.error].find(isOfAnswer);
   if (!error) return null;
   return html`
     <div class="failure" role="alert">

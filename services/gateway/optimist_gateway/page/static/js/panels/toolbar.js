@@ -2,10 +2,11 @@
 
 import { html } from "../html.js";
 import { EXAMPLES } from "../examples.js";
+import { MAX_SEED } from "../request.js";
 
 const OPTIONS = [
   { field: "temperature", label: "Temperature", min: 0, max: 2, step: 0.1, placeholder: "1" },
-  { field: "seed", label: "Seed", step: 1, placeholder: "any" },
+  { field: "seed", label: "Seed", min: -MAX_SEED, max: MAX_SEED, step: 1, placeholder: "any" },
   { field: "maxTokens", label: "Most tokens", min: 1, step: 1, placeholder: "all that fit" },
   { field: "maxDrafts", label: "Most drafts a pass", min: 0, step: 1, placeholder: "as it pays" },
 ];
