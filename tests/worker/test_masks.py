@@ -4,11 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from tokenizers import Tokenizer
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance_rule import AcceptanceRule
+from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.plan import PlannedRow
+from optimist_worker.core.ragged import Ragged
 from optimist_worker.runner import Runner
 from tests.stack import BUNDLED_MODEL
 from tests.worker.drafting import SHAPES, drafting_runner
@@ -63,6 +66,28 @@ def test_a_wrong_grammar_fails_its_request_alone(runner: Runner) -> None:
     assert wrong.error.startswith("grammar: ")
     assert right.error is None
     assert len(right.token_ids) == 1
+
+
+def test_steps_without_grammars_are_not_held_up_by_one_in_another_slot(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asking what is allowed waits for the device, and cannot be captured in a graph."""
+    runner.release_all()
+    masks, asked = runner.engine.masks, []
+    allowed = masks.allowed
+
+    def note(slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
+        asked.append(slots.tolist())
+        return allowed(slots, drafts, nodes)
+
+    monkeypatch.setattr(masks, "allowed", note)
+    rows = [PlannedRow(slot, 3, 0, blocks_of(slot)) for slot in (0, 1)]
+    admissions = [admit(0, [5, 6, 7], SamplingParams(grammar=GRAMMAR)), admit(1, [5, 6, 7])]
+    run(runner, plan_rows(0, rows, admissions=admissions))
+    assert asked == [[0, 1]]
+    (row,) = run(runner, plan_rows(1, [PlannedRow(1, 1, 4, [])]))
+    assert (row.error, len(row.token_ids) > 0) == (None, True)
+    assert asked == [[0, 1]]
 
 
 def test_a_model_without_a_tokenizer_refuses_grammars(llama_path: Path) -> None:

@@ -127,6 +127,10 @@ class Step:
     def judge(self, prepared: PreparedStep, logits: torch.Tensor, masks: Allowing) -> JudgedStep:
         """Says what comes of the drafts, from the logits that the pass was asked for."""
         rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
+        allowed = None
+        if prepared.bounds.has_grammar:
+            # This waits for the device, whatever slots it is asked about.
+            allowed = masks.allowed(rows.slots, drafts, prepared.nodes)
         if wanted is not None:
             logits, of_prompts = logits.tensor_split([prepared.size.num_logits])
         verdict = self._judge(
@@ -140,7 +144,7 @@ class Step:
                 token_ids=self._table.token_ids,
                 sampling=self._sampling,
                 needs=prepared.bounds.needs,
-                allowed=masks.allowed(rows.slots, drafts, prepared.nodes),
+                allowed=allowed,
             )
         )
         if wanted is None:
