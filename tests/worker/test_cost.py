@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from optimist_worker.core.cost import CostCurve, fit_curve, pass_sizes
 from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.cost import MeasuredCosts, measure_cost, measure_costs, measure_drafter
+from optimist_worker.drafters.drafter import DraftRows, Proposal
 from optimist_worker.runner import Runner
 from tests.worker.drafting import SHAPES, drafting_runner
 from tests.worker.step import MAX_MODEL_LEN, generate
@@ -147,3 +148,16 @@ def test_every_depth_of_the_drafter_is_timed(llama_path: Path) -> None:
     assert runner.engine.expected_draft_ns(100) == 1000 * costs.drafter_us[-1]
     assert runner.engine.expected_draft_ns(1) == 1000 * costs.drafter_us[0]
     assert runner.engine.expected_draft_ns(0) == 0
+
+
+def test_a_drafter_that_fails_has_no_costs(
+    llama_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = drafting_runner(llama_path, "draft_model", SHAPES["chain"])
+
+    def fail(rows: DraftRows) -> Proposal:
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr(runner.engine.drafter, "propose", fail)
+    assert measure_drafter(runner, CostCurve([1], [1]), 60.0) == []
+    assert "drafts of depth 1 cannot be timed: the forward pass failed: not enough" in caplog.text

@@ -9,7 +9,7 @@ import numpy as np
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.cost import CostCurve, fit_curve, pass_sizes
-from optimist_worker.core.plan import MOST_WINDOW_NODES, Admission, Plan, WindowUpdate
+from optimist_worker.core.plan import MOST_WINDOW_NODES, Admission, Plan, StepResult, WindowUpdate
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.runner import Runner
 
@@ -107,7 +107,7 @@ def measure_drafter(
 
     Returns:
         Microseconds by the depth of the drafts, from 1 on, never decreasing; empty if there is no
-        drafter or no time.
+        drafter or no time, or if it fails.
     """
     drafter = runner.engine.drafter
     if drafter is None:
@@ -117,9 +117,13 @@ def measure_drafter(
     for depth in range(1, drafter.max_depth + 1):
         if clock() - begin >= seconds:
             break
-        times[depth] = min(
-            _time_drafts(runner, drafter, depth, passes, clock) for _ in range(1 + _NUM_PASSES)
-        )
+        try:
+            times[depth] = min(
+                _time_drafts(runner, drafter, depth, passes, clock) for _ in range(1 + _NUM_PASSES)
+            )
+        except _PassError as error:
+            logger.warning("drafts of depth %d cannot be timed: %s", depth, error)
+            break
     if times:
         curve = fit_curve(times)
         logger.info("%d drafts take %d us", curve.num_tokens[-1], curve.microseconds[-1])
@@ -133,11 +137,8 @@ def _time_pass(runner: Runner, num_tokens: int, clock: Callable[[], float]) -> f
     _admit(runner, num_tokens - num_drafts, [0] * num_drafts)
     plan = _plan(num_tokens - num_drafts, num_drafts, _blocks(runner, num_tokens))
     start = clock()
-    result = runner.execute(plan)
-    seconds = clock() - start
-    if result.errors:
-        raise _PassError(next(iter(result.errors.values())))
-    return seconds
+    _execute(runner, plan)
+    return clock() - start
 
 
 def _time_drafts(
@@ -150,14 +151,22 @@ def _time_drafts(
     """Returns what drafts of some depth take behind a pass that has emitted, in seconds."""
     num_drafts = -(-depth * drafter.max_tokens // drafter.max_depth)
     _admit(runner, 1, [])
-    runner.execute(_plan(1, 0, _blocks(runner, 2 + drafter.max_tokens)))
+    _execute(runner, _plan(1, 0, _blocks(runner, 2 + drafter.max_tokens)))
     start = clock()
-    result = runner.execute(_plan(1, num_drafts, []))
+    result = _execute(runner, _plan(1, num_drafts, []))
     seconds = clock() - start
     if result.draft_ns or not passes.num_tokens:
         return result.draft_ns / 1e9
     verify = np.interp(1 + num_drafts, passes.num_tokens, passes.microseconds) / 1e6
     return max(0.0, seconds - float(verify))
+
+
+def _execute(runner: Runner, plan: Plan) -> StepResult:
+    """Runs a plan; raises _PassError if a row fails."""
+    result = runner.execute(plan)
+    if result.errors:
+        raise _PassError(next(iter(result.errors.values())))
+    return result
 
 
 def _admit(runner: Runner, num_tokens: int, window: list[int]) -> None:
