@@ -22,8 +22,8 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def init_process_group(*_: Any, rank: int, **__: Any) -> None:
         ranks.append(rank)
 
-    monkeypatch.setattr(group.dist, "init_process_group", init_process_group)
-    monkeypatch.setattr(group.dist, "new_group", lambda **_: None)
+    monkeypatch.setattr("torch.distributed.init_process_group", init_process_group)
+    monkeypatch.setattr("torch.distributed.new_group", lambda **_: None)
     return ranks
 
 
