@@ -1,8 +1,9 @@
 """Asks every request for a key, except those to what is named here."""
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from optimist_gateway.api.errors import ApiError
+from optimist_gateway.api.errors import ApiError, error_response
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import current_record
 from optimist_gateway.security.client import ANONYMOUS, Client, current_client
@@ -46,10 +47,7 @@ class Authentication:
             current_record().error = reason = str(error.code)
             self._metrics.requests.labels("none", str(error.status)).inc()
             self._metrics.refusals.labels(reason).inc()
-            response = error.response()
-            if any(name == b"expect" for name, _ in scope["headers"]):
-                # Whether the client sends its body now is not known.
-                response.headers["connection"] = "close"
+            response = error_response(error, Headers(scope=scope))
             await response(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -98,6 +98,15 @@ class ApiError(Exception):
         )
 
 
+def error_response(error: ApiError, headers: Mapping[str, str]) -> Response:
+    """Returns the HTTP response to a request with these headers, whose body may not be read."""
+    response = error.response()
+    if "expect" in headers:
+        # Whether the client sends its body now is not known.
+        response.headers["connection"] = "close"
+    return response
+
+
 def scheduler_unavailable(reason: str) -> ApiError:
     """Returns the error for a scheduler that cannot be reached."""
     return ApiError(503, reason, code="scheduler_unavailable")
@@ -138,10 +147,7 @@ def add_error_handlers(
         metrics.refusals.labels(reason).inc()
         if error.status == 429 and error.retry_seconds is None:
             error.retry_seconds = retry_seconds()
-        response = error.response()
-        if "expect" in request.headers:
-            # Whether the client sends its body now is not known.
-            response.headers["connection"] = "close"
+        response = error_response(error, request.headers)
         if request_id := request.scope.get("state", {}).get("request_id"):
             response.headers["x-request-id"] = request_id
         return response
