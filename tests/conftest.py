@@ -1,4 +1,5 @@
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def stack(request_logs: Path) -> Iterator[Stack]:
         OPTIMIST_PROPOSER_REQUEST_LOG="true", OPTIMIST_PROPOSER_REQUEST_LOG_DIR=directory
     )
     yield running
-    running.stop()
+    # As Ctrl-C ends it; other tests end theirs by SIGTERM.
+    running.stop(signal.SIGINT)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,10 @@
 """`optimist serve MODEL`: proposer, worker, scheduler and gateway as processes on this machine."""
 
 import asyncio
+import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -11,6 +13,7 @@ from optimist_cli.serve_settings import ServeSettings, effective, serve_settings
 from optimist_cli.service_specs import gateway_url, model_name, service_specs
 from optimist_cli.supervisor import Supervisor
 from optimist_common.address import join_address
+from optimist_common.errors import SetupError
 from optimist_common.server import require_free
 from optimist_common.settings import config_file
 
@@ -38,6 +41,8 @@ async def serve(settings: ServeSettings, config: str | None) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, main_task.cancel)
+    if settings.end_with_stdin:
+        _at_end_of_stdin(loop, main_task.cancel)
     try:
         await main_task
     except asyncio.CancelledError:
@@ -45,6 +50,21 @@ async def serve(settings: ServeSettings, config: str | None) -> int:
     finally:
         await supervisor.stop()
     return 0
+
+
+def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, end: Callable[[], object]) -> None:
+    """Calls a function when standard input is closed; what is written to it is dropped."""
+
+    def read() -> None:
+        if not os.read(descriptor, 4096):
+            loop.remove_reader(descriptor)
+            end()
+
+    try:
+        descriptor = sys.stdin.fileno()
+        loop.add_reader(descriptor, read)
+    except (AttributeError, OSError):
+        raise SetupError("--end-with-stdin: standard input must be a pipe") from None
 
 
 async def _start_and_watch(

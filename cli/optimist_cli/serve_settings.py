@@ -53,6 +53,11 @@ class ServeSettings(ServiceSettings):
         "",
         description="where spans go by OTLP/gRPC, such as http://127.0.0.1:4317; empty: nowhere",
     )
+    end_with_stdin: bool = Field(
+        False,
+        description="whether to end when standard input, a pipe, is closed, as it is when the "
+        "program that started this ends: true or false",
+    )
     log_level: str = Field("warning", description="debug, info, warning or error")
 
     @model_validator(mode="after")

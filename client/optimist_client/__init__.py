@@ -1,4 +1,4 @@
-"""A client of Optimist's gRPC API, for plain Python and for asyncio."""
+"""A model in one Python object, and clients of Optimist's gRPC API with and without asyncio."""
 
 from optimist_client.answer import (
     Answer,
@@ -14,15 +14,18 @@ from optimist_client.answer import (
 from optimist_client.async_client import AsyncClient
 from optimist_client.async_stream import AsyncStream
 from optimist_client.client import Client
-from optimist_client.errors import OptimistError
+from optimist_client.errors import BatchError, OptimistError
+from optimist_client.llm import LLM, SamplingParams
 from optimist_client.request import Message, Options
 from optimist_client.retry import RetryPolicy
 from optimist_client.stream import Stream
 
 __all__ = [
+    "LLM",
     "Answer",
     "AsyncClient",
     "AsyncStream",
+    "BatchError",
     "Client",
     "Message",
     "Model",
@@ -31,6 +34,7 @@ __all__ = [
     "PredictionPlace",
     "Result",
     "RetryPolicy",
+    "SamplingParams",
     "Segment",
     "Speculation",
     "Step",

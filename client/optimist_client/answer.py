@@ -124,6 +124,11 @@ class Result:
         """The text of the first answer."""
         return self.answers[0].text
 
+    @property
+    def outputs(self) -> tuple[Answer, ...]:
+        """The answers, by the name that vLLM's users know."""
+        return self.answers
+
 
 @dataclass(frozen=True)
 class Model:

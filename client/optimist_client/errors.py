@@ -1,9 +1,11 @@
 """Errors of calls."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import grpc
+
+from optimist_client.answer import Result
 
 
 class OptimistError(Exception):
@@ -37,6 +39,31 @@ class OptimistError(Exception):
 
     def __str__(self) -> str:
         return f"{self.status}: {self.message}"
+
+
+class BatchError(OptimistError):
+    """Some requests of a batch failed; status, code and field are those of the first one."""
+
+    def __init__(
+        self, results: Sequence[Result | None], errors: Mapping[int, OptimistError]
+    ) -> None:
+        """Describes the failures.
+
+        Args:
+            results: The results by index of the request; None where it failed.
+            errors: What failed, by index of the request, in order; at least one.
+        """
+        index, first = next(iter(errors.items()))
+        more = f" (and {len(errors) - 1} more prompts failed)" if len(errors) > 1 else ""
+        super().__init__(
+            f"prompt {index}: {first.message}{more}",
+            status=first.status,
+            code=first.code,
+            field=first.field,
+            retry_after=first.retry_after,
+        )
+        self.results = results
+        self.errors = errors
 
 
 def error_of(error: grpc.RpcError) -> OptimistError:

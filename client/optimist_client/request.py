@@ -20,13 +20,16 @@ class Message:
 Prompt = str | Sequence[int] | Sequence[Message]
 """A text that is continued, the same as tokens, or a conversation."""
 
+Prediction = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
+"""A text or its tokens, or several of either."""
+
 
 class Options(TypedDict, total=False):
     """What a request may ask for; what is left out has the server's default."""
 
     model: str
     """The one that is served, if left out."""
-    prediction: str | Sequence[str] | Sequence[Sequence[int]]
+    prediction: Prediction
     """The expected answer, or several, the likeliest one first: all as text or all as tokens."""
     max_tokens: int
     min_tokens: int
@@ -112,10 +115,9 @@ def _prompt(prompt: Prompt) -> dict[str, Any]:
     return {"token_ids": inference_pb2.TokenIds(ids=cast("Sequence[int]", prompt))}
 
 
-def _predictions(
-    given: str | Sequence[str] | Sequence[Sequence[int]],
-) -> list[inference_pb2.Prediction]:
-    several = [given] if isinstance(given, str) else given
+def _predictions(given: Prediction) -> list[inference_pb2.Prediction]:
+    is_one = isinstance(given, str) or (len(given) > 0 and isinstance(given[0], int))
+    several = cast("Sequence[str] | Sequence[Sequence[int]]", [given] if is_one else given)
     return [
         inference_pb2.Prediction(text=one)
         if isinstance(one, str)

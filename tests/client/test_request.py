@@ -26,6 +26,8 @@ def test_predictions_of_all_kinds() -> None:
     assert [one.text for one in several] == ["ab", "c"]
     tokens = generate_request("x", {"prediction": [[1, 2], [3]]}).predictions
     assert [list(one.token_ids.ids) for one in tokens] == [[1, 2], [3]]
+    single = generate_request("x", {"prediction": [1, 2]}).predictions
+    assert [list(one.token_ids.ids) for one in single] == [[1, 2]]
 
 
 def test_what_is_left_out_is_absent() -> None:

@@ -57,10 +57,6 @@ def test_bench_edits_prints_nothing_but_its_report(stack: Stack) -> None:
     assert min(report["plain_seconds"], report["predicted_seconds"], report["speedup"]) > 0
 
 
-def test_everything_stops_cleanly_on_ctrl_c() -> None:
-    Stack().stop(signal.SIGINT)
-
-
 def test_services_end_when_their_supervisor_is_killed() -> None:
     stack = Stack()
     pids = stack.service_pids()

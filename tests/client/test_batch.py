@@ -1,0 +1,105 @@
+"""Many requests at once, sent to a server that does what the test wants."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import grpc
+import pytest
+
+from optimist.v1 import inference_pb2
+from optimist_client import BatchError, Client, Options, RetryPolicy
+from optimist_client.batch import Request, run_batch
+from tests.client.scripted_server import (
+    ScriptedServer,
+    answering,
+    failing,
+    hanging,
+    step,
+    summary,
+)
+
+GOOD = answering(step("a", finish_reason=inference_pb2.FINISH_REASON_STOP), summary())
+
+
+@pytest.fixture
+def client(server: ScriptedServer, quick: RetryPolicy) -> Iterator[Client]:
+    with Client(server.address, timeout=20, retries=quick) as connected:
+        yield connected
+
+
+def requests(*options: Options) -> list[Request]:
+    return [("x", each) for each in options]
+
+
+def running() -> None:
+    """Says that the services run."""
+
+
+def when(condition: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:
+    """Acts in a thread as soon as a condition holds."""
+
+    def wait() -> None:
+        pause = threading.Event()
+        while not condition():
+            pause.wait(0.005)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_a_failure_loses_no_other_result(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [
+        failing(grpc.StatusCode.INVALID_ARGUMENT, optimist_error_field="sampling.top_p"),
+        failing(grpc.StatusCode.INVALID_ARGUMENT),
+        GOOD,
+    ]
+    with pytest.raises(BatchError, match=r"prompt \d: as the test wants \(and 1 more") as caught:
+        run_batch(client, requests({}, {}, {}), running)
+    error = caught.value
+    (good,) = {0, 1, 2} - error.errors.keys()
+    assert [None if each is None else each.text for each in error.results] == [
+        "a" if index == good else None for index in range(3)
+    ]
+    assert error.status == "INVALID_ARGUMENT"
+
+
+def test_a_full_server_is_asked_again(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [failing(grpc.StatusCode.RESOURCE_EXHAUSTED), GOOD]
+    assert [each.text for each in run_batch(client, requests({}, {}), running)] == ["a", "a"]
+    assert len(server.requests) == 3
+
+
+def test_nothing_is_sent_if_an_option_is_wrong(server: ScriptedServer, client: Client) -> None:
+    wrong: Options = {"top_n": 3}  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(TypeError, match="prompt 1: there is no option top_n"):
+        run_batch(client, requests({}, wrong), running)
+    assert server.requests == []
+
+
+def test_no_prompts_have_no_results(client: Client) -> None:
+    assert run_batch(client, [], running) == []
+
+
+def test_all_calls_end_with_the_services(server: ScriptedServer, client: Client) -> None:
+    def ended() -> None:
+        raise RuntimeError("the services ended")
+
+    server.behaviours = [hanging, failing(grpc.StatusCode.INTERNAL)]
+    with pytest.raises(RuntimeError, match="the services ended"):
+        run_batch(client, requests({}, {}), ended)
+    assert server.ended.wait(20)
+
+
+def test_ctrl_c_cancels_all_calls(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [hanging]
+    interrupt = when(lambda: len(server.requests) == 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        run_batch(client, requests({"n": 64}, {"n": 64}, {"n": 64}), running)
+    interrupt.join()
+    assert server.ended.wait(20)
+    # Two at a time: each may have as many as 64 answers.
+    assert len(server.requests) == 2
