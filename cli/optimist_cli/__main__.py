@@ -9,6 +9,7 @@ from optimist_common.errors import SetupError, run_or_explain
 # are called, so that an image with one service needs no other.
 COMMANDS = {
     "serve": ("optimist_cli.serve", "start all services on this machine with one model"),
+    "convert": ("optimist_worker.conversion.__main__", "make a model directory of a GGUF file"),
     "complete": ("optimist_cli.complete", "send one request and stream the answer in colour"),
     "bench": ("optimist_bench.__main__", "measure through the running services"),
     "train": ("optimist_training.drafters", "train draft networks, or the proposer from edits"),
@@ -21,7 +22,7 @@ COMMANDS = {
 }
 
 # Where the extra that a command needs has another name.
-EXTRAS = {"train": "training"}
+EXTRAS = {"convert": "worker", "train": "training"}
 
 
 def usage() -> str:

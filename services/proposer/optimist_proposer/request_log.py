@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from optimist_common.home import home_directory
 from optimist_proposer.core.draft import Draft
 from optimist_proposer.core.request_record import RequestRecord, digest_line, end_document
 from optimist_proposer.core.sources import Sources
@@ -35,9 +36,8 @@ _STEP = re.compile(rb"\nstep: (\d{1,18})\n")
 
 
 def default_log_directory(environment: Mapping[str, str]) -> Path:
-    """Returns `log` in OPTIMIST_HOME, which is `~/.optimist` if it is not set."""
-    home = environment.get("OPTIMIST_HOME") or "~/.optimist"
-    return Path(home).expanduser() / "log"
+    """Returns `log` in the user's directory of Optimist."""
+    return home_directory(environment) / "log"
 
 
 def log_file_name(request_id: str) -> str:

@@ -54,6 +54,10 @@ def check_directory(name: str, flag: str, *, needs_weights: bool) -> None:
     path = Path(name).expanduser()
     looks_like_path = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
     if not path.is_dir():
+        if path.is_file() and path.suffix.lower() == ".gguf":
+            raise SetupError(
+                f"{flag}: {name} is a file; convert it with optimist convert {name} DIRECTORY"
+            )
         if looks_like_path or path.exists():
             raise SetupError(f"{flag}: {name} is not a directory; give one with a config.json")
         return
@@ -76,6 +80,12 @@ def load_config(name: str, flag: str) -> Any:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except CONFIG_ERRORS as error:
         raise SetupError(f"{flag}: cannot read the config of {name}: {one_line(error)}") from None
+    check_config(name, flag, config)
+    return config
+
+
+def check_config(name: str, flag: str, config: Any) -> None:
+    """Raises SetupError if the worker cannot serve the model; the message begins with `flag`."""
     text_config = config.get_text_config()
     unsupported = None
     layer_types = set(getattr(text_config, "layer_types", None) or [])
@@ -92,7 +102,6 @@ def load_config(name: str, flag: str) -> Any:
             f"{flag}: {name} ({config.model_type}) cannot be served: {unsupported}; "
             "choose a decoder with causal full or sliding-window attention"
         )
-    return config
 
 
 def load_weights(

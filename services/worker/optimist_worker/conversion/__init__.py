@@ -1,0 +1,1 @@
+"""GGUF files converted into directories that the worker serves."""

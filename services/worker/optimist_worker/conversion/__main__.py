@@ -1,0 +1,63 @@
+"""`optimist convert FILE.gguf DIRECTORY`: makes a directory of it that the worker serves."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import ClassVar
+
+from pydantic import Field
+
+from optimist_common.errors import run_or_explain
+from optimist_common.settings import ServiceSettings, load_settings
+
+
+class ConvertSettings(ServiceSettings):
+    """Converts a model: optimist convert FILE.gguf DIRECTORY.
+
+    The directory has the weights as safetensors, unpacked to float32, and the tokenizer with its
+    chat template. It appears when it is complete.
+    """
+
+    section: ClassVar[str] = "convert"
+
+    file: str = Field(description="GGUF file; also the first argument")
+    directory: str = Field(description="directory to make; also the second argument")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs `optimist convert`; returns the exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    return run_or_explain("optimist convert", lambda: _convert(words))
+
+
+def _convert(words: list[str]) -> None:
+    flags: list[str] = []
+    for name in ("--file", "--directory"):
+        if words and not words[0].startswith("-"):
+            flags += [name, words[0]]
+            words = words[1:]
+    settings = load_settings(ConvertSettings, [*flags, *words])
+    signal.signal(signal.SIGTERM, _exit)
+    if not sys.stderr.isatty():
+        # transformers draws a bar with tqdm, which reads this when it is imported.
+        os.environ.setdefault("TQDM_DISABLE", "1")
+    from optimist_worker.conversion.convert import convert
+
+    file, directory = Path(settings.file).expanduser(), Path(settings.directory).expanduser()
+    convert(file, directory)
+    _say(f"{directory} has the model of {file.name}")
+
+
+def _exit(number: int, _: FrameType | None) -> None:
+    # As an exception, so that what was written so far is removed.
+    sys.exit(128 + number)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Turns a GGUF file into a directory with safetensors weights and a tokenizer."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+)
+
+from optimist_common.errors import SetupError
+from optimist_worker.conversion.gguf_file import GgufFile, read_gguf, unread_part
+from optimist_worker.conversion.new_directory import new_directory, require_new
+from optimist_worker.core.paged_attention import NAME, paged_attention
+from optimist_worker.loading import CONFIG_ERRORS, check_config, one_line
+from optimist_worker.probe import probe_layers
+
+
+def convert(path: Path, directory: Path) -> None:
+    """Converts a model of any architecture that transformers reads and the worker serves.
+
+    The weights are unpacked to float32, which holds every GGUF type exactly.
+
+    Args:
+        path: GGUF file.
+        directory: Where to put the model. It appears when it is complete; nothing stays after an
+            error or a signal.
+
+    Raises:
+        SetupError: The file cannot be read, its model cannot be served, or the directory cannot be
+            written.
+    """
+    require_new(directory)
+    file = read_gguf(path)
+    model = _read_model(file)
+    tokenizer = _read_tokenizer(file)
+    try:
+        with new_directory(directory) as partial:
+            model.save_pretrained(partial)
+            # The weights are float32; this is what to compute in where that is dear.
+            model.config.dtype = file.own_dtype
+            model.config.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+            card = partial / "README.md"
+            card.write_text(_card(file), encoding="utf-8")
+            for entry in partial.iterdir():
+                # safetensors lets nobody else read, such as the user of a container.
+                entry.chmod(card.stat().st_mode & 0o777)
+    except OSError as error:
+        raise SetupError(f"cannot write {directory}: {error.strerror or one_line(error)}") from None
+    except Exception as error:
+        # safetensors' error derives from Exception alone.
+        if type(error).__name__ != "SafetensorError":
+            raise
+        raise SetupError(f"cannot write {directory}: {one_line(error)}") from None
+
+
+def _read_model(file: GgufFile) -> Any:
+    """Returns the model with float32 weights, checked to run in the worker."""
+    source = file.path.absolute().parent
+    options: dict[str, Any] = {"gguf_file": file.path.name, "trust_remote_code": False}
+    auto_model: Any = AutoModelForCausalLM
+    flag = "FILE"
+    try:
+        config = AutoConfig.from_pretrained(source, **options)
+        check_config(str(file.path), flag, config)
+        unread = unread_part(file, config)
+        if unread:
+            raise SetupError(
+                f"{file.path} ({file.architecture}) cannot be converted: transformers does not "
+                f"read {unread}"
+            )
+        loaded, report = auto_model.from_pretrained(
+            source, **options, config=config, dtype=torch.float32, output_loading_info=True
+        )
+        missing = sorted(report["missing_keys"])
+        if missing:
+            raise SetupError(f"{file.path} lacks {len(missing)} weights, such as {missing[0]}")
+        text_config = config.get_text_config()
+        AttentionInterface.register(NAME, paged_attention)
+        probe_layers(
+            str(file.path), flag, loaded, range(text_config.num_hidden_layers), text_config
+        )
+        # What was loaded from a GGUF file counts as quantised, which save_pretrained refuses.
+        with torch.device("meta"):
+            model = auto_model.from_config(config, dtype=torch.float32)
+        model.load_state_dict(loaded.state_dict(), assign=True)
+        model.tie_weights()
+    except (*CONFIG_ERRORS, IndexError, RuntimeError, ImportError, NotImplementedError) as error:
+        raise SetupError(
+            f"{file.path} ({file.architecture}) cannot be converted: {one_line(error)}"
+        ) from None
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
+        bos_token_id=file.metadata.get("tokenizer.ggml.bos_token_id"),
+        eos_token_id=file.stop_token_ids or None,
+        pad_token_id=file.metadata.get("tokenizer.ggml.padding_token_id"),
+    )
+    return model
+
+
+def _read_tokenizer(file: GgufFile) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(
+            file.path.absolute().parent, gguf_file=file.path.name, trust_remote_code=False
+        )
+    except (*CONFIG_ERRORS, IndexError, RuntimeError, ImportError) as error:
+        raise SetupError(
+            f"{file.path}: transformers cannot read its tokenizer: {one_line(error)}"
+        ) from None
+
+
+def _card(file: GgufFile) -> str:
+    """Returns a model card with what the file says about itself."""
+    rows = {
+        "name": file.metadata.get("general.name"),
+        "organization": file.metadata.get("general.organization"),
+        "source": file.metadata.get("general.source.url"),
+        "license": file.metadata.get("general.license"),
+        "architecture": file.architecture,
+    }
+    lines = [f"- {name}: {value}" for name, value in rows.items() if value]
+    return "\n".join(
+        [
+            f"# {file.path.stem}",
+            "",
+            f"Converted from `{file.path.name}` by `optimist convert`. The file says:",
+            "",
+            *lines,
+            "",
+        ]
+    )
