@@ -13,7 +13,7 @@ from optimist_client.answer import Result, Step
 from optimist_client.cancelling import is_being_cancelled
 from optimist_client.deadline import Deadline
 from optimist_client.errors import OptimistError, cancelled, error_of, incomplete
-from optimist_client.response import result_of, step_of
+from optimist_client.response import request_id_of, result_of, step_of
 from optimist_client.retry import RetryPolicy
 
 ResponseCall: TypeAlias = (
@@ -79,6 +79,13 @@ class AsyncStream(AsyncIterator[Step]):
         step = step_of(response.step)
         self._steps.append(step)
         return step
+
+    async def request_id(self) -> str:
+        """Returns the server's name of the request, once it begins to answer; empty if it fails."""
+        try:
+            return request_id_of(await self._call.initial_metadata())
+        except grpc.RpcError:
+            return ""
 
     async def result(self) -> Result:
         """Reads to the end and returns the whole answers; raises OptimistError as iterating does.

@@ -109,6 +109,29 @@ class Client:
         )
         return model_of(response.model)
 
+    def set_priority(self, request_id: str, priority: int) -> int:
+        """Changes how urgent a request in progress is; needs an admin key.
+
+        Args:
+            request_id: `request_id` of a stream, or the id of a REST answer.
+            priority: The smaller, the sooner.
+
+        Returns:
+            How many answers of the request are in progress.
+
+        Raises:
+            OptimistError: The call failed; status NOT_FOUND if no such request is in progress,
+                INVALID_ARGUMENT if the scheduler's policy is not `priority`.
+            ValueError: The priority does not fit its field.
+        """
+        request = inference_pb2.SetPriorityRequest(request_id=request_id, priority=priority)
+        response = self._call(
+            lambda timeout: self._stub.SetPriority(
+                request, timeout=timeout, metadata=self._connection.metadata()
+            )
+        )
+        return response.num_choices
+
     def _call(self, start: Callable[[float | None], T]) -> T:
         deadline = Deadline.after(self._connection.timeout)
         num_retries = 0

@@ -22,6 +22,11 @@ _FINISH_REASONS = {
 }
 
 
+def request_id_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
+    """Returns the server's name of a request, from the initial metadata; empty without one."""
+    return str(dict(metadata or ()).get("x-request-id", ""))
+
+
 def step_of(message: inference_pb2.Step) -> Step:
     """Returns what one forward pass added."""
     return Step(

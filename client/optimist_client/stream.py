@@ -1,7 +1,7 @@
 """The steps of one request, for plain Python."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, Self
@@ -12,7 +12,7 @@ from optimist.v1 import inference_pb2
 from optimist_client.answer import Result, Step
 from optimist_client.deadline import Deadline
 from optimist_client.errors import OptimistError, error_of, incomplete
-from optimist_client.response import result_of, step_of
+from optimist_client.response import request_id_of, result_of, step_of
 from optimist_client.retry import RetryPolicy
 
 
@@ -20,6 +20,10 @@ class ResponseCall(Protocol):
     """A call of gRPC whose responses are read one by one."""
 
     def __next__(self) -> inference_pb2.GenerateResponse: ...
+
+    def initial_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
+        """Waits for the beginning of the answer and returns its metadata."""
+        ...
 
     def cancel(self) -> bool:
         """Ends the call, if it has not ended."""
@@ -84,6 +88,11 @@ class Stream(Iterator[Step]):
         step = step_of(response.step)
         self._steps.append(step)
         return step
+
+    @property
+    def request_id(self) -> str:
+        """The server's name of the request, once it begins to answer; empty if it failed to."""
+        return request_id_of(self._call.initial_metadata())
 
     def result(self) -> Result:
         """Reads to the end and returns the whole answers; raises OptimistError as iterating does.

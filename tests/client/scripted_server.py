@@ -57,6 +57,7 @@ class ScriptedServer(inference_pb2_grpc.InferenceServicer):
         self.behaviours: list[Behaviour] = []
         self.requests: list[inference_pb2.GenerateRequest] = []
         self.metadata: list[dict[str, Any]] = []
+        self.priorities: list[tuple[str, int]] = []
         self.ended = threading.Event()
         self.address = ""
 
@@ -81,6 +82,14 @@ class ScriptedServer(inference_pb2_grpc.InferenceServicer):
             context.abort(grpc.StatusCode.NOT_FOUND, "no such model")
         model = inference_pb2.Model(name="tiny", max_model_len=64, vocab_size=7)
         return inference_pb2.GetModelResponse(model=model)
+
+    def SetPriority(self, request: Any, context: Any) -> inference_pb2.SetPriorityResponse:  # noqa: N802
+        self.metadata.append(dict(context.invocation_metadata()))
+        self.priorities.append((request.request_id, request.priority))
+        if request.request_id != "gen-1":
+            context.set_trailing_metadata((("optimist-error-field", "request_id"),))
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such request")
+        return inference_pb2.SetPriorityResponse(num_choices=2)
 
 
 @contextmanager

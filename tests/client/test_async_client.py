@@ -1,7 +1,7 @@
 """The client for asyncio, before a server that does what the test wants."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import cast
 
 import grpc
@@ -232,3 +232,24 @@ async def test_models(server: ScriptedServer, client: AsyncClient) -> None:
     assert (await client.model("tiny")).vocab_size == 7
     with pytest.raises(OptimistError, match="NOT_FOUND"):
         await client.model("other")
+
+
+async def test_a_priority_is_changed(server: ScriptedServer, client: AsyncClient) -> None:
+    def begin(context: grpc.ServicerContext) -> Iterator[inference_pb2.GenerateResponse]:
+        context.send_initial_metadata((("x-request-id", "gen-1"),))
+        return hanging(context)
+
+    server.behaviours = [begin]
+    async with client.generate("x") as stream:
+        request_id = await stream.request_id()
+        assert await client.set_priority(request_id, -3) == 2
+    with pytest.raises(OptimistError, match="NOT_FOUND"):
+        await client.set_priority("other", 1)
+    assert server.priorities == [("gen-1", -3), ("other", 1)]
+
+
+async def test_a_request_that_failed_has_no_name(
+    server: ScriptedServer, client: AsyncClient
+) -> None:
+    server.behaviours = [failing(grpc.StatusCode.INVALID_ARGUMENT)]
+    assert await client.generate("x").request_id() == ""

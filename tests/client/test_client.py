@@ -183,3 +183,24 @@ def test_models(server: ScriptedServer, client: Client) -> None:
     with pytest.raises(OptimistError) as caught:
         client.model("other")
     assert (caught.value.status, caught.value.code) == ("NOT_FOUND", "model_not_found")
+
+
+def test_a_priority_is_changed(server: ScriptedServer, client: Client) -> None:
+    def begin(context: grpc.ServicerContext) -> Iterator[inference_pb2.GenerateResponse]:
+        context.send_initial_metadata((("x-request-id", "gen-1"),))
+        return hanging(context)
+
+    server.behaviours = [begin]
+    with client.generate("x") as stream:
+        assert stream.request_id == "gen-1"
+        assert client.set_priority(stream.request_id, -3) == 2
+    with pytest.raises(OptimistError, match="NOT_FOUND") as caught:
+        client.set_priority("other", 1)
+    assert caught.value.field == "request_id"
+    assert server.priorities == [("gen-1", -3), ("other", 1)]
+    assert server.metadata[-1]["authorization"] == "Bearer secret"
+
+
+def test_a_request_that_failed_has_no_name(server: ScriptedServer, client: Client) -> None:
+    server.behaviours = [failing(grpc.StatusCode.INVALID_ARGUMENT)]
+    assert client.generate("x").request_id == ""

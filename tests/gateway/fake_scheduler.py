@@ -38,6 +38,8 @@ class Script:
     num_drafted_tokens: int = 0
     hang: bool = False
     """Ends the request never, until it is aborted."""
+    priority: int | None = None
+    """Says, before anything else, that another stream changed the priority to this."""
     break_stream: bool = False
     """Ends the stream instead of the request."""
     forever: bool = False
@@ -62,6 +64,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     port: int = 0
     is_synthetic: bool = False
     max_model_len: int = MAX_MODEL_LEN
+    policy: "scheduler_pb2.SchedulingPolicy.ValueType" = scheduler_pb2.SCHEDULING_POLICY_UNSPECIFIED
     hold_behind: int | None = None
     """After so many responses a request hangs here; None: not."""
     stats: scheduler_pb2.Stats = field(default_factory=scheduler_pb2.Stats)
@@ -74,6 +77,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             kv_capacity_tokens=2 * MAX_MODEL_LEN,
             eos_token_ids=to_bytes([EOS]),
             is_synthetic=self.is_synthetic,
+            policy=self.policy,
         )
 
     async def Connect(  # noqa: N802
@@ -127,7 +131,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             responses.put_nowait(script.raw)
             return
         handle = add.handle
-        prompt = _prompt_logprobs(add)
+        prompt = [*_priority_change(handle, script), *_prompt_logprobs(add)]
         steps = [_response(add, step) for step in _untold(add, script.steps)]
         ends = not (script.hang or script.break_stream or script.forever)
         finished = scheduler_pb2.Finished(
@@ -158,6 +162,13 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 break
         if script.break_stream:
             responses.put_nowait(None)
+
+
+def _priority_change(handle: int, script: Script) -> list[scheduler_pb2.ConnectResponse]:
+    if script.priority is None:
+        return []
+    change = scheduler_pb2.SetPriority(handle=handle, priority=script.priority)
+    return [scheduler_pb2.ConnectResponse(priorities=[change])]
 
 
 def _untold(add: scheduler_pb2.Add, steps: Sequence[Step]) -> list[Step]:

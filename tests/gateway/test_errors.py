@@ -58,6 +58,39 @@ def error_of(response: httpx.Response, status: int) -> Any:
     return error
 
 
+@pytest.fixture
+def first_come(scheduler: FakeScheduler) -> None:
+    scheduler.policy = scheduler_pb2.SCHEDULING_POLICY_FCFS
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [
+        (CHAT, {"messages": USER}),
+        (COMPLETIONS, {"prompt": "Hello"}),
+        ("/v1/responses", {"input": "Hello"}),
+    ],
+)
+async def test_a_priority_needs_a_scheduler_that_honours_it(
+    first_come: None,
+    http: httpx.AsyncClient,
+    scheduler: FakeScheduler,
+    say: Say,
+    path: str,
+    prompt: dict[str, Any],
+) -> None:
+    say("x")
+    body = {"model": "tiny", **prompt}
+    error = await refused(http, path, {**body, "priority": 1}, 400)
+    assert (error["param"], error["code"]) == ("priority", "unsupported_value")
+    assert error["message"].startswith("priority: is not supported by the scheduler's policy fcfs")
+    assert not scheduler.adds
+    assert (await post(http, path, {**body, "priority": 0})).status_code == 200
+    schemas = (await http.get("/openapi.json")).json()["components"]["schemas"]
+    allowed = schemas["CompletionBody"]["properties"]["priority"]["anyOf"][0]
+    assert (allowed["minimum"], allowed["maximum"]) == (0, 0)
+
+
 PREDICTION: dict[str, Any] = {"type": "content", "content": "a"}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),

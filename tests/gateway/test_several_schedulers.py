@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 from tokenizers import Tokenizer as Backend
 
+from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.server import GrpcServer
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
@@ -168,6 +170,42 @@ async def test_figures_are_those_of_all_and_of_each(http: httpx.AsyncClient, pai
     figures = (await http.get("/admin/stats")).json()
     assert figures["num_running"] == 1
     assert "is not reached" in figures["schedulers"][pair.address(1)]["error"]
+
+
+async def test_a_priority_goes_where_it_is_honoured(
+    pair: Pair, tokenizer: Tokenizer, model_directory: Path
+) -> None:
+    pair.fakes[0].policy = scheduler_pb2.SCHEDULING_POLICY_FCFS
+    pair.fakes[1].policy = scheduler_pb2.SCHEDULING_POLICY_PRIORITY
+    addresses = [pair.address(index) for index in range(2)]
+    settings = GatewaySettings(model=str(model_directory), schedulers=addresses)
+    body = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 3, "n": 4, "priority": 1}
+    async with (
+        serving(settings, tokenizer) as url,
+        httpx.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=20) as http,
+    ):
+        await until_sound(http, 2)
+        assert (await http.post("/v1/completions", json=body)).status_code == 200
+        assert [len(fake.adds) for fake in pair.fakes] == [0, 4]
+        await pair.kill(1)
+        await until_sound(http, 1)
+        refused = (await http.post("/v1/completions", json=body)).json()["error"]
+    assert refused["param"] == "priority"
+
+
+async def test_a_changed_priority_is_kept_at_another_scheduler(
+    http: httpx.AsyncClient, pair: Pair
+) -> None:
+    for fake in pair.fakes:
+        fake.scripts = [replace(fake.script, priority=-7, break_stream=True)]
+    body = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 99}
+    headers = {"x-request-id": "mine"}
+    response = await http.post("/v1/completions", json=body, headers=headers)
+    assert response.status_code == 200
+    adds = sorted((add for fake in pair.fakes for add in fake.adds), key=lambda add: add.request_id)
+    assert adds[0].request_id == response.json()["id"]
+    assert [add.priority for add in adds] == [0, -7, -7]
+    assert all(set(add.names) == {"mine", response.json()["id"]} for add in adds)
 
 
 async def test_short_prompts_are_spread(http: httpx.AsyncClient, pair: Pair) -> None:

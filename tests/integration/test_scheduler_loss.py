@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_client import AsyncClient, Message
+from optimist_client import AsyncClient, Client, Message, OptimistError
 from optimist_common.endpoints import Peer
 from optimist_gateway.scheduler.admin import SchedulerAdmin
 from optimist_training.edits import unseen_edits
@@ -80,7 +80,10 @@ class Fleet:
             workers = list(
                 pool.map(lambda _: self.start("worker", *MODEL, "--dtype", "float64"), range(2))
             )
-            self._options = [("--workers", one.address, "--proposers", "") for one in workers]
+            self._options = [
+                ("--workers", one.address, "--proposers", "", "--policy", "priority")
+                for one in workers
+            ]
             self._ports = [free_port() for _ in workers]
             self.schedulers = list(pool.map(self.start_scheduler, range(2)))
         self.grpc_address = f"127.0.0.1:{free_port()}"
@@ -89,6 +92,7 @@ class Fleet:
             *MODEL,
             *("--schedulers", ",".join(one.address for one in self.schedulers)),
             *("--grpc-port", self.grpc_address.rpartition(":")[2]),
+            *("--admin-keys", "root:admin-key"),
         )
         self.url = f"http://{self.gateway.address}"
 
@@ -271,6 +275,36 @@ async def test_schedulers_end_what_a_gateway_left(fleet: Fleet) -> None:
         await until_there_are(1)
         await tell(resume=scheduler_pb2.Resume())
         assert (await asked).status_code == 200
+
+
+async def test_priorities_of_requests_in_progress_are_changed(fleet: Fleet) -> None:
+    await fleet.make_whole()
+    admin = {"authorization": "Bearer admin-key"}
+    body = {"model": "tiny-edit", "prompt": "def", "max_tokens": 3, "n": 3, "priority": 5}
+    named = {"x-request-id": "team-a/7"}
+    async with (
+        httpx.AsyncClient(base_url=fleet.url, trust_env=False, verify=False, timeout=120) as http,
+        AsyncClient(fleet.grpc_address, api_key="admin-key", timeout=120) as client,
+    ):
+        await http.post("/admin/pause", headers=admin)
+        asked = asyncio.create_task(http.post(COMPLETIONS, json=body, headers=named))
+        stream = client.generate("def", max_tokens=3, priority=-5)
+        request_id = await stream.request_id()
+        async with asyncio.timeout(60):
+            while fleet.num_requests(0) + fleet.num_requests(1) != 4:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert await client.set_priority(request_id, 1) == 1
+        changed = await http.post("/admin/priority?request_id=team-a/7&priority=-1", headers=admin)
+        assert changed.json() == {"request_id": "team-a/7", "priority": -1, "num_choices": 3}
+        with Client(fleet.grpc_address, api_key="admin-key", timeout=120) as plain:
+            assert await asyncio.to_thread(plain.set_priority, "team-a/7", 2) == 3
+            with pytest.raises(OptimistError, match="NOT_FOUND"):
+                await asyncio.to_thread(plain.set_priority, "team-a", 2)
+        await http.post("/admin/resume", headers=admin)
+        assert (await asked).status_code == 200
+        assert (await stream.result()).request_id == request_id
+        with pytest.raises(OptimistError, match="NOT_FOUND"):
+            await client.set_priority(request_id, 1)
 
 
 async def test_requests_wait_for_the_only_scheduler(

@@ -43,6 +43,7 @@ class Client:
         self.tokens: dict[int, list[int]] = {}
         self.finished: dict[int, scheduler_pb2.Finished] = {}
         self.replies: dict[int, scheduler_pb2.Reply] = {}
+        self.priorities: list[scheduler_pb2.SetPriority] = []
 
     async def send(self, *commands: scheduler_pb2.ConnectRequest) -> None:
         for command in commands:
@@ -65,6 +66,7 @@ class Client:
         for finished in response.finished:
             assert finished.handle not in self.finished
             self.finished[finished.handle] = finished
+        self.priorities += response.priorities
         for reply in response.replies:
             assert reply.command_id not in self.replies
             self.replies[reply.command_id] = reply

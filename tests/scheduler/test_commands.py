@@ -17,6 +17,12 @@ def set_priority(handle: int, priority: int) -> Command:
     return Command(command_id=2000 + handle, set_priority=change)
 
 
+def set_named_priority(name: str, priority: int) -> Command:
+    return Command(
+        command_id=6000, set_priority=scheduler_pb2.SetPriority(name=name, priority=priority)
+    )
+
+
 def get_stats(command_id: int = 3000) -> Command:
     return Command(command_id=command_id, get_stats=scheduler_pb2.GetStats())
 
@@ -45,6 +51,9 @@ async def test_a_request_is_answered_when_it_is_added_and_when_it_ends(worker_po
         (add(2, PROMPT, cache_salt="é" * 129), "cache_salt: must be at most 256 bytes"),
         (add(2, PROMPT, priority=-(2**31)), "priority: must be from "),
         (add(2, PROMPT, max_draft_tokens=-1), "max_draft_tokens: must be at least 0"),
+        (add(2, PROMPT, names="abcde"), "names: must be at most 4, not 5"),
+        (add(2, PROMPT, names=["a", ""]), "names: each must have 1 to 256 characters"),
+        (add(2, PROMPT, names=["a" * 257]), "names: each must have 1 to 256 characters"),
     ],
 )
 async def test_a_command_that_cannot_be_carried_out_is_answered_with_the_field(
@@ -52,7 +61,7 @@ async def test_a_command_that_cannot_be_carried_out_is_answered_with_the_field(
 ) -> None:
     worker.step_seconds = 0.01
     command.command_id = 7
-    async with serve_scheduler(worker_port, []) as (_, stub):
+    async with serve_scheduler(worker_port, [], policy="priority") as (_, stub):
         client = Client(stub)
         await client.send(add(1, PROMPT))
         reply = await client.reply(command)
@@ -63,13 +72,30 @@ async def test_a_command_that_cannot_be_carried_out_is_answered_with_the_field(
 
 
 @pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (add(2, PROMPT, priority=1), "priority: must be 0 with the policy fcfs, not 1"),
+        (set_priority(1, -5), "set_priority.priority: has no effect with the policy fcfs"),
+        (set_named_priority("n", -5), "set_priority.priority: has no effect with the policy fcfs"),
+    ],
+)
+async def test_no_priority_is_ignored(command: Command, error: str, worker_port: int) -> None:
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        client = Client(stub)
+        await client.send(add(1, PROMPT, names=["n"]))
+        assert (await client.reply(command)).error == error
+        described = await stub.Describe(scheduler_pb2.DescribeRequest())
+    assert described.policy == scheduler_pb2.SCHEDULING_POLICY_FCFS
+
+
+@pytest.mark.parametrize(
     "command",
     [abort(99), Command(command_id=7, resume=scheduler_pb2.Resume()), set_priority(1, -5)],
 )
 async def test_a_command_that_changes_nothing_is_answered(
     command: Command, worker_port: int
 ) -> None:
-    async with serve_scheduler(worker_port, []) as (_, stub):
+    async with serve_scheduler(worker_port, [], policy="priority") as (_, stub):
         client = Client(stub)
         await client.send(add(1, PROMPT))
         reply = await client.reply(command)
@@ -135,6 +161,36 @@ async def test_the_most_urgent_request_goes_first(
         assert (await client.reply(set_priority(4, -1))).error == ""
         await client.read_until(lambda: len(client.finished) == 4)
     assert list(client.finished) == [1, 4, 2, 3]
+
+
+async def test_a_priority_is_changed_by_name_whichever_stream_a_request_is_of(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.005
+    options: dict[str, Any] = {"policy": "priority", "max_num_seqs": 1}
+    async with serve_scheduler(worker_port, [], **options) as (_, stub):
+        described = await stub.Describe(scheduler_pb2.DescribeRequest())
+        assert described.policy == scheduler_pb2.SCHEDULING_POLICY_PRIORITY
+        client, other = Client(stub), Client(stub)
+        await client.send(add(1, PROMPT, priority=-9))
+        await client.read_until(lambda: 1 in client.tokens)
+        waiting = [add(handle, [handle], names=[f"n{handle % 2}"]) for handle in (2, 3, 4, 5)]
+        await client.send(*waiting)
+        await client.read_until(lambda: 5 in client.replies)
+        reply = await other.reply(set_named_priority("n1", -1))
+        assert (reply.error, reply.num_requests) == ("", 2)
+        assert other.priorities == []
+        reply = await client.reply(set_named_priority("n0", 1))
+        assert (reply.error, reply.num_requests) == ("", 2)
+        await client.read_until(lambda: len(client.finished) == 5)
+        # What has ended has no priority.
+        assert (
+            await client.reply(
+                Command(command_id=9, set_priority=set_named_priority("n0", 1).set_priority)
+            )
+        ).num_requests == 0
+    assert [(one.handle, one.priority) for one in client.priorities] == [(3, -1), (5, -1)]
+    assert list(client.finished) == [1, 3, 5, 2, 4]
 
 
 async def test_statistics_are_told_and_change_nothing(

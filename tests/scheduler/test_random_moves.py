@@ -118,6 +118,7 @@ class MovesMachine(RuleBasedStateMachine):
         **values: Any,
     ) -> None:
         handle = len(self.news) + 1
+        values["priority"] *= self.workers[0].scheduler.config.policy == "priority"
         if num_given:
             # Of what it has, it is told no log-probabilities.
             num_logprobs = num_prompt_logprobs = None

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from optimist.scheduler.v1 import scheduler_pb2_grpc
 from optimist_common.channel import open_channel
@@ -15,10 +16,10 @@ from tests.stack import free_port
 
 
 @asynccontextmanager
-async def serving(worker_port: int, hang_seconds: float) -> AsyncIterator[str]:
+async def serving(worker_port: int, **options: Any) -> AsyncIterator[str]:
     port = free_port()
     settings = SchedulerSettings(
-        port=port, workers=[f"127.0.0.1:{worker_port}"], proposers=[], hang_seconds=hang_seconds
+        port=port, workers=[f"127.0.0.1:{worker_port}"], proposers=[], **options
     )
     task = asyncio.create_task(serve(settings))
     try:

@@ -105,8 +105,9 @@ def test_a_request_may_draft_as_much_as_it_asks_and_the_scheduler_allows(
     assert build_request(request(max_draft_tokens=asked), BOUNDS).max_draft_tokens == given
 
 
-def test_priorities_count_only_where_the_policy_goes_by_them() -> None:
-    assert build_request(request(priority=7), BOUNDS).priority == 0
+def test_a_priority_needs_the_policy_that_honours_it() -> None:
+    with pytest.raises(RejectionError, match=r"^priority: must be 0 with the policy fcfs, not 7"):
+        build_request(request(priority=7), BOUNDS)
     assert build_request(request(priority=7), config(policy="priority")).priority == 7
 
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from optimist.scheduler.v1 import scheduler_pb2
 from tests.integration.edit import ask, edits
@@ -22,6 +22,8 @@ UNKNOWN_COMMAND = scheduler_pb2.ConnectRequest(command_id=2**40).SerializeToStri
 @dataclass(frozen=True)
 class Mixed:
     url: str
+    is_older: bool
+    """Whether the others are older."""
     proxies: dict[str, TranslatingProxy]
     """By the service behind them."""
 
@@ -61,7 +63,7 @@ def mixed(request: pytest.FixtureRequest, peers: dict[str, str]) -> Iterator[Mix
         scheduler = start("scheduler", "--workers", worker, "--proposers", proposer)
         schedulers = behind_proxy("scheduler", scheduler)
         gateway = start("gateway", *MODEL, "--schedulers", schedulers)
-        yield Mixed(f"http://{gateway}/v1", proxies)
+        yield Mixed(f"http://{gateway}/v1", is_older, proxies)
 
 
 def test_versions_work_together(mixed: Mixed) -> None:
@@ -76,4 +78,10 @@ def test_versions_work_together(mixed: Mixed) -> None:
                 for before in (None, edit.before)
             ]
             assert sampled[0].token_ids == sampled[1].token_ids
+        # Nothing of another version lets a priority be ignored.
+        with pytest.raises(BadRequestError, match="priority: ") as refused:
+            client.completions.create(
+                model="tiny-edit", prompt="def", max_tokens=3, extra_body={"priority": 1}
+            )
+        assert refused.value.param == (None if mixed.is_older else "priority")
     assert sum(proxy.num_changed for proxy in mixed.proxies.values()) > 0

@@ -27,6 +27,7 @@ from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_observer import RequestObserver
 from optimist_gateway.observing.request_record import current_record
 from optimist_gateway.preparation import prepare
+from optimist_gateway.scheduler.admin import SchedulerAdmin
 from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.scheduler.pool import SchedulerPool
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError, SlowReaderError
@@ -50,6 +51,7 @@ class Service:
     metrics: GatewayMetrics
     limits: Limits
     observer: RequestObserver
+    admin: SchedulerAdmin
 
 
 class Generation:
@@ -62,6 +64,7 @@ class Generation:
         encode_prompts: EncodePrompts,
         request_id: str,
         names: FieldNames = AS_THEY_ARE,
+        client_name: str | None = None,
     ) -> None:
         """Takes a request that is as the API allows it.
 
@@ -71,8 +74,10 @@ class Generation:
             encode_prompts: Returns its prompts.
             request_id: Its name.
             names: What errors call the fields of the body.
+            client_name: The client's own name for it, if it sent one.
         """
         self.request_id = request_id
+        self._request_names = sorted({request_id, client_name or request_id})
         self.body = body
         self.num_choices = body.num_prompts() * body.num_candidates()
         """Answers that are generated: choice `prompt * num_candidates + candidate`."""
@@ -164,6 +169,7 @@ class Generation:
         for index, add in enumerate(adds):
             prompt = prompts[index // self.body.num_candidates()]
             add.trace_parent = self._record.trace_parent
+            add.names.extend(self._request_names)
             self.choices.add(self._choice(index, prompt, add, places))
 
     def _choice(

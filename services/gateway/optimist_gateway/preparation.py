@@ -21,6 +21,18 @@ from optimist_gateway.text.known_token import require_known
 _SMALLEST_TOP_P = 1e-6
 
 
+def require_priority_policy(model: ModelDescription) -> None:
+    """Raises ApiError, which names `priority`, if no scheduler honours priorities."""
+    if model.is_fcfs:
+        raise ApiError(
+            400,
+            "priority: is not supported by the scheduler's policy fcfs; --policy priority honours "
+            "it",
+            param="priority",
+            code="unsupported_value",
+        )
+
+
 def prepare(
     body: GenerationBody,
     prompts: Sequence[Prompt],
@@ -65,6 +77,8 @@ def _common(
     body: GenerationBody, predictions: Sequence[SentPrediction], model: ModelDescription
 ) -> scheduler_pb2.Add:
     """Returns what the commands of all choices have in common."""
+    if body.priority:
+        require_priority_policy(model)
     stop_token_ids = body.stop_token_ids or []
     require_known(stop_token_ids, "stop_token_ids", model)
     if not body.ignore_eos or body.structure() is not None:

@@ -13,7 +13,7 @@ from optimist_scheduler.pauses import Pauses
 from optimist_scheduler.proposers import Proposers
 from optimist_scheduler.request_watch import RequestWatch
 from optimist_scheduler.stats_message import stats_message
-from optimist_scheduler.translate import MalformedError, new_request
+from optimist_scheduler.translate import MalformedError, new_request, request_names
 
 _PAUSE_MODES = {
     scheduler_pb2.PAUSE_MODE_KEEP: PauseMode.KEEP,
@@ -105,7 +105,7 @@ class Commands:
         if add.handle in stream.request_ids:
             raise MalformedError(f"add.handle: {add.handle} is in use")
         try:
-            new, now = new_request(add, stream.owner), monotonic()
+            new, names, now = new_request(add, stream.owner), request_names(add), monotonic()
             self._dispatcher.add(new, now)
         except MalformedError as error:
             finished = Finished(FinishReason.REFUSED, str(error))
@@ -113,6 +113,7 @@ class Commands:
             finished = error.finished
         else:
             stream.request_ids[new.handle] = new.request_id
+            stream.names[new.handle] = names
             self._watch.add(new, add.trace_parent, now)
             self._proposers.open(new, self._watch.trace_parents.get(new.request_id, ""))
             return scheduler_pb2.Reply()
@@ -143,10 +144,28 @@ class Commands:
                 f"set_priority.priority: must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, "
                 f"not {change.priority}"
             )
+        if "fcfs" in {scheduler.config.policy for scheduler in self._dispatcher.schedulers}:
+            raise MalformedError("set_priority.priority: has no effect with the policy fcfs")
+        if change.name:
+            return scheduler_pb2.Reply(num_requests=self._set_named_priority(stream, change))
         request_id = stream.request_ids.get(change.handle)
         if request_id is None or not self._dispatcher.set_priority(request_id, change.priority):
             raise MalformedError(f"set_priority.handle: no request {change.handle} runs or waits")
         return scheduler_pb2.Reply()
+
+    def _set_named_priority(self, asker: GatewayStream, change: scheduler_pb2.SetPriority) -> int:
+        """Changes all requests of a name and notifies their streams; returns their number."""
+        number = 0
+        for stream in self._delivery.streams:
+            changes = [
+                scheduler_pb2.SetPriority(handle=handle, priority=change.priority)
+                for handle in stream.find(change.name)
+                if self._dispatcher.set_priority(stream.request_ids[handle], change.priority)
+            ]
+            number += len(changes)
+            if changes and stream is not asker:
+                self._delivery.send(stream, scheduler_pb2.ConnectResponse(priorities=changes))
+        return number
 
     def _pause(
         self, stream: GatewayStream, pause: scheduler_pb2.Pause, command_id: int

@@ -45,6 +45,11 @@ class Delivery:
         self._streams[stream.owner] = stream
         return stream
 
+    @property
+    def streams(self) -> list[GatewayStream]:
+        """The streams of all gateways."""
+        return list(self._streams.values())
+
     def remove(self, stream: GatewayStream) -> None:
         """Forgets a stream."""
         self._streams.pop(stream.owner, None)
@@ -88,7 +93,7 @@ class Delivery:
             metrics.FINISHED.labels(end.finished.reason.value).inc()
             self._proposers.close(end.request_id)
             if (stream := self._streams.get(end.owner)) is not None:
-                stream.request_ids.pop(end.handle, None)
+                stream.remove(end.handle)
         return queue_us
 
     def reject(self, stream: GatewayStream, handle: int, finished: Finished) -> None:

@@ -1,7 +1,7 @@
 """What one gateway's stream is sent, step by step."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.mailbox import Mailbox
@@ -25,6 +25,8 @@ class GatewayStream:
         """The stream's number."""
         self.request_ids: dict[int, str] = {}
         """Requests that have not ended, by handle."""
+        self.names: dict[int, Sequence[str]] = {}
+        """Names of their clients' requests, by handle."""
         self.num_unanswered = 0
         """Commands that are answered later."""
         self.overflown = False
@@ -34,6 +36,15 @@ class GatewayStream:
         self._responses: Mailbox[scheduler_pb2.ConnectResponse] = Mailbox()
         self._takes_no_more = False
         self._was_read = asyncio.Event()
+
+    def remove(self, handle: int) -> None:
+        """Forgets a request that has ended."""
+        self.request_ids.pop(handle, None)
+        self.names.pop(handle, None)
+
+    def find(self, name: str) -> list[int]:
+        """Returns the handles of the requests that have a name of their client's request."""
+        return [handle for handle, names in self.names.items() if name in names]
 
     def send(self, response: scheduler_pb2.ConnectResponse) -> bool:
         """Adds a response; returns False if too many wait."""

@@ -14,6 +14,10 @@ from optimist_scheduler.fleet import Fleet
 from optimist_scheduler.gateway_stream import GatewayStream, ModelChangedError, SlowReaderError
 
 _Context = grpc.aio.ServicerContext[Any, Any]
+_POLICIES = {
+    "fcfs": scheduler_pb2.SCHEDULING_POLICY_FCFS,
+    "priority": scheduler_pb2.SCHEDULING_POLICY_PRIORITY,
+}
 
 
 class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
@@ -41,6 +45,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             num_waiting=dispatcher.num_waiting,
             is_synthetic=first.is_synthetic,
             num_workers=dispatcher.num_workers,
+            policy=_POLICIES[first.config.policy],
         )
 
     async def Connect(  # noqa: N802

@@ -24,6 +24,10 @@ _REASONS = {
 }
 
 
+MAX_NAMES = 4
+MAX_NAME_LENGTH = 256
+
+
 class MalformedError(ValueError):
     """A message that breaks the contract; the text names the field."""
 
@@ -47,6 +51,16 @@ def new_request(add: scheduler_pb2.Add, owner: int) -> NewRequest:
         owner=owner,
         handle=add.handle,
     )
+
+
+def request_names(add: scheduler_pb2.Add) -> tuple[str, ...]:
+    """Reads the names of the client's request; raises MalformedError if there are too many."""
+    names = tuple(add.names)
+    if len(names) > MAX_NAMES:
+        raise MalformedError(f"names: must be at most {MAX_NAMES}, not {len(names)}")
+    if any(not 0 < len(name) <= MAX_NAME_LENGTH for name in names):
+        raise MalformedError(f"names: each must have 1 to {MAX_NAME_LENGTH} characters")
+    return names
 
 
 def finished_message(handle: int, finished: Finished) -> scheduler_pb2.Finished:

@@ -151,6 +151,22 @@ async def test_errors_name_the_field(inference: AsyncClient) -> None:
         assert (caught.value.field, caught.value.code) == (field, code)
 
 
+async def test_a_priority_needs_a_scheduler_that_honours_it(
+    first_come: None, inference: AsyncClient, scheduler: FakeScheduler, say: Say
+) -> None:
+    say("x")
+    with pytest.raises(OptimistError, match="INVALID_ARGUMENT") as caught:
+        await inference.generate("Hello", priority=-1).result()
+    assert (caught.value.field, caught.value.code) == ("priority", "unsupported_value")
+    assert not scheduler.adds
+    await inference.generate("Hello", priority=0).result()
+
+
+@pytest.fixture
+def first_come(scheduler: FakeScheduler) -> None:
+    scheduler.policy = scheduler_pb2.SCHEDULING_POLICY_FCFS
+
+
 async def test_another_model(inference: AsyncClient) -> None:
     with pytest.raises(OptimistError, match="NOT_FOUND") as caught:
         await inference.generate("Hello", model="other").result()
@@ -261,6 +277,9 @@ async def test_keys_are_asked_for(
                     assert caught.value.code == code
         async with AsyncClient(address, api_key="anna-has-a-long-key", retries=ONCE) as client:
             assert (await client.generate("Hello").result()).text == "ok"
+            with pytest.raises(OptimistError, match="PERMISSION_DENIED") as refusal:
+                await client.set_priority("gen-1", 1)
+            assert refusal.value.code == "admin_disabled"
         async with grpc.aio.insecure_channel(address) as channel:
             health = health_pb2_grpc.HealthStub(channel)
             await health.Check(health_pb2.HealthCheckRequest())

@@ -96,7 +96,7 @@ class GenerateRequest(_message.Message):
     num_speculative_tokens: _builtins.int
     """Most drafts to verify in one pass; 0 verifies none. The answer is the same."""
     priority: _builtins.int
-    """The smaller, the sooner, if the scheduler's policy goes by priority."""
+    """The smaller, the sooner. Must be 0 unless the scheduler's policy is `priority`."""
     cache_salt: _builtins.str
     """Only requests of the same salt share cached prompts. At most 256 bytes."""
     @_builtins.property
@@ -877,3 +877,51 @@ class Model(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class SetPriorityRequest(_message.Message):
+    """Changes how urgent a request is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The `x-request-id` of the call, or the id of a REST answer, or the X-Request-Id that a REST client sent."""
+    priority: _builtins.int
+    """The smaller, the sooner."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        priority: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["priority", b"priority", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetPriorityRequest: _TypeAlias = SetPriorityRequest  # noqa: Y015
+
+@_typing.final
+class SetPriorityResponse(_message.Message):
+    """The change was made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_CHOICES_FIELD_NUMBER: _builtins.int
+    num_choices: _builtins.int
+    """Answers of the request that are in progress, more than 1 with `n`."""
+    def __init__(
+        self,
+        *,
+        num_choices: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_choices", b"num_choices"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetPriorityResponse: _TypeAlias = SetPriorityResponse  # noqa: Y015

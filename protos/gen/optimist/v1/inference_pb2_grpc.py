@@ -57,6 +57,11 @@ class InferenceStub:
                 request_serializer=optimist_dot_v1_dot_inference__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=optimist_dot_v1_dot_inference__pb2.GetModelResponse.FromString,
                 _registered_method=True)
+        self.SetPriority = channel.unary_unary(
+                '/optimist.v1.Inference/SetPriority',
+                request_serializer=optimist_dot_v1_dot_inference__pb2.SetPriorityRequest.SerializeToString,
+                response_deserializer=optimist_dot_v1_dot_inference__pb2.SetPriorityResponse.FromString,
+                _registered_method=True)
 
 
 class InferenceServicer:
@@ -92,6 +97,14 @@ class InferenceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetPriority(self, request, context):
+        """Changes how urgent a request in progress is, whichever gateway it came through. For admin keys only. NOT_FOUND
+        if there is none, INVALID_ARGUMENT if the scheduler's policy is not `priority`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -109,6 +122,11 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.GetModel,
                     request_deserializer=optimist_dot_v1_dot_inference__pb2.GetModelRequest.FromString,
                     response_serializer=optimist_dot_v1_dot_inference__pb2.GetModelResponse.SerializeToString,
+            ),
+            'SetPriority': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPriority,
+                    request_deserializer=optimist_dot_v1_dot_inference__pb2.SetPriorityRequest.FromString,
+                    response_serializer=optimist_dot_v1_dot_inference__pb2.SetPriorityResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -200,6 +218,33 @@ class Inference:
             '/optimist.v1.Inference/GetModel',
             optimist_dot_v1_dot_inference__pb2.GetModelRequest.SerializeToString,
             optimist_dot_v1_dot_inference__pb2.GetModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPriority(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/optimist.v1.Inference/SetPriority',
+            optimist_dot_v1_dot_inference__pb2.SetPriorityRequest.SerializeToString,
+            optimist_dot_v1_dot_inference__pb2.SetPriorityResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,10 @@ class InferenceStub:
     """Lists the one model that is served."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GetModelRequest, _inference_pb2.GetModelResponse]
     """Describes a model."""
+    SetPriority: _grpc.UnaryUnaryMultiCallable[_inference_pb2.SetPriorityRequest, _inference_pb2.SetPriorityResponse]
+    """Changes how urgent a request in progress is, whichever gateway it came through. For admin keys only. NOT_FOUND
+    if there is none, INVALID_ARGUMENT if the scheduler's policy is not `priority`.
+    """
 
 @_typing.type_check_only
 class InferenceAsyncStub(InferenceStub):
@@ -71,6 +75,10 @@ class InferenceAsyncStub(InferenceStub):
     """Lists the one model that is served."""
     GetModel: _aio.UnaryUnaryMultiCallable[_inference_pb2.GetModelRequest, _inference_pb2.GetModelResponse]  # type: ignore[assignment]
     """Describes a model."""
+    SetPriority: _aio.UnaryUnaryMultiCallable[_inference_pb2.SetPriorityRequest, _inference_pb2.SetPriorityResponse]  # type: ignore[assignment]
+    """Changes how urgent a request in progress is, whichever gateway it came through. For admin keys only. NOT_FOUND
+    if there is none, INVALID_ARGUMENT if the scheduler's policy is not `priority`.
+    """
 
 class InferenceServicer(metaclass=_abc_1.ABCMeta):
     """The API for clients that rather speak gRPC than HTTP. Served by the gateway, beside grpc.health.v1 and reflection.
@@ -108,5 +116,15 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.GetModelResponse, _abc.Awaitable[_inference_pb2.GetModelResponse]]:
         """Describes a model."""
+
+    @_abc_1.abstractmethod
+    def SetPriority(
+        self,
+        request: _inference_pb2.SetPriorityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inference_pb2.SetPriorityResponse, _abc.Awaitable[_inference_pb2.SetPriorityResponse]]:
+        """Changes how urgent a request in progress is, whichever gateway it came through. For admin keys only. NOT_FOUND
+        if there is none, INVALID_ARGUMENT if the scheduler's policy is not `priority`.
+        """
 
 def add_InferenceServicer_to_server(servicer: InferenceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

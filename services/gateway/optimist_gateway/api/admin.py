@@ -1,4 +1,4 @@
-"""POST /admin/pause and /admin/resume, GET /admin/stats: for admin keys only."""
+"""POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats: for admin keys only."""
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
@@ -9,6 +9,10 @@ from google.protobuf.json_format import MessageToDict
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.api.errors import ApiError, scheduler_unavailable
+from optimist_gateway.api.request_id import MAX_CHARACTERS
+from optimist_gateway.api.requests import MAX_PRIORITY
+from optimist_gateway.generation import Service
+from optimist_gateway.preparation import require_priority_policy
 from optimist_gateway.scheduler.admin import PAUSE_MODES, SchedulerAdmin
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
@@ -17,9 +21,10 @@ PAUSE_SECONDS = 60
 MAX_PAUSE_SECONDS = 3600
 
 
-def admin_router(admin: SchedulerAdmin) -> APIRouter:
+def admin_router(service: Service) -> APIRouter:
     """Returns the endpoints; `Authentication` lets nobody but admins reach them."""
     router = APIRouter(prefix="/admin", include_in_schema=False)
+    admin = service.admin
 
     @router.post("/pause")
     async def pause(request: Request) -> dict[str, Any]:
@@ -39,6 +44,14 @@ def admin_router(admin: SchedulerAdmin) -> APIRouter:
         await _ask_all(admin, command, REPLY_SECONDS)
         return {"status": "running"}
 
+    @router.post("/priority")
+    async def priority(request: Request) -> dict[str, Any]:
+        """Changes how urgent a request in progress is, whichever gateway it came through."""
+        request_id = request.query_params.get("request_id", "")
+        wanted = _priority(request)
+        num_choices = await set_priority(service, request_id, wanted)
+        return {"request_id": request_id, "priority": wanted, "num_choices": num_choices}
+
     @router.get("/stats")
     async def stats() -> dict[str, Any]:
         """Returns the schedulers' figures by their names in the contract.
@@ -53,6 +66,47 @@ def admin_router(admin: SchedulerAdmin) -> APIRouter:
         return {**_sum([one for one in each.values() if "error" not in one]), "schedulers": each}
 
     return router
+
+
+async def set_priority(service: Service, request_id: str, priority: int) -> int:
+    """Changes how urgent a request in progress is, at whichever schedulers its choices are.
+
+    Args:
+        service: Which has the schedulers.
+        request_id: The id of the answer, or the client's own name of the request.
+        priority: The smaller, the sooner.
+
+    Returns:
+        How many choices of the request were found.
+
+    Raises:
+        ApiError: An argument is wrong, no such request is in progress, no scheduler honours
+            priorities, or those that may have the request did not answer.
+    """
+    if not 0 < len(request_id) <= MAX_CHARACTERS:
+        raise _wrong("request_id", f"must have 1 to {MAX_CHARACTERS} characters")
+    if abs(priority) > MAX_PRIORITY:
+        raise _wrong("priority", f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
+    try:
+        require_priority_policy(service.schedulers.description)
+    except SchedulerUnavailableError as error:
+        raise scheduler_unavailable(str(error)) from None
+    change = scheduler_pb2.SetPriority(name=request_id, priority=priority)
+    command = scheduler_pb2.ConnectRequest(set_priority=change)
+    replies = await service.admin.ask(command, REPLY_SECONDS)
+    number = service.schedulers.set_waiting_priority(request_id, priority) + sum(
+        reply.num_requests for reply in replies.values() if not isinstance(reply, Exception)
+    )
+    if number:
+        return number
+    if failed := {to: reply for to, reply in replies.items() if isinstance(reply, Exception)}:
+        raise _failure(failed)
+    raise ApiError(
+        404,
+        f"request_id: no request {request_id} is in progress",
+        param="request_id",
+        code="request_not_found",
+    )
 
 
 def _figures(reply: scheduler_pb2.Reply | Exception) -> dict[str, Any]:
@@ -87,22 +141,28 @@ def _sum(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return total
 
 
+def _priority(request: Request) -> int:
+    text = request.query_params.get("priority", "")
+    if not (text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 12):
+        raise _wrong("priority", "must be a whole number")
+    return int(text)
+
+
+def _wrong(param: str, fault: str) -> ApiError:
+    return ApiError(400, f"{param}: {fault}", param=param, code="invalid_value")
+
+
 def _mode(request: Request) -> str:
     mode = request.query_params.get("mode", "keep")
     if mode not in PAUSE_MODES:
-        raise ApiError(400, "mode: must be keep, wait or abort", param="mode", code="invalid_value")
+        raise _wrong("mode", "must be keep, wait or abort")
     return mode
 
 
 def _timeout_seconds(request: Request) -> int:
     text = request.query_params.get("timeout_seconds", str(PAUSE_SECONDS))
     if not (text.isdecimal() and len(text) < 9 and 1 <= int(text) <= MAX_PAUSE_SECONDS):
-        raise ApiError(
-            400,
-            f"timeout_seconds: must be a whole number from 1 to {MAX_PAUSE_SECONDS}",
-            param="timeout_seconds",
-            code="invalid_value",
-        )
+        raise _wrong("timeout_seconds", f"must be a whole number from 1 to {MAX_PAUSE_SECONDS}")
     return int(text)
 
 

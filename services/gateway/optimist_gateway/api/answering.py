@@ -10,6 +10,7 @@ from starlette.responses import Response
 from optimist_gateway.api.chunk_writer import ChunkWriter, answer_header, final_usage, token_fields
 from optimist_gateway.api.dialect import Dialect
 from optimist_gateway.api.provenance import provenance
+from optimist_gateway.api.request_id import sane_request_id
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.api.servable import require_servable
 from optimist_gateway.api.sse import CLIENT_CLOSED_REQUEST, EventStream, on_disconnect
@@ -36,7 +37,8 @@ class Answering:
         """
         require_servable(self._service, body)
         request_id = f"{self._dialect.id_prefix}-{uuid.uuid4().hex}"
-        generation = Generation(self._service, body, encode_prompts, request_id)
+        name = sane_request_id(request.scope)
+        generation = Generation(self._service, body, encode_prompts, request_id, client_name=name)
         if body.stream:
             return EventStream(
                 generation,

@@ -90,9 +90,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     for router in (chat_router, completion_router, responses_router, model_router):
         app.include_router(router(service))
     app.include_router(health_router(service, health))
-    app.include_router(
-        admin_router(SchedulerAdmin(lambda: [client.peer for client in schedulers.clients], tls))
-    )
+    app.include_router(admin_router(service))
     if settings.page:
         app.include_router(page_router())
     add_document(app, service)
@@ -109,13 +107,14 @@ def _service(
     # More choices than a client may have places would never be admitted.
     most = settings.max_num_requests
     most = min(most, settings.max_num_requests_per_key or most)
+    schedulers = SchedulerPool(
+        settings.schedulers, settings.max_num_requests, settings.resume_seconds, tls
+    )
     return Service(
         model_name=settings.model_name,
         tokenizer=tokenizer,
         grammars=Grammars(settings.model, tokenizer.tool_format, tokenizer.special_id),
-        schedulers=SchedulerPool(
-            settings.schedulers, settings.max_num_requests, settings.resume_seconds, tls
-        ),
+        schedulers=schedulers,
         admission=Admission(
             AdmissionLimits(
                 max_num_requests=settings.max_num_requests,
@@ -134,6 +133,7 @@ def _service(
             keep_alive_seconds=settings.keep_alive_seconds,
         ),
         observer=observer,
+        admin=SchedulerAdmin(lambda: [client.peer for client in schedulers.clients], tls),
     )
 
 

@@ -17,7 +17,7 @@ def set_limits(schemas: dict[str, Any], limits: Limits, model: ModelDescription 
     Args:
         schemas: Of all objects, by name; they are changed.
         limits: What one request may ask for.
-        model: The model's vocabulary and longest sequence; None if they are unknown yet.
+        model: What the schedulers describe; None if it is unknown yet.
     """
     for name, schema in schemas.items():
         _make_exact(schema)
@@ -29,13 +29,18 @@ def set_limits(schemas: dict[str, Any], limits: Limits, model: ModelDescription 
             for one in properties["prompt"]["anyOf"]:
                 if "items" in one and "anyOf" in one["items"]:
                     one["maxItems"] = min(one["maxItems"], limits.max_prompts)
-        if model is None:
-            continue
-        _set_tokens(schema, model.vocab_size)
-        for length in _LENGTHS:
-            if length in properties:
-                # A prompt has a token at least.
-                _set(properties[length], "integer", maximum=model.max_model_len - 1)
+        if model is not None:
+            _set_model(schema, properties, model)
+
+
+def _set_model(schema: dict[str, Any], properties: dict[str, Any], model: ModelDescription) -> None:
+    _set_tokens(schema, model.vocab_size)
+    if model.is_fcfs and "priority" in properties:
+        _set(properties["priority"], "integer", minimum=0, maximum=0)
+    for length in _LENGTHS:
+        if length in properties:
+            # A prompt has a token at least.
+            _set(properties[length], "integer", maximum=model.max_model_len - 1)
 
 
 def _set(field: dict[str, Any], kind: str, **limits: int) -> None:

@@ -25,6 +25,7 @@ MAX_STOP_TOKENS = 128
 MAX_BIASES = 1024
 MAX_METADATA = 16
 MAX_CACHE_SALT_BYTES = 256
+MAX_PRIORITY = 2**30
 _INT32_MAX = 2**31 - 1
 
 
@@ -148,8 +149,8 @@ class AnswerBody(Body):
     num_speculative_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
     """Extension: most predicted tokens to verify in one pass; 0 verifies none. The answer is the
     same."""
-    priority: int | None = Field(None, ge=-(2**30), le=2**30)
-    """Extension: the smaller, the sooner, if the scheduler's policy is `priority`."""
+    priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    """Extension: the smaller, the sooner; only 0 unless the scheduler's policy is `priority`."""
     cache_salt: (
         Annotated[Text, StringConstraints(min_length=1), AfterValidator(_is_short)] | None
     ) = None

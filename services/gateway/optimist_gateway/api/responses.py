@@ -16,6 +16,7 @@ from optimist_gateway.api.chat_body import ChatCompletionBody
 from optimist_gateway.api.chunk_writer import SYNTHETIC_FINGERPRINT
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.api.provenance import provenance
+from optimist_gateway.api.request_id import sane_request_id
 from optimist_gateway.api.response_writer import ResponseWriter
 from optimist_gateway.api.responses_body import ResponsesBody
 from optimist_gateway.api.responses_chat import chat_request
@@ -35,13 +36,18 @@ class ResponseAnswering:
     """Answers one request, whole or as typed events."""
 
     def __init__(
-        self, service: Service, body: ResponsesBody, chat: ChatCompletionBody, names: FieldNames
+        self,
+        service: Service,
+        body: ResponsesBody,
+        chat: ChatCompletionBody,
+        names: FieldNames,
+        client_name: str | None,
     ) -> None:
         self._service = service
         self._chunks = chat_writer(chat, service.tokenizer.tool_format)
         request_id = f"resp_{uuid.uuid4().hex}"
         encode = partial(chat_prompt, chat)
-        self._generation = Generation(service, chat, encode, request_id, names)
+        self._generation = Generation(service, chat, encode, request_id, names, client_name)
         self._writer = ResponseWriter(request_id, body, service.model_name, int(time.time()))
         self._has_begun = False
 
@@ -126,7 +132,8 @@ def responses_router(service: Service) -> APIRouter:
         chat = names.validated(ChatCompletionBody, translated)
         # Whatever it refuses has the same name here.
         require_servable(service, chat)
-        answering = ResponseAnswering(service, body, chat, names)
+        client_name = sane_request_id(request.scope)
+        answering = ResponseAnswering(service, body, chat, names, client_name)
         return answering.stream() if body.stream else await answering.whole(request)
 
     return router

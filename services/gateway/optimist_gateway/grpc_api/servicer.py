@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
+from optimist_gateway.api.admin import set_priority
 from optimist_gateway.api.errors import ApiError, scheduler_unavailable
 from optimist_gateway.api.servable import require_model, require_servable
 from optimist_gateway.generation import Generation, Service
@@ -109,6 +110,16 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         except ApiError as error:
             await abort(context, error)
         return inference_pb2.GetModelResponse(model=await self._model(context))
+
+    async def SetPriority(  # noqa: N802 (the contract's name)
+        self, request: inference_pb2.SetPriorityRequest, context: Context
+    ) -> inference_pb2.SetPriorityResponse:
+        """Changes how urgent a request is; `Authentication` lets only admins call it."""
+        try:
+            number = await set_priority(self._service, request.request_id, request.priority)
+        except ApiError as error:
+            await abort(context, error)
+        return inference_pb2.SetPriorityResponse(num_choices=number)
 
     async def _model(self, context: Context) -> inference_pb2.Model:
         try:

@@ -23,7 +23,7 @@ class CommandRefusedError(Exception):
 
 
 class SchedulerAdmin:
-    """Pauses and resumes the schedulers, and asks for their figures."""
+    """Pauses and resumes the schedulers, asks for their figures, and changes priorities."""
 
     def __init__(self, peers: Callable[[], Sequence[Peer]], tls: Tls | None = None) -> None:
         """Takes what returns the schedulers; nothing is opened before it is needed."""

@@ -129,8 +129,10 @@ class SchedulerClient:
         return self._commands is None or len(self._commands) >= self._max_waiting_commands
 
     def takes(self, request: TrackedRequest) -> bool:
-        """Tells whether it is connected, reads its commands and has a model that is long enough."""
+        """Returns whether it is connected, reads commands, and has the length and the policy."""
         if self._is_full or self.description is None:
+            return False
+        if request.add.priority and self.description.is_fcfs:
             return False
         return request.length <= self.description.max_model_len
 
@@ -241,6 +243,10 @@ class SchedulerClient:
             if reply.HasField("stats"):
                 self._note(read_stats(reply.stats))
         requests = self._requests
+        for change in response.priorities:
+            if change.handle in requests:
+                # It keeps the priority if it goes on at another scheduler.
+                requests[change.handle].add.priority = change.priority
         for handle, output in read_outputs(response, time.perf_counter()):
             if (request := requests.get(handle)) is None:
                 continue

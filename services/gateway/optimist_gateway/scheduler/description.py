@@ -17,6 +17,9 @@ class ModelDescription:
     eos_token_ids: tuple[int, ...]
     is_synthetic: bool
     """Whether the worker accepts drafts by chance: the text is meaningless, for benchmarks only."""
+    is_fcfs: bool = False
+    """Whether requests run first come, first served, so that none may have a priority; a scheduler
+    whose version does not say is taken to honour priorities."""
 
 
 def read_description(response: scheduler_pb2.DescribeResponse) -> ModelDescription:
@@ -27,6 +30,7 @@ def read_description(response: scheduler_pb2.DescribeResponse) -> ModelDescripti
         max_model_len=min(length for length in lengths if length > 0),
         eos_token_ids=tuple(from_bytes(response.eos_token_ids).tolist()),
         is_synthetic=response.is_synthetic,
+        is_fcfs=response.policy == scheduler_pb2.SCHEDULING_POLICY_FCFS,
     )
 
 
@@ -40,8 +44,15 @@ def find_difference(one: ModelDescription, other: ModelDescription) -> str | Non
 
 
 def common_description(descriptions: Iterable[ModelDescription]) -> ModelDescription | None:
-    """Returns what holds for all of several descriptions of one model; None without any."""
+    """Returns what a request may rely on with several schedulers of one model; None without any.
+
+    Its length fits all of them. Its priority needs one that honours it: it runs only there.
+    """
     known = list(descriptions)
     if not known:
         return None
-    return replace(known[0], max_model_len=min(one.max_model_len for one in known))
+    return replace(
+        known[0],
+        max_model_len=min(one.max_model_len for one in known),
+        is_fcfs=all(one.is_fcfs for one in known),
+    )

@@ -103,6 +103,13 @@ class SchedulerPool:
         client.start(request)
         return request.stream
 
+    def set_waiting_priority(self, name: str, priority: int) -> int:
+        """Changes how urgent requests of a name are that wait for a scheduler; returns how many."""
+        named = [request for request in self._room.requests if name in request.add.names]
+        for request in named:
+            request.add.priority = priority
+        return len(named)
+
     def break_off(self, error: Exception) -> None:
         """Ends all requests with an error, which their readers get behind what has arrived."""
         for client in self.clients:

@@ -47,7 +47,7 @@ class Request:
     num_predicted_tokens: int
     """Of all predictions."""
     priority: int
-    """The smaller, the sooner; 0 for all if the policy does not go by priority."""
+    """The smaller, the sooner; 0 unless the policy is priority."""
     cache_salt: str
     max_draft_tokens: int
     """Most drafts per pass."""

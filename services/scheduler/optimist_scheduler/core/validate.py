@@ -31,7 +31,7 @@ class NewRequest:
     min_tokens: int = 0
     sampling: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
-    """The smaller, the sooner, if the policy goes by priority."""
+    """The smaller, the sooner; 0 unless the policy is priority."""
     cache_salt: str = ""
     """Only requests of the same salt share cached blocks, and what is kept of predictions."""
     max_draft_tokens: int | None = None
@@ -68,7 +68,7 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
         stop_token_ids=frozenset(new.stop_token_ids),
         sampling=new.sampling,
         num_predicted_tokens=len(new.predicted_token_ids),
-        priority=new.priority if config.policy == "priority" else 0,
+        priority=new.priority,
         cache_salt=new.cache_salt,
         max_draft_tokens=config.num_speculative_tokens
         if new.max_draft_tokens is None
@@ -93,7 +93,7 @@ def _find_fault(new: NewRequest, config: EngineConfig) -> str | None:
         return fault
     if fault := _find_amount_fault(new):
         return fault
-    if fault := _find_option_fault(new):
+    if fault := _find_option_fault(new, config):
         return fault
     if fault := _find_prediction_fault(new):
         return fault
@@ -139,9 +139,11 @@ def _find_prediction_fault(new: NewRequest) -> str | None:
     return None
 
 
-def _find_option_fault(new: NewRequest) -> str | None:
+def _find_option_fault(new: NewRequest, config: EngineConfig) -> str | None:
     if abs(new.priority) > MAX_PRIORITY:
         return f"priority: must be from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {new.priority}"
+    if new.priority and config.policy != "priority":
+        return f"priority: must be 0 with the policy {config.policy}, not {new.priority}"
     if len(new.cache_salt.encode()) > MAX_CACHE_SALT_BYTES:
         return f"cache_salt: must be at most {MAX_CACHE_SALT_BYTES} bytes"
     if new.max_draft_tokens is not None and new.max_draft_tokens < 0:

@@ -20,6 +20,30 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _SchedulingPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SchedulingPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SchedulingPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SCHEDULING_POLICY_UNSPECIFIED: _SchedulingPolicy.ValueType  # 0
+    """The scheduler is of a version that does not say."""
+    SCHEDULING_POLICY_FCFS: _SchedulingPolicy.ValueType  # 1
+    """First come, first served: an Add with a priority other than 0 is refused."""
+    SCHEDULING_POLICY_PRIORITY: _SchedulingPolicy.ValueType  # 2
+    """The smaller the priority, the sooner."""
+
+class SchedulingPolicy(_SchedulingPolicy, metaclass=_SchedulingPolicyEnumTypeWrapper):
+    """Which requests go first."""
+
+SCHEDULING_POLICY_UNSPECIFIED: SchedulingPolicy.ValueType  # 0
+"""The scheduler is of a version that does not say."""
+SCHEDULING_POLICY_FCFS: SchedulingPolicy.ValueType  # 1
+"""First come, first served: an Add with a priority other than 0 is refused."""
+SCHEDULING_POLICY_PRIORITY: SchedulingPolicy.ValueType  # 2
+"""The smaller the priority, the sooner."""
+Global___SchedulingPolicy: _TypeAlias = SchedulingPolicy  # noqa: Y015
+
 class _PauseMode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -112,6 +136,7 @@ class DescribeResponse(_message.Message):
     NUM_WAITING_FIELD_NUMBER: _builtins.int
     IS_SYNTHETIC_FIELD_NUMBER: _builtins.int
     NUM_WORKERS_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name or directory the worker's weights came from."""
     vocab_size: _builtins.int
@@ -130,6 +155,8 @@ class DescribeResponse(_message.Message):
     """Whether drafts are accepted by chance and not by the model: the text is meaningless, for benchmarks only."""
     num_workers: _builtins.int
     """Workers that are reached."""
+    policy: Global___SchedulingPolicy.ValueType
+    """Which requests go first."""
     def __init__(
         self,
         *,
@@ -142,10 +169,11 @@ class DescribeResponse(_message.Message):
         num_waiting: _builtins.int = ...,
         is_synthetic: _builtins.bool = ...,
         num_workers: _builtins.int = ...,
+        policy: Global___SchedulingPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "kv_capacity_tokens", b"kv_capacity_tokens", "max_model_len", b"max_model_len", "model", b"model", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_workers", b"num_workers", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "kv_capacity_tokens", b"kv_capacity_tokens", "max_model_len", b"max_model_len", "model", b"model", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_workers", b"num_workers", "policy", b"policy", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -232,6 +260,7 @@ class Add(_message.Message):
     WANTS_PREDICTION_POSITIONS_FIELD_NUMBER: _builtins.int
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream; chosen by the gateway, not used twice."""
     request_id: _builtins.str
@@ -247,7 +276,7 @@ class Add(_message.Message):
     min_tokens: _builtins.int
     """Number of tokens before which stop tokens do not end the answer."""
     priority: _builtins.int
-    """How urgent the request is, if the scheduler's policy goes by priority: the smaller, the sooner."""
+    """How urgent the request is: the smaller, the sooner. Must be 0 unless the policy is PRIORITY."""
     cache_salt: _builtins.str
     """Separates tenants: only requests of the same salt share blocks of the prefix cache, and what proposers
     keep of predictions. At most 256 bytes.
@@ -269,6 +298,12 @@ class Add(_message.Message):
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """How logits become tokens."""
 
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the client's request, by which SetPriority finds it; several requests may have the same. At most
+        4, each of at most 256 characters.
+        """
+
     def __init__(
         self,
         *,
@@ -287,10 +322,11 @@ class Add(_message.Message):
         wants_prediction_positions: _builtins.bool = ...,
         trace_parent: _builtins.str = ...,
         output_token_ids: _builtins.bytes = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "max_draft_tokens", b"max_draft_tokens", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "handle", b"handle", "max_draft_tokens", b"max_draft_tokens", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "num_predicted_tokens", b"num_predicted_tokens", "output_token_ids", b"output_token_ids", "predicted_token_ids", b"predicted_token_ids", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids", "trace_parent", b"trace_parent", "wants_prediction_positions", b"wants_prediction_positions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "cache_salt", b"cache_salt", "handle", b"handle", "max_draft_tokens", b"max_draft_tokens", "max_tokens", b"max_tokens", "min_tokens", b"min_tokens", "names", b"names", "num_predicted_tokens", b"num_predicted_tokens", "output_token_ids", b"output_token_ids", "predicted_token_ids", b"predicted_token_ids", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop_token_ids", b"stop_token_ids", "trace_parent", b"trace_parent", "wants_prediction_positions", b"wants_prediction_positions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015
@@ -365,25 +401,31 @@ Global___Resume: _TypeAlias = Resume  # noqa: Y015
 
 @_typing.final
 class SetPriority(_message.Message):
-    """Changes how urgent a request is."""
+    """Changes how urgent requests are, running or waiting. An error unless the policy is PRIORITY."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HANDLE_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
-    """Names the request on this stream."""
+    """Names a request of this stream; not used if `name` is set."""
     priority: _builtins.int
     """The smaller, the sooner."""
+    name: _builtins.str
+    """Instead of a handle: all requests, of all streams, that have this among `Add.names`; the reply has their
+    number. Other streams are sent the change of their requests.
+    """
     def __init__(
         self,
         *,
         handle: _builtins.int = ...,
         priority: _builtins.int = ...,
+        name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "priority", b"priority"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "name", b"name", "priority", b"priority"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -415,10 +457,13 @@ class Reply(_message.Message):
     COMMAND_ID_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     STATS_FIELD_NUMBER: _builtins.int
+    NUM_REQUESTS_FIELD_NUMBER: _builtins.int
     command_id: _builtins.int
     """Of the command."""
     error: _builtins.str
     """Why the command was not carried out, one sentence that names the field; empty if it was."""
+    num_requests: _builtins.int
+    """How many requests were found, for SetPriority with a name only."""
     @_builtins.property
     def stats(self) -> Global___Stats:
         """The figures, for GetStats only."""
@@ -429,10 +474,11 @@ class Reply(_message.Message):
         command_id: _builtins.int = ...,
         error: _builtins.str = ...,
         stats: Global___Stats | None = ...,
+        num_requests: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["stats", b"stats"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "error", b"error", "stats", b"stats"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "error", b"error", "num_requests", b"num_requests", "stats", b"stats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -573,6 +619,7 @@ class ConnectResponse(_message.Message):
     DRAFT_SOURCES_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PREDICTION_POSITIONS_FIELD_NUMBER: _builtins.int
+    PRIORITIES_FIELD_NUMBER: _builtins.int
     handles: _builtins.bytes
     """Handles of the requests that got tokens."""
     num_tokens: _builtins.bytes
@@ -601,6 +648,10 @@ class ConnectResponse(_message.Message):
     def prediction_positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PredictionPositions]:
         """For requests that want positions: where accepted drafts stand in the predictions."""
 
+    @_builtins.property
+    def priorities(self) -> _containers.RepeatedCompositeFieldContainer[Global___SetPriority]:
+        """Changes, asked for on another stream, of how urgent requests of this stream are; each has a handle."""
+
     def __init__(
         self,
         *,
@@ -613,10 +664,11 @@ class ConnectResponse(_message.Message):
         draft_sources: _builtins.bytes = ...,
         logprobs: _abc.Iterable[Global___Logprobs] | None = ...,
         prediction_positions: _abc.Iterable[Global___PredictionPositions] | None = ...,
+        priorities: _abc.Iterable[Global___SetPriority] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_sources", b"draft_sources", "finished", b"finished", "handles", b"handles", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_tokens", b"num_tokens", "prediction_positions", b"prediction_positions", "replies", b"replies", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_sources", b"draft_sources", "finished", b"finished", "handles", b"handles", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_tokens", b"num_tokens", "prediction_positions", b"prediction_positions", "priorities", b"priorities", "replies", b"replies", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
