@@ -20,6 +20,14 @@ def parts(page: Page, selector: str) -> list[str]:
     return page.locator(selector).all_text_contents()
 
 
+def test_a_model_that_is_not_the_bundled_one_begins_with_an_example_for_any(
+    visit: Visit, server: FakeServer
+) -> None:
+    page = visit.open(server.url)
+    expect(page.get_by_label("Example")).to_have_value("spelling")
+    expect(page.get_by_role("textbox", name="You ask")).to_have_value(re.compile("^Correct the"))
+
+
 def test_each_part_of_the_answer_looks_like_its_source(visit: Visit, server: FakeServer) -> None:
     page = open_with_prediction(visit, server)
     run(page)

@@ -13,7 +13,8 @@ from playwright.sync_api import Page, Route, expect
 from tests.page.visit import Visit, answer, counter, outcome, run, violations
 from tests.stack import START_SECONDS, Stack
 
-EXAMPLES = ["long", "rename", "insert", "delete", "constant", "docstring", "outdated"]
+FOR_ANY_MODEL = ["spelling", "docstrings"]
+FOR_BUNDLED_MODEL = ["long", "rename", "insert", "delete", "constant", "docstring", "outdated"]
 
 
 def edited(instruction: str, code: str) -> str:
@@ -41,7 +42,7 @@ def prompt(page: Page) -> str:
     return page.get_by_role("textbox", name="You ask").input_value()
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", FOR_BUNDLED_MODEL)
 def test_an_example_is_answered_rightly_with_and_without_its_prediction(
     visit: Visit, stack: Stack, example: str
 ) -> None:
@@ -65,8 +66,10 @@ def test_an_example_is_answered_rightly_with_and_without_its_prediction(
 
 def test_the_examples_are_all_tested(visit: Visit, stack: Stack) -> None:
     page = visit.open(stack.url)
-    options = page.get_by_label("Example").locator("option")
-    assert options.evaluate_all("all => all.map(option => option.value)") == EXAMPLES
+    example = page.get_by_label("Example")
+    values = example.locator("option").evaluate_all("all => all.map(option => option.value)")
+    assert values == FOR_ANY_MODEL + FOR_BUNDLED_MODEL
+    expect(example).to_have_value(FOR_BUNDLED_MODEL[0])
 
 
 def test_an_edit_shows_where_each_part_comes_from(visit: Visit, stack: Stack) -> None:

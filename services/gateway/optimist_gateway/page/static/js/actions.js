@@ -1,6 +1,6 @@
 // What people can do.
 
-import { EXAMPLES, exampleForm } from "./examples.js";
+import { EXAMPLES, exampleForm, firstExample } from "./examples.js";
 import { raceSummary, runSummary } from "./words.js";
 import { formError, requestBody, seededForm } from "./request.js";
 import { Run } from "./run.js";
@@ -27,6 +27,7 @@ export class Actions {
       const { data } = await getJson(`${BASE_URL}/models`, apiKey);
       const [{ id, max_model_len: maxLength }] = data;
       this.store.set({ server: { status: "ready", model: id, maxLength, error: null } });
+      this.#suggest(firstExample(id));
     } catch (error) {
       const status = error.kind === "locked" ? "locked" : "unreachable";
       this.store.set({ server: { ...this.store.state.server, status, error } });
@@ -45,6 +46,13 @@ export class Actions {
       shownPass: null,
       announcement: "",
     });
+  }
+
+  /** Shows an example that suits the model, unless somebody has begun with another one. */
+  #suggest(example) {
+    const { form, isWaiting, run } = this.store.state;
+    const isUntouched = JSON.stringify(form) === JSON.stringify(exampleForm(firstExample("")));
+    if (isUntouched && !isWaiting && run === null && example !== firstExample("")) this.choose(example.id);
   }
 
   edit(changes) {

@@ -1,6 +1,6 @@
 // What the page knows, and who wants to hear of changes.
 
-import { EXAMPLES, exampleForm } from "./examples.js";
+import { exampleForm, firstExample } from "./examples.js";
 import { keepStored, readStored } from "./storage.js";
 
 const KEY = "optimist-api-key";
@@ -38,12 +38,13 @@ export class Store {
 }
 
 export function initialState() {
+  const example = firstExample("");
   return {
     server: { status: "unknown", model: "", maxLength: null, error: null },
     apiKey: readStored("sessionStorage", KEY) ?? "",
     theme: readStored("localStorage", THEME) ?? "system",
-    exampleId: EXAMPLES[0].id,
-    form: exampleForm(EXAMPLES[0]),
+    exampleId: example.id,
+    form: exampleForm(example),
     /** The prediction's panel shows the text to "edit", or the cursor to "follow". */
     view: "edit",
     /** A request waits for the server. */

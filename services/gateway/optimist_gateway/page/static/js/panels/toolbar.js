@@ -1,7 +1,7 @@
 // Examples, what to do, and how.
 
 import { html } from "../html.js";
-import { EXAMPLES } from "../examples.js";
+import { EXAMPLE_GROUPS } from "../examples.js";
 import { MAX_SEED } from "../request.js";
 
 const OPTIONS = [
@@ -18,7 +18,13 @@ export function Toolbar({ state, actions }) {
       <label class="example">
         <span>Example</span>
         <select value=${state.exampleId} onChange=${(event) => actions.choose(event.target.value)}>
-          ${EXAMPLES.map(({ id, title }) => html`<option value=${id}>${title}</option>`)}
+          ${EXAMPLE_GROUPS.map(
+            ({ label, examples }) => html`
+              <optgroup label=${label}>
+                ${examples.map(({ id, title }) => html`<option value=${id}>${title}</option>`)}
+              </optgroup>
+            `,
+          )}
         </select>
       </label>
       <button type="button" class="primary" onClick=${() => actions.run()}>
