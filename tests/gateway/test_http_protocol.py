@@ -3,11 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from inspect import signature
 from typing import Any
 
 import httpx
 import pytest
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from optimist_gateway.connection_body import Outbox
@@ -69,7 +72,43 @@ def error_of(answer: bytes, status: int) -> Any:
     return json.loads(body)["error"]
 
 
+PROTOCOL_PARTS = (
+    "_unset_keepalive_if_required",
+    "connections",
+    "cycle",
+    "flow",
+    "headers",
+    "on_response_complete",
+    "scope",
+    "send_400_response",
+    "timeout_keep_alive",
+    "timeout_keep_alive_handler",
+    "timeout_keep_alive_task",
+    "transport",
+)
 GET = b"GET /live HTTP/1.1\r\nhost: a\r\n"
+
+
+async def test_uvicorn_has_the_private_parts_that_the_protocol_uses() -> None:
+    """Where this fails, http_protocol.py has to follow uvicorn, or its pin is too wide."""
+    config = uvicorn.Config(lambda: None, log_config=None)
+    arguments: Any = dict.fromkeys(signature(RequestResponseCycle).parameters)
+    protocol = HttpToolsProtocol(config, ServerState(), {})
+    parts = {
+        "HttpToolsProtocol": (protocol, PROTOCOL_PARTS),
+        "FlowControl": (FlowControl(asyncio.Transport()), ("write_paused",)),
+        "RequestResponseCycle": (
+            RequestResponseCycle(**arguments),
+            ("on_response", "response_complete", "scope"),
+        ),
+    }
+    missing = [
+        f"{owner}.{name}"
+        for owner, (one, names) in parts.items()
+        for name in names
+        if not hasattr(one, name)
+    ]
+    assert not missing, f"uvicorn {uvicorn.__version__}"
 
 
 async def test_headers_are_bounded_in_number_and_length(url: str) -> None:
