@@ -12,6 +12,8 @@ from tests.stack import Stack
 
 # Every core runs tests: threads that share the work of small models would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Where there is a GPU, workers would choose it.
+os.environ.setdefault("OPTIMIST_WORKER_DEVICE", "cpu")
 
 # How long a test takes says something of the machine, not of what is tested. Examples are the same
 # each time, so that a commit either passes or does not; `make explore` looks for new ones.

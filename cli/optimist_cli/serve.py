@@ -5,10 +5,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TextIO
 
+from optimist_cli.gguf_model import find_directory
 from optimist_cli.serve_settings import ServeSettings, effective, serve_settings
 from optimist_cli.service_specs import gateway_url, model_name, service_specs
 from optimist_cli.supervisor import Supervisor
@@ -36,8 +37,8 @@ async def serve(settings: ServeSettings, config: str | None) -> int:
     require_free(settings.host, settings.port)
     if settings.grpc_port:
         require_free(settings.host, settings.grpc_port, "--grpc-port")
-    supervisor = Supervisor(service_specs(settings, config), write_prefixed)
-    main_task = asyncio.create_task(_start_and_watch(supervisor, settings, config))
+    started = AsyncExitStack()
+    main_task = asyncio.create_task(_start_and_watch(settings, config, started))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, main_task.cancel)
@@ -48,7 +49,7 @@ async def serve(settings: ServeSettings, config: str | None) -> int:
     except asyncio.CancelledError:
         _say("stopping", sys.stderr)
     finally:
-        await supervisor.stop()
+        await started.aclose()
     return 0
 
 
@@ -68,8 +69,12 @@ def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, end: Callable[[], object])
 
 
 async def _start_and_watch(
-    supervisor: Supervisor, settings: ServeSettings, config: str | None
+    settings: ServeSettings, config: str | None, started: AsyncExitStack
 ) -> None:
+    directory = await find_directory(settings.model, _say)
+    settings = settings.model_copy(update={"model": directory})
+    supervisor = Supervisor(service_specs(settings, config), write_prefixed)
+    started.push_async_callback(supervisor.stop)
     _say(f"starting proposers, worker, scheduler and gateway with {settings.model}")
     await supervisor.start()
     url = gateway_url(settings, config)

@@ -17,7 +17,10 @@ class ServeSettings(ServiceSettings):
 
     section: ClassVar[str] = "serve"
 
-    model: str = Field(description="model directory or hub name; also the first argument")
+    model: str = Field(
+        description="model directory, hub name or GGUF file, which is converted once and kept in "
+        "OPTIMIST_HOME, or ~/.optimist; also the first argument"
+    )
     host: Host = Field("127.0.0.1", description="address that the REST API listens on")
     port: int = Field(8000, ge=1, le=65535, description="port that the REST API listens on")
     grpc_port: int = Field(
@@ -30,13 +33,19 @@ class ServeSettings(ServiceSettings):
         0, ge=0, le=16, description="how many proposers; 0: one for each 8 cores, at most 4"
     )
     workers: int = Field(
-        1, ge=1, le=16, description="how many workers; with --device cuda each on its own GPU"
+        1, ge=1, le=16, description="how many workers; where there are GPUs, each on its own"
     )
     store: str = Field(
         "", description="where proposers keep cursors: memory, as by default, or redis://..."
     )
-    device: str = Field("", description="device of the worker, such as cpu or cuda")
-    dtype: str = Field("", description="number format of the worker, such as float32")
+    device: str = Field(
+        "", description="device of the worker, such as cpu or cuda; auto: a GPU if there is one"
+    )
+    dtype: str = Field(
+        "",
+        description="number format of the worker, such as float32; auto: on a GPU the model's own, "
+        "on the CPU float32",
+    )
     tensor_parallel_size: str = Field(
         "", description="processes of the worker that share each layer, such as 2"
     )
@@ -65,12 +74,12 @@ class ServeSettings(ServiceSettings):
         sizes = (self.tensor_parallel_size, self.pipeline_parallel_size)
         if (
             self.workers > 1
-            and self.device == "cuda"
+            and self.device != "cpu"
             and any(size not in ("", "1") for size in sizes)
         ):
             raise ValueError(
-                "--workers: must be 1 where a worker has several GPUs; start such workers one by "
-                "one, each with its own CUDA_VISIBLE_DEVICES"
+                "--workers: must be 1 where a worker has several devices, unless --device is cpu; "
+                "start such workers one by one, each with its own CUDA_VISIBLE_DEVICES"
             )
         return self
 

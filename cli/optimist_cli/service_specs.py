@@ -54,7 +54,7 @@ def service_specs(settings: ServeSettings, config: str | None = None) -> list[Se
                 [
                     *_listen(each),
                     *("--model", settings.model),
-                    *_device(settings, number),
+                    *_device(settings, number, config),
                     *_given(settings, *_OF_THE_WORKER),
                     *_common(settings, "worker", config),
                 ],
@@ -116,12 +116,12 @@ def _common(settings: ServeSettings, service: str, config: str | None) -> list[s
     return words
 
 
-def _device(settings: ServeSettings, number: int) -> list[str]:
-    """Returns how a worker is told its device: of several, each has a GPU of its own."""
-    if not settings.device:
-        return []
-    is_shared = settings.workers > 1 and settings.device == "cuda"
-    return ["--device", f"cuda:{number}" if is_shared else settings.device]
+def _device(settings: ServeSettings, number: int, config: str | None) -> list[str]:
+    """Returns the flag of a worker's device: of several workers, each has a GPU of its own."""
+    device = effective(settings, "device", "worker", config) or "auto"
+    if settings.workers > 1 and device in ("auto", "cuda"):
+        return ["--device", f"{device}:{number}"]
+    return _given(settings, "device")
 
 
 def _listen(address: str) -> list[str]:

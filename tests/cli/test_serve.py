@@ -57,11 +57,13 @@ def test_the_scheduler_knows_every_proposer(num_proposers: int) -> None:
     [
         (("--device", "cuda"), ["cuda:0", "cuda:1", "cuda:2"]),
         (("--device", "cpu"), ["cpu"] * 3),
+        ((), ["auto:0", "auto:1", "auto:2"]),
     ],
 )
 def test_several_workers_have_a_device_each_and_one_scheduler(
-    options: tuple[str, ...], devices: list[str]
+    options: tuple[str, ...], devices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("OPTIMIST_WORKER_DEVICE", raising=False)
     specs = service_specs(serve_settings(["model", "--workers", "3", *options]))
     workers = [spec.arguments for spec in specs if spec.name == "worker"]
     (scheduler,) = [spec.arguments for spec in specs if spec.name == "scheduler"]
@@ -77,10 +79,19 @@ def test_a_single_worker_has_the_device_that_was_named() -> None:
     assert _value(worker, "--device") == "cuda"
 
 
-def test_workers_of_several_gpus_are_not_started_together() -> None:
-    options = ("--workers", "2", "--device", "cuda", "--tensor-parallel-size", "2")
+def test_each_worker_has_the_device_that_its_own_variable_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPTIMIST_WORKER_DEVICE", "cpu")
+    assert started("--workers", "2")["worker"]["device"] == "cpu"
+
+
+@pytest.mark.parametrize("device", [("--device", "cuda"), ()])
+def test_workers_of_several_devices_are_not_started_together(device: tuple[str, ...]) -> None:
+    options = ("--workers", "2", "--tensor-parallel-size", "2")
     with pytest.raises(SetupError, match="--workers: must be 1"):
-        serve_settings(["model", *options])
+        serve_settings(["model", *options, *device])
+    assert serve_settings(["model", *options, "--device", "cpu"]).workers == 2
 
 
 def test_there_is_a_proposer_by_default() -> None:

@@ -15,7 +15,8 @@ def write_model(model: LlamaForCausalLM, tokenizer: Tokenizer, directory: Path) 
     """Writes weights, configuration and tokenizer.
 
     Matrices are stored in 16 bits to halve the file, the norms in 32 because the circuit needs
-    their ratios exactly. The configuration says float32, so both are loaded as that.
+    their ratios exactly. The configuration says that both are computed in float32, and in no
+    narrower dtype: the circuit does not work in bfloat16.
     """
     write_tokenizer(tokenizer, directory)
     weights = {
@@ -29,6 +30,7 @@ def write_model(model: LlamaForCausalLM, tokenizer: Tokenizer, directory: Path) 
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "dtype": "float32",
+        "minimum_dtype": "float32",
     }
     config.pop("_name_or_path", None)
     end = model.config.eos_token_id

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
-from optimist_common.errors import SetupError
+from optimist_worker.auto import choose_device, choose_dtype
 from optimist_worker.core.flat_batch import FlatBatch
 from optimist_worker.core.kv import LayerSpec
 from optimist_worker.core.paged_attention import NAME, paged_attention
@@ -65,8 +65,8 @@ def load_model(
 
     Args:
         name: Directory or hub name.
-        dtype_name: A floating-point dtype of PyTorch.
-        device_name: `cpu`, `cuda` or `cuda:N`.
+        dtype_name: A floating-point dtype of PyTorch, or `auto`.
+        device_name: `cpu`, `cuda`, `cuda:N`, `auto` or `auto:N`.
         dummy_weights: Makes random weights from config.json instead; the model's name says so.
         tensor_parallel_size: Ranks that share each layer; all of them call this.
         stage: Which part of a pipeline is wanted; None: the whole model.
@@ -74,12 +74,12 @@ def load_model(
 
     Raises:
         SetupError: It is missing, incomplete, cannot be divided among the ranks, or is of a kind
-            whose attention is not the usual one.
+            whose attention is not the usual one; or it needs another dtype or device.
     """
     check_directory(name, flag, needs_weights=not dummy_weights)
-    device = _device(device_name)
-    dtype: torch.dtype = getattr(torch, dtype_name)
+    device = choose_device(device_name)
     config = load_config(name, flag)
+    dtype = choose_dtype(name, flag, dtype_name, device, config)
     text_config = config.get_text_config()
     if tensor_parallel_size > 1:
         check_division(name, text_config, tensor_parallel_size)
@@ -108,16 +108,6 @@ def load_model(
         device=device,
         cut=cut,
     )
-
-
-def _device(name: str) -> torch.device:
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SetupError(
-            f"--device: {name} is not on this machine ({torch.cuda.device_count()} CUDA devices); "
-            "use --device cpu"
-        )
-    return device
 
 
 def _max_positions(config: Any) -> int:

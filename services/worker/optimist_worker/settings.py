@@ -20,9 +20,16 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         description="make random weights from the model's config.json, for speed tests: true or "
         "false",
     )
-    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="cpu, cuda or cuda:N")
-    dtype: Literal["float64", "float32", "bfloat16", "float16"] = Field(
-        "float32", description="number format: float64, float32, bfloat16 or float16"
+    device: str = Field(
+        "auto",
+        pattern=r"^(cpu|(auto|cuda)(:\d+)?)$",
+        description="cpu, cuda, cuda:N, or auto: a GPU if there is one (auto:N: that of number N), "
+        "else the CPU",
+    )
+    dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="number format: float64, float32, bfloat16, float16, or auto: on a GPU the "
+        "model's own, on the CPU float32",
     )
     block_size: int = Field(16, ge=1, le=1024, description="tokens per KV block")
     num_kv_blocks: int = Field(

@@ -1,6 +1,7 @@
 """Turns a GGUF file into a directory with safetensors weights and a tokenizer."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from optimist_worker.core.paged_attention import NAME, paged_attention
 from optimist_worker.loading import CONFIG_ERRORS, check_config, one_line
 from optimist_worker.probe import probe_layers
 
+_NAME = "model.gguf"
+
 
 def convert(path: Path, directory: Path) -> None:
     """Converts a model of any architecture that transformers reads and the worker serves.
@@ -36,22 +39,17 @@ def convert(path: Path, directory: Path) -> None:
     """
     require_new(directory)
     file = read_gguf(path)
-    model = _read_model(file)
-    tokenizer = _read_tokenizer(file)
     try:
+        with TemporaryDirectory() as source:
+            # transformers would also read what lies beside the file, such as a tokenizer's config.
+            (Path(source) / _NAME).symlink_to(path.absolute())
+            model = _read_model(file, source)
+            tokenizer = _read_tokenizer(file, source)
         with new_directory(directory) as partial:
-            model.save_pretrained(partial)
-            # The weights are float32; this is what to compute in where that is dear.
-            model.config.dtype = file.own_dtype
-            model.config.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
-            card = partial / "README.md"
-            card.write_text(_card(file), encoding="utf-8")
-            for entry in partial.iterdir():
-                # safetensors lets nobody else read, such as the user of a container.
-                entry.chmod(card.stat().st_mode & 0o777)
+            _write(model, tokenizer, file, partial)
     except OSError as error:
-        raise SetupError(f"cannot write {directory}: {error.strerror or one_line(error)}") from None
+        where = error.filename or directory
+        raise SetupError(f"cannot write {where}: {error.strerror or one_line(error)}") from None
     except Exception as error:
         # safetensors' error derives from Exception alone.
         if type(error).__name__ != "SafetensorError":
@@ -59,14 +57,25 @@ def convert(path: Path, directory: Path) -> None:
         raise SetupError(f"cannot write {directory}: {one_line(error)}") from None
 
 
-def _read_model(file: GgufFile) -> Any:
+def _write(model: Any, tokenizer: Any, file: GgufFile, directory: Path) -> None:
+    model.save_pretrained(directory)
+    # The weights are float32; this is what a GPU computes in.
+    model.config.dtype = file.own_dtype
+    model.config.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    card = directory / "README.md"
+    card.write_text(_card(file), encoding="utf-8")
+    for entry in directory.iterdir():
+        # safetensors lets nobody else read, such as the user of a container.
+        entry.chmod(card.stat().st_mode & 0o777)
+
+
+def _read_model(file: GgufFile, source: str) -> Any:
     """Returns the model with float32 weights, checked to run in the worker."""
-    source = file.path.absolute().parent
-    options: dict[str, Any] = {"gguf_file": file.path.name, "trust_remote_code": False}
     auto_model: Any = AutoModelForCausalLM
     flag = "FILE"
     try:
-        config = AutoConfig.from_pretrained(source, **options)
+        config = AutoConfig.from_pretrained(source, gguf_file=_NAME, trust_remote_code=False)
         check_config(str(file.path), flag, config)
         unread = unread_part(file, config)
         if unread:
@@ -75,7 +84,13 @@ def _read_model(file: GgufFile) -> Any:
                 f"read {unread}"
             )
         loaded, report = auto_model.from_pretrained(
-            source, **options, config=config, dtype=torch.float32, output_loading_info=True
+            source,
+            gguf_file=_NAME,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            use_safetensors=True,
+            trust_remote_code=False,
         )
         missing = sorted(report["missing_keys"])
         if missing:
@@ -102,11 +117,9 @@ def _read_model(file: GgufFile) -> Any:
     return model
 
 
-def _read_tokenizer(file: GgufFile) -> Any:
+def _read_tokenizer(file: GgufFile, source: str) -> Any:
     try:
-        return AutoTokenizer.from_pretrained(
-            file.path.absolute().parent, gguf_file=file.path.name, trust_remote_code=False
-        )
+        return AutoTokenizer.from_pretrained(source, gguf_file=_NAME, trust_remote_code=False)
     except (*CONFIG_ERRORS, IndexError, RuntimeError, ImportError) as error:
         raise SetupError(
             f"{file.path}: transformers cannot read its tokenizer: {one_line(error)}"

@@ -57,7 +57,8 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
     if settings.drafter == "eagle":
         return load_eagle(directory, target)
     check_same_tokenizer(settings.model, directory)
-    return load_model(directory, settings.dtype, settings.device, flag="--drafter-model")
+    dtype_name = str(target.dtype).removeprefix("torch.")
+    return load_model(directory, dtype_name, str(target.device), flag="--drafter-model")
 
 
 def find_weights(settings: WorkerSettings) -> str:

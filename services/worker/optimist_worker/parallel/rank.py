@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from optimist_common.errors import SetupError
 from optimist_common.server import require_free, run_service
+from optimist_worker.auto import choose_device
 from optimist_worker.cost import measure_costs
 from optimist_worker.parallel.commands import obey_leader
 from optimist_worker.parallel.ending import end_process, refuse_start
@@ -35,10 +36,11 @@ def run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
         SetupError: It cannot join the others.
     """
     check_settings(settings, ranks.master_host)
-    device_type = settings.device
-    if device_type == "cuda":
-        settings = settings.model_copy(update={"device": f"cuda:{ranks.local_rank}"})
-    else:
+    device_type = choose_device(settings.device).type
+    is_on_gpu = device_type == "cuda"
+    device = f"cuda:{ranks.local_rank}" if is_on_gpu else device_type
+    settings = settings.model_copy(update={"device": device})
+    if not is_on_gpu:
         # transformers shares a model among the accelerators that it sees.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # Of torchrun's; transformers reads it.

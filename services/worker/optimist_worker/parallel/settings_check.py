@@ -21,7 +21,7 @@ def check_settings(settings: WorkerSettings, master_host: str) -> None:
         raise SetupError(
             f"{_FLAG}: cannot be combined with --pipeline-parallel-size; set one of them to 1"
         )
-    if settings.device.startswith("cuda:"):
+    if ":" in settings.device:
         raise SetupError(
             f"--device: {settings.device} names one device, but each rank takes that of its "
             "number; give cuda, and CUDA_VISIBLE_DEVICES to choose"

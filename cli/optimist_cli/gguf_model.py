@@ -1,0 +1,68 @@
+"""Models that are GGUF files, for `optimist serve`: each is converted once and kept."""
+
+import asyncio
+import hashlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from optimist_common.errors import SetupError
+from optimist_common.home import home_directory
+from optimist_common.parent import end_with_this_process
+
+
+async def find_directory(model: str, say: Callable[[str], None]) -> str:
+    """Returns a model's directory; that of a GGUF file is in OPTIMIST_HOME, made if needed.
+
+    It is found by the file's content, so that a changed file is converted again. Its last part is
+    the file's name.
+
+    Args:
+        model: GGUF file, directory or hub name; the latter two are returned as they are.
+        say: Called with a line for the user before a conversion.
+
+    Raises:
+        SetupError: The file cannot be read or converted.
+    """
+    if not model.lower().endswith(".gguf"):
+        return model
+    try:
+        directory, is_there = await asyncio.to_thread(_kept, model)
+    except OSError as error:
+        raise SetupError(f"--model: cannot read {model}: {error.strerror or error}") from None
+    if not is_there:
+        say(f"converting {model} to {directory} (once)")
+        await _convert(model, str(directory))
+    return str(directory)
+
+
+def _kept(model: str) -> tuple[Path, bool]:
+    """Returns where the directory of a GGUF file is kept, and whether it is there."""
+    file = Path(model).expanduser()
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    directory = home_directory(os.environ) / "models" / digest[:32] / file.stem
+    return directory, directory.is_dir()
+
+
+async def _convert(model: str, directory: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "optimist_worker.conversion", model, directory),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        # Ctrl-C goes to this process alone, which waits until the other one has tidied up.
+        start_new_session=True,
+        preexec_fn=end_with_this_process(signal.SIGTERM),
+    )
+    try:
+        _, log = await process.communicate()
+    except asyncio.CancelledError:
+        process.terminate()
+        await process.communicate()
+        raise
+    if process.returncode:
+        lines = log.decode(errors="replace").splitlines() or ["it printed nothing"]
+        raise SetupError(f"--model: {lines[-1].removeprefix('optimist convert: ')}")
