@@ -6,7 +6,7 @@ from typing import Annotated, Any, BinaryIO
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-FORMAT = 1
+FORMAT = 2
 MAX_LINE_BYTES = 64 * 1024 * 1024
 _MAGIC = b"---\noptimist_request_log: "
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -120,6 +120,8 @@ class Step(_Document):
     line_prefix: str
     proposal: Proposal | None
     """None if what was proposed before holds still."""
+    num_alignments: Count
+    """How often the position in the predictions was searched for so far."""
     microseconds: Measure
 
 

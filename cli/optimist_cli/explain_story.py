@@ -68,7 +68,7 @@ class Story:
         self._window: Window | None = None
         self._expected_position: int | None = None
         self._is_lost = False
-        self._num_known = 0
+        self._num_known = self._num_alignments_before = 0
         self._newest_replica: str | None = None
         self._times: list[float] = []
 
@@ -97,6 +97,7 @@ class Story:
             # Other sources are another request, with its output from the first token on.
             self._window = self._expected_position = None
             self._is_lost, self._num_known = False, 0
+            self._num_alignments_before = summary.alignments
             self._line_indices[header.sources] = LineIndex(header.predictions)
             summary.num_predictions = len(header.predictions)
             summary.num_predicted_lines = sum(item.num_lines for item in header.predictions)
@@ -137,6 +138,9 @@ class Story:
         if step.proposal is not None and step.position + len(token_ids) == self._num_known:
             self._propose(story, step.proposal)
         story.num_left = self._window.num_left if self._window else 0
+        # The count depends on the output alone, so that replicas agree about it.
+        num_alignments = self._num_alignments_before + step.num_alignments
+        self.summary.alignments = max(self.summary.alignments, num_alignments)
         self._count(story)
         return story
 

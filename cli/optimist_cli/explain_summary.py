@@ -27,6 +27,8 @@ class Summary:
     """Proposed tokens that the output has something else in place of."""
     wasted_per_accepted: float | None = None
     """Contradicted tokens for each accepted one; None if none was accepted."""
+    alignments: int = 0
+    """How often the position in the predictions was searched for."""
     jumps: dict[str, int] = field(default_factory=lambda: {"forward": 0, "back": 0, "same_line": 0})
     proposer_us: dict[str, float] = field(default_factory=lambda: {"p50": 0.0, "p99": 0.0})
     missing_tokens: int = 0

@@ -76,8 +76,8 @@ def write_log(directory: Path) -> Path:
     """Writes the log of an answer in which the prediction's names are changed."""
     logs = RequestLogs(directory, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "127.0.0.1:50053")
     logs.open("chat-1", Sources([PREDICTION], tokens("x", "y")))
-    logs.step("chat-1", tokens(), 0, predicted(0, 6, 1.0), 31e-6)
-    logs.step("chat-1", tokens("def "), 1, None, 2e-6)
+    logs.step("chat-1", tokens(), 0, predicted(0, 6, 1.0), 31e-6, 0)
+    logs.step("chat-1", tokens("def "), 1, None, 2e-6, 0)
     # A parameter is added: the place is found again in the line.
     tree = draft(
         [*tokens("):", "\n"), *tokens("a", " + ")],
@@ -85,13 +85,13 @@ def write_log(directory: Path) -> Path:
         [4, 5, -1, -1],
         [0.5, 0.5, 0.25, 0.125],
     )
-    logs.step("chat-1", tokens("f", "(", "a", " + "), 5, tree, 9e-6)
+    logs.step("chat-1", tokens("f", "(", "a", " + "), 5, tree, 9e-6, 1)
     # The branch is right.
-    logs.step("chat-1", tokens("a", " + ", "new"), 8, predicted(4, 12), 8e-6)
-    logs.step("chat-1", tokens("):", "\n", "    ", "return ", "new"), 13, predicted(2, 4), 7e-6)
-    logs.step("chat-1", tokens("\n"), 14, Draft(), 6e-6)
-    logs.step("chat-1", tokens("def "), 15, predicted(13, 18), 5e-6)
-    logs.step("chat-1", tokens("g", "(", "b", "):", "\n"), 20, None, 4e-6)
+    logs.step("chat-1", tokens("a", " + ", "new"), 8, predicted(4, 12), 8e-6, 2)
+    logs.step("chat-1", tokens("):", "\n", "    ", "return ", "new"), 13, predicted(2, 4), 7e-6, 2)
+    logs.step("chat-1", tokens("\n"), 14, Draft(), 6e-6, 3)
+    logs.step("chat-1", tokens("def "), 15, predicted(13, 18), 5e-6, 5)
+    logs.step("chat-1", tokens("g", "(", "b", "):", "\n"), 20, None, 4e-6, 5)
     logs.close("chat-1")
     return directory / "chat-1.yaml"
 
@@ -154,7 +154,7 @@ summary
   20 tokens in 7 steps: 2.86 a step
   accepted 13 (65%): 11 from the prediction, 2 from the request's own text
   6 windows; 10 tokens proposed in vain, 0.77 for each accepted
-  found its place again 3 times: 1 forward, 1 back, 1 within the line
+  5 alignments; found its place again 3 times: 1 forward, 1 back, 1 within the line
   proposer's time 6 µs (median), 31 µs (p99)
 """  # noqa: RUF001
 
@@ -218,6 +218,7 @@ def test_the_summary_adds_up(log: Path) -> None:
         # 2 where a parameter was added, the other branch, 4 behind `return`, and 2 wrong ones.
         "contradicted_tokens": 10,
         "wasted_per_accepted": 0.769,
+        "alignments": 5,
         "jumps": {"forward": 1, "back": 1, "same_line": 1},
         "proposer_us": {"p50": 6.0, "p99": 31.0},
         "missing_tokens": 0,
@@ -276,9 +277,9 @@ def test_the_page_is_as_wide_as_the_terminal(
         (b"hello", "it does not begin as one"),
         (b"\xff\xfe\0", "it does not begin as one"),
         (
-            b"---\noptimist_request_log: 2\nsources: s\nrequest_id: r\nreplica: p\nopened: t"
+            b"---\noptimist_request_log: 3\nsources: s\nrequest_id: r\nreplica: p\nopened: t"
             b"\n...\n",
-            "its format is 2, this version reads 1",
+            "its format is 3, this version reads 2",
         ),
     ],
 )
@@ -323,7 +324,7 @@ def test_what_follows_a_cut_is_told_too(log: Path) -> None:
     log.write_bytes(content[: cut + 40])
     logs = RequestLogs(log.parent, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "127.0.0.1:50054")
     logs.open("chat-1", Sources([PREDICTION], tokens("x", "y")))
-    logs.step("chat-1", tokens("f"), 9, predicted(3, 5), 1e-6)
+    logs.step("chat-1", tokens("f"), 9, predicted(3, 5), 1e-6, 0)
     logs.close("chat-1")
     lines = explain(log)
     assert "opened again" in lines
@@ -341,8 +342,8 @@ def test_tokens_told_twice_count_once(tmp_path: Path) -> None:
     for replica in ("one", "two"):
         logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB, replica)
         logs.open("a", sources)
-        logs.step("a", tokens("def ", "f"), 2, predicted(2, 6), 1e-6)
-    logs.step("a", tokens("f", "(", "a"), 4, None, 1e-6)
+        logs.step("a", tokens("def ", "f"), 2, predicted(2, 6), 1e-6, 0)
+    logs.step("a", tokens("f", "(", "a"), 4, None, 1e-6, 0)
     with (tmp_path / "a.yaml").open("rb") as file:
         steps = summarise(file)
     assert (steps.output_tokens, steps.accepted_from_prediction, steps.steps) == (4, 1, 2)
@@ -352,9 +353,9 @@ def test_tokens_told_twice_count_once(tmp_path: Path) -> None:
 def test_a_replica_that_takes_over_has_not_made_the_steps(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "two")
     logs.open("a", Sources([PREDICTION]))
-    logs.step("a", PREDICTION[:5], 5, None, 1.0)
-    logs.step("a", PREDICTION[5:6], 6, predicted(6, 9), 1e-6)
-    logs.step("a", PREDICTION[6:9], 9, None, 1e-6)
+    logs.step("a", PREDICTION[:5], 5, None, 1.0, 0)
+    logs.step("a", PREDICTION[5:6], 6, predicted(6, 9), 1e-6, 0)
+    logs.step("a", PREDICTION[6:9], 9, None, 1e-6, 0)
     assert "  taken over with 5 tokens that another replica observed" in explain(
         tmp_path / "a.yaml"
     )
@@ -368,18 +369,19 @@ def test_other_sources_begin_anew(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "one")
     for prediction in (PREDICTION, tokens("x", "y")):
         logs.open("a", Sources([prediction]))
-        logs.step("a", tokens(), 0, Draft(), 0.0)
-        logs.step("a", tokens("def "), 1, None, 0.0)
+        logs.step("a", tokens(), 0, Draft(), 0.0, 0)
+        logs.step("a", tokens("def "), 1, None, 0.0, 2)
     with (tmp_path / "a.yaml").open("rb") as file:
         summary = summarise(file)
     assert (summary.output_tokens, summary.num_predicted_tokens) == (2, 2)
+    assert summary.alignments == 4
 
 
 def test_lines_of_several_predictions_are_told_apart(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB)
     logs.open("a", Sources([PREDICTION, tokens("x", "\n", "y")]))
-    logs.step("a", tokens(), 0, predicted(0, 2), 0.0)
-    logs.step("a", tokens("x"), 1, draft(tokens("y"), [-1], [26], [0.5]), 0.0)
+    logs.step("a", tokens(), 0, predicted(0, 2), 0.0, 0)
+    logs.step("a", tokens("x"), 1, draft(tokens("y"), [-1], [26], [0.5]), 0.0, 0)
     text = "\n".join(explain(tmp_path / "a.yaml"))
     assert "lost at prediction 1, line 1, found at prediction 2, line 2: forward" in text
     assert 'from prediction 2, line 2, chance 0.50: "y"' in text
@@ -388,9 +390,9 @@ def test_lines_of_several_predictions_are_told_apart(tmp_path: Path) -> None:
 def test_a_learned_rename_is_no_jump(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB)
     logs.open("a", Sources([PREDICTION]))
-    logs.step("a", tokens("def "), 1, predicted(1, 3), 0.0)
+    logs.step("a", tokens("def "), 1, predicted(1, 3), 0.0, 0)
     renamed = draft(tokens("new", "):"), [-1, 0], [-1, 4], [0.5, 0.5])
-    logs.step("a", tokens("f", "("), 3, renamed, 0.0)
+    logs.step("a", tokens("f", "("), 3, renamed, 0.0, 0)
     with (tmp_path / "a.yaml").open("rb") as file:
         assert sum(summarise(file).jumps.values()) == 0
 
@@ -401,7 +403,7 @@ def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> 
     ids = array("i", range(6))
     logs.open("\x1b[31m", Sources([ids]))
     tree = draft(ids, range(-1, 5), range(6), [0.5] * 6)
-    logs.step("\x1b[31m", ids, 6, tree, 0.0)
+    logs.step("\x1b[31m", ids, 6, tree, 0.0, 0)
     (path,) = tmp_path.iterdir()
     for number in (None, 0):
         lines = explain(path, number=number)
@@ -420,7 +422,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(log: Path, flag: str) -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 3))
 def test_no_bytes_make_it_fail_otherwise(content: bytes, where: int) -> None:
-    header = b"---\noptimist_request_log: 1\n"
+    header = b"---\noptimist_request_log: 2\n"
     data = [
         content,
         header + content,
@@ -437,7 +439,7 @@ def test_no_bytes_make_it_fail_otherwise(content: bytes, where: int) -> None:
 
 
 WHOLE_HEADER = (
-    "---\noptimist_request_log: 1\nsources: s\nrequest_id: r\nreplica: p\nopened: t\n"
+    "---\noptimist_request_log: 2\nsources: s\nrequest_id: r\nreplica: p\nopened: t\n"
     "num_prompt_tokens: 0\npredictions:\n- num_tokens: 9\n  num_lines: 2\n  lines:\n"
     "  - {number: 1, position: 0}\n  - {number: 2, position: 5}\n...\n"
 )
@@ -467,6 +469,7 @@ STEPS = st.fixed_dictionaries(
                 "branches": st.lists(CHAINS, max_size=3),
             }
         ),
+        "num_alignments": st.integers(0, 100),
         "microseconds": st.floats(0, 1e9),
     }
 )

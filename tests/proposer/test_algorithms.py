@@ -101,6 +101,7 @@ def test_division_into_observations_and_proposals_between_do_not_matter(
     assert follower.propose(max_tokens, min_value) == draft
     assert follower.propose(max_tokens, min_value) == draft
     assert other.propose(max_tokens, min_value) == draft
+    assert follower.num_alignments == other.num_alignments <= len(output)
 
 
 @each_algorithm

@@ -89,7 +89,7 @@ def write_steps(logs: RequestLogs, request_id: str, prediction: str, answer: str
     follower = NearestFollower(prediction)
     logs.open(request_id, Sources([tokens(prediction)]))
     proposal = follower.propose(8)
-    logs.step(request_id, tokens(""), 0, proposal, 1e-5)
+    logs.step(request_id, tokens(""), 0, proposal, 1e-5, 0)
     num_known = num_steps = 0
     while num_known < len(answer):
         count = 0
@@ -103,7 +103,7 @@ def write_steps(logs: RequestLogs, request_id: str, prediction: str, answer: str
         num_known += len(new)
         follower.observe(new)
         proposal = follower.propose(8)
-        logs.step(request_id, tokens(new), num_known, proposal, 1e-5)
+        logs.step(request_id, tokens(new), num_known, proposal, 1e-5, 0)
         num_steps += 1
     return num_steps
 
@@ -116,7 +116,7 @@ def test_a_log_tells_the_whole_story(tmp_path: Path) -> None:
     logs.close("chatcmpl-1")
 
     header, *steps, end = read(tmp_path / "chatcmpl-1.yaml")
-    assert header["optimist_request_log"] == 1
+    assert header["optimist_request_log"] == 2
     assert (header["request_id"], header["replica"]) == ("chatcmpl-1", "here:1")
     (predicted,) = header["predictions"]
     assert predicted["num_tokens"] == len(prediction)
@@ -141,7 +141,7 @@ def test_a_log_tells_the_whole_story(tmp_path: Path) -> None:
     for step in steps:
         assert step["position"] == position
         position += len(step["output"]["token_ids"])
-        assert step["microseconds"] == 10.0
+        assert (step["microseconds"], step["num_alignments"]) == (10.0, 0)
         before = answer[:position]
         assert step["line_prefix"] == before[before.rfind("\n") + 1 :]
     completed = [line for step in steps for line in step["completed_lines"]]
@@ -156,8 +156,8 @@ def test_a_log_tells_the_whole_story(tmp_path: Path) -> None:
 def test_a_window_that_holds_is_no_proposal(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB)
     logs.open("a", Sources([tokens("ab")]))
-    logs.step("a", tokens("a"), 1, None, 0.0)
-    logs.step("a", tokens("b"), 2, Draft(), 0.0)
+    logs.step("a", tokens("a"), 1, None, 0.0, 0)
+    logs.step("a", tokens("b"), 2, Draft(), 0.0, 0)
     _, held, nothing = read(tmp_path / "a.yaml")
     assert held["proposal"] is None
     assert nothing["proposal"]["path"]["token_ids"] == []
@@ -174,7 +174,7 @@ def test_branches_tell_where_they_depart_and_what_they_are_worth(tmp_path: Path)
     logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB)
     logs.open("a", Sources([tokens("a\nb"), tokens("xyz")], tokens("pq")))
     tree = draft(tokens("xaby"), [-1, 0, 1, 0], [3, -1, -1, 4], [0.75, 0.5, 0.25, 0.125])
-    logs.step("a", tokens("k"), 1, tree, 0.0)
+    logs.step("a", tokens("k"), 1, tree, 0.0, 0)
     header, step = read(tmp_path / "a.yaml")
     assert header["num_prompt_tokens"] == 2
     assert [len(prediction["lines"]) for prediction in header["predictions"]] == [2, 1]
@@ -237,7 +237,7 @@ def test_whatever_the_tokens_are_the_log_is_yaml_and_has_them(
     for ids in outputs:
         num_known += len(ids)
         tree = draft(ids, range(-1, len(ids) - 1), [-1] * len(ids), [1.0] * len(ids))
-        logs.step("a", array("i", ids), num_known, tree, 1.0)
+        logs.step("a", array("i", ids), num_known, tree, 1.0, 0)
     logs.close("a")
     header, *steps, _ = read(directory / "a.yaml")
     assert header["num_prompt_tokens"] == len(prompt)
@@ -313,7 +313,7 @@ def test_a_hostile_id_stays_in_the_directory(tmp_path: Path, request_id: str) ->
     directory = tmp_path / "inner" / "log"
     logs = RequestLogs(directory, VOCABULARY, 8, MIB, 64 * MIB)
     logs.open(request_id, Sources([tokens("ab")]))
-    logs.step(request_id, tokens("a"), 1, None, 0.0)
+    logs.step(request_id, tokens("a"), 1, None, 0.0, 0)
     assert len(logs) == 1
     (file,) = directory.iterdir()
     assert [path.name for path in tmp_path.rglob("*")] == ["inner", "log", file.name]
@@ -321,7 +321,7 @@ def test_a_hostile_id_stays_in_the_directory(tmp_path: Path, request_id: str) ->
     assert file.name.isascii()
     assert not file.name.startswith((".", "-"))
     header, step = read(file)
-    assert header["optimist_request_log"] == 1
+    assert header["optimist_request_log"] == 2
     assert step["step"] == 0
 
 
@@ -357,10 +357,10 @@ def test_a_replica_goes_on_with_the_log_of_another(tmp_path: Path) -> None:
     first = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB, "one")
     second = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB, "two")
     first.open("a", sources)
-    first.step("a", tokens("a"), 1, None, 0.0)
+    first.step("a", tokens("a"), 1, None, 0.0, 0)
     second.open("a", Sources([tokens("ab\ncd")]))
-    second.step("a", tokens("b\n"), 3, None, 0.0)
-    first.step("a", tokens("c"), 4, None, 0.0)
+    second.step("a", tokens("b\n"), 3, None, 0.0, 0)
+    first.step("a", tokens("c"), 4, None, 0.0, 0)
     header, step, again, other, last = read(tmp_path / "a.yaml")
     assert "predictions" in header
     assert "predictions" not in again
@@ -383,7 +383,7 @@ def test_other_sources_are_written_again(tmp_path: Path) -> None:
 def test_a_line_that_was_cut_off_is_ended_first(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB)
     logs.open("a", Sources([tokens("ab")]))
-    logs.step("a", tokens("a"), 1, None, 0.0)
+    logs.step("a", tokens("a"), 1, None, 0.0, 0)
     path = tmp_path / "a.yaml"
     content = path.read_bytes()
     path.write_bytes(content + b"---\nstep: 1\nrepl")
@@ -398,7 +398,7 @@ def test_without_room_nothing_fails_and_one_warning_is_given(
     logs = RequestLogs(tmp_path / "file" / "log", VOCABULARY, 8, MIB, 64 * MIB)
     for request_id in "abc":
         logs.open(request_id, Sources([tokens("ab")]))
-        logs.step(request_id, tokens("a"), 1, None, 0.0)
+        logs.step(request_id, tokens("a"), 1, None, 0.0, 0)
         logs.close(request_id)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "Not a directory" in caplog.text
@@ -423,11 +423,11 @@ def test_a_full_disk_ends_all_logs_with_one_warning(
         return write(file, content[:10])
 
     monkeypatch.setattr(os, "write", fail)
-    logs.step("a", tokens("a"), 1, None, 0.0)
+    logs.step("a", tokens("a"), 1, None, 0.0, 0)
     monkeypatch.undo()
     assert len(logs) == 0
     assert count_open_files() == num_files - 2
-    logs.step("b", tokens("a"), 1, None, 0.0)
+    logs.step("b", tokens("a"), 1, None, 0.0, 0)
     logs.open("c", Sources([]))
     logs.close("a")
     assert caplog.text.count("No space left on device") == 1
@@ -457,7 +457,7 @@ def test_a_file_has_a_bound_and_says_so(tmp_path: Path, max_bytes: int) -> None:
         logs = RequestLogs(tmp_path, VOCABULARY, 8, max_bytes, 64 * MIB)
         logs.open("a", sources)
         for number in range(200):
-            logs.step("a", tokens("abcd\n"), 5 * number + 5, chain("abc\nabc", 4), 0.0)
+            logs.step("a", tokens("abcd\n"), 5 * number + 5, chain("abc\nabc", 4), 0.0, 0)
         logs.close("a")
         logs.stop()
         assert path.stat().st_size <= max_bytes
@@ -468,7 +468,7 @@ def test_a_file_has_a_bound_and_says_so(tmp_path: Path, max_bytes: int) -> None:
 def test_a_long_prediction_leaves_room_for_the_steps(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path, VOCABULARY, 8, 4000, 64 * MIB)
     logs.open("a", Sources([tokens("abc\n" * 5000), tokens("xyz\n")]))
-    logs.step("a", tokens("a"), 1, chain("bc", 5001), 0.0)
+    logs.step("a", tokens("a"), 1, chain("bc", 5001), 0.0, 0)
     header, step = read(tmp_path / "a.yaml")
     assert header["predictions"][0]["num_lines"] == 5000
     assert 5 < len(header["predictions"][0]["lines"]) < 100
@@ -481,12 +481,12 @@ def test_only_so_many_logs_are_open(tmp_path: Path, caplog: pytest.LogCaptureFix
     num_files = count_open_files()
     for request_id in "ab":
         logs.open(request_id, Sources([]))
-    logs.step("a", tokens("a"), 1, None, 0.0)
+    logs.step("a", tokens("a"), 1, None, 0.0, 0)
     for request_id in "cd":
         logs.open(request_id, Sources([]))
     assert len(logs) == 2
     assert count_open_files() == num_files + 2
-    logs.step("b", tokens("a"), 1, None, 0.0)
+    logs.step("b", tokens("a"), 1, None, 0.0, 0)
     assert [len(read(tmp_path / f"{name}.yaml")) for name in "abcd"] == [3, 2, 1, 1]
     assert read(tmp_path / "b.yaml")[-1] == {"end": "too many logs are open"}
     assert len(caplog.records) == 1
@@ -507,7 +507,7 @@ def test_a_directory_that_holds_as_much_as_it_may_takes_no_more(
     logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, MIB + 2000)
     logs.open("a", Sources([tokens("one\n")]))
     for number in range(200):
-        logs.step("a", tokens("a"), number + 1, None, 0.0)
+        logs.step("a", tokens("a"), number + 1, None, 0.0, 0)
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert MIB + 1000 < size <= MIB + 2000
     assert len(logs) == 0
@@ -520,7 +520,7 @@ def test_a_log_that_is_left_goes_on_later(tmp_path: Path) -> None:
     sources = Sources([tokens("one\n")])
     for token in "ab":
         logs.open("a", sources)
-        logs.step("a", tokens(token), 1, None, 0.0)
+        logs.step("a", tokens(token), 1, None, 0.0, 0)
         logs.leave("a")
         assert len(logs) == 0
     documents = list(yaml.safe_load_all((tmp_path / "a.yaml").read_text()))

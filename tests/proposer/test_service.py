@@ -60,10 +60,11 @@ async def test_requests_are_logged_where_the_settings_say(tmp_path: Path) -> Non
     logged = settings(request_log=True, request_log_dir=str(tmp_path / "log"))
     async with build_proposer(logged, VOCABULARY) as proposer:
         await proposer.apply([opening("a", "one\ntwo\n")], [observation(0, "one\n")], [])
-        await proposer.apply([], [observation(4, "X")], ["a"])
+        await proposer.apply([], [observation(4, "X\n")], ["a"])
     (path,) = (tmp_path / "log").iterdir()
     steps = [part for part in yaml.safe_load_all(path.read_text()) if part and "step" in part]
     assert [step["position"] for step in steps] == [0, 0, 4]
+    assert [step["num_alignments"] for step in steps] == [0, 0, 1]
 
 
 def test_wrong_model_is_one_line_and_exit_code_2(

@@ -139,7 +139,7 @@ class Following:
         seconds = time.thread_time() - started
         live.spent_seconds += seconds
         if self._logs is not None and new:
-            self._logs.step(request_id, new, live.num_known, None, seconds)
+            self._logs.step(request_id, new, live.num_known, None, seconds, live.num_alignments)
         self._keep(live)
 
     def forget(self, request: LiveRequest) -> None:
@@ -180,7 +180,8 @@ class Following:
         live.spent_seconds += seconds
         if self._logs is not None:
             draft = None if window is None else window.draft
-            self._logs.step(live.request_id, new, live.num_known, draft, seconds)
+            num_alignments = live.num_alignments
+            self._logs.step(live.request_id, new, live.num_known, draft, seconds, num_alignments)
         return seconds
 
     def _keep(self, live: LiveRequest) -> None:

@@ -121,6 +121,7 @@ class RequestLogs:
         num_known: int,
         draft: Draft | None,
         seconds: float,
+        num_alignments: int,
     ) -> None:
         """Writes a step of a request; nothing if its log is not open.
 
@@ -130,13 +131,15 @@ class RequestLogs:
             num_known: Output tokens known with these.
             draft: How the output is expected to go on behind these; None if no window was sent.
             seconds: Time that the proposer needed.
+            num_alignments: How often the position in the predictions was searched for so far.
         """
         log = self._logs.get(request_id)
         if log is None:
             return
         self._logs.move_to_end(request_id)
         try:
-            self._write(request_id, log, log.record.step(token_ids, num_known, draft, seconds))
+            content = log.record.step(token_ids, num_known, draft, seconds, num_alignments)
+            self._write(request_id, log, content)
         except OSError as error:
             self._disable(log.path, error)
 

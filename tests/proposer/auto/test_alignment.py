@@ -37,6 +37,7 @@ class Fold:
             alignment.rate,
             alignment.runs,
             alignment.rules.by_token,
+            alignment.num_searches,
         )
 
 
@@ -72,6 +73,14 @@ def test_two_tokens_as_predicted_are_a_place() -> None:
     alignment = aligned(PREDICTED[:9] + "!br")
     assert (alignment.place, alignment.run) == (PREDICTED.index("own"), 2)
     assert alignment.num_lost > 0
+
+
+def test_a_place_is_searched_for_only_where_the_output_is_not_as_predicted() -> None:
+    assert aligned(PREDICTED[:9]).num_searches == 0
+    assert (
+        aligned("the quick red fox jumps").num_searches == aligned("the quick red f").num_searches
+    )
+    assert aligned("the quick !").num_searches == 1
 
 
 def test_it_is_sure_again_after_some_tokens() -> None:

@@ -15,6 +15,11 @@ class Follower(ABC):
     proposes the same.
     """
 
+    @property
+    def num_alignments(self) -> int:
+        """How often the position in the predictions was searched for; 0 if it never is."""
+        return 0
+
     @abstractmethod
     def observe(self, token_ids: "array[int]") -> None:
         """Takes the output tokens behind those already observed [num_tokens]."""

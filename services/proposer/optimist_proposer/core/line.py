@@ -68,7 +68,6 @@ class LineFollower(Follower):
 
     Attributes:
         place: Place in the sources of the next output token; LOST if unknown.
-        num_alignments: How often it searched for its place.
         num_losses: How often it lost it.
         tail: While lost, the current output line as far as it may equal a predicted one.
     """
@@ -78,9 +77,9 @@ class LineFollower(Follower):
         "_index",
         "_line",
         "_newline_token_ids",
+        "_num_alignments",
         "_sources",
         "_trusted_from",
-        "num_alignments",
         "num_losses",
         "place",
         "tail",
@@ -90,7 +89,7 @@ class LineFollower(Follower):
         self._sources = reference.sources
         self._index = reference.lines
         self._newline_token_ids = reference.newline_token_ids
-        self.num_alignments = self.num_losses = 0
+        self._num_alignments = self.num_losses = 0
         self.place = 0 if reference.sources.num_predicted else LOST
         # Predicted line where it stands, or stood when it was lost.
         self._line = 0
@@ -98,6 +97,11 @@ class LineFollower(Follower):
         self._completed = array(INT32)
         self.tail = array(INT32)
         self._trusted_from = -START_EVIDENCE
+
+    @property
+    def num_alignments(self) -> int:
+        """See `Follower.num_alignments`."""
+        return self._num_alignments
 
     def observe(self, token_ids: "array[int]") -> None:
         """See `Follower.observe`."""
@@ -156,7 +160,7 @@ class LineFollower(Follower):
         same = self._index.find(self.tail)
         num_tokens = len(self.tail)
         self.tail = self.tail[:0]
-        self.num_alignments += 1
+        self._num_alignments += 1
         if not same:
             return
         self._line = self._choose(same) + 1

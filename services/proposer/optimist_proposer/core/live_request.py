@@ -63,6 +63,11 @@ class LiveRequest:
         return len(self.output)
 
     @property
+    def num_alignments(self) -> int:
+        """How often the position in the predictions was searched for."""
+        return self._follower.num_alignments
+
+    @property
     def num_bytes(self) -> int:
         """Memory it takes without its sources, in bytes, roughly."""
         return _BASE_BYTES + _BYTES_PER_TOKEN * len(self.output)

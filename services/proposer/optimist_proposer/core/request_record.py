@@ -15,7 +15,7 @@ from optimist_proposer.core.record_text import line_values, quote, token_values
 from optimist_proposer.core.sources import NOT_PREDICTED, Sources
 from optimist_proposer.core.vocabulary import Vocabulary
 
-FORMAT = 1
+FORMAT = 2
 """Number of the format; the first line of a log tells it."""
 _MAX_ID_CHARACTERS = 1000
 
@@ -92,7 +92,12 @@ class RequestRecord:
         return document(*values)
 
     def step(
-        self, token_ids: "array[int]", num_known: int, draft: Draft | None, seconds: float
+        self,
+        token_ids: "array[int]",
+        num_known: int,
+        draft: Draft | None,
+        seconds: float,
+        num_alignments: int,
     ) -> bytes:
         """Returns the document of the next step; see `RequestLogs.step`."""
         position = num_known - len(token_ids)
@@ -109,6 +114,7 @@ class RequestRecord:
             values.append(f"- {{number: {shown}, text: {quote(text)}}}")
         values.append(f"line_prefix: {quote(self._output.prefix)}")
         values.extend(self._proposal(draft))
+        values.append(f"num_alignments: {num_alignments}")
         values.append(f"microseconds: {max(seconds, 0.0) * 1e6:.1f}")
         self.num_steps += 1
         return document(*values)

@@ -42,6 +42,7 @@ class Alignment:
         num_lost: Tokens since then; 0 while it is sure.
         pending: What is being said in place of the prediction.
         rules: What was said in place of it.
+        num_searches: How often the place was searched for.
     """
 
     def __init__(self, text: list[int], num_predicted: int, index: ContextIndex) -> None:
@@ -51,6 +52,7 @@ class Alignment:
         self.place = self.run = self.lost_at = self.num_lost = 0
         self.pending: Pending | None = None
         self.rules = Rules()
+        self.num_searches = 0
         self._num_losses = self._last_run = self._run_before = 0
         self._hunk_start = self._hunk_place = 0
 
@@ -169,6 +171,7 @@ class Alignment:
 
     def _search(self, token_id: int) -> None:
         """Goes to the place that the last tokens speak for, or back to where it was lost."""
+        self.num_searches += 1
         place = self._find_place(token_id)
         if not 0 <= place < self._num_predicted:
             self.place = self.lost_at

@@ -77,6 +77,11 @@ class AutoFollower(Follower):
         self._alignment = Alignment(self._text, self._num_predicted, reference.index)
         self._template = Template(self._text, self._output)
 
+    @property
+    def num_alignments(self) -> int:
+        """See `Follower.num_alignments`."""
+        return self._alignment.num_searches
+
     def observe(self, token_ids: "array[int]") -> None:
         """See `Follower.observe`."""
         text, output, alignment, template = (
