@@ -1,19 +1,27 @@
 """The command: which pairs, methods and windows are simulated."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
 from optimist_bench.predictions.cases import compare, describe_cases, large_cases, small_cases
+from optimist_bench.predictions.myers import MyersAlgorithm
 from optimist_bench.predictions.pair import load_pairs, load_tokenizer, load_vocabulary
 from optimist_bench.predictions.report import describe, explain_passes, summarise
 from optimist_bench.predictions.simulation import Simulation
 from optimist_common.errors import SetupError
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
+from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.algorithms import ALGORITHMS
+from optimist_proposer.core.vocabulary import Vocabulary
 
+METHODS: dict[str, Callable[[Vocabulary], Algorithm]] = {
+    **ALGORITHMS,
+    "myers": lambda _: MyersAlgorithm(),
+}
+"""What proposers can follow predictions by, and a baseline that they cannot."""
 DEFAULT_METHOD = "auto" if "auto" in ALGORITHMS else "all"
 _SWITCHES = ("--json", "--explain-passes", "--cases")
 
@@ -32,7 +40,7 @@ class PredictionsSettings(ServiceSettings):
         "models/tiny-edit/tokenizer.json", description="tokenizer file of Hugging Face's library"
     )
     method: CommaSeparated = Field(
-        [DEFAULT_METHOD], description=f"of {', '.join(ALGORITHMS)}, with commas; or all"
+        [DEFAULT_METHOD], description=f"of {', '.join(METHODS)}, with commas; or all"
     )
     window: CommaSeparated = Field(["64"], description="most drafted tokens a pass, with commas")
     marginal_cost: float = Field(
@@ -44,11 +52,11 @@ class PredictionsSettings(ServiceSettings):
     @classmethod
     def _are_methods(cls, values: list[str]) -> list[str]:
         for value in values:
-            if value not in (*ALGORITHMS, "all"):
-                raise ValueError(f"there is no {value!r}; there are: {', '.join(ALGORITHMS)}, all")
+            if value not in (*METHODS, "all"):
+                raise ValueError(f"there is no {value!r}; there are: {', '.join(METHODS)}, all")
         if not values:
             raise ValueError("must name at least one")
-        return list(ALGORITHMS) if "all" in values else values
+        return list(METHODS) if "all" in values else values
 
     @field_validator("window")
     @classmethod
@@ -94,7 +102,7 @@ def _cases(settings: PredictionsSettings) -> dict[str, Any]:
         raise SetupError("--window: one only with --cases")
     tokenizer = load_tokenizer(settings.tokenizer)
     vocabulary = load_vocabulary(tokenizer)
-    algorithms = {name: ALGORITHMS[name](vocabulary) for name in settings.method}
+    algorithms = {name: METHODS[name](vocabulary) for name in settings.method}
     cases = [*small_cases(), *large_cases()]
     window, cost = int(settings.window[0]), settings.marginal_cost
     return {
@@ -112,7 +120,7 @@ def _reports(settings: PredictionsSettings, *, explain: bool) -> Iterator[dict[s
     pairs = load_pairs(settings.pairs, tokenizer, settings.limit)
     simulation = Simulation(pairs)
     for method in settings.method:
-        algorithm = ALGORITHMS[method](vocabulary)
+        algorithm = METHODS[method](vocabulary)
         for window in map(int, settings.window):
             outcomes = simulation.run(algorithm, window, settings.marginal_cost)
             report = summarise(

@@ -1,0 +1,110 @@
+"""A baseline of the simulator: follows a prediction by the shortest edit script to it.
+
+E. W. Myers, An O(ND) Difference Algorithm and Its Variations, 1986, made to stream. In the edit
+graph of prediction (x) and output (y) a path that reaches the last output token on any diagonal
+aligns the output with the beginning of the prediction; the output goes on where the shortest such
+path ends. Output is searched only up to its end, so the search stops at the least number of edits
+with which a path gets there. No path with fewer edits came so far, so none was held up by that
+end: when the output grows, only the last frontier has to be extended, and what is found is what a
+search of the whole output would find.
+"""
+
+from array import array
+
+from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
+from optimist_proposer.core.chain import START_EVIDENCE, copied
+from optimist_proposer.core.draft import Draft
+from optimist_proposer.core.lines import INT32
+from optimist_proposer.core.sources import SEPARATOR, Sources
+
+
+class MyersAlgorithm(Algorithm):
+    """Aligns the first prediction with the output by insertions and deletions."""
+
+    def prepare(self, sources: Sources) -> "MyersReference":
+        """See `Algorithm.prepare`."""
+        return MyersReference(sources)
+
+
+class MyersReference(Reference):
+    """The sources and the first prediction."""
+
+    def __init__(self, sources: Sources) -> None:
+        self.sources = sources
+        end = sources.token_ids.index(SEPARATOR) if sources.num_predicted else 0
+        self.predicted = sources.token_ids[:end]
+
+    @property
+    def num_bytes(self) -> int:
+        """See `Reference.num_bytes`."""
+        return 512 + 12 * len(self.sources.token_ids)
+
+    def follow(self) -> "MyersFollower":
+        """See `Reference.follow`."""
+        return MyersFollower(self)
+
+
+class MyersFollower(Follower):
+    """The furthest points of the paths with the least number of edits.
+
+    Attributes:
+        num_edits: Insertions and deletions of the shortest edit script.
+        place: Place in the prediction where that script ends.
+        run: Tokens in a row that agree before that place.
+    """
+
+    def __init__(self, reference: MyersReference) -> None:
+        self._sources, self._predicted = reference.sources, reference.predicted
+        self._output = array(INT32)
+        # By diagonal x - y: how far in the prediction paths with `num_edits` edits come, and where
+        # the matching tokens at their ends begin.
+        self._furthest, self._starts = {0: 0}, {0: 0}
+        self.num_edits = self.place = 0
+        self.run = START_EVIDENCE
+
+    def observe(self, token_ids: "array[int]") -> None:
+        """See `Follower.observe`."""
+        self._output.extend(token_ids)
+        for diagonal in self._furthest:
+            self._match(diagonal)
+        while not (ends := self._ends()):
+            self._edit()
+        # Of several shortest scripts the one that the last tokens speak for, and then the furthest.
+        self.run, self.place = max(ends)
+        if not self.num_edits:
+            self.run += START_EVIDENCE
+
+    def propose(self, max_tokens: int, min_value: float) -> Draft:
+        """See `Follower.propose`."""
+        if self.place == len(self._predicted):
+            return Draft()
+        return copied(self._sources, self.place, self.run, max_tokens, min_value)
+
+    def _match(self, diagonal: int) -> None:
+        """Goes along a diagonal while prediction and output agree."""
+        x = self._furthest[diagonal]
+        end = min(len(self._predicted), len(self._output) + diagonal)
+        while x < end and self._predicted[x] == self._output[x - diagonal]:
+            x += 1
+        self._furthest[diagonal] = x
+
+    def _ends(self) -> list[tuple[int, int]]:
+        """Returns run and place of each path that has all of the output."""
+        num_known = len(self._output)
+        return [
+            (x - self._starts[diagonal], x)
+            for diagonal, x in self._furthest.items()
+            if x - diagonal == num_known
+        ]
+
+    def _edit(self) -> None:
+        """Goes on with one edit more, a deletion from the prediction or an insertion."""
+        self.num_edits += 1
+        starts: dict[int, int] = {}
+        for diagonal, x in self._furthest.items():
+            if x < len(self._predicted):
+                starts[diagonal + 1] = max(x + 1, starts.get(diagonal + 1, 0))
+            starts[diagonal - 1] = max(x, starts.get(diagonal - 1, 0))
+        self._starts, self._furthest = starts, starts.copy()
+        for diagonal in starts:
+            self._match(diagonal)
