@@ -97,8 +97,10 @@ class Supervisor:
             raise SetupError(
                 f"{name} was not healthy after {START_TIMEOUT_SECONDS:.0f} s; its log says why"
             ) from None
-        reason = process.last_lines[-1] if process.last_lines else "it printed nothing"
-        raise SetupError(f"{name} could not start: {reason}")
+        # What a service says of itself tells more than what its log ends with.
+        lines = list(process.last_lines) or ["it printed nothing"]
+        reasons = [line for line in lines if line.startswith(f"optimist {name}: ")]
+        raise SetupError(f"{name} could not start: {(reasons or lines)[-1]}")
 
     async def _becomes_healthy(self, index: int) -> bool:
         """Waits until a service is healthy or ends; tells whether it is healthy."""

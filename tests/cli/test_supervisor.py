@@ -19,6 +19,8 @@ starts = int(file.read_text()) + 1 if file.exists() else 1
 print(f"start {starts}", flush=True)
 file.write_text(str(starts))
 time.sleep(seconds)
+if code == 2:
+    print("optimist first: --model: missing", flush=True)
 print("last words", flush=True)
 sys.exit(code)
 """
@@ -124,12 +126,15 @@ def test_deaths_are_counted_from_the_last_time_that_all_was_well() -> None:
     assert deaths.are_too_many
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"), [(1, "last words"), (2, "optimist first: --model: missing")]
+)
 async def test_a_service_that_cannot_start_says_why(
-    fake_service: Callable[..., ServiceSpec],
+    fake_service: Callable[..., ServiceSpec], code: int, reason: str
 ) -> None:
-    broken = ServiceSpec("first", fake_service("first", 0.0, 2).arguments, lambda: False)
+    broken = ServiceSpec("first", fake_service("first", 0.0, code).arguments, lambda: False)
     supervisor = Supervisor([broken], Lines().write)
-    with pytest.raises(SetupError, match="first could not start: last words"):
+    with pytest.raises(SetupError, match=f"first could not start: {reason}$"):
         await supervisor.start()
     await supervisor.stop()
 

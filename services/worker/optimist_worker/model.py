@@ -82,7 +82,10 @@ def load_model(
     dtype = choose_dtype(name, flag, dtype_name, device, config)
     text_config = config.get_text_config()
     if tensor_parallel_size > 1:
-        check_division(name, text_config, tensor_parallel_size)
+        size_flag = "--tensor-parallel-size"
+        if flag == "--drafter-model":
+            size_flag = "--drafter-tensor-parallel-size"
+        check_division(name, text_config, tensor_parallel_size, size_flag)
     AttentionInterface.register(NAME, paged_attention)
     cut = None if stage is None else plan_cut(name, config, stage)
     if dummy_weights:

@@ -41,8 +41,12 @@ def save_drafters(target: Path, directory: Path) -> dict[str, str]:
 
 
 def settings_of(model: str, drafter: str, tensor_parallel_size: int = 1) -> WorkerSettings:
-    """Returns the settings of a small worker; a drafter is KIND or KIND=DIRECTORY."""
+    """Returns the settings of a small worker.
+
+    A drafter is KIND or KIND=DIRECTORY, or KIND/shared=DIRECTORY if ranks share its layers.
+    """
     kind, _, path = drafter.partition("=")
+    kind, _, shared = kind.partition("/")
     return WorkerSettings.model_validate(
         {
             "model": model,
@@ -58,6 +62,7 @@ def settings_of(model: str, drafter: str, tensor_parallel_size: int = 1) -> Work
             "drafter_depth": 3,
             "drafter_width": 2,
             "tensor_parallel_size": tensor_parallel_size,
+            "drafter_tensor_parallel_size": tensor_parallel_size if shared else 1,
         }
     )
 

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from optimist_worker.parallel.commands import obey_leader
 from optimist_worker.parallel.group import Group, GroupError
@@ -28,6 +29,8 @@ def main(model: str, drafters: list[str]) -> int:
             return diverge(model, group)
         settings = settings_of(model, drafter, tensor_parallel_size=2)
         runner = build_runner(settings, group)
+        if drafter.startswith("draft_model"):
+            assert shares_layers(runner.engine.drafter) == ("/shared=" in drafter)
         if runner.other_ranks is None:
             obey_leader(group, runner, limits_of(settings, runner), 60.0)
         else:
@@ -36,6 +39,12 @@ def main(model: str, drafters: list[str]) -> int:
             runner.other_ranks.end()
     group.close()
     return 0
+
+
+def shares_layers(drafter: Any) -> bool:
+    """Tells whether a draft model's layers are divided among the ranks."""
+    weights = drafter._network._model.module.parameters()
+    return any(isinstance(weight, DTensor) for weight in weights)
 
 
 def diverge(model: str, group: Group) -> int:

@@ -36,6 +36,8 @@ class Lockstep:
     def __init__(self, stubs: Sequence[Any]) -> None:
         self._calls = [stub.Execute() for stub in stubs]
         self._sequence = 0
+        self.draft_sources: set[int] = set()
+        """Where the drafts of all answers came from."""
 
     def next_sequence(self) -> int:
         self._sequence += 1
@@ -57,6 +59,7 @@ class Lockstep:
         for answer in answers:
             answer.step_ns = answer.idle_ns = answer.draft_ns = 0
             assert answer == answers[0]
+        self.draft_sources.update(from_bytes(answers[0].draft_sources).tolist())
         return answers[0]
 
     def cancel(self) -> None:

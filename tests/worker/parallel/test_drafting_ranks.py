@@ -23,6 +23,7 @@ def test_every_drafter_drafts_alike_and_ranks_that_diverge_end(
 ) -> None:
     saved = save_drafters(target, tmp_path)
     drafters = ["none", "ngram", *(f"{kind}={path}" for kind, path in saved.items())]
+    drafters.append(f"draft_model/shared={saved['draft_model']}")
     module = "tests.worker.parallel.drafting_rank"
     (code, output), (code_of_1, output_of_1) = run_pair(module, [str(target), *drafters, "diverge"])
     assert code_of_1 == 3, output_of_1

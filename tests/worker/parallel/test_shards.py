@@ -49,6 +49,8 @@ def test_a_model_without_a_plan_is_refused() -> None:
         ({"tensor_parallel_size": 2, "device": "cuda:1"}, "--device: cuda:1 names one device"),
         ({"tensor_parallel_size": 2, "drafter": "quantised"}, "--drafter: quantised"),
         ({"tensor_parallel_size": 2, "dummy_weights": True}, "--dummy-weights"),
+        ({"pipeline_parallel_size": 2, "drafter": "medusa"}, "--drafter: medusa needs the weights"),
+        ({"pipeline_parallel_size": 2, "drafter": "quantised"}, "--drafter: quantised needs"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(
@@ -56,6 +58,21 @@ def test_settings_that_do_not_go_together_are_refused(
 ) -> None:
     with pytest.raises(SetupError, match=message):
         check_settings(WorkerSettings(model="m", **changes), "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tensor_parallel_size": 2, "drafter": "medusa"}, "--drafter medusa has no layers"),
+        ({"tensor_parallel_size": 4, "drafter": "draft_model"}, "must be 1 or --tensor-parallel"),
+        ({"drafter": "draft_model"}, "--tensor-parallel-size, which is 1"),
+    ],
+)
+def test_a_draft_model_is_shared_by_all_ranks_or_none(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        WorkerSettings(model="m", drafter_tensor_parallel_size=2, **changes)
 
 
 def test_ranks_meet_on_the_loopback_or_where_no_strangers_are() -> None:

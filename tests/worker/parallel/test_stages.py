@@ -16,17 +16,21 @@ import pytest
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.draft_source import DraftSource
+from optimist_worker.drafters.shape import DraftShape
+from optimist_worker.model import load_model
 from optimist_worker.runner import Runner
 from tests.checkpoints import tiny_checkpoint
 from tests.worker.call import plan, serve
+from tests.worker.drafting import blur, drafting_runner
 from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
 from tests.worker.parallel.overlapped import serve_overlapped
 from tests.worker.parallel.ranked_worker import RankedWorker
 from tests.worker.parallel.test_two_ranks import SAMPLINGS
 from tests.worker.parallel.tokenizer import add_tokenizer
-from tests.worker.step import build_runner, generate
+from tests.worker.step import generate
 
-FLOAT64 = ("--dtype", "float64", "--drafter", "ngram", "--pipeline-parallel-size")
+FLOAT64 = ("--dtype", "float64", "--pipeline-parallel-size")
 POLL_SECONDS = 0.05
 
 
@@ -38,7 +42,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shared_alone(path: Path) -> Runner:
-    return build_runner(path)
+    return drafting_runner(path, "ngram", DraftShape(5, 5))
 
 
 @pytest.fixture
@@ -55,7 +59,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two_stages(path: Path, trace: Path) -> Iterator[RankedWorker]:
-    worker = RankedWorker(path, *FLOAT64[:2], FLOAT64[-1], "2", "--stage-trace", str(trace))
+    worker = RankedWorker(path, *FLOAT64, "2", "--drafter", "ngram", "--stage-trace", str(trace))
     yield worker
     worker.end()
     assert worker.process.returncode == 0, worker.log
@@ -87,6 +91,7 @@ async def test_texts_of_two_stages_are_those_of_one_process(
     requests = make_requests(alone, 1)
     async with in_lockstep(alone, two_stages) as lockstep:
         assert await serve_all(lockstep, list(requests), 1) > 20
+        assert DraftSource.NGRAM in lockstep.draft_sources
     assert all(wanted.is_done for wanted in requests)
 
 
@@ -186,14 +191,22 @@ async def test_the_description_tells_the_stages(two_stages: RankedWorker, alone:
     assert len(from_bytes(description.cost_us)) > 0
 
 
-async def test_three_stages_with_a_drafter_until_one_dies(alone: Runner, path: Path) -> None:
+async def test_three_stages_with_a_draft_model_until_one_dies(
+    alone: Runner, path: Path, tmp_path: Path
+) -> None:
     requests = make_requests(alone, 3)
-    worker = RankedWorker(path, *FLOAT64, "3")
+    model = load_model(str(path), "float64", "cpu")
+    blur(model)
+    model.module.save_pretrained(tmp_path)
+    add_tokenizer(tmp_path)
+    drafter = ("--drafter", "draft_model", "--drafter-model", str(tmp_path))
+    worker = RankedWorker(path, *FLOAT64, "3", *drafter)
     try:
         async with stub_of(worker) as stub:
-            # A process alone has no drafter here, so only texts are compared.
+            # A process alone has another drafter here, so only texts are compared.
             lockstep = Lockstep([stub])
             assert await serve_overlapped(lockstep, requests, 2, 3) > 20
+            assert DraftSource.DRAFT_MODEL in lockstep.draft_sources
             assert all(wanted.is_done for wanted in requests)
             ranks = worker.ranks()
             assert len(ranks) == 3

@@ -57,8 +57,13 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
     if settings.drafter == "eagle":
         return load_eagle(directory, target)
     check_same_tokenizer(settings.model, directory)
-    dtype_name = str(target.dtype).removeprefix("torch.")
-    return load_model(directory, dtype_name, str(target.device), flag="--drafter-model")
+    return load_model(
+        directory,
+        str(target.dtype).removeprefix("torch."),
+        str(target.device),
+        tensor_parallel_size=settings.drafter_tensor_parallel_size,
+        flag="--drafter-model",
+    )
 
 
 def find_weights(settings: WorkerSettings) -> str:

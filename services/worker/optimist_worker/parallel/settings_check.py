@@ -34,9 +34,9 @@ def check_settings(settings: WorkerSettings, master_host: str) -> None:
             )
         if settings.dummy_weights:
             raise SetupError(f"--dummy-weights: cannot be combined with {_FLAG}; leave one out")
-    if settings.pipeline_parallel_size > 1 and settings.drafter not in ("none", "ngram"):
+    if settings.pipeline_parallel_size > 1 and settings.drafter in ("quantised", "medusa", "eagle"):
         raise SetupError(
-            f"--drafter: {settings.drafter} needs the whole model or another one beside it, which "
-            f"no stage has with --pipeline-parallel-size {settings.pipeline_parallel_size}; choose "
-            "none or ngram"
+            f"--drafter: {settings.drafter} needs the weights or last features of the whole model, "
+            f"which no stage has with --pipeline-parallel-size {settings.pipeline_parallel_size}; "
+            "choose none, ngram or draft_model"
         )

@@ -5,16 +5,17 @@ from typing import Any
 
 from optimist_common.errors import SetupError
 
-_FLAG = "--tensor-parallel-size"
 
-
-def check_division(name: str, config: Any, number: int) -> None:
+def check_division(
+    name: str, config: Any, number: int, flag: str = "--tensor-parallel-size"
+) -> None:
     """Raises SetupError unless a model's layers can be divided among a number of ranks.
 
     Args:
         name: The model's.
         config: Its text config.
         number: Ranks that share each layer.
+        flag: Setting that says so.
     """
     heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
@@ -22,12 +23,12 @@ def check_division(name: str, config: Any, number: int) -> None:
         common = math.gcd(heads, kv_heads)
         sizes = [str(size) for size in range(1, common + 1) if common % size == 0]
         raise SetupError(
-            f"{_FLAG}: {number} ranks cannot share the {heads} attention heads and {kv_heads} KV "
+            f"{flag}: {number} ranks cannot share the {heads} attention heads and {kv_heads} KV "
             f"heads of {name}; choose {', '.join(sizes[:-1])}{' or ' * (len(sizes) > 1)}{sizes[-1]}"
         )
     if not config.base_model_tp_plan:
         raise SetupError(
-            f"{_FLAG}: transformers does not tell how to divide {name} ({config.model_type}); "
+            f"{flag}: transformers does not tell how to divide {name} ({config.model_type}); "
             "leave it at 1"
         )
 
