@@ -65,6 +65,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     is_synthetic: bool = False
     max_model_len: int = MAX_MODEL_LEN
     policy: "scheduler_pb2.SchedulingPolicy.ValueType" = scheduler_pb2.SCHEDULING_POLICY_UNSPECIFIED
+    max_draft_tokens: int | None = None
     hold_behind: int | None = None
     """After so many responses a request hangs here; None: not."""
     stats: scheduler_pb2.Stats = field(default_factory=scheduler_pb2.Stats)
@@ -78,6 +79,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             eos_token_ids=to_bytes([EOS]),
             is_synthetic=self.is_synthetic,
             policy=self.policy,
+            max_draft_tokens=self.max_draft_tokens,
         )
 
     async def Connect(  # noqa: N802

@@ -91,6 +91,27 @@ async def test_a_priority_needs_a_scheduler_that_honours_it(
     assert (allowed["minimum"], allowed["maximum"]) == (0, 0)
 
 
+@pytest.fixture
+def few_drafts(scheduler: FakeScheduler) -> None:
+    scheduler.max_draft_tokens = 8
+
+
+async def test_more_drafts_than_the_server_verifies_are_refused(
+    few_drafts: None, http: httpx.AsyncClient, scheduler: FakeScheduler, say: Say
+) -> None:
+    say("x")
+    body = {"model": "tiny", "prompt": "Hello"}
+    error = await refused(http, COMPLETIONS, {**body, "num_speculative_tokens": 9}, 400)
+    assert (error["param"], error["code"]) == ("num_speculative_tokens", "invalid_value")
+    assert error["message"] == "num_speculative_tokens: must be at most 8 on this server"
+    response = await post(http, COMPLETIONS, {**body, "num_speculative_tokens": 8})
+    assert response.status_code == 200
+    assert [add.max_draft_tokens for add in scheduler.adds] == [8]
+    schemas = (await http.get("/openapi.json")).json()["components"]["schemas"]
+    allowed = schemas["CompletionBody"]["properties"]["num_speculative_tokens"]["anyOf"][0]
+    assert allowed["maximum"] == 8
+
+
 PREDICTION: dict[str, Any] = {"type": "content", "content": "a"}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),

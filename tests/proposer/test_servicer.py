@@ -34,7 +34,7 @@ async def stub() -> AsyncIterator["Stub"]:
     server = GrpcServer("127.0.0.1", 0)
     proposer = BatchProposer(following())
     proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
-        ProposerServicer(proposer, MAX_BATCH_SIZE), server.server
+        ProposerServicer(proposer, MAX_BATCH_SIZE, 128), server.server
     )
     port = await server.start()
     async with open_channel(f"127.0.0.1:{port}") as channel:
@@ -211,7 +211,7 @@ class BranchingProposer(BatchProposer):
 async def test_tree_is_sent_node_by_node() -> None:
     server = GrpcServer("127.0.0.1", 0)
     proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
-        ProposerServicer(BranchingProposer(following()), MAX_BATCH_SIZE), server.server
+        ProposerServicer(BranchingProposer(following()), MAX_BATCH_SIZE, 128), server.server
     )
     async with open_channel(f"127.0.0.1:{await server.start()}") as channel:
         connected = proposer_pb2_grpc.ProposerServiceStub(channel)

@@ -140,7 +140,9 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
             yield response
 
     def answer(self, request: proposer_pb2.ProposeRequest) -> proposer_pb2.ProposeResponse:
-        response = proposer_pb2.ProposeResponse(batch=request.batch)
+        response = proposer_pb2.ProposeResponse(
+            batch=request.batch, window_tokens=self.window_tokens
+        )
         touched: dict[str, None] = {}
         for item in request.opens:
             self.openings.append(item)

@@ -252,6 +252,19 @@ async def test_a_wait_is_not_worth_more_than_it_saves(worker_port: int) -> None:
     assert client.tokens[1] == truth(PROMPT)
 
 
+async def test_windows_that_are_too_short_for_the_drafts_are_mentioned_once(
+    worker_port: int, proposer_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"proposer_wait_ms": 2000, "num_speculative_tokens": 12}
+    async with serve_scheduler(worker_port, [proposer_port], **options) as (_, stub):
+        await ask(stub, add(1, PROMPT, predicted=truth(PROMPT)))
+    message = (
+        "num_speculative_tokens=12: a proposer's window_tokens=8 cuts the drafts of predictions "
+        "to 8"
+    )
+    assert [record.message for record in caplog.records].count(message) == 1
+
+
 async def test_what_waits_have_cost_is_told(
     worker: FakeWorkerServicer,
     worker_port: int,

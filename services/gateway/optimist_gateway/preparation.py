@@ -79,6 +79,7 @@ def _common(
     """Returns what the commands of all choices have in common."""
     if body.priority:
         require_priority_policy(model)
+    _require_drafts(body.num_speculative_tokens, model)
     stop_token_ids = body.stop_token_ids or []
     require_known(stop_token_ids, "stop_token_ids", model)
     if not body.ignore_eos or body.structure() is not None:
@@ -98,6 +99,17 @@ def _common(
         # An answer that a stop string ends has no account but that of its steps.
         wants_prediction_positions=bool(predictions and (body.include_provenance or body.stop)),
     )
+
+
+def _require_drafts(asked: int | None, model: ModelDescription) -> None:
+    most = model.max_draft_tokens
+    if asked is not None and most is not None and asked > most:
+        raise ApiError(
+            400,
+            f"num_speculative_tokens: must be at most {most} on this server",
+            param="num_speculative_tokens",
+            code="invalid_value",
+        )
 
 
 def _max_tokens(body: GenerationBody, num_prompt_tokens: int, model: ModelDescription) -> int:

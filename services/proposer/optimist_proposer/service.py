@@ -35,7 +35,8 @@ async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
         serve_metrics(settings.host, settings.metrics_port)
         server = GrpcServer(settings.host, settings.port, settings.tls())
         proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
-            ProposerServicer(proposer, settings.max_batch_size), server.server
+            ProposerServicer(proposer, settings.max_batch_size, settings.window_tokens),
+            server.server,
         )
         port = await server.start()
         # What is here now stays; the collector need not walk the whole vocabulary again and again.

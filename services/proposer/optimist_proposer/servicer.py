@@ -26,8 +26,10 @@ class MalformedError(ValueError):
 class ProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
     """Serves Propose."""
 
-    def __init__(self, proposer: BatchProposer, max_batch_size: int) -> None:
+    def __init__(self, proposer: BatchProposer, max_batch_size: int, window_tokens: int) -> None:
+        """Takes what answers batches, their most items, and the most tokens of its windows."""
         self._proposer, self._max_batch_size = proposer, max_batch_size
+        self._window_tokens = window_tokens
 
     async def Propose(  # noqa: N802
         self,
@@ -41,7 +43,7 @@ class ProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
             except MalformedError as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             answer = await self._proposer.apply(opens, observations, closes)
-            yield _encode(request.batch, answer)
+            yield _encode(request.batch, answer, self._window_tokens)
 
     def _decode(
         self, request: proposer_pb2.ProposeRequest
@@ -108,7 +110,7 @@ def _tokens(name: str, data: bytes) -> "array[int]":
     return array(INT32, column.astype(np.intc, copy=False).tobytes())
 
 
-def _encode(batch: int, answer: Answer) -> proposer_pb2.ProposeResponse:
+def _encode(batch: int, answer: Answer, window_tokens: int) -> proposer_pb2.ProposeResponse:
     return proposer_pb2.ProposeResponse(
         batch=batch,
         windows=[_window(request_id, window) for request_id, window in answer.windows.items()],
@@ -120,6 +122,7 @@ def _encode(batch: int, answer: Answer) -> proposer_pb2.ProposeResponse:
             proposer_pb2.Refusal(request_id=request_id, reason=reason)
             for request_id, reason in answer.refusals.items()
         ],
+        window_tokens=window_tokens,
     )
 
 

@@ -46,6 +46,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             is_synthetic=first.is_synthetic,
             num_workers=dispatcher.num_workers,
             policy=_POLICIES[first.config.policy],
+            max_draft_tokens=min(config.max_draft_tokens for config in configs),
         )
 
     async def Connect(  # noqa: N802

@@ -70,6 +70,11 @@ def describe_worker(
             raise ValueError(f"it says {name} is {value}")
     for name in ("max_num_batched_tokens", "max_num_seqs"):
         if wanted := getattr(settings, name):
+            if wanted > sizes[name]:
+                logger.warning(
+                    "%s=%d: the worker's %s=%d is less and applies",
+                    *(name, wanted, name, sizes[name]),
+                )
             sizes[name] = min(wanted, sizes[name])
     # Each request gets a token in each pass.
     sizes["max_num_seqs"] = min(sizes["max_num_seqs"], sizes["max_num_batched_tokens"])

@@ -94,7 +94,7 @@ class GenerateRequest(_message.Message):
     include_speculation: _builtins.bool
     """Tells in the usage what speculation was worth."""
     num_speculative_tokens: _builtins.int
-    """Most drafts to verify in one pass; 0 verifies none. The answer is the same."""
+    """Most drafts to verify in one pass, up to the server's limit; 0 verifies none."""
     priority: _builtins.int
     """The smaller, the sooner. Must be 0 unless the scheduler's policy is `priority`."""
     cache_salt: _builtins.str

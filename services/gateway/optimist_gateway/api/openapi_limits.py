@@ -37,6 +37,8 @@ def _set_model(schema: dict[str, Any], properties: dict[str, Any], model: ModelD
     _set_tokens(schema, model.vocab_size)
     if model.is_fcfs and "priority" in properties:
         _set(properties["priority"], "integer", minimum=0, maximum=0)
+    if model.max_draft_tokens is not None and "num_speculative_tokens" in properties:
+        _set(properties["num_speculative_tokens"], "integer", maximum=model.max_draft_tokens)
     for length in _LENGTHS:
         if length in properties:
             # A prompt has a token at least.

@@ -147,8 +147,7 @@ class AnswerBody(Body):
     predicted_token_ids: PredictedTokens | None = None
     """Extension: the expected answer as tokens, or a list of several, instead of `prediction`."""
     num_speculative_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
-    """Extension: most predicted tokens to verify in one pass; 0 verifies none. The answer is the
-    same."""
+    """Extension: most drafts to verify in one pass, up to the server's limit; 0 verifies none."""
     priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
     """Extension: the smaller, the sooner; only 0 unless the scheduler's policy is `priority`."""
     cache_salt: (

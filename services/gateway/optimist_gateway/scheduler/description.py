@@ -20,6 +20,8 @@ class ModelDescription:
     is_fcfs: bool = False
     """Whether requests run first come, first served, so that none may have a priority; a scheduler
     whose version does not say is taken to honour priorities."""
+    max_draft_tokens: int | None = None
+    """Most drafts of a request and pass; None if no scheduler says."""
 
 
 def read_description(response: scheduler_pb2.DescribeResponse) -> ModelDescription:
@@ -30,6 +32,9 @@ def read_description(response: scheduler_pb2.DescribeResponse) -> ModelDescripti
         max_model_len=min(length for length in lengths if length > 0),
         eos_token_ids=tuple(from_bytes(response.eos_token_ids).tolist()),
         is_synthetic=response.is_synthetic,
+        max_draft_tokens=(
+            response.max_draft_tokens if response.HasField("max_draft_tokens") else None
+        ),
         is_fcfs=response.policy == scheduler_pb2.SCHEDULING_POLICY_FCFS,
     )
 
@@ -46,13 +51,16 @@ def find_difference(one: ModelDescription, other: ModelDescription) -> str | Non
 def common_description(descriptions: Iterable[ModelDescription]) -> ModelDescription | None:
     """Returns what a request may rely on with several schedulers of one model; None without any.
 
-    Its length fits all of them. Its priority needs one that honours it: it runs only there.
+    Its length and its drafts fit all of them. A priority needs one that honours it: only there does
+    the request run.
     """
     known = list(descriptions)
     if not known:
         return None
+    drafts = [one.max_draft_tokens for one in known if one.max_draft_tokens is not None]
     return replace(
         known[0],
+        max_draft_tokens=min(drafts, default=None),
         max_model_len=min(one.max_model_len for one in known),
         is_fcfs=all(one.is_fcfs for one in known),
     )

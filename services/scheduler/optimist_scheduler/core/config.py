@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from optimist_scheduler.core.drafter import Drafter
+from optimist_scheduler.core.window import MAX_NODES
 
 MAX_PIPELINE_STAGES = 16
 
@@ -45,7 +46,7 @@ class SchedulingOptions(BaseModel):
         False, description="share the KV blocks of equal beginnings: true or false"
     )
     num_speculative_tokens: int = Field(
-        64, ge=0, le=4096, description="most drafts per request and pass; 0: no speculation"
+        64, ge=0, le=MAX_NODES, description="most drafts per request and pass; 0: no speculation"
     )
     draft_width: Literal["goodput", "adaptive", "crossover", "fixed"] = Field(
         "goodput", description="how many to draft: goodput, adaptive, crossover or fixed"
@@ -99,6 +100,27 @@ class EngineConfig(SchedulingOptions):
         return (
             self.num_pipeline_stages if self.num_pipeline_stages > 1 else self.max_plans_in_flight
         )
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """Most drafts of a request and pass."""
+        return min(self.num_speculative_tokens, self.max_num_batched_tokens - 1)
+
+    def find_cuts(self) -> list[str]:
+        """Returns which limits of drafts have less effect than they say, one sentence each."""
+        cuts: list[str] = []
+        asked, most, drafter = self.num_speculative_tokens, self.max_draft_tokens, self.drafter
+        if most < asked:
+            cuts.append(
+                f"num_speculative_tokens={asked}: "
+                f"max_num_batched_tokens={self.max_num_batched_tokens} cuts the drafts to {most}"
+            )
+        if drafter is not None and drafter.max_tokens > asked:
+            cuts.append(
+                f"num_speculative_tokens={asked} cuts the drafter_tokens={drafter.max_tokens} of "
+                f"the worker's drafter to {asked}"
+            )
+        return cuts
 
     @property
     def num_repeats(self) -> int:

@@ -138,8 +138,11 @@ class ProposeResponse(_message.Message):
     WINDOWS_FIELD_NUMBER: _builtins.int
     GAPS_FIELD_NUMBER: _builtins.int
     REFUSALS_FIELD_NUMBER: _builtins.int
+    WINDOW_TOKENS_FIELD_NUMBER: _builtins.int
     batch: _builtins.int
     """Number of the batch."""
+    window_tokens: _builtins.int
+    """Most nodes of this replica's windows; 0 if it is of a version that does not say."""
     @_builtins.property
     def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___Window]:
         """Windows of the requests whose expected continuation changed or ran short; for others the last window
@@ -161,10 +164,11 @@ class ProposeResponse(_message.Message):
         windows: _abc.Iterable[Global___Window] | None = ...,
         gaps: _abc.Iterable[Global___Gap] | None = ...,
         refusals: _abc.Iterable[Global___Refusal] | None = ...,
+        window_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "gaps", b"gaps", "refusals", b"refusals", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "gaps", b"gaps", "refusals", b"refusals", "window_tokens", b"window_tokens", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,49 +25,49 @@ _sym_db = _symbol_database.Default()
 from optimist.common.v1 import sampling_pb2 as optimist_dot_common_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%optimist/scheduler/v1/scheduler.proto\x12\x15optimist.scheduler.v1\x1a!optimist/common/v1/sampling.proto\"\x11\n\x0f\x44\x65scribeRequest\"\x8d\x02\n\x10\x44\x65scribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\x05\x12\x15\n\rmax_model_len\x18\x03 \x01(\x05\x12\x1a\n\x12kv_capacity_tokens\x18\x04 \x01(\x05\x12\x15\n\reos_token_ids\x18\x05 \x01(\x0c\x12\x13\n\x0bnum_running\x18\x06 \x01(\x05\x12\x13\n\x0bnum_waiting\x18\x07 \x01(\x05\x12\x14\n\x0cis_synthetic\x18\x08 \x01(\x08\x12\x13\n\x0bnum_workers\x18\t \x01(\x05\x12\x37\n\x06policy\x18\n \x01(\x0e\x32\'.optimist.scheduler.v1.SchedulingPolicy\"\xdb\x02\n\x0e\x43onnectRequest\x12)\n\x03\x61\x64\x64\x18\x01 \x01(\x0b\x32\x1a.optimist.scheduler.v1.AddH\x00\x12-\n\x05\x61\x62ort\x18\x02 \x01(\x0b\x32\x1c.optimist.scheduler.v1.AbortH\x00\x12-\n\x05pause\x18\x03 \x01(\x0b\x32\x1c.optimist.scheduler.v1.PauseH\x00\x12/\n\x06resume\x18\x04 \x01(\x0b\x32\x1d.optimist.scheduler.v1.ResumeH\x00\x12:\n\x0cset_priority\x18\x05 \x01(\x0b\x32\".optimist.scheduler.v1.SetPriorityH\x00\x12\x34\n\tget_stats\x18\x06 \x01(\x0b\x32\x1f.optimist.scheduler.v1.GetStatsH\x00\x12\x12\n\ncommand_id\x18\x0f \x01(\x03\x42\t\n\x07\x63ommand\"\xb1\x03\n\x03\x41\x64\x64\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x03 \x01(\x0c\x12\x1b\n\x13predicted_token_ids\x18\x04 \x01(\x0c\x12\x34\n\x08sampling\x18\x05 \x01(\x0b\x32\".optimist.common.v1.SamplingParams\x12\x12\n\nmax_tokens\x18\x06 \x01(\x05\x12\x16\n\x0estop_token_ids\x18\x07 \x01(\x0c\x12\x12\n\nmin_tokens\x18\x08 \x01(\x05\x12\x10\n\x08priority\x18\t \x01(\x05\x12\x12\n\ncache_salt\x18\n \x01(\t\x12\x1d\n\x10max_draft_tokens\x18\x0b \x01(\x05H\x00\x88\x01\x01\x12\x1c\n\x14num_predicted_tokens\x18\x0c \x01(\x0c\x12\"\n\x1awants_prediction_positions\x18\r \x01(\x08\x12\x14\n\x0ctrace_parent\x18\x0e \x01(\t\x12\x18\n\x10output_token_ids\x18\x0f \x01(\x0c\x12\r\n\x05names\x18\x10 \x03(\tB\x13\n\x11_max_draft_tokens\"/\n\x05\x41\x62ort\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x16\n\x0ewants_finished\x18\x02 \x01(\x08\"7\n\x05Pause\x12.\n\x04mode\x18\x01 \x01(\x0e\x32 .optimist.scheduler.v1.PauseMode\"\x08\n\x06Resume\"=\n\x0bSetPriority\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x10\n\x08priority\x18\x02 \x01(\x05\x12\x0c\n\x04name\x18\x03 \x01(\t\"\n\n\x08GetStats\"m\n\x05Reply\x12\x12\n\ncommand_id\x18\x01 \x01(\x03\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12+\n\x05stats\x18\x03 \x01(\x0b\x32\x1c.optimist.scheduler.v1.Stats\x12\x14\n\x0cnum_requests\x18\x04 \x01(\x05\"\x9b\x05\n\x05Stats\x12\x13\n\x0bnum_running\x18\x01 \x01(\x05\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\x05\x12\x17\n\x0fnum_free_blocks\x18\x03 \x01(\x05\x12\x12\n\nnum_blocks\x18\x04 \x01(\x05\x12\x1b\n\x13num_plans_in_flight\x18\x05 \x01(\x05\x12\x11\n\tis_paused\x18\x06 \x01(\x08\x12\x11\n\tnum_plans\x18\x07 \x01(\x03\x12\x1c\n\x14num_preschedule_hits\x18\x08 \x01(\x03\x12\x1f\n\x17num_preschedule_repairs\x18\t \x01(\x03\x12 \n\x18num_preschedule_discards\x18\n \x01(\x03\x12\x1d\n\x15num_prescheduled_rows\x18\x0b \x01(\x03\x12\x19\n\x11num_repaired_rows\x18\x0c \x01(\x03\x12\x17\n\x0fnum_preemptions\x18\r \x01(\x03\x12\x1a\n\x12num_prefix_queries\x18\x0e \x01(\x03\x12\x17\n\x0fnum_prefix_hits\x18\x0f \x01(\x03\x12\x18\n\x10num_window_waits\x18\x10 \x01(\x03\x12\x1d\n\x15num_idle_window_waits\x18\x11 \x01(\x03\x12\x1d\n\x15num_late_window_waits\x18\x12 \x01(\x03\x12\x16\n\x0ewindow_wait_us\x18\x13 \x01(\x03\x12\x12\n\nnum_drafts\x18\x14 \x01(\x03\x12\x1a\n\x12num_drafted_tokens\x18\x15 \x01(\x03\x12\x1b\n\x13num_accepted_tokens\x18\x16 \x01(\x03\x12!\n\x19num_accepted_at_positions\x18\x17 \x03(\x03\x12\x13\n\x0bnum_workers\x18\x18 \x01(\x05\x12\x1a\n\x12num_moved_requests\x18\x19 \x01(\x03\"\x94\x03\n\x0f\x43onnectResponse\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x12\n\nnum_tokens\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x1b\n\x13num_accepted_tokens\x18\x04 \x01(\x0c\x12\x31\n\x08\x66inished\x18\x05 \x03(\x0b\x32\x1f.optimist.scheduler.v1.Finished\x12-\n\x07replies\x18\x06 \x03(\x0b\x32\x1c.optimist.scheduler.v1.Reply\x12\x15\n\rdraft_sources\x18\x07 \x01(\x0c\x12\x31\n\x08logprobs\x18\x08 \x03(\x0b\x32\x1f.optimist.scheduler.v1.Logprobs\x12H\n\x14prediction_positions\x18\t \x03(\x0b\x32*.optimist.scheduler.v1.PredictionPositions\x12\x36\n\npriorities\x18\n \x03(\x0b\x32\".optimist.scheduler.v1.SetPriority\"\xd6\x01\n\x08Logprobs\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x1d\n\x15\x66irst_prompt_position\x18\x02 \x01(\x05\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\x05\x12\x1d\n\x15num_prompt_candidates\x18\x04 \x01(\x05\x12\x16\n\x0enum_candidates\x18\x05 \x01(\x05\x12\x10\n\x08logprobs\x18\x06 \x01(\x0c\x12\x1b\n\x13\x63\x61ndidate_token_ids\x18\x07 \x01(\x0c\x12\x1a\n\x12\x63\x61ndidate_logprobs\x18\x08 \x01(\x0c\"8\n\x13PredictionPositions\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x11\n\tpositions\x18\x02 \x01(\x0c\"\xa3\x02\n\x08\x46inished\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x33\n\x06reason\x18\x02 \x01(\x0e\x32#.optimist.scheduler.v1.FinishReason\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\"\n\x1a\x61\x63\x63\x65pted_prediction_tokens\x18\x04 \x01(\x05\x12\"\n\x1arejected_prediction_tokens\x18\x05 \x01(\x05\x12\x12\n\nnum_passes\x18\x06 \x01(\x05\x12\x1c\n\x14num_tokens_by_source\x18\x07 \x01(\x0c\x12\x1a\n\x12num_drafted_tokens\x18\x08 \x01(\x05\x12\x10\n\x08queue_us\x18\t \x01(\x03\x12\x19\n\x11num_cached_tokens\x18\n \x01(\x05*q\n\x10SchedulingPolicy\x12!\n\x1dSCHEDULING_POLICY_UNSPECIFIED\x10\x00\x12\x1a\n\x16SCHEDULING_POLICY_FCFS\x10\x01\x12\x1e\n\x1aSCHEDULING_POLICY_PRIORITY\x10\x02*g\n\tPauseMode\x12\x1a\n\x16PAUSE_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPAUSE_MODE_KEEP\x10\x01\x12\x13\n\x0fPAUSE_MODE_WAIT\x10\x02\x12\x14\n\x10PAUSE_MODE_ABORT\x10\x03*\xcc\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x19\n\x15\x46INISH_REASON_REFUSED\x10\x03\x12\x1c\n\x18\x46INISH_REASON_OVERLOADED\x10\x04\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x05\x12\x19\n\x15\x46INISH_REASON_ABORTED\x10\x06\x32\xcd\x01\n\x10SchedulerService\x12[\n\x08\x44\x65scribe\x12&.optimist.scheduler.v1.DescribeRequest\x1a\'.optimist.scheduler.v1.DescribeResponse\x12\\\n\x07\x43onnect\x12%.optimist.scheduler.v1.ConnectRequest\x1a&.optimist.scheduler.v1.ConnectResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%optimist/scheduler/v1/scheduler.proto\x12\x15optimist.scheduler.v1\x1a!optimist/common/v1/sampling.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xc1\x02\n\x10\x44\x65scribeResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nvocab_size\x18\x02 \x01(\x05\x12\x15\n\rmax_model_len\x18\x03 \x01(\x05\x12\x1a\n\x12kv_capacity_tokens\x18\x04 \x01(\x05\x12\x15\n\reos_token_ids\x18\x05 \x01(\x0c\x12\x13\n\x0bnum_running\x18\x06 \x01(\x05\x12\x13\n\x0bnum_waiting\x18\x07 \x01(\x05\x12\x14\n\x0cis_synthetic\x18\x08 \x01(\x08\x12\x13\n\x0bnum_workers\x18\t \x01(\x05\x12\x37\n\x06policy\x18\n \x01(\x0e\x32\'.optimist.scheduler.v1.SchedulingPolicy\x12\x1d\n\x10max_draft_tokens\x18\x0b \x01(\x05H\x00\x88\x01\x01\x42\x13\n\x11_max_draft_tokens\"\xdb\x02\n\x0e\x43onnectRequest\x12)\n\x03\x61\x64\x64\x18\x01 \x01(\x0b\x32\x1a.optimist.scheduler.v1.AddH\x00\x12-\n\x05\x61\x62ort\x18\x02 \x01(\x0b\x32\x1c.optimist.scheduler.v1.AbortH\x00\x12-\n\x05pause\x18\x03 \x01(\x0b\x32\x1c.optimist.scheduler.v1.PauseH\x00\x12/\n\x06resume\x18\x04 \x01(\x0b\x32\x1d.optimist.scheduler.v1.ResumeH\x00\x12:\n\x0cset_priority\x18\x05 \x01(\x0b\x32\".optimist.scheduler.v1.SetPriorityH\x00\x12\x34\n\tget_stats\x18\x06 \x01(\x0b\x32\x1f.optimist.scheduler.v1.GetStatsH\x00\x12\x12\n\ncommand_id\x18\x0f \x01(\x03\x42\t\n\x07\x63ommand\"\xb1\x03\n\x03\x41\x64\x64\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x03 \x01(\x0c\x12\x1b\n\x13predicted_token_ids\x18\x04 \x01(\x0c\x12\x34\n\x08sampling\x18\x05 \x01(\x0b\x32\".optimist.common.v1.SamplingParams\x12\x12\n\nmax_tokens\x18\x06 \x01(\x05\x12\x16\n\x0estop_token_ids\x18\x07 \x01(\x0c\x12\x12\n\nmin_tokens\x18\x08 \x01(\x05\x12\x10\n\x08priority\x18\t \x01(\x05\x12\x12\n\ncache_salt\x18\n \x01(\t\x12\x1d\n\x10max_draft_tokens\x18\x0b \x01(\x05H\x00\x88\x01\x01\x12\x1c\n\x14num_predicted_tokens\x18\x0c \x01(\x0c\x12\"\n\x1awants_prediction_positions\x18\r \x01(\x08\x12\x14\n\x0ctrace_parent\x18\x0e \x01(\t\x12\x18\n\x10output_token_ids\x18\x0f \x01(\x0c\x12\r\n\x05names\x18\x10 \x03(\tB\x13\n\x11_max_draft_tokens\"/\n\x05\x41\x62ort\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x16\n\x0ewants_finished\x18\x02 \x01(\x08\"7\n\x05Pause\x12.\n\x04mode\x18\x01 \x01(\x0e\x32 .optimist.scheduler.v1.PauseMode\"\x08\n\x06Resume\"=\n\x0bSetPriority\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x10\n\x08priority\x18\x02 \x01(\x05\x12\x0c\n\x04name\x18\x03 \x01(\t\"\n\n\x08GetStats\"m\n\x05Reply\x12\x12\n\ncommand_id\x18\x01 \x01(\x03\x12\r\n\x05\x65rror\x18\x02 \x01(\t\x12+\n\x05stats\x18\x03 \x01(\x0b\x32\x1c.optimist.scheduler.v1.Stats\x12\x14\n\x0cnum_requests\x18\x04 \x01(\x05\"\x9b\x05\n\x05Stats\x12\x13\n\x0bnum_running\x18\x01 \x01(\x05\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\x05\x12\x17\n\x0fnum_free_blocks\x18\x03 \x01(\x05\x12\x12\n\nnum_blocks\x18\x04 \x01(\x05\x12\x1b\n\x13num_plans_in_flight\x18\x05 \x01(\x05\x12\x11\n\tis_paused\x18\x06 \x01(\x08\x12\x11\n\tnum_plans\x18\x07 \x01(\x03\x12\x1c\n\x14num_preschedule_hits\x18\x08 \x01(\x03\x12\x1f\n\x17num_preschedule_repairs\x18\t \x01(\x03\x12 \n\x18num_preschedule_discards\x18\n \x01(\x03\x12\x1d\n\x15num_prescheduled_rows\x18\x0b \x01(\x03\x12\x19\n\x11num_repaired_rows\x18\x0c \x01(\x03\x12\x17\n\x0fnum_preemptions\x18\r \x01(\x03\x12\x1a\n\x12num_prefix_queries\x18\x0e \x01(\x03\x12\x17\n\x0fnum_prefix_hits\x18\x0f \x01(\x03\x12\x18\n\x10num_window_waits\x18\x10 \x01(\x03\x12\x1d\n\x15num_idle_window_waits\x18\x11 \x01(\x03\x12\x1d\n\x15num_late_window_waits\x18\x12 \x01(\x03\x12\x16\n\x0ewindow_wait_us\x18\x13 \x01(\x03\x12\x12\n\nnum_drafts\x18\x14 \x01(\x03\x12\x1a\n\x12num_drafted_tokens\x18\x15 \x01(\x03\x12\x1b\n\x13num_accepted_tokens\x18\x16 \x01(\x03\x12!\n\x19num_accepted_at_positions\x18\x17 \x03(\x03\x12\x13\n\x0bnum_workers\x18\x18 \x01(\x05\x12\x1a\n\x12num_moved_requests\x18\x19 \x01(\x03\"\x94\x03\n\x0f\x43onnectResponse\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x12\n\nnum_tokens\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x1b\n\x13num_accepted_tokens\x18\x04 \x01(\x0c\x12\x31\n\x08\x66inished\x18\x05 \x03(\x0b\x32\x1f.optimist.scheduler.v1.Finished\x12-\n\x07replies\x18\x06 \x03(\x0b\x32\x1c.optimist.scheduler.v1.Reply\x12\x15\n\rdraft_sources\x18\x07 \x01(\x0c\x12\x31\n\x08logprobs\x18\x08 \x03(\x0b\x32\x1f.optimist.scheduler.v1.Logprobs\x12H\n\x14prediction_positions\x18\t \x03(\x0b\x32*.optimist.scheduler.v1.PredictionPositions\x12\x36\n\npriorities\x18\n \x03(\x0b\x32\".optimist.scheduler.v1.SetPriority\"\xd6\x01\n\x08Logprobs\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x1d\n\x15\x66irst_prompt_position\x18\x02 \x01(\x05\x12\x19\n\x11num_prompt_tokens\x18\x03 \x01(\x05\x12\x1d\n\x15num_prompt_candidates\x18\x04 \x01(\x05\x12\x16\n\x0enum_candidates\x18\x05 \x01(\x05\x12\x10\n\x08logprobs\x18\x06 \x01(\x0c\x12\x1b\n\x13\x63\x61ndidate_token_ids\x18\x07 \x01(\x0c\x12\x1a\n\x12\x63\x61ndidate_logprobs\x18\x08 \x01(\x0c\"8\n\x13PredictionPositions\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x11\n\tpositions\x18\x02 \x01(\x0c\"\xa3\x02\n\x08\x46inished\x12\x0e\n\x06handle\x18\x01 \x01(\x05\x12\x33\n\x06reason\x18\x02 \x01(\x0e\x32#.optimist.scheduler.v1.FinishReason\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\"\n\x1a\x61\x63\x63\x65pted_prediction_tokens\x18\x04 \x01(\x05\x12\"\n\x1arejected_prediction_tokens\x18\x05 \x01(\x05\x12\x12\n\nnum_passes\x18\x06 \x01(\x05\x12\x1c\n\x14num_tokens_by_source\x18\x07 \x01(\x0c\x12\x1a\n\x12num_drafted_tokens\x18\x08 \x01(\x05\x12\x10\n\x08queue_us\x18\t \x01(\x03\x12\x19\n\x11num_cached_tokens\x18\n \x01(\x05*q\n\x10SchedulingPolicy\x12!\n\x1dSCHEDULING_POLICY_UNSPECIFIED\x10\x00\x12\x1a\n\x16SCHEDULING_POLICY_FCFS\x10\x01\x12\x1e\n\x1aSCHEDULING_POLICY_PRIORITY\x10\x02*g\n\tPauseMode\x12\x1a\n\x16PAUSE_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPAUSE_MODE_KEEP\x10\x01\x12\x13\n\x0fPAUSE_MODE_WAIT\x10\x02\x12\x14\n\x10PAUSE_MODE_ABORT\x10\x03*\xcc\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x19\n\x15\x46INISH_REASON_REFUSED\x10\x03\x12\x1c\n\x18\x46INISH_REASON_OVERLOADED\x10\x04\x12\x17\n\x13\x46INISH_REASON_ERROR\x10\x05\x12\x19\n\x15\x46INISH_REASON_ABORTED\x10\x06\x32\xcd\x01\n\x10SchedulerService\x12[\n\x08\x44\x65scribe\x12&.optimist.scheduler.v1.DescribeRequest\x1a\'.optimist.scheduler.v1.DescribeResponse\x12\\\n\x07\x43onnect\x12%.optimist.scheduler.v1.ConnectRequest\x1a&.optimist.scheduler.v1.ConnectResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'optimist.scheduler.v1.scheduler_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SCHEDULINGPOLICY']._serialized_start=3124
-  _globals['_SCHEDULINGPOLICY']._serialized_end=3237
-  _globals['_PAUSEMODE']._serialized_start=3239
-  _globals['_PAUSEMODE']._serialized_end=3342
-  _globals['_FINISHREASON']._serialized_start=3345
-  _globals['_FINISHREASON']._serialized_end=3549
+  _globals['_SCHEDULINGPOLICY']._serialized_start=3176
+  _globals['_SCHEDULINGPOLICY']._serialized_end=3289
+  _globals['_PAUSEMODE']._serialized_start=3291
+  _globals['_PAUSEMODE']._serialized_end=3394
+  _globals['_FINISHREASON']._serialized_start=3397
+  _globals['_FINISHREASON']._serialized_end=3601
   _globals['_DESCRIBEREQUEST']._serialized_start=99
   _globals['_DESCRIBEREQUEST']._serialized_end=116
   _globals['_DESCRIBERESPONSE']._serialized_start=119
-  _globals['_DESCRIBERESPONSE']._serialized_end=388
-  _globals['_CONNECTREQUEST']._serialized_start=391
-  _globals['_CONNECTREQUEST']._serialized_end=738
-  _globals['_ADD']._serialized_start=741
-  _globals['_ADD']._serialized_end=1174
-  _globals['_ABORT']._serialized_start=1176
-  _globals['_ABORT']._serialized_end=1223
-  _globals['_PAUSE']._serialized_start=1225
-  _globals['_PAUSE']._serialized_end=1280
-  _globals['_RESUME']._serialized_start=1282
-  _globals['_RESUME']._serialized_end=1290
-  _globals['_SETPRIORITY']._serialized_start=1292
-  _globals['_SETPRIORITY']._serialized_end=1353
-  _globals['_GETSTATS']._serialized_start=1355
-  _globals['_GETSTATS']._serialized_end=1365
-  _globals['_REPLY']._serialized_start=1367
-  _globals['_REPLY']._serialized_end=1476
-  _globals['_STATS']._serialized_start=1479
-  _globals['_STATS']._serialized_end=2146
-  _globals['_CONNECTRESPONSE']._serialized_start=2149
-  _globals['_CONNECTRESPONSE']._serialized_end=2553
-  _globals['_LOGPROBS']._serialized_start=2556
-  _globals['_LOGPROBS']._serialized_end=2770
-  _globals['_PREDICTIONPOSITIONS']._serialized_start=2772
-  _globals['_PREDICTIONPOSITIONS']._serialized_end=2828
-  _globals['_FINISHED']._serialized_start=2831
-  _globals['_FINISHED']._serialized_end=3122
-  _globals['_SCHEDULERSERVICE']._serialized_start=3552
-  _globals['_SCHEDULERSERVICE']._serialized_end=3757
+  _globals['_DESCRIBERESPONSE']._serialized_end=440
+  _globals['_CONNECTREQUEST']._serialized_start=443
+  _globals['_CONNECTREQUEST']._serialized_end=790
+  _globals['_ADD']._serialized_start=793
+  _globals['_ADD']._serialized_end=1226
+  _globals['_ABORT']._serialized_start=1228
+  _globals['_ABORT']._serialized_end=1275
+  _globals['_PAUSE']._serialized_start=1277
+  _globals['_PAUSE']._serialized_end=1332
+  _globals['_RESUME']._serialized_start=1334
+  _globals['_RESUME']._serialized_end=1342
+  _globals['_SETPRIORITY']._serialized_start=1344
+  _globals['_SETPRIORITY']._serialized_end=1405
+  _globals['_GETSTATS']._serialized_start=1407
+  _globals['_GETSTATS']._serialized_end=1417
+  _globals['_REPLY']._serialized_start=1419
+  _globals['_REPLY']._serialized_end=1528
+  _globals['_STATS']._serialized_start=1531
+  _globals['_STATS']._serialized_end=2198
+  _globals['_CONNECTRESPONSE']._serialized_start=2201
+  _globals['_CONNECTRESPONSE']._serialized_end=2605
+  _globals['_LOGPROBS']._serialized_start=2608
+  _globals['_LOGPROBS']._serialized_end=2822
+  _globals['_PREDICTIONPOSITIONS']._serialized_start=2824
+  _globals['_PREDICTIONPOSITIONS']._serialized_end=2880
+  _globals['_FINISHED']._serialized_start=2883
+  _globals['_FINISHED']._serialized_end=3174
+  _globals['_SCHEDULERSERVICE']._serialized_start=3604
+  _globals['_SCHEDULERSERVICE']._serialized_end=3809
 # @@protoc_insertion_point(module_scope)

@@ -137,6 +137,7 @@ class DescribeResponse(_message.Message):
     IS_SYNTHETIC_FIELD_NUMBER: _builtins.int
     NUM_WORKERS_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name or directory the worker's weights came from."""
     vocab_size: _builtins.int
@@ -157,6 +158,8 @@ class DescribeResponse(_message.Message):
     """Workers that are reached."""
     policy: Global___SchedulingPolicy.ValueType
     """Which requests go first."""
+    max_draft_tokens: _builtins.int
+    """Most drafts of a request and pass; absent if the scheduler is of a version that does not say."""
     def __init__(
         self,
         *,
@@ -170,12 +173,15 @@ class DescribeResponse(_message.Message):
         is_synthetic: _builtins.bool = ...,
         num_workers: _builtins.int = ...,
         policy: Global___SchedulingPolicy.ValueType = ...,
+        max_draft_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "max_draft_tokens", b"max_draft_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "kv_capacity_tokens", b"kv_capacity_tokens", "max_model_len", b"max_model_len", "model", b"model", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_workers", b"num_workers", "policy", b"policy", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "kv_capacity_tokens", b"kv_capacity_tokens", "max_draft_tokens", b"max_draft_tokens", "max_model_len", b"max_model_len", "model", b"model", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_workers", b"num_workers", "policy", b"policy", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_draft_tokens) -> _WhichOneofReturnType__max_draft_tokens | None: ...
 
 Global___DescribeResponse: _TypeAlias = DescribeResponse  # noqa: Y015
 
@@ -282,7 +288,9 @@ class Add(_message.Message):
     keep of predictions. At most 256 bytes.
     """
     max_draft_tokens: _builtins.int
-    """Most drafts per pass for this request; absent for the scheduler's own limit, 0 for no speculation."""
+    """Most drafts per pass for this request; absent for the scheduler's own limit, which is not exceeded, 0 for
+    no speculation.
+    """
     num_predicted_tokens: _builtins.bytes
     """Number of tokens of each prediction; empty for one prediction."""
     wants_prediction_positions: _builtins.bool
