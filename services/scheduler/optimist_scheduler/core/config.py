@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from optimist_scheduler.core.drafter import Drafter
-from optimist_scheduler.core.window import MAX_NODES
+from optimist_scheduler.core.window import MAX_NODES, MAX_TREE_DRAFTS
 
 MAX_PIPELINE_STAGES = 16
 
@@ -114,6 +114,11 @@ class EngineConfig(SchedulingOptions):
             cuts.append(
                 f"num_speculative_tokens={asked}: "
                 f"max_num_batched_tokens={self.max_num_batched_tokens} cuts the drafts to {most}"
+            )
+        if most > MAX_TREE_DRAFTS:
+            cuts.append(
+                f"num_speculative_tokens={asked}: of a window with branches a pass verifies at "
+                f"most {MAX_TREE_DRAFTS} drafts"
             )
         if drafter is not None and drafter.max_tokens > asked:
             cuts.append(

@@ -9,6 +9,9 @@ from optimist_scheduler.core.acceptance import WINDOW_PRIOR
 from optimist_scheduler.core.arrays import Float32Array, Int32Array, Int64Array
 
 MAX_NODES = 256
+MAX_TREE_DRAFTS = 64
+"""Of a window that is no chain the worker verifies no more in a pass: a node's attention mask has
+64 bits."""
 PRIOR_HAZARD = -float(np.log(WINDOW_PRIOR))
 """Of a token of a window that says no values."""
 LEAST_HAZARD = 1 / 64
