@@ -327,7 +327,9 @@ class Sampling(_message.Message):
     min_p: _builtins.float
     """Drops tokens less likely than this share of the most likely one."""
     seed: _builtins.int
-    """Same model, prompt, parameters and seed give the same text; absent takes a random one."""
+    """Same model, prompt, parameters and seed give the same text, in float32 and float64 with coupled acceptance;
+    absent takes a random one.
+    """
     presence_penalty: _builtins.float
     """Subtracted from the logits of every token already in the answer, -2 to 2."""
     frequency_penalty: _builtins.float

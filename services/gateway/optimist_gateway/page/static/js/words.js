@@ -72,7 +72,7 @@ export function raceSummary(race) {
   const speed = `${outcome.factor.toFixed(outcome.factor < 0.95 ? 2 : 1)} times as fast with the prediction.`;
   const texts = outcome.isIdentical
     ? "Both answers are identical, character for character."
-    : `The answers differ at character ${outcome.differsAt + 1}.`;
+    : `The answers differ at character ${outcome.differsAt + 1}, as they may in 16 bits.`;
   return `${speed} ${texts}`;
 }
 
