@@ -10,6 +10,7 @@ BENCHMARKS = {
     "crossover": "optimist_bench.crossover",
     "drafts": "optimist_bench.drafts",
     "edits": "optimist_bench.edits",
+    "engines": "optimist_bench.engines.command",
     "overhead": "optimist_bench.overhead",
     "overlap": "optimist_bench.overlap",
     "overload": "optimist_bench.overload",

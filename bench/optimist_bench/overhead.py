@@ -20,6 +20,7 @@ from optimist_bench.predictions.case_text import functions
 from optimist_bench.predictions.pair import load_tokenizer
 from optimist_bench.process_time import (
     find_children,
+    find_stolen_share,
     read_cpu_seconds,
     read_machine_seconds,
 )
@@ -142,17 +143,6 @@ def _measure(settings: OverheadSettings, pass_ms: float) -> dict[str, Any]:
         "stolen_share": round(stolen_share, 3),
         "all_right": all("".join(piece for _, piece in answer) == text for answer in answers),
     }
-
-
-def find_stolen_share(before: tuple[float, float], after: tuple[float, float]) -> float:
-    """Returns how much of the processor time that was asked for a virtual machine's host took.
-
-    Args:
-        before: What `read_machine_seconds` told at the beginning.
-        after: What it told at the end.
-    """
-    worked, stolen = after[0] - before[0], after[1] - before[1]
-    return stolen / (worked + stolen) if stolen else 0.0
 
 
 def find_latencies(

@@ -54,6 +54,17 @@ def read_machine_seconds() -> tuple[float, float]:
     return user + nice + system + irq + softirq, stolen
 
 
+def find_stolen_share(before: tuple[float, float], after: tuple[float, float]) -> float:
+    """Returns how much of the processor time that was asked for a virtual machine's host took.
+
+    Args:
+        before: What `read_machine_seconds` returned at the beginning.
+        after: What it returned at the end.
+    """
+    worked, stolen = after[0] - before[0], after[1] - before[1]
+    return stolen / (worked + stolen) if stolen else 0.0
+
+
 def count_descriptors(pid: int) -> int:
     """Returns how many descriptors a process has open."""
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())

@@ -8,8 +8,9 @@ import pytest
 
 from optimist.worker.v1 import worker_pb2
 from optimist_bench.emissions import Emissions, read_emissions
-from optimist_bench.overhead import PACED_MS, find_latencies, find_stolen_share, main
+from optimist_bench.overhead import PACED_MS, find_latencies, main
 from optimist_bench.overhead_load import Arrivals
+from optimist_bench.process_time import find_stolen_share
 from optimist_common.columns import to_bytes
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -1,6 +1,6 @@
-"""Other engines that answer the same prompts with the same weights, for `optimist bench drafts`.
+"""Other engines that answer the same prompts with the same weights, each in its own process.
 
-Each runs in a process of its own, `python -m optimist_bench.peers NAME`, that may have another
-interpreter than ours. So nothing in here imports anything but the engine's own packages, the
-standard library and its neighbours.
+For `optimist bench drafts`: `python -m optimist_bench.peers NAME`, which may have another
+interpreter than ours. For `optimist bench engines`: a server, `peers.generate_server`. So nothing
+in here imports anything but the engine's own packages, the standard library and its neighbours.
 """

@@ -11,8 +11,18 @@ from optimist_bench.peers.engine import Setup
 def load_model(setup: Setup, directory: str = "") -> Any:
     """Returns the model of the setup, or of another directory, in float32 for inference."""
     torch.set_num_threads(setup.num_threads)
+    return load_weights(directory or setup.model, "float32")
+
+
+def load_weights(directory: str, dtype: str) -> Any:
+    """Returns a model for inference, on the CPU.
+
+    Args:
+        directory: Of the model.
+        dtype: Name of a type of PyTorch, such as bfloat16.
+    """
     model: Any = AutoModelForCausalLM.from_pretrained(
-        directory or setup.model, dtype=torch.float32, attn_implementation="sdpa"
+        directory, dtype=getattr(torch, dtype), attn_implementation="sdpa"
     )
     return model.eval().requires_grad_(False)
 

@@ -36,6 +36,11 @@ class ServiceSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
     section: ClassVar[str]
 
+    @classmethod
+    def command(cls) -> str:
+        """Returns the command whose settings these are: `optimist bench edits` of bench_edits."""
+        return f"optimist {cls.section.replace('_', ' ')}"
+
 
 def load_settings(settings_class: type[S], arguments: list[str]) -> S:
     """Builds the settings of one service from all three sources.
@@ -112,7 +117,7 @@ class _OneLineParser(argparse.ArgumentParser):
 
 def _parser(settings_class: type[ServiceSettings]) -> argparse.ArgumentParser:
     parser = _OneLineParser(
-        prog=f"optimist {settings_class.section}",
+        prog=settings_class.command(),
         description=settings_class.__doc__,
         allow_abbrev=False,
     )
@@ -132,9 +137,7 @@ def _environment_values(settings_class: type[ServiceSettings]) -> dict[str, tupl
     values = _variables(settings_class.section)
     for name, (variable, _) in values.items():
         if name not in settings_class.model_fields:
-            raise SetupError(
-                f"{variable}: no such setting (see optimist {settings_class.section} --help)"
-            )
+            raise SetupError(f"{variable}: no such setting (see {settings_class.command()} --help)")
     return values
 
 

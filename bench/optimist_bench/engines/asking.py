@@ -1,0 +1,90 @@
+"""Asks an engine all prompts of a workload, and notes when what arrived."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+from optimist_bench.engines.workloads import Prompt
+from optimist_bench.process_time import find_stolen_share, read_machine_seconds
+from optimist_cli.client import ChatRequest, GatewayClient
+from optimist_common.errors import SetupError
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One streamed answer."""
+
+    text: str
+    num_tokens: int
+    first_seconds: float
+    """From the request to the first text; to the end if there was none."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """All prompts answered once."""
+
+    seconds: float
+    answers: list[Answer]
+    stolen_share: float
+    """Processor time that the host of a virtual machine took, of what was asked for."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all answers."""
+        return sum(answer.num_tokens for answer in self.answers)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all answers together, their prompts' time included."""
+        return self.num_tokens / self.seconds
+
+    @property
+    def first_seconds(self) -> float:
+        """Median of the time to the first text."""
+        return median(answer.first_seconds for answer in self.answers)
+
+
+class Asker:
+    """A client of one engine."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self._name = name
+        self._client = GatewayClient(url)
+        self._model = self._client.model()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
+
+    def ask_all(self, prompts: Sequence[Prompt], num_streams: int, max_tokens: int) -> Round:
+        """Asks all prompts, at most `num_streams` at a time.
+
+        Raises:
+            SetupError: A request failed; the message names the engine.
+        """
+        machine = read_machine_seconds()
+        with ThreadPoolExecutor(num_streams) as pool:
+            started = perf_counter()
+            answers = list(pool.map(lambda each: self._ask(each, max_tokens), prompts))
+            seconds = perf_counter() - started
+        return Round(seconds, answers, find_stolen_share(machine, read_machine_seconds()))
+
+    def _ask(self, prompt: Prompt, max_tokens: int) -> Answer:
+        messages = [{"role": "user", "content": prompt.text}]
+        request = ChatRequest(self._model, messages, prompt.prediction, max_tokens)
+        started = perf_counter()
+        first, texts = None, []
+        try:
+            answer = self._client.chat(request)
+            for chunk in answer.chunks:
+                if chunk.text and first is None:
+                    first = perf_counter() - started
+                texts.append(chunk.text)
+        except SetupError as error:
+            raise SetupError(f"{self._name}: {error}") from None
+        if first is None:
+            first = perf_counter() - started
+        return Answer("".join(texts), answer.usage["completion_tokens"], first)

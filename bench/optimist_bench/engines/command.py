@@ -1,0 +1,225 @@
+"""The command: which engines, workloads and numbers of streams are measured, and in which order."""
+
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from optimist_bench.engines.asking import Asker
+from optimist_bench.engines.report import Key, Measured, describe, make_rows
+from optimist_bench.engines.servers import ENGINES, require_model, running_engine
+from optimist_bench.engines.workloads import (
+    WORKLOADS,
+    Prompt,
+    digest,
+    make_prompts,
+    sent_workload,
+)
+from optimist_common.errors import SetupError
+from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
+
+_WARM_UP_TOKENS = 8
+_PACKAGES = ("optimist", "torch", "transformers")
+
+
+class EnginesSettings(ServiceSettings):
+    """Measures servers, ours and others, with the same greedy requests over HTTP.
+
+    One server runs at a time. In each turn every engine is started, warmed up and asked all
+    workloads; every second turn has the engines in reverse order, so that a drift of the machine
+    shows as spread. Without --json the report is a table in Markdown.
+    """
+
+    section: ClassVar[str] = "bench_engines"
+
+    engines: CommaSeparated = Field(list(ENGINES), description="engines to measure, with commas")
+    model: str = Field("models/smollm2", description="directory of the model that all serve")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="number format of the weights: float32, bfloat16 or float16"
+    )
+    streams: CommaSeparated = Field(
+        ["1", "8"], description="numbers of requests at a time, with commas"
+    )
+    workloads: CommaSeparated = Field(
+        list(WORKLOADS), description="workloads to measure, with commas"
+    )
+    prompts: int = Field(12, ge=1, le=1000, description="requests of a workload and round")
+    files: str = Field(
+        "",
+        description="what is rewritten: a directory of text files, or JSON lines with `before`; "
+        "empty: sources of this package",
+    )
+    max_tokens: int = Field(80, ge=1, le=4096, description="most tokens of an answer")
+    turns: int = Field(2, ge=1, le=100, description="how often all engines are measured")
+    num_threads: int = Field(0, ge=0, le=1024, description="CPU threads of each engine; 0: cores")
+    plot: str = Field("", description="SVG file to draw the tokens per second to")
+    report: str = Field(
+        "", description="file with a report as by --json, to print and draw again, not measured"
+    )
+
+    @field_validator("engines")
+    @classmethod
+    def _are_engines(cls, values: list[str]) -> list[str]:
+        return _require_known(values, tuple(ENGINES))
+
+    @field_validator("workloads")
+    @classmethod
+    def _are_workloads(cls, values: list[str]) -> list[str]:
+        return _require_known(values, WORKLOADS)
+
+    @field_validator("streams")
+    @classmethod
+    def _are_numbers(cls, values: list[str]) -> list[str]:
+        if not values or not all(value.isdecimal() and 1 <= int(value) <= 256 for value in values):
+            raise ValueError("must be numbers from 1 to 256, with commas")
+        return list(dict.fromkeys(values))
+
+
+def _require_known(values: list[str], known: Sequence[str]) -> list[str]:
+    for value in values:
+        if value not in known:
+            raise ValueError(f"there is no {value!r}; there are: {', '.join(known)}")
+    if not values:
+        raise ValueError(f"must name at least one of: {', '.join(known)}")
+    return list(dict.fromkeys(values))
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the benchmark; returns the exit code."""
+    as_json = "--json" in arguments
+    settings = load_settings(EnginesSettings, [word for word in arguments if word != "--json"])
+    report = _read(settings.report) if settings.report else measure(settings, arguments)
+    if settings.plot:
+        # Only who draws needs Matplotlib.
+        from optimist_bench.engines.plot import draw
+
+        draw(report, Path(settings.plot))
+    print(json.dumps(report) if as_json else describe(report))
+    return 0
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        report: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SetupError(f"--report: {path} cannot be read: {error}") from None
+    if not isinstance(report, dict) or "rows" not in report:
+        raise SetupError(f"--report: {path} is no report of this benchmark")
+    return report
+
+
+def measure(settings: EnginesSettings, arguments: Sequence[str]) -> dict[str, Any]:
+    """Measures all engines in turns and returns the report.
+
+    Args:
+        settings: What to measure.
+        arguments: The command line, for the report.
+
+    Raises:
+        SetupError: A file is missing, an engine does not start, or a request fails.
+    """
+    require_model(settings.model)
+    sent = {name: _sent_workloads(settings, name) for name in settings.engines}
+    prompts = {
+        workload: make_prompts(workload, settings.files, settings.prompts)
+        for workload in WORKLOADS
+        if any(workload in each for each in sent.values())
+    }
+    started = time.monotonic()
+    measured: Measured = {}
+    for turn in range(1, settings.turns + 1):
+        for name in settings.engines if turn % 2 else settings.engines[::-1]:
+            _say(f"turn {turn} of {settings.turns}: {name}")
+            _measure_engine(
+                settings, name, [(each, prompts[each]) for each in sent[name]], measured
+            )
+    return {
+        "command": shlex.join(["optimist", "bench", "engines", *arguments]),
+        "model": settings.model,
+        "dtype": settings.dtype,
+        "cpu": _cpu(),
+        "threads": _num_threads(settings),
+        "turns": settings.turns,
+        "max_tokens": settings.max_tokens,
+        "prompts": {name: len(each) for name, each in prompts.items()},
+        "prompts_digest": {name: digest(each) for name, each in prompts.items()},
+        "versions": {"python": platform.python_version(), **_versions()},
+        "variables": {key: os.environ[key] for key in sorted(os.environ) if "OPTIMIST_" in key},
+        "engines": {
+            name: " ".join(ENGINES[name].words(settings.model, settings.dtype, "PORT"))
+            for name in settings.engines
+        },
+        "seconds": round(time.monotonic() - started, 1),
+        "rows": make_rows(measured, settings.engines, settings.workloads, _streams(settings)),
+    }
+
+
+def _sent_workloads(settings: EnginesSettings, name: str) -> list[str]:
+    """Returns what an engine is asked: workloads that are the same requests only once."""
+    takes = ENGINES[name].takes_predictions
+    sent = (sent_workload(each, takes_predictions=takes) for each in settings.workloads)
+    return list(dict.fromkeys(sent))
+
+
+def _measure_engine(
+    settings: EnginesSettings,
+    name: str,
+    workloads: Sequence[tuple[str, list[Prompt]]],
+    measured: Measured,
+) -> None:
+    """Starts an engine, and adds a round of each workload and number of streams."""
+    with running_engine(name, settings.model, settings.dtype, _num_threads(settings)) as url:
+        asker = Asker(name, url)
+        try:
+            for streams in _streams(settings):
+                asker.ask_all(_warm_up(streams), streams, _WARM_UP_TOKENS)
+            for workload, prompts in workloads:
+                for streams in _streams(settings):
+                    done = asker.ask_all(prompts, streams, settings.max_tokens)
+                    _say(f"  {workload}, {streams} at a time: {done.seconds:.1f} s")
+                    measured.setdefault(Key(name, workload, streams), []).append(done)
+        finally:
+            asker.close()
+
+
+def _warm_up(num_prompts: int) -> list[Prompt]:
+    return [Prompt(f"Count to {number}.") for number in range(num_prompts)]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _streams(settings: EnginesSettings) -> list[int]:
+    return sorted(map(int, settings.streams))
+
+
+def _num_threads(settings: EnginesSettings) -> int:
+    return settings.num_threads or len(os.sched_getaffinity(0))
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else platform.processor()
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found

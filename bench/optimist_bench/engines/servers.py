@@ -1,0 +1,121 @@
+"""The engines: each a command that starts a server with OpenAI's API."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from optimist_cli.ports import free_ports
+from optimist_common.errors import SetupError
+from optimist_common.parent import end_with_this_process
+
+START_SECONDS = 300.0
+STOP_SECONDS = 30.0
+_POLL_SECONDS = 0.1
+
+_SERVE = ("{python}", "-m", "optimist_cli", "serve", "{model}")
+_OURS = (*_SERVE, "--dtype", "{dtype}", "--port", "{port}")
+_GENERATE = ("{python}", "-m", "optimist_bench.peers.generate_server", "{model}")
+_TRANSFORMERS = (*_GENERATE, "--dtype", "{dtype}", "--port", "{port}")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How to start a server that answers /health, /v1/models and /v1/chat/completions."""
+
+    command: tuple[str, ...]
+    """Words with {python}, {model}, {dtype} and {port}."""
+    without_drafts: str
+    """The engine whose answers these have to be equal to: the same software, drafting nothing."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of the environment, besides what all engines get."""
+    takes_predictions: bool = False
+
+    def words(self, model: str, dtype: str, port: int | str) -> list[str]:
+        """Returns the command line."""
+        values = {"python": sys.executable, "model": model, "dtype": dtype, "port": port}
+        return [word.format(**values) for word in self.command]
+
+
+ENGINES = {
+    "optimist": Engine(_OURS, "optimist-plain", takes_predictions=True),
+    "optimist-plain": Engine(
+        _OURS, "optimist-plain", {"OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"}
+    ),
+    "transformers": Engine(_TRANSFORMERS, "transformers"),
+    "transformers-lookup": Engine((*_TRANSFORMERS, "--lookup"), "transformers"),
+}
+
+
+@contextmanager
+def running_engine(name: str, model: str, dtype: str, num_threads: int) -> Iterator[str]:
+    """Starts an engine and yields its URL when it can be asked; ends it afterwards.
+
+    Args:
+        name: A key of ENGINES.
+        model: Directory of the model.
+        dtype: Number format, such as float32.
+        num_threads: CPU threads of a forward pass.
+
+    Raises:
+        SetupError: It did not start; the message has the last line that it printed.
+    """
+    engine = ENGINES[name]
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    variables = {"OMP_NUM_THREADS": str(num_threads), "HF_HUB_OFFLINE": "1", **engine.variables}
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        process = subprocess.Popen(  # noqa: S603
+            engine.words(model, dtype, port),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | variables,
+            preexec_fn=end_with_this_process(signal.SIGTERM),
+        )
+        try:
+            if not _becomes_healthy(process, url):
+                log.seek(0)
+                lines = log.read().split("\n")
+                reason = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+                raise SetupError(f"{name} did not start: {reason.strip()}")
+            yield url
+        finally:
+            _end(process)
+
+
+def _becomes_healthy(process: "subprocess.Popen[bytes]", url: str) -> bool:
+    """Waits until the server is healthy; returns False if it has ended, or has had its time."""
+    deadline = time.monotonic() + START_SECONDS
+    with httpx.Client(timeout=5.0, trust_env=False) as http:
+        while process.poll() is None and time.monotonic() < deadline:
+            try:
+                if http.get(f"{url}/health").is_success:
+                    return True
+            except httpx.TransportError:
+                pass
+            time.sleep(_POLL_SECONDS)
+    return False
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def require_model(model: str) -> None:
+    """Raises SetupError if there is no model directory."""
+    if not (Path(model) / "config.json").is_file():
+        raise SetupError(f"--model: {model or 'it'} is no directory with a config.json")

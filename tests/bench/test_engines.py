@@ -1,0 +1,187 @@
+"""`optimist bench engines`: its prompts, rows and plot; a run of all engines with a small model."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from optimist_bench.__main__ import main as bench
+from optimist_bench.engines.asking import Answer, Round
+from optimist_bench.engines.command import EnginesSettings, main
+from optimist_bench.engines.plot import draw
+from optimist_bench.engines.report import Key, describe, make_rows
+from optimist_bench.engines.servers import ENGINES, Engine
+from optimist_bench.engines.workloads import make_prompts, read_files
+from optimist_common.errors import SetupError
+from optimist_common.settings import load_settings
+from tests.stack import BUNDLED_MODEL
+
+SOURCE = "def total(values):\n    return sum(values)\n\n\n" * 15
+
+
+def pairs_file(directory: Path, num_pairs: int) -> str:
+    rows = [{"before": f"# {number}\n{SOURCE}", "after": ""} for number in range(num_pairs)]
+    path = directory / "pairs.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def test_files_come_from_pairs_from_a_directory_or_from_our_sources(tmp_path: Path) -> None:
+    texts = [f"# {number}\n{SOURCE}".rstrip() for number in range(3)]
+    pairs = pairs_file(tmp_path, 3)
+    assert read_files(pairs) == read_files(str(tmp_path)) == texts
+    (tmp_path / "pairs.jsonl").unlink()
+    (tmp_path / "b").mkdir()
+    for name, content in (("b/file", texts[1]), ("a", texts[0]), ("short", "x")):
+        (tmp_path / name).write_text(content)
+    (tmp_path / "noise").write_bytes(b"\xff" * 700)
+    assert read_files(str(tmp_path)) == texts[:2]
+    assert len(read_files("")) >= 12
+
+
+def test_a_predicted_rewrite_is_the_same_request_with_the_file_attached(tmp_path: Path) -> None:
+    pairs = pairs_file(tmp_path, 5)
+    plain, predicted = (make_prompts(each, pairs, 2) for each in ("rewrite", "rewrite-predicted"))
+    assert [each.text for each in plain] == [each.text for each in predicted]
+    assert [each.prediction for each in plain] == [None, None]
+    for prompt in predicted:
+        assert prompt.prediction is not None
+        assert prompt.text.startswith(prompt.prediction)
+    assert len({each.text for each in make_prompts("chat", pairs, 12)}) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--engines", "horse"], "--engines: there is no 'horse'; there are: optimist, "),
+        (["--engines", ""], "--engines: must name at least one of: optimist, "),
+        (["--workloads", "sing"], "--workloads: there is no 'sing'; there are: rewrite, "),
+        (["--streams", "1,none"], "--streams: must be numbers from 1 to 256"),
+        (["--dtype", "int4"], "--dtype: Input should be 'float32', 'bfloat16' or 'float16'"),
+        (["--model", "/nowhere"], "--model: /nowhere is no directory with a config.json"),
+        (["--files", "/nowhere"], "--files: /nowhere does not exist"),
+        (["--prompts", "900"], "--files: .* of 600 to 2000 characters; --prompts wants 900"),
+        (["--report", "/nowhere"], "--report: /nowhere cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
+    with pytest.raises(SetupError, match=message) as caught:
+        main(["--model", str(BUNDLED_MODEL), *arguments])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_broken_pair_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text('{"before": "text"}\n{"after": "text"}')
+    with pytest.raises(SetupError, match="line 2 has no text 'before'"):
+        read_files(str(tmp_path))
+
+
+def test_help_has_the_benchmark_s_own_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bench(["engines", "--help"])
+    assert capsys.readouterr().out.startswith("usage: optimist bench engines ")
+
+
+def _round(seconds: float, *texts: str) -> Round:
+    return Round(seconds, [Answer(text, 10, seconds / 4) for text in texts], 0.125)
+
+
+ROUNDS = {
+    Key("optimist", "rewrite", 1): [_round(4, "a", "b"), _round(5, "a", "c")],
+    Key("optimist", "rewrite-predicted", 1): [_round(1, "a", "b"), _round(2, "a", "b")],
+    Key("optimist-plain", "rewrite", 1): [_round(4, "a", "b"), _round(4, "a", "b")],
+    Key("transformers-lookup", "rewrite", 1): [_round(2, "a", "b"), _round(2, "a", "b")],
+}
+WORKLOADS = ("rewrite", "rewrite-predicted")
+
+
+def _report() -> dict[str, Any]:
+    engines = ("optimist", "optimist-plain", "transformers-lookup")
+    return {
+        "model": "models/smollm2",
+        "dtype": "float32",
+        "cpu": "2 x Processor",
+        "threads": 2,
+        "turns": 2,
+        "max_tokens": 10,
+        "versions": {"optimist": "0.1.0"},
+        "rows": make_rows(ROUNDS, engines, WORKLOADS, [1]),
+    }
+
+
+def test_a_row_has_the_median_the_spread_and_what_it_was_compared_with() -> None:
+    rows = {(row["engine"], row["workload"]): row for row in _report()["rows"]}
+    ours = rows["optimist", "rewrite"]
+    assert ours["tokens"] == 20
+    assert (ours["seconds"], ours["seconds_min"], ours["seconds_max"]) == (4.5, 4, 5)
+    assert ours["tokens_per_second"] == 4.5
+    assert ours["time_to_first_token_ms"] == 1125
+    assert ours["same_text"] == 0.75
+    assert [each["stolen_share"] for each in ours["rounds"]] == [0.125, 0.125]
+    assert rows["optimist", "rewrite-predicted"]["same_text"] == 1
+    itself = rows["optimist-plain", "rewrite"]
+    assert itself["same_text"] is None
+    assert itself["same_text_reason"] == "these are the answers to compare with"
+    # It takes no prediction, so that this is the same measurement.
+    assert rows["optimist-plain", "rewrite-predicted"]["seconds"] == itself["seconds"]
+    alone = rows["transformers-lookup", "rewrite"]
+    assert alone["same_text"] is None
+    assert alone["same_text_reason"] == "transformers was not run"
+
+
+def test_a_report_is_printed_and_drawn_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, plot = tmp_path / "report.json", tmp_path / "plot.svg"
+    saved.write_text(json.dumps(_report()))
+    assert main(["--report", str(saved), "--plot", str(plot)]) == 0
+    assert capsys.readouterr().out == describe(_report()) + "\n"
+    assert "| rewrite | 1 | optimist | 20 | 4.5 | 4.5 (4.0 to 5.0) | 1125 | 75% |" in describe(
+        _report()
+    )
+    texts = "".join(ElementTree.parse(plot).getroot().itertext())
+    for text in ("smollm2, float32, 2 x Processor", "tokens per second", *WORKLOADS, "optimist"):
+        assert text in texts
+    assert "prefers-color-scheme" in plot.read_text()
+    with pytest.raises(SetupError, match="--plot: cannot write /nowhere/plot"):
+        draw(_report(), Path("/nowhere/plot.svg"))
+
+
+@pytest.mark.slow
+def test_all_engines_answer_the_same_requests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTIMIST_WORKER_COST_SECONDS", "0")
+    arguments = ["--model", str(BUNDLED_MODEL), "--files", pairs_file(tmp_path, 2), "--turns", "1"]
+    arguments += ["--prompts", "2", "--max-tokens", "12", "--streams", "1,2", "--num-threads", "1"]
+    assert main([*arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    settings = load_settings(EnginesSettings, arguments)
+    rows = {(row["engine"], row["workload"], row["streams"]): row for row in report["rows"]}
+    assert set(rows) == {
+        (engine, workload, streams)
+        for engine in ENGINES
+        for workload in settings.workloads
+        for streams in (1, 2)
+    }
+    for (engine, _, streams), row in rows.items():
+        assert row["same_text"] == (
+            None if streams == 1 and ENGINES[engine].without_drafts == engine else 1
+        )
+        assert 0 < row["tokens"] <= 24
+        assert row["tokens_per_second"] > 0
+        assert row["time_to_first_token_ms"] <= 1000 * row["seconds"]
+    # All run the same model on the same prompts, and all count the end token.
+    for workload in settings.workloads:
+        assert len({row["tokens"] for key, row in rows.items() if key[1] == workload}) == 1
+    assert report["variables"]["OPTIMIST_WORKER_COST_SECONDS"] == "0"
+    assert all(report["versions"].values())
+
+
+def test_an_engine_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "print('loading'); print('no memory'); print(); raise SystemExit(1)"
+    monkeypatch.setitem(ENGINES, "optimist", Engine(("{python}", "-c", script), "optimist"))
+    with pytest.raises(SetupError, match=r"^optimist did not start: no memory$"):
+        main(["--model", str(BUNDLED_MODEL), "--engines", "optimist"])
