@@ -57,9 +57,9 @@ class Pair:
         self.link = QueueLink()
         self.first, self.last = (self._make(path, index) for index in (0, 1))
 
-    def launch(self, plan: Plan) -> tuple[LaunchedPlan, StepResult]:
+    def launch(self, plan: Plan, at_last: Plan | None = None) -> tuple[LaunchedPlan, StepResult]:
         """Starts a plan at the first stage; the last one does its part and settles it."""
-        launched, of_last = self.first.launch(plan), self.last.launch(plan)
+        launched, of_last = self.first.launch(plan), self.last.launch(at_last or plan)
         result = self.last.collect(of_last)
         step = launched.step
         if isinstance(step, StagedStep) and step.has_pass:
@@ -157,6 +157,17 @@ def test_a_window_for_a_row_on_its_way_takes_effect_behind_it(pair: Pair, llama:
     pair.collect(*other)
     (row,) = rows_of(pair.execute(decode(4, 0, 4)))
     assert (row.token_ids, row.num_accepted_tokens) == (truth[2:7], 4)
+
+
+def test_a_verdict_on_other_drafts_is_refused(pair: Pair, llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 4)
+    pair.execute(begin(1, 0))
+    # As if the first stage had drafted otherwise, because its device computes otherwise.
+    windows = [WindowUpdate(0, 1, [truth[1] + 1, truth[2]]), WindowUpdate(0, 1, truth[1:3])]
+    first, last = (decode(2, 0, 2, windows=[window]) for window in windows)
+    launched = pair.launch(first, last)
+    with pytest.raises(GroupError, match="pass 2 has other drafts at the last stage than here"):
+        pair.collect(*launched)
 
 
 def test_a_verdict_on_another_pass_is_refused(pair: Pair) -> None:

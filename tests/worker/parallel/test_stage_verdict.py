@@ -32,8 +32,9 @@ def test_a_verdict_is_read_as_it_was_written(
         is_finite=draw(num_rows) % 2 == 0,
     )
     scored = None if scored_shape is None else draw(*scored_shape).int()
-    read = read_verdict(write_verdict(StageVerdict(7, verdict, scored, "", faults)))
+    read = read_verdict(write_verdict(StageVerdict(7, verdict, scored, "", faults, 2**32 - 1)))
     assert (read.number, read.failure, read.faults) == (7, "", faults)
+    assert read.drafts == 2**32 - 1
     assert read.verdict is not None
     assert torch.equal(read.verdict.token_ids, verdict.token_ids)
     assert torch.equal(read.verdict.num_accepted, verdict.num_accepted)

@@ -1,9 +1,10 @@
-"""A short number of what came of a step, by which ranks notice that they have diverged."""
+"""Short numbers of a step's drafts and outcome, by which ranks notice that they have diverged."""
 
 import zlib
 
 import numpy as np
 
+from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.plan import StepResult
 
 DIGEST_BYTES = 4
@@ -28,3 +29,14 @@ def digest(result: StepResult) -> bytes:
     for column in columns:
         checksum = zlib.crc32(np.ascontiguousarray(column).tobytes(), checksum)
     return checksum.to_bytes(DIGEST_BYTES, "little")
+
+
+def draft_digest(drafts: Drafts) -> int:
+    """Returns the checksum of the drafts' tokens and of how they hang together, 32 bits."""
+    columns = [drafts.num_tokens, drafts.token_ids * drafts.is_node]
+    if drafts.parents is not None:
+        columns.append(drafts.parents * drafts.is_node)
+    checksum = 0
+    for column in columns:
+        checksum = zlib.crc32(np.ascontiguousarray(column.cpu().numpy()).tobytes(), checksum)
+    return checksum

@@ -13,6 +13,7 @@ from optimist_worker.core.logprobs import LogprobPlaces
 from optimist_worker.core.verdict import Verdict
 from optimist_worker.masks import Masks
 from optimist_worker.model import Model
+from optimist_worker.parallel.digest import draft_digest
 from optimist_worker.parallel.group import GroupError
 from optimist_worker.parallel.stage_link import StageLink
 from optimist_worker.parallel.stage_loading import StageCut
@@ -96,6 +97,9 @@ class StagedStep:
             raise GroupError(f"the verdict on pass {self.number} is not there")
         if prepared is None or told.verdict is None:
             raise StageError(told.failure)
+        if draft_digest(prepared.proposal.drafts) != told.drafts:
+            # The verdict rests on states of the drafts of the first stage.
+            raise GroupError(f"pass {self.number} has other drafts at the last stage than here")
         verdict = _move(told.verdict, self._device)
         return self._step.settle(prepared, verdict, self.watch)
 
@@ -213,9 +217,9 @@ class Stage:
         if not self.place.is_last:
             self.link.hand_on(number, output, failure)
             return None
-        if judged is None:
+        if judged is None or prepared is None:
             return StageVerdict(number, None, failure=failure)
-        return _to_host(number, judged)
+        return _to_host(number, judged, prepared)
 
     def _explain(self, error: Exception) -> str:
         logger.error("stage %d: the forward pass failed", self.place.index, exc_info=error)
@@ -227,10 +231,11 @@ def on_device(device: torch.device) -> AbstractContextManager[None]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _to_host(number: int, judged: JudgedStep) -> StageVerdict:
+def _to_host(number: int, judged: JudgedStep, prepared: PreparedStep) -> StageVerdict:
     verdict, scored = judged
     on_host = _move(verdict, torch.device("cpu"))
-    return StageVerdict(number, on_host, None if scored is None else scored.cpu())
+    drafts = draft_digest(prepared.proposal.drafts)
+    return StageVerdict(number, on_host, None if scored is None else scored.cpu(), drafts=drafts)
 
 
 def _move(verdict: Verdict, device: torch.device) -> Verdict:

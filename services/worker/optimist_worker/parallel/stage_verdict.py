@@ -25,11 +25,13 @@ class StageVerdict:
     """Why the step has failed."""
     faults: dict[int, str] = field(default_factory=dict)
     """Why grammars can be followed no further, by slot."""
+    drafts: int = 0
+    """Checksum of the drafts that the last stage has judged."""
 
 
 def write_verdict(told: StageVerdict) -> bytes:
     """Returns a verdict's bytes."""
-    text = json.dumps([told.number, told.failure, list(told.faults.items())]).encode()
+    text = json.dumps([told.number, told.failure, list(told.faults.items()), told.drafts]).encode()
     verdict, scored = told.verdict, told.scored
     # Rows, tokens and nodes of each row, scored places, numbers of each, length of the text.
     sizes = [-1, 0, -1, -1, 0, len(text)]
@@ -52,7 +54,7 @@ def read_verdict(data: bytes) -> StageVerdict:
     """Reads what `write_verdict` has written."""
     rows, width, depth, places, numbers, num_text = np.frombuffer(data, np.int32, _NUM_SIZES)
     end = len(data) - int(num_text)
-    number, failure, faults = json.loads(data[end:])
+    number, failure, faults, drafts = json.loads(data[end:])
     values = torch.frombuffer(bytearray(data[:end]), dtype=torch.int32)[_NUM_SIZES:]
     verdict, scored = None, None
     if rows >= 0:
@@ -68,5 +70,5 @@ def read_verdict(data: bytes) -> StageVerdict:
     if places >= 0:
         scored = values.view(int(places), int(numbers))
     return StageVerdict(
-        number, verdict, scored, failure, {int(slot): text for slot, text in faults}
+        number, verdict, scored, failure, {int(slot): text for slot, text in faults}, drafts
     )
