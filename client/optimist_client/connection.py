@@ -11,6 +11,10 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
+    # A server that comes back is found again within seconds, at another address too. By default
+    # gRPC waits up to two minutes between attempts, and 30 seconds between look-ups of a name.
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
 ]
 

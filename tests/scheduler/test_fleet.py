@@ -1,4 +1,4 @@
-"""Several workers behind one scheduler, over real sockets."""
+"""Several workers of one scheduler, over real sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -11,9 +11,11 @@ import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import from_bytes
+from optimist_common.errors import SetupError
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.fleet import Fleet
 from optimist_scheduler.replay import replay
+from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.worker_description import WorkerDescription
 from optimist_scheduler.worker_link import CheckWorker, WorkerLink
 from tests.scheduler.client import MODES, Client, add, ask, truth, until
@@ -340,7 +342,6 @@ def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return addresses
 
     monkeypatch.setattr("optimist_common.endpoints.resolve_host", resolve)
-    monkeypatch.setattr("optimist_common.endpoints.MIN_RESOLVE_SECONDS", 0.02)
     monkeypatch.setattr("optimist_common.endpoints.RESOLVE_SECONDS", 0.05)
     return addresses
 
@@ -376,6 +377,71 @@ async def test_workers_come_and_go_by_name(addresses: list[str]) -> None:
             stack.push_async_exit(each)
     assert client.tokens == {handle: truth(PROMPTS[handle], 50) for handle in range(8)}
     assert servicers[2].worker.admitted
+
+
+async def test_a_worker_keeps_its_requests_while_its_name_gets_another_address(
+    addresses: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    del addresses[1]
+    servicers = [new_worker(), new_worker()]
+    for servicer in servicers:
+        servicer.step_seconds = 0.01
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(serve_worker(servicers[0]))
+        fleet, stub = await stack.enter_async_context(
+            serve_fleet([], [], workers=[f"workers.test:{port}"])
+        )
+        await all_connected(fleet, 1)
+        (engine,) = fleet.engines
+        client = Client(stub)
+        await client.send(*(add(handle, PROMPTS[handle], max_tokens=50) for handle in range(4)))
+        await client.read_until(lambda: len(client.tokens) == 4)
+        async with serve_worker(servicers[1], port, "127.0.0.2"):
+            addresses.append("127.0.0.2")
+            await all_connected(fleet, 2)
+            assert engine in fleet.engines
+            addresses.pop()
+            await until(lambda: len(fleet._endpoints.peers) == 1)
+        await until(lambda: fleet.engines == [engine])
+        await client.read_until(lambda: len(client.finished) == 4)
+        check_rest(fleet)
+    assert client.tokens == {handle: truth(PROMPTS[handle], 50) for handle in range(4)}
+    assert fleet.dispatcher.num_moved == 0
+    assert not servicers[1].worker.admitted
+    # The other one leaves without requests; the first is never lost.
+    assert [one for one in caplog.messages if "lost the worker" in one and "127.0.0.1" in one] == []
+
+
+async def test_requests_wait_for_the_only_worker_to_come_back_at_another_address(
+    addresses: list[str],
+) -> None:
+    del addresses[1]
+    first, second = new_worker(), new_worker()
+    first.may_run.clear()
+    async with AsyncExitStack() as stack:
+        serving = AsyncExitStack()
+        port = await serving.enter_async_context(serve_worker(first))
+        fleet, stub = await stack.enter_async_context(
+            serve_fleet([], [], workers=[f"workers.test:{port}"])
+        )
+        client = Client(stub)
+        await client.send(*(add(handle, PROMPTS[handle]) for handle in range(4)))
+        await until(lambda: num_requests(fleet) == 4)
+        first.may_run.set()
+        await serving.aclose()
+        await all_connected(fleet, 0)
+        addresses[:] = ["127.0.0.2"]
+        await stack.enter_async_context(serve_worker(second, port, "127.0.0.2"))
+        await client.read_until(lambda: len(client.finished) == 4)
+        await until(lambda: [one.peer.target for one in fleet.engines] == [f"127.0.0.2:{port}"])
+        check_rest(fleet)
+    assert client.tokens == {handle: ANSWERS[handle] for handle in range(4)}
+
+
+def test_a_log_that_cannot_be_written_ends_the_start_of_workers_by_name(tmp_path: Path) -> None:
+    log = str(tmp_path / "no" / "log")
+    with pytest.raises(SetupError, match="--replay-log: cannot write"):
+        Fleet(SchedulerSettings(workers=["workers.test:1"], insecure=True, replay_log=log))
 
 
 def replayed_runs(directory: Path) -> dict[str, int]:

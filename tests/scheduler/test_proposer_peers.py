@@ -72,7 +72,6 @@ async def test_proposers_come_and_go_by_name(
         return addresses
 
     monkeypatch.setattr("optimist_common.endpoints.resolve_host", resolve)
-    monkeypatch.setattr("optimist_common.endpoints.MIN_RESOLVE_SECONDS", 0.02)
     monkeypatch.setattr("optimist_common.endpoints.RESOLVE_SECONDS", 0.05)
     worker.may_run.clear()
     servicers = [FakeProposerServicer() for _ in range(3)]

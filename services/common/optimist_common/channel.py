@@ -21,8 +21,10 @@ OPTIONS: list[tuple[str, int]] = [
 NO_PROXY = ("grpc.enable_http_proxy", 0)
 """Services are reached as they are set: gRPC would ask http_proxy for the loopback too."""
 
-# A peer that was restarted is found again within about a second.
+# A peer that was restarted is found again within about a second, at another address too: gRPC looks
+# a name up again when a connection failed, but by default at most every 30 seconds.
 _RECONNECT: list[tuple[str, int]] = [
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     # In spite of its name how long a single attempt may take, at least.
     ("grpc.min_reconnect_backoff_ms", 1_000),

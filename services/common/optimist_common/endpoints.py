@@ -1,4 +1,4 @@
-"""Where the peers of a service are: names are resolved again and again, each address is a peer."""
+"""Where the peers of a service are: names are looked up every second, each address is a peer."""
 
 import asyncio
 import ipaddress
@@ -15,9 +15,8 @@ from optimist_common.settings import CommaSeparated
 
 logger = logging.getLogger(__name__)
 
-RESOLVE_SECONDS = 5.0
-MIN_RESOLVE_SECONDS = 0.5
-"""Shortest time between two look-ups of a name, however often it is asked for."""
+RESOLVE_SECONDS = 1.0
+"""Time between two look-ups of a name."""
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 """Returns the addresses of a host's name; raises OSError if it has none."""
@@ -28,7 +27,7 @@ class Peer:
     """One process of a service."""
 
     target: str
-    """What a channel is opened to, host:port; an address if its name has several."""
+    """What a channel is opened to, address:port."""
     server_name: str
     """What its certificate must name: the host that was set."""
 
@@ -45,17 +44,16 @@ class Change:
 
 
 class PeerSet:
-    """The peers behind one setting, which names a host and port."""
+    """The peers of one setting, which names a host and port."""
 
     def __init__(self, address: str) -> None:
-        """Begins with one peer, by the name itself.
+        """Begins with the peer at an address, or without any if it is a name.
 
         Raises:
             ValueError: It is not host:port.
         """
         self.host, self._port = split_address(address)
-        self._has_had_several = False
-        self.peers: tuple[Peer, ...] = (Peer(address, self.host),)
+        self.peers: tuple[Peer, ...] = (Peer(address, self.host),) if self.is_literal else ()
 
     @property
     def is_literal(self) -> bool:
@@ -63,16 +61,13 @@ class PeerSet:
         return _ip_version(self.host) is not None
 
     def update(self, addresses: Iterable[str]) -> Change:
-        """Takes what the name stands for now.
+        """Takes the addresses that the name has now; without any all peers stay.
 
-        A name that never had but one address stays the one peer, whatever address that is: gRPC
-        follows it. Without any address all stay as they are: they may work still.
+        A peer is always identified by its address, never by the name: it must stay the same one
+        while the name gets further addresses or loses them.
         """
         usable = _of_one_family(addresses)
         if not usable or self.is_literal:
-            return Change()
-        self._has_had_several = self._has_had_several or len(usable) > 1
-        if not self._has_had_several:
             return Change()
         now = tuple(Peer(join_address(ip, self._port), self.host) for ip in usable)
         before, self.peers = self.peers, now
@@ -93,36 +88,27 @@ class Endpoints:
         """
         self._sets = [PeerSet(address) for address in addresses]
         self._resolve = resolve or resolve_host
-        self._wakes = [asyncio.Event() for _ in self._sets]
 
     @property
     def peers(self) -> tuple[Peer, ...]:
         """All peers now."""
         return tuple(peer for one in self._sets for peer in one.peers)
 
-    def refresh(self) -> None:
-        """Asks for all names to be looked up at once, such as when a peer was lost."""
-        for wake in self._wakes:
-            wake.set()
-
     async def run(self, change: Callable[[Change], None]) -> NoReturn:
-        """Looks the names up for ever, and tells what peers appeared and vanished.
+        """Looks the names up for ever, and reports the peers that appeared and vanished.
 
-        A name that takes long holds up no other.
+        A name that takes long delays no other.
         """
         async with asyncio.TaskGroup() as tasks:
-            for one, wake in zip(self._sets, self._wakes, strict=True):
+            for one in self._sets:
                 if not one.is_literal:
-                    tasks.create_task(self._follow(one, wake, change))
+                    tasks.create_task(self._follow(one, change))
             await asyncio.Event().wait()
         raise AssertionError("a task group ended that has no end")
 
-    async def _follow(
-        self, one: PeerSet, wake: asyncio.Event, change: Callable[[Change], None]
-    ) -> None:
+    async def _follow(self, one: PeerSet, change: Callable[[Change], None]) -> None:
         is_known = True
         while True:
-            wake.clear()
             try:
                 addresses = await self._resolve(one.host)
             except (OSError, UnicodeError) as error:
@@ -132,12 +118,7 @@ class Endpoints:
             is_known = bool(addresses)
             if what := one.update(addresses):
                 change(what)
-            await asyncio.sleep(MIN_RESOLVE_SECONDS)
-            try:
-                async with asyncio.timeout(RESOLVE_SECONDS - MIN_RESOLVE_SECONDS):
-                    await wake.wait()
-            except TimeoutError:
-                continue
+            await asyncio.sleep(RESOLVE_SECONDS)
 
 
 async def resolve_host(host: str) -> Sequence[str]:

@@ -44,6 +44,9 @@ class Fleet:
         )
         self.delivery = Delivery(self._proposers, self._watch)
         self.commands = Commands(self.dispatcher, self.delivery, self._proposers, self._watch)
+        if settings.replay_log:
+            # Workers are known only later; a log that cannot be written ends the start.
+            Journal(settings.replay_log, settings.replay_log_mib).close()
         self._endpoints = Endpoints(settings.workers)
         self._log_numbers: dict[Peer, int] = {}
         """Which of the replay logs a worker has."""
@@ -186,7 +189,6 @@ class Fleet:
         self.delivery.end(self.dispatcher.adopt(requests))
         engine.update_metrics()
         self.commands.answer_pauses()
-        self._endpoints.refresh()
 
     def _change(self, change: Change) -> None:
         """Takes workers in that appeared, and lets go of those that vanished and are lost."""

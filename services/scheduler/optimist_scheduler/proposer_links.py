@@ -53,10 +53,6 @@ class ProposerLinks:
                 tasks.create_task(self._keep(link))
             await self._endpoints.run(self._change)
 
-    def refresh(self) -> None:
-        """Looks soon at what the names stand for."""
-        self._endpoints.refresh()
-
     def find_least_loaded(self) -> ProposerLink | None:
         """Returns that with the fewest requests; None while there is none."""
         return min(self._present(), key=lambda link: link.num_requests, default=None)

@@ -168,10 +168,8 @@ class Proposers:
     def _note_change(self, link: ProposerLink) -> None:
         """Lets those move on whose proposer takes no requests any more, or waits for others."""
         self.waits.note_answer()
-        if not link.is_willing:
-            self._links.refresh()
-            if any(each.is_willing for each in self._links):
-                self._move_on(link)
+        if not link.is_willing and any(each.is_willing for each in self._links):
+            self._move_on(link)
         self._flush_soon()
 
     def _move_on(self, link: ProposerLink) -> None:

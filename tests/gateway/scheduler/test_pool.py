@@ -388,7 +388,6 @@ async def test_schedulers_come_and_go_with_their_name(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(endpoints, "resolve_host", resolve)
     monkeypatch.setattr(endpoints, "RESOLVE_SECONDS", 0.05)
-    monkeypatch.setattr(endpoints, "MIN_RESOLVE_SECONDS", 0.0)
     fakes = [FakeScheduler(VOCAB_SIZE, script=SCRIPT) for _ in range(2)]
     first, port = await start_scheduler(fakes[0], host="127.0.0.2")
     second, _ = await start_scheduler(fakes[1], port, host="127.0.0.3")

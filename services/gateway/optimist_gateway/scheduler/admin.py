@@ -39,10 +39,13 @@ class SchedulerAdmin:
         Returns:
             For each scheduler its reply, or the reason why it did not carry the command out: a
             `CommandRefusedError`, a `SchedulerUnavailableError`, or a `TimeoutError` if there was
-            no reply within so many seconds.
+            no reply within so many seconds. While no scheduler is known, a single
+            `SchedulerUnavailableError` for an empty address.
         """
         command.command_id = 1
         peers = self._peers()
+        if not peers:
+            return {"": SchedulerUnavailableError("no address of a scheduler is known yet")}
         answers = await asyncio.gather(*(self._ask(peer, command, seconds) for peer in peers))
         return {peer.target: answer for peer, answer in zip(peers, answers, strict=True)}
 

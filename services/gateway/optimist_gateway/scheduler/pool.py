@@ -164,7 +164,6 @@ class SchedulerPool:
     def lose(self, requests: list[TrackedRequest]) -> None:
         """Lets the requests of a scheduler that was lost go on elsewhere, or wait."""
         self._update_description()
-        self._endpoints.refresh()
         for request in requests:
             request.was_lost = True
             if not request.may_go_on():
