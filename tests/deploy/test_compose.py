@@ -49,6 +49,8 @@ def test_the_gpu_worker_is_the_worker_on_a_gpu() -> None:
     assert gpu["image"] != plain["image"]
     assert gpu["environment"].items() > plain["environment"].items()
     assert gpu["environment"]["OPTIMIST_WORKER_DEVICE"] == "cuda"
+    # The checkpoint says what it is computed in: the bundled one needs float32.
+    assert "OPTIMIST_WORKER_DTYPE" not in gpu["environment"]
     (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
     # The scheduler finds it by the same name, and waits for it only if it is there.
@@ -115,10 +117,21 @@ def test_only_what_people_look_at_is_published_and_only_on_the_loopback() -> Non
         name: spec["ports"] for name, spec in compose_services().items() if "ports" in spec
     }
     assert published == {
-        "gateway": ["127.0.0.1:8000:8000"],
+        "gateway": ["127.0.0.1:8000:8000", "127.0.0.1:50050:50050"],
         "prometheus": ["127.0.0.1:9090:9090"],
         "grafana": ["127.0.0.1:3000:3000"],
     }
+
+
+def test_the_ports_of_the_gateway_are_those_it_listens_on() -> None:
+    gateway = compose_services()["gateway"]
+    variables = image_variables("gateway") | gateway["environment"]
+    listening = [str(variables[f"OPTIMIST_GATEWAY_{name}"]) for name in ("PORT", "GRPC_PORT")]
+    assert [port.rpartition(":")[2] for port in gateway["ports"]] == listening
+
+
+def test_redis_depends_on_no_setting_of_its_image() -> None:
+    assert "--protected-mode no" in compose_services()["redis"]["command"]
 
 
 def test_starts_without_any_variable_being_set() -> None:

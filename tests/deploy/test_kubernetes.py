@@ -108,7 +108,9 @@ def test_ports_are_those_that_the_service_listens_on(installation: Installation)
             continue
         prefix = f"OPTIMIST_{pod.service.upper()}"
         variables = image_variables(pod.service) | pod.variables
-        expected = {"http" if pod.service == "gateway" else "grpc": f"{prefix}_PORT"}
+        expected = {"grpc": f"{prefix}_PORT"}
+        if pod.service == "gateway":
+            expected = {"http": f"{prefix}_PORT", "grpc": f"{prefix}_GRPC_PORT"}
         if f"{prefix}_METRICS_PORT" in variables:
             expected["metrics"] = f"{prefix}_METRICS_PORT"
         assert pod.ports == {name: int(variables[key]) for name, key in expected.items()}
@@ -275,6 +277,8 @@ def test_gpus_are_asked_for_where_they_are_used(installation: Installation) -> N
         limits = pod.container["resources"]["limits"]
         uses = pod.variables.get("OPTIMIST_WORKER_DEVICE") == "cuda"
         assert uses is ("nvidia.com/gpu" in limits)
+        # The checkpoint says what it is computed in: the bundled one needs float32.
+        assert "OPTIMIST_WORKER_DTYPE" not in pod.variables
         if uses:
             assert pod.container["image"].endswith("-cuda")
             assert [one["key"] for one in pod.spec["tolerations"]] == ["nvidia.com/gpu"]

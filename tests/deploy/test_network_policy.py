@@ -10,6 +10,8 @@ from tests.deploy.manifest import SERVICES
 
 _DNS = {"k8s-app": "kube-dns"}
 _ANY_PORT = 0
+# REST and gRPC.
+_GATEWAY = (8000, 50050)
 _OUTSIDE = "outside"
 
 
@@ -84,7 +86,7 @@ def test_the_services_reach_whom_their_settings_name_and_nobody_else(
 ) -> None:
     assert allowed(installation, "egress", "to") == needed(installation)
     incoming = {(b, a, port) for a, b, port in allowed(installation, "ingress", "from")}
-    everybody = {(pod.role, "gateway", 8000) for pod in installation.pods}
+    everybody = {(pod.role, "gateway", port) for pod in installation.pods for port in _GATEWAY}
     assert incoming - everybody == needed(installation)
 
 
@@ -95,7 +97,7 @@ def test_the_world_reaches_the_gateway_alone(installation: Installation) -> None
         for rule in policies(installation, pod, "ingress")
         for port in allows(rule, "from", {}, _OUTSIDE)
     }
-    assert reached == {("gateway", 8000)}
+    assert reached == {("gateway", port) for port in _GATEWAY}
 
 
 def test_prometheus_reaches_what_it_scrapes(installation: Installation) -> None:
@@ -106,7 +108,7 @@ def test_prometheus_reaches_what_it_scrapes(installation: Installation) -> None:
         for rule in policies(installation, pod, "ingress")
         for port in allows(rule, "from", {}, "monitoring")
     }
-    scraped = {("gateway", 8000)}
+    scraped = {("gateway", port) for port in _GATEWAY}
     for monitor in monitors.values():
         spec = monitor["spec"]
         if monitor["kind"] == "PodMonitor":

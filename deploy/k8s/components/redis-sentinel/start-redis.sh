@@ -3,7 +3,8 @@
 set -eu
 . "$(dirname "$0")/common.sh"
 
-set -- --port "$(port "$SELF")" --dir "$DIRECTORY" --save "" --appendonly no --maxmemory 256mb \
+# Protected mode would refuse all but the loopback; the network policy says who may connect.
+set -- --port "$(port "$SELF")" --protected-mode no --dir "$DIRECTORY" --save "" --appendonly no --maxmemory 256mb \
     --maxmemory-policy allkeys-lru --replica-announce-ip "$(host "$SELF")" --replica-announce-port "$(port "$SELF")"
 master=$(find_master)
 [ -n "$master" ] || master=${REDISES%% *}
