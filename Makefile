@@ -37,7 +37,7 @@ endef
 .PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench chaos partitions soak clients schemathesis clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/installed ## make .venv with everything in it
 	@:
