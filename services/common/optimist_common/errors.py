@@ -8,6 +8,11 @@ class SetupError(Exception):
     """Says in one line what keeps a service from starting and what to do about it."""
 
 
+def one_line(error: BaseException) -> str:
+    """Returns the text of an error as one line of at most 300 characters."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
 def run_or_explain(program: str, start: Callable[[], None]) -> int:
     """Runs `start`; turns a SetupError into one line on standard error.
 

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from optimist_common.errors import SetupError
+from optimist_common.errors import SetupError, one_line
 from optimist_worker.core.paged_attention import NAME
 
 logger = logging.getLogger(__name__)
@@ -172,11 +172,6 @@ def make_dummy_weights(
         module.generation_config = _read_generation_config(name, flag)
     _log_end("made", module, begin)
     return module
-
-
-def one_line(error: Exception) -> str:
-    """Returns the first sentence or so of an error as one line."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _read_weights(

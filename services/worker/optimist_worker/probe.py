@@ -5,10 +5,9 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
-from optimist_common.errors import SetupError
+from optimist_common.errors import SetupError, one_line
 from optimist_worker.core.kv import LayerSpec
 from optimist_worker.core.paged_attention import NAME
-from optimist_worker.loading import one_line
 
 _PROBE = "optimist_probe"
 _NOTHING = LayerSpec(0, 0, 0)

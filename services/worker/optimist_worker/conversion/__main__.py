@@ -11,6 +11,8 @@ from pydantic import Field
 
 from optimist_common.errors import run_or_explain
 from optimist_common.settings import ServiceSettings, load_settings
+from optimist_worker.conversion.gguf_file import read_gguf
+from optimist_worker.conversion.new_directory import require_new
 
 
 class ConvertSettings(ServiceSettings):
@@ -39,15 +41,21 @@ def _convert(words: list[str]) -> None:
             flags += [name, words[0]]
             words = words[1:]
     settings = load_settings(ConvertSettings, [*flags, *words])
+    path, directory = Path(settings.file).expanduser(), Path(settings.directory).expanduser()
+    require_new(directory)
+    file = read_gguf(path)
     signal.signal(signal.SIGTERM, _exit)
     if not sys.stderr.isatty():
         # transformers draws a bar with tqdm, which reads this when it is imported.
         os.environ.setdefault("TQDM_DISABLE", "1")
+    from transformers.utils import logging as transformers_logging
+
     from optimist_worker.conversion.convert import convert
 
-    file, directory = Path(settings.file).expanduser(), Path(settings.directory).expanduser()
+    # It reports missing weights as a table; the error names them.
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     convert(file, directory)
-    _say(f"{directory} has the model of {file.name}")
+    _say(f"{directory} has the model of {path.name}")
 
 
 def _exit(number: int, _: FrameType | None) -> None:

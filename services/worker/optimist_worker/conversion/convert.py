@@ -13,40 +13,36 @@ from transformers import (
     GenerationConfig,
 )
 
-from optimist_common.errors import SetupError
-from optimist_worker.conversion.gguf_file import GgufFile, read_gguf, unread_part
-from optimist_worker.conversion.new_directory import new_directory, require_new
+from optimist_common.errors import SetupError, one_line
+from optimist_worker.conversion.gguf_file import GgufFile, unread_part
+from optimist_worker.conversion.new_directory import new_directory
 from optimist_worker.core.paged_attention import NAME, paged_attention
-from optimist_worker.loading import CONFIG_ERRORS, check_config, one_line
+from optimist_worker.loading import CONFIG_ERRORS, check_config
 from optimist_worker.probe import probe_layers
 
 _NAME = "model.gguf"
 
 
-def convert(path: Path, directory: Path) -> None:
+def convert(file: GgufFile, directory: Path) -> None:
     """Converts a model of any architecture that transformers reads and the worker serves.
 
     The weights are unpacked to float32, which holds every GGUF type exactly.
 
     Args:
-        path: GGUF file.
+        file: Its header.
         directory: Where to put the model. It appears when it is complete; nothing stays after an
             error or a signal.
 
     Raises:
-        SetupError: The file cannot be read, its model cannot be served, or the directory cannot be
+        SetupError: The weights cannot be read, the model cannot be served, or the directory not
             written.
     """
-    require_new(directory)
-    file = read_gguf(path)
     try:
-        with TemporaryDirectory() as source:
+        with new_directory(directory) as partial, TemporaryDirectory() as source:
             # transformers would also read what lies beside the file, such as a tokenizer's config.
-            (Path(source) / _NAME).symlink_to(path.absolute())
+            (Path(source) / _NAME).symlink_to(file.path.absolute())
             model = _read_model(file, source)
-            tokenizer = _read_tokenizer(file, source)
-        with new_directory(directory) as partial:
-            _write(model, tokenizer, file, partial)
+            _write(model, _read_tokenizer(file, source), file, partial)
     except OSError as error:
         where = error.filename or directory
         raise SetupError(f"cannot write {where}: {error.strerror or one_line(error)}") from None
@@ -89,12 +85,11 @@ def _read_model(file: GgufFile, source: str) -> Any:
             config=config,
             dtype=torch.float32,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,
             use_safetensors=True,
             trust_remote_code=False,
         )
-        missing = sorted(report["missing_keys"])
-        if missing:
-            raise SetupError(f"{file.path} lacks {len(missing)} weights, such as {missing[0]}")
+        _check_weights(file, report)
         text_config = config.get_text_config()
         AttentionInterface.register(NAME, paged_attention)
         probe_layers(
@@ -117,10 +112,22 @@ def _read_model(file: GgufFile, source: str) -> Any:
     return model
 
 
+def _check_weights(file: GgufFile, report: dict[str, Any]) -> None:
+    missing, others = sorted(report["missing_keys"]), sorted(report["mismatched_keys"])
+    if missing:
+        raise SetupError(f"{file.path} lacks {len(missing)} weights, such as {missing[0]}")
+    if others:
+        raise SetupError(
+            f"{file.path} has {len(others)} weights whose shapes are not those of its metadata, "
+            f"such as {others[0][0]}"
+        )
+
+
 def _read_tokenizer(file: GgufFile, source: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(source, gguf_file=_NAME, trust_remote_code=False)
-    except (*CONFIG_ERRORS, IndexError, RuntimeError, ImportError) as error:
+    except Exception as error:
+        # That is also what the tokenizers library raises.
         raise SetupError(
             f"{file.path}: transformers cannot read its tokenizer: {one_line(error)}"
         ) from None

@@ -1,4 +1,7 @@
-"""What a GGUF file says about its model, and what transformers would not read of it."""
+"""What a GGUF file says about its model, and what transformers would not read of it.
+
+It imports no torch, so that a file that is not whole is refused at once.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,8 +10,7 @@ from typing import Any
 
 from gguf import GGMLQuantizationType, GGUFReader
 
-from optimist_common.errors import SetupError
-from optimist_worker.loading import CONFIG_ERRORS, one_line
+from optimist_common.errors import SetupError, one_line
 
 _MAGIC = b"GGUF"
 _STOP_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -67,7 +69,7 @@ def read_gguf(path: Path) -> GgufFile:
         }
     except OSError as error:
         raise SetupError(f"cannot read {path}: {error.strerror or error}") from None
-    except (*CONFIG_ERRORS, IndexError, MemoryError) as error:
+    except (ValueError, LookupError, TypeError, ArithmeticError, MemoryError) as error:
         # The reader maps the file and takes slices, which come out too short.
         raise SetupError(f"{path} is truncated or damaged: {one_line(error)}") from None
     return GgufFile(path, metadata, {each.name: each.tensor_type for each in reader.tensors})

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from optimist_common.errors import SetupError
+from optimist_common.errors import SetupError, one_line
 from optimist_worker.core.paged_attention import NAME
-from optimist_worker.loading import one_line
 from optimist_worker.parallel.stage_split import StagePlace, split_layers
 
 _FLAG = "--pipeline-parallel-size"
