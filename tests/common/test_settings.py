@@ -1,5 +1,6 @@
 """Flags beat environment variables, which beat the YAML file; whatever is wrong is named."""
 
+import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -7,7 +8,8 @@ import pytest
 from pydantic import Field, field_validator
 
 from optimist_common.errors import SetupError
-from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
+from optimist_common.settings import SECTIONS, CommaSeparated, ServiceSettings, load_settings
+from tests.stack import REPOSITORY
 
 
 class ExampleSettings(ServiceSettings):
@@ -35,7 +37,7 @@ def file_with(tmp_path: Path, text: str) -> list[str]:
 
 
 def test_each_source_beats_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = file_with(tmp_path, "example: {name: file, port: 3, peers: [x]}\nother: {a: 1}")
+    config = file_with(tmp_path, "example: {name: file, port: 3, peers: [x]}\nworker: {a: 1}")
     assert load_settings(ExampleSettings, config).name == "file"
     monkeypatch.setenv("OPTIMIST_EXAMPLE_NAME", "variable")
     settings = load_settings(ExampleSettings, config)
@@ -86,11 +88,22 @@ def test_wrong_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("example: [", "not YAML"),
         ("example: {name: 2020-99-99}", "not YAML: month must be"),
         ("- example", "must map"),
+        ("example: {name: n}\nwroker: {port: 1}", "wroker: no such section"),
     ],
 )
 def test_wrong_files_are_named(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(SetupError, match=told):
         load_settings(ExampleSettings, file_with(tmp_path, text))
+
+
+def test_all_sections_are_known() -> None:
+    texts = [
+        path.read_text()
+        for directory in ("services", "cli", "bench", "training", "client")
+        for path in (REPOSITORY / directory).rglob("*.py")
+    ]
+    named = {name for text in texts for name in re.findall(r'section: ClassVar.* = "(\w+)"', text)}
+    assert {"gateway", "bench_edits"} < named <= SECTIONS
 
 
 def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:

@@ -25,6 +25,17 @@ CommaSeparated = Annotated[list[str], BeforeValidator(_split)]
 """A list that a flag or variable writes as `a,b,c`."""
 
 
+# fmt: off
+SECTIONS = frozenset({
+    "bench_crossover", "bench_drafts", "bench_edits", "bench_engines", "bench_overhead",
+    "bench_overlap", "bench_overload", "bench_pipeline", "bench_predictions", "bench_replicas",
+    "bench_scheduler", "bench_windows", "complete", "convert", "explain", "gateway", "proposer",
+    "replay", "scheduler", "serve", "simulated", "worker",
+})
+# fmt: on
+"""What a file may have settings for; one file serves several services."""
+
+
 class ServiceSettings(BaseModel):
     """Base of every service's settings; a subclass names its section and adds fields.
 
@@ -184,4 +195,6 @@ def _section(name: str, config: str | None) -> dict[str, Any]:
     section = content.get(name) if isinstance(content, dict) else None
     if not isinstance(content, dict) or not isinstance(section, dict | None):
         raise SetupError(f"--config: {config} must map service names to their settings")
+    if unknown := sorted(map(str, content.keys() - SECTIONS - {name})):
+        raise SetupError(f"{config}: {unknown[0]}: no such section")
     return section or {}

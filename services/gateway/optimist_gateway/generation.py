@@ -92,7 +92,7 @@ class Generation:
         self._names = names
         self._started = time.perf_counter()
         self._record = current_record()
-        self._record.begin(request_id, body)
+        self._record.begin(request_id, body, client_name)
 
     def leave(self) -> None:
         """Ends the request because its client went away."""

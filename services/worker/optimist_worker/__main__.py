@@ -1,5 +1,6 @@
 """Starts the worker: `python -m optimist_worker --model DIRECTORY`."""
 
+import logging
 import os
 import sys
 
@@ -11,6 +12,8 @@ from optimist_worker.parallel.launch import run_local_ranks
 from optimist_worker.parallel.ranks import LocalRanks, Ranks, find_ranks
 from optimist_worker.parallel.settings_check import check_settings
 from optimist_worker.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,6 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
             # All ranks would say the same.
             level = "warning"
         configure_logging(level, settings.log_format, settings.section)
+        if not isinstance(ranks, Ranks) or ranks.is_leader:
+            for unused in settings.find_unused():
+                logger.warning("%s", unused)
         if isinstance(ranks, LocalRanks):
             check_settings(settings, ranks.master_host)
             if ranks.first_rank == 0:

@@ -7,6 +7,20 @@ from pydantic import Field, model_validator
 from optimist_common.network_settings import NetworkSettings
 from optimist_common.observed_settings import ObservedSettings
 
+_NETWORKS = ("draft_model", "medusa", "eagle")
+_NEEDED: dict[str, tuple[str, tuple[object, ...]]] = {
+    "drafter_model": ("drafter", _NETWORKS),
+    "drafter_bits": ("drafter", ("quantised",)),
+    "drafter_tokens": ("drafter", ("ngram", "quantised", *_NETWORKS)),
+    "drafter_tree": ("drafter", ("quantised", *_NETWORKS)),
+    "drafter_depth": ("drafter_tree", ("fixed", "dynamic")),
+    "drafter_width": ("drafter_tree", ("fixed", "dynamic")),
+    "drafter_kv": ("drafter", ("draft_model",)),
+    "synthetic_rate": ("acceptance", ("synthetic",)),
+    "kv_memory_mib": ("num_kv_blocks", (0,)),
+}
+"""Settings without an effect unless another one has one of some values."""
+
 
 class WorkerSettings(NetworkSettings, ObservedSettings):
     """Holds weights and KV memory, and runs the plans of one scheduler."""
@@ -140,6 +154,16 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
                 f"{self.tensor_parallel_size}"
             )
         return self
+
+    def find_unused(self) -> list[str]:
+        """Returns which settings were given that have no effect, one sentence each."""
+        unused: list[str] = []
+        for name, (other, values) in _NEEDED.items():
+            value, decisive = getattr(self, name), getattr(self, other)
+            is_given = value != type(self).model_fields[name].default
+            if is_given and decisive not in values:
+                unused.append(f"{name}={value} has no effect with {other}={decisive}")
+        return unused
 
     @property
     def num_ranks(self) -> int:

@@ -71,6 +71,23 @@ async def test_a_request_is_one_line_without_texts(
     assert not any(word in json.dumps(line) for word in ("secret", "hidden", "lazy"))
 
 
+async def test_a_line_has_both_names_of_its_request(
+    logged: httpx.AsyncClient, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say("jumps")
+    lines: list[dict[str, Any]] = []
+    formatter = JsonFormatter("gateway")
+    # What a line is about is known where it is written.
+    monkeypatch.setattr(
+        "optimist_gateway.observing.request_observer.logger.handle",
+        lambda record: lines.append(json.loads(formatter.format(record))),
+    )
+    response = await logged.post("/v1/completions", json=BODY, headers={"x-request-id": "team-a/7"})
+    await until(lambda: bool(lines))
+    assert response.headers["x-request-id"] == lines[0]["client_request_id"] == "team-a/7"
+    assert lines[0]["request_id"] == response.json()["id"]
+
+
 async def test_a_refusal_has_its_reason(
     logged: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:

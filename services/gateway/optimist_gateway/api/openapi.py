@@ -47,7 +47,7 @@ _REASONS = {
 }
 _REQUEST_ID = {
     "X-Request-Id": {
-        "description": "Name of the request in the logs.",
+        "description": "Name of the request: the client's own if it sent one. The logs have both.",
         "required": True,
         "schema": {"type": "string"},
     }

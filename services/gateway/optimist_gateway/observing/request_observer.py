@@ -73,7 +73,7 @@ class RequestObserver:
 
 
 def _fields(record: RequestRecord) -> dict[str, Any]:
-    """Returns what the access log says; never the query, a header or a text."""
+    """Returns what the access log says; never the query, an address or a text."""
     fields: dict[str, Any] = {
         "outcome": record.outcome,
         "seconds": round(time.perf_counter() - record.started, 4),

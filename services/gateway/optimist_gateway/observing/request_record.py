@@ -34,10 +34,20 @@ class RequestRecord:
         """What the scheduler is told; empty if there is no span."""
         return "" if self.span is None else self.span.trace_parent
 
-    def begin(self, request_id: str, body: "GenerationBody") -> None:
-        """Notes which request it is; log lines are marked with it from now on."""
+    def begin(
+        self, request_id: str, body: "GenerationBody", client_name: str | None = None
+    ) -> None:
+        """Notes which request it is; log lines are marked with its names from now on.
+
+        Args:
+            request_id: Its id.
+            body: What it asks for.
+            client_name: The X-Request-Id that the client sent.
+        """
         self.request_id = request_id
         fields = {"request_id": request_id}
+        if client_name is not None:
+            fields["client_request_id"] = client_name
         if self.span is not None:
             fields["trace_id"] = self.span.trace_id
             self.span.set(_request_attributes(request_id, body))
