@@ -83,11 +83,15 @@ class GatewayClient:
     Every method raises SetupError with one line when the gateway cannot be reached or refuses.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, api_key: str = "") -> None:
+        """Takes where the gateway is, and the key that it asks for; empty for none."""
         self._url = url.rstrip("/")
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         timeout = httpx.Timeout(READ_TIMEOUT_SECONDS, connect=5.0)
         try:
-            self._http = httpx.Client(base_url=self._url, timeout=timeout, trust_env=False)
+            self._http = httpx.Client(
+                base_url=self._url, headers=headers, timeout=timeout, trust_env=False
+            )
         except httpx.InvalidURL as error:
             raise self._unreachable(error) from None
 

@@ -33,6 +33,12 @@ class CompleteSettings(ServiceSettings):
     )
     plain: bool = Field(False, description="true: attach no prediction")
     url: str = Field("http://127.0.0.1:8000", description="where the gateway listens")
+    api_key: str = Field(
+        "",
+        pattern=r"^[!-~]*$",
+        description="key that the gateway asks for; better as OPTIMIST_COMPLETE_API_KEY, as flags "
+        "are seen by all users of a machine",
+    )
     max_tokens: int = Field(0, ge=0, description="most tokens to generate; 0 is the model's limit")
     temperature: float = Field(0.0, ge=0.0, le=2.0, description="0 is the most likely answer")
     n: int = Field(1, ge=1, description="how many answers to ask for")
@@ -49,7 +55,7 @@ def main(arguments: list[str]) -> int:
         arguments = ["--instruction", *arguments]
     arguments = [re.sub(r"^--colour(?==|$)", "--color", word) for word in arguments]
     settings = load_settings(CompleteSettings, joined(arguments, "--prediction"))
-    client = GatewayClient(settings.url)
+    client = GatewayClient(settings.url, settings.api_key)
     try:
         started = time.perf_counter()
         answer = client.chat(chat_request(settings, client.model()))

@@ -20,10 +20,11 @@ def serving(
     host: str = "127.0.0.1",
     models: str = '{"data": [{"id": "tiny"}]}',
     certificate: Certificate | None = None,
+    api_key: str | None = None,
 ) -> Iterator[str]:
     """Answers as a gateway does that serves the model `tiny`, or says something else of models.
 
-    With a certificate it does so by HTTPS.
+    With a certificate it does so by HTTPS; with a key, only to those who show it.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -35,7 +36,9 @@ def serving(
             self.reply("".join(f"data: {json.dumps(one)}\n\n" for one in events))
 
         def reply(self, text: str) -> None:
-            self.send_response(200)
+            shown = self.headers["authorization"]
+            is_known = api_key is None or shown == f"Bearer {api_key}"
+            self.send_response(200 if is_known else 401)
             self.end_headers()
             self.wfile.write(text.encode())
 

@@ -153,6 +153,20 @@ def test_the_answer_is_coloured_when_it_is_asked_for(
     assert capsys.readouterr().out == "\x1b[32mx\x1b[0m\n"
 
 
+def test_a_key_is_shown_to_a_gateway_that_asks_for_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = {"index": 0, "delta": {"content": "x"}}
+    with serving([{"choices": [choice]}], [], api_key="sk-1") as url:
+        assert optimist(["complete", "Go.", "--url", url]) == 2
+        assert "answered 401" in capsys.readouterr().err
+        monkeypatch.setenv("OPTIMIST_COMPLETE_API_KEY", "sk-1")
+        assert optimist(["complete", "Go.", "--url", url]) == 0
+        assert capsys.readouterr().out == "x\n"
+    assert optimist(["complete", "Go.", "--api-key", "sk 1"]) == 2
+    assert "--api-key: " in capsys.readouterr().err
+
+
 def test_the_command_reads_choices_that_are_interleaved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

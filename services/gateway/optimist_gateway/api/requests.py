@@ -106,7 +106,7 @@ class StreamOptions(Body):
 
 
 class CacheOptions(Body):
-    """Ignored: prompts are always cached."""
+    """Ignored: whether prompts are cached is a setting of the server."""
 
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Literal["30m"] | None = None
