@@ -51,13 +51,15 @@ class EnginesSettings(ServiceSettings):
     workloads: CommaSeparated = Field(
         list(WORKLOADS), description="workloads to measure, with commas"
     )
-    prompts: int = Field(12, ge=1, le=1000, description="requests of a workload and round")
+    prompts: int = Field(
+        12, ge=1, le=1000, description="requests of a workload and round; of chat at most 8"
+    )
     files: str = Field(
         "",
         description="what is rewritten: a directory of text files, or JSON lines with `before`; "
         "empty: sources of this package",
     )
-    max_tokens: int = Field(80, ge=1, le=4096, description="most tokens of an answer")
+    max_tokens: int = Field(64, ge=1, le=4096, description="most tokens of an answer")
     turns: int = Field(2, ge=1, le=100, description="how often all engines are measured")
     num_threads: int = Field(0, ge=0, le=1024, description="CPU threads of each engine; 0: cores")
     plot: str = Field("", description="SVG file to draw the tokens per second to")

@@ -26,6 +26,10 @@ _OURS = (*_SERVE, "--dtype", "{dtype}", "--port", "{port}")
 _GENERATE = ("{python}", "-m", "optimist_bench.peers.generate_server", "{model}")
 _TRANSFORMERS = (*_GENERATE, "--dtype", "{dtype}", "--port", "{port}")
 
+# Our worker waits for its threads that way. The client runs beside the servers, and threads that
+# wait actively for one that has no processor would slow the others down several times.
+_VARIABLES = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -71,7 +75,7 @@ def running_engine(name: str, model: str, dtype: str, num_threads: int) -> Itera
     engine = ENGINES[name]
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    variables = {"OMP_NUM_THREADS": str(num_threads), "HF_HUB_OFFLINE": "1", **engine.variables}
+    variables = {**_VARIABLES, "OMP_NUM_THREADS": str(num_threads), **engine.variables}
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(  # noqa: S603
             engine.words(model, dtype, port),

@@ -29,10 +29,6 @@ _QUESTIONS = (
     "How does bread rise?",
     "Describe a market in a small town on a Saturday morning.",
     "What should somebody know before their first night in a tent?",
-    "Explain to a child how a telephone works.",
-    "Tell me about a dog that is afraid of the sea.",
-    "What makes a good teacher?",
-    "How do people find their way without a map?",
 )
 
 
@@ -56,13 +52,13 @@ def make_prompts(workload: str, files: str, num_prompts: int) -> list[Prompt]:
     Args:
         workload: One of WORKLOADS.
         files: As for `read_files`.
-        num_prompts: How many.
+        num_prompts: How many; there are no more chats than questions.
 
     Raises:
         SetupError: There are fewer files.
     """
     if workload == "chat":
-        return [Prompt(_QUESTIONS[each % len(_QUESTIONS)]) for each in range(num_prompts)]
+        return [Prompt(question) for question in _QUESTIONS[:num_prompts]]
     texts = read_files(files)
     if len(texts) < num_prompts:
         sizes = f"{FILE_CHARS[0]} to {FILE_CHARS[1]} characters"
