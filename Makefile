@@ -34,7 +34,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench chaos partitions soak clients schemathesis clean
+.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -138,6 +138,18 @@ $(PROMTOOL): | setup
 bench: setup ## measure edits with and without predictions
 	@$(BIN)/optimist bench edits --json $(ARGS)
 
+# Where no Docker engine answers, podman: see deploy/containers/README.md.
+images: setup ## build the images of docker-compose.yml
+	@docker info >/dev/null 2>&1 || $(call require,podman,podman crun netavark aardvark-dns catatonit)
+	@docker info >/dev/null 2>&1 || $(call require,buildah,buildah)
+	@docker info >/dev/null 2>&1 || $(call require,debootstrap,debootstrap)
+	@docker info >/dev/null 2>&1 || $(call require,iptables,iptables)
+	@docker info >/dev/null 2>&1 || $(call require,ip,iproute2)
+	@deploy/containers/engine.sh images
+
+compose-test: images $(KUBECTL) ## try docker-compose.yml and the pods of the CPU overlay in real containers
+	@deploy/containers/engine.sh run $(BIN)/python -m tests.containers
+
 chaos: setup ## disturb all services for ten minutes under load; ARGS="--seconds 60 --seed 7" for less
 	@$(call require,redis-server,redis-server)
 	@$(BIN)/python -m tests.chaos faults $(ARGS)
@@ -163,6 +175,9 @@ schemathesis: setup ## ask a running stack (make up) whatever its OpenAPI docume
 	@$(BIN)/schemathesis --config-file schemathesis.toml run $(URL)/openapi.json --checks all \
 		--exclude-checks positive_data_acceptance --request-timeout 60 $(ARGS)
 
-clean: ## remove whatever the other targets made
+clean-images: ## remove the images that were built without a Docker engine
+	@deploy/containers/engine.sh clean
+
+clean: ## remove whatever the other targets made, but images
 	@rm -rf .venv .venv-clients node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

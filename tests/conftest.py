@@ -29,6 +29,7 @@ SLOW = (
     "tests/page/",
     "tests/tracing/",
     "tests/bench/test_drafts",
+    "tests/deploy/test_containers",
     "tests/bench/test_engines",
     "tests/scheduler/test_rules",
     "tests/scheduler/test_no_loss",

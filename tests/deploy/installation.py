@@ -42,6 +42,7 @@ STACKS = {
         "cert-manager",
         "api-keys",
         "ingress",
+        "https",
         "model-image",
     ),
 }

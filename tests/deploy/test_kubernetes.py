@@ -23,7 +23,8 @@ from tests.deploy.installation import (
 )
 from tests.deploy.manifest import SERVICES, image_variables, settings_class, settings_values
 
-_PATHS = ("TLS_CERT", "TLS_KEY", "TLS_CA", "API_KEYS_FILE", "ADMIN_KEYS_FILE")
+_TLS = ("TLS_CERT", "TLS_KEY", "TLS_CA")
+_PATHS = (*_TLS, "HTTPS_CERT", "HTTPS_KEY", "API_KEYS_FILE", "ADMIN_KEYS_FILE")
 
 
 @pytest.fixture(params=combinations(), ids=name_of)
@@ -256,7 +257,8 @@ def check_files(pod: Pod, volumes: dict[str, dict[str, Any]]) -> None:
         if "items" in secret:
             assert file in [item["path"] for item in secret["items"]]
         else:
-            assert secret["secretName"] == f"optimist-{pod.service}-tls"
+            kind = "tls" if name in _TLS else "https"
+            assert secret["secretName"] == f"optimist-{pod.service}-{kind}"
             assert file in ("tls.crt", "tls.key", "ca.crt")
     model = pod.variables.get(variable(pod, "MODEL"))
     if model is not None:
@@ -365,6 +367,25 @@ def test_certificates_name_whatever_is_called(overlay: str) -> None:
     for one in certificates.values():
         assert one["spec"]["issuerRef"]["name"] in issuers
     assert issuers["optimist-authority"]["spec"]["ca"]["secretName"] in secrets
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_whoever_asks_the_gateway_knows_whether_it_speaks_tls(stack: str) -> None:
+    installation = render("base", STACKS[stack])
+    (gateway,) = (pod for pod in installation.pods if pod.role == "gateway")
+    is_tls = "OPTIMIST_GATEWAY_HTTPS_CERT" in gateway.variables
+    assert is_tls is ("https" in STACKS[stack])
+    assert gateway.container["readinessProbe"]["httpGet"].get("scheme") == (
+        "HTTPS" if is_tls else None
+    )
+    ports = installation.kind("Service")["optimist-gateway"]["spec"]["ports"]
+    protocols = {port["name"]: port.get("appProtocol") for port in ports}
+    assert protocols == {"http": None, "grpc": None if is_tls else "kubernetes.io/h2c"}
+    for monitor in installation.kind("ServiceMonitor").values():
+        assert monitor["spec"]["endpoints"][0].get("scheme") == ("https" if is_tls else None)
+    for ingress in installation.kind("Ingress").values():
+        annotations = ingress["metadata"]["annotations"]
+        assert annotations["nginx.ingress.kubernetes.io/backend-protocol"] == "HTTPS"
 
 
 def test_nothing_goes_unprotected_with_all_that_protects() -> None:

@@ -1,0 +1,158 @@
+"""What docker-compose.yml has to do, as it is: start, answer, and go on while containers change."""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from optimist_common.health import is_serving
+from tests.chaos.case import Case, make_cases
+from tests.chaos.client import Client
+from tests.chaos.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
+from tests.containers.ask import ask_grpc, ask_rest
+from tests.containers.engine import PROJECT, address, compose, containers, engine, left_over
+
+HOST = "127.0.0.1"
+_URL = f"http://{HOST}:8000"
+_SERVE_SECONDS = 120.0
+# By default gRPC looks names up every 30 seconds; here it takes about one.
+_FOUND_SECONDS = 10.0
+_LOAD = LoadSettings(num_clients=4, mean_think_seconds=0.05, leaving_share=0.0, seed=1)
+_LOAD_SECONDS = 3.0
+"""Before and after each change."""
+# Greedy edits have the same answer in float32 whatever else is in a pass.
+_KINDS = ("half_right", "plain", "right", "wrong")
+
+
+@contextmanager
+def compose_up() -> Iterator[str]:
+    """Starts everything and waits for its health; yields how long that took. Removes it all."""
+    started = time.monotonic()
+    try:
+        compose("up", "--detach", "--wait")
+        yield f"healthy after {time.monotonic() - started:.0f} s"
+    finally:
+        compose("down", "--volumes", "--remove-orphans")
+
+
+def check_requests() -> str:
+    """REST and gRPC requests with predictions, at the ports that are published."""
+    rest, grpc = ask_rest(HOST), ask_grpc(HOST)
+    return f"{rest} predicted tokens accepted by REST, {grpc} by gRPC"
+
+
+def check_redis() -> str:
+    """Redis serves proposers although its image leaves protected mode as it is by default."""
+    (redis,) = containers("redis")
+    answer = engine("exec", redis, "redis-cli", "config", "get", "protected-mode").split()
+    assert answer == ["protected-mode", "no"], answer
+    keys = int(engine("exec", redis, "redis-cli", "dbsize"))
+    clients = engine("exec", redis, "redis-cli", "client", "list")
+    (proposer,) = containers("proposer")
+    assert f"addr={address(proposer)}:" in clients, clients
+    return f"protected mode off, {keys} keys, connected to the proposer"
+
+
+def check_moved_scheduler() -> str:
+    """A scheduler that comes back with another address is found again at once."""
+    (before,) = map(address, containers("scheduler"))
+    compose("rm", "--force", "--stop", "scheduler")
+    # Takes the address that is free now, with an engine that gives the lowest one.
+    _scale("proposer", 2, "--wait")
+    compose("up", "--detach", "--no-deps", "scheduler")
+    (after,) = map(address, containers("scheduler"))
+    assert after != before, f"the scheduler is at {before} again"
+    _wait(lambda: is_serving(f"{after}:50051", 2.0), _SERVE_SECONDS, "the scheduler")
+    serving = time.monotonic()
+    _wait(_answers, _FOUND_SECONDS, f"the gateway, while the scheduler at {after}")
+    seconds = time.monotonic() - serving
+    _scale("proposer", 1)
+    return f"{before} to {after}, requests are answered {seconds:.1f} s after it serves"
+
+
+async def check_scaled_workers() -> str:
+    """Workers are scaled from one to two and back under load, and no answer suffers."""
+    client = Client([_URL], 180.0, lambda url, time: False)
+    cases = [one for one in make_cases(28, seed=1) if one.name.startswith(_KINDS)]
+    try:
+        expected = await ask_each(client, cases)
+        (first,) = map(address, containers("worker"))
+        counts = report_outcomes(await _load_while_scaling(client, cases), expected)
+    finally:
+        await client.close()
+    assert is_all_right(counts), counts
+    assert counts["duplicates"] == counts["refused_and_asked_again"] == 0, counts
+    log = compose("logs", "--no-color", "scheduler")
+    connected = re.findall(r"connected to the worker at ([\d.]+):", log)
+    assert connected.count(first) == 1, log
+    assert len(set(connected)) == 2, log
+    assert f"lost the worker at {first}:" not in log, log
+    return f"{counts['answers_equal']} of {counts['requests']} answers equal, none refused"
+
+
+def check_logs() -> str:
+    """No service has logged an error."""
+    log = compose("logs", "--no-color")
+    bad = [
+        line
+        for line in log.splitlines()
+        if re.search(r" (ERROR|CRITICAL) |INTERNAL|Traceback", line)
+    ]
+    assert not bad, "\n".join(bad)
+    return f"{len(log.splitlines())} lines without an error"
+
+
+def check_nothing_left() -> str:
+    """No container, network or volume of the project is left."""
+    assert not (left := left_over()), left
+    return f"no container, network or volume of the project {PROJECT}"
+
+
+async def _load_while_scaling(client: Client, cases: list[Case]) -> list[Any]:
+    over = asyncio.Event()
+    load = asyncio.create_task(keep_asking(client, cases, _LOAD, over))
+    try:
+        for number in (2, 1):
+            await asyncio.sleep(_LOAD_SECONDS)
+            await asyncio.to_thread(_scale_workers, number)
+        await asyncio.sleep(_LOAD_SECONDS)
+    finally:
+        over.set()
+        outcomes = await load
+    return outcomes
+
+
+def _scale_workers(number: int) -> None:
+    """Returns when so many workers are in use."""
+    _scale("worker", number)
+    (scheduler,) = map(address, containers("scheduler"))
+
+    def is_so() -> bool:
+        text = httpx.get(f"http://{scheduler}:9051/metrics", trust_env=False).text
+        connected = re.findall(r"^optimist_scheduler_connected\{.*\} ([\d.]+)$", text, re.M)
+        return sum(map(float, connected)) == number
+
+    _wait(is_so, _SERVE_SECONDS, f"{number} workers")
+
+
+def _scale(service: str, number: int, *options: str) -> None:
+    scale = ("--no-recreate", "--scale", f"{service}={number}")
+    compose("up", "--detach", "--no-deps", *options, *scale, service)
+
+
+def _answers() -> bool:
+    body = {"model": "tiny-edit", "prompt": "def f(a):", "max_tokens": 1}
+    response = httpx.post(f"{_URL}/v1/completions", json=body, timeout=60.0, trust_env=False)
+    assert response.status_code in (200, 503), response.text
+    return response.status_code == 200
+
+
+def _wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} does not serve within {seconds:g} s"
+        time.sleep(0.05)

@@ -1,0 +1,54 @@
+"""Commands to the container engine that `deploy/containers/engine.sh run` provides."""
+
+import os
+import subprocess
+from collections.abc import Sequence
+
+from tests.stack import REPOSITORY
+
+PROJECT = "optimist-test"
+
+
+def run(*command: str) -> str:
+    """Runs a command in the repository; returns what it printed.
+
+    Raises:
+        AssertionError: It failed; the text is what it said.
+    """
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, f"{' '.join(command)}: {result.stdout}{result.stderr}"
+    return result.stdout
+
+
+def engine(*arguments: str) -> str:
+    """Runs docker or podman."""
+    return run(os.environ["ENGINE"], *arguments)
+
+
+def compose(*arguments: str) -> str:
+    """Runs docker-compose on docker-compose.yml as it is, as a project of its own."""
+    return run(*os.environ["COMPOSE"].split(), "--project-name", PROJECT, *arguments)
+
+
+def containers(service: str) -> list[str]:
+    """Returns the ids of a service's containers, in the order of their numbers."""
+    ids = compose("ps", "--quiet", service).split()
+    label = '{{index .Config.Labels "com.docker.compose.container-number"}}'
+    return sorted(ids, key=lambda one: int(engine("inspect", "--format", label, one)))
+
+
+def address(container: str) -> str:
+    """Returns the address of a container in its network."""
+    ips = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+    return engine("inspect", "--format", ips, container).strip()
+
+
+def left_over() -> Sequence[str]:
+    """Returns the containers, networks and volumes of the project."""
+    label = f"label=com.docker.compose.project={PROJECT}"
+    commands = (("ps", "--all"), ("network", "ls"), ("volume", "ls"))
+    return [
+        f"{command[0]} {each}"
+        for command in commands
+        for each in engine(*command, "--quiet", "--filter", label).split()
+    ]
