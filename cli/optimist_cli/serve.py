@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TextIO
 
-from optimist_cli.gguf_model import find_directory
+from optimist_cli.model_directory import find_directory
 from optimist_cli.serve_settings import ServeSettings, effective, serve_settings
 from optimist_cli.service_specs import gateway_url, model_name, service_specs
 from optimist_cli.supervisor import Supervisor

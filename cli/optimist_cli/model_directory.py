@@ -1,4 +1,4 @@
-"""Models that are GGUF files, for `optimist serve`: each is converted once and kept."""
+"""The model of `optimist serve`: a directory, a hub name or a GGUF file, converted once."""
 
 import asyncio
 import hashlib
@@ -24,9 +24,10 @@ async def find_directory(model: str, say: Callable[[str], None]) -> str:
         say: Called with a line for the user before a conversion.
 
     Raises:
-        SetupError: The file cannot be read or converted.
+        SetupError: The file cannot be read or converted, or the directory is not there.
     """
     if not model.lower().endswith(".gguf"):
+        await asyncio.to_thread(_require_hub_name_or_directory, model)
         return model
     try:
         directory, is_there = await asyncio.to_thread(_kept, model)
@@ -36,6 +37,13 @@ async def find_directory(model: str, say: Callable[[str], None]) -> str:
         say(f"converting {model} to {directory} (once)")
         await _convert(model, str(directory))
     return str(directory)
+
+
+def _require_hub_name_or_directory(model: str) -> None:
+    """Refuses a path to nothing, which transformers would look for on a hub for a minute."""
+    path = Path(model).expanduser()
+    if not path.exists() and path.parent != Path() and path.parent.is_dir():
+        raise SetupError(f"--model: {model} is not there, and {path.parent} is a directory here")
 
 
 def _kept(model: str) -> tuple[Path, bool]:

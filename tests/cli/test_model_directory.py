@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaForCausalLM
 
-from optimist_cli.gguf_model import find_directory
+from optimist_cli.model_directory import find_directory
 from optimist_common.errors import SetupError
 from tests.checkpoints import tiny_checkpoint
 from tests.worker.tiny_gguf import write_gguf
@@ -42,7 +42,10 @@ async def test_a_file_is_converted_once_by_its_content(home: Path, tmp_path: Pat
     assert len(kept(home)) == 1
 
 
-async def test_other_models_are_left_to_the_services() -> None:
+async def test_other_models_are_left_to_the_services(tmp_path: Path) -> None:
     assert await find_directory("some/model", print) == "some/model"
     with pytest.raises(SetupError, match=r"^--model: cannot read none.gguf: No such file"):
         await find_directory("none.gguf", print)
+    missing = str(tmp_path / "missing")
+    with pytest.raises(SetupError, match=r"^--model: \S*missing is not there, and \S* is a dir"):
+        await find_directory(missing, print)
