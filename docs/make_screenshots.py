@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect, 
 FOLDER = Path(__file__).parent / "images"
 MAX_BYTES = 300_000
 WIDE: ViewportSize = {"width": 1360, "height": 985}
+BUNDLED_MODEL = "tiny-edit"
 NARROW: ViewportSize = {"width": 390, "height": 1100}
 TIMEOUT_MS = 60_000
 Scheme = Literal["light", "dark"]
@@ -21,7 +22,7 @@ MARGIN = 24
 def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url", help="of a gateway with the bundled model")
+    parser.add_argument("url", help="of a gateway with the bundled model, or with models/smollm2")
     url = parser.parse_args().url
     FOLDER.mkdir(exist_ok=True)
     expect.set_options(timeout=TIMEOUT_MS)
@@ -29,10 +30,13 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
         warm_up(browser, url)
-        take_run(browser, url)
-        take_half_way(browser, url)
-        take_race(browser, url)
-        take_narrow(browser, url)
+        if served_model(browser, url) == BUNDLED_MODEL:
+            take_run(browser, url, "page-run.png")
+            take_half_way(browser, url)
+            take_race(browser, url)
+            take_narrow(browser, url)
+        else:
+            take_run(browser, url, "page-text.png")
         browser.close()
     too_large = [path.name for path in FOLDER.glob("page-*.png") if path.stat().st_size > MAX_BYTES]
     if too_large:
@@ -47,11 +51,19 @@ def warm_up(browser: Browser, url: str) -> None:
     page.close()
 
 
-def take_run(browser: Browser, url: str) -> None:
-    """A rename that has ended."""
+def served_model(browser: Browser, url: str) -> str:
+    """Returns the name of the model that the page shows."""
+    page = opened(browser, url, "light", WIDE)
+    name = page.locator(".server code").inner_text()
+    page.close()
+    return name
+
+
+def take_run(browser: Browser, url: str, name: str) -> None:
+    """The first example, which has ended."""
     page = opened(browser, url, "light", WIDE)
     finish(page, "Run")
-    page.screenshot(path=FOLDER / "page-run.png")
+    page.screenshot(path=FOLDER / name)
     page.close()
 
 
