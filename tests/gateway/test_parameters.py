@@ -95,6 +95,7 @@ async def sent(
     assert response.status_code == 200, response.text
     add = scheduler.adds[0]
     add.handle, add.request_id, add.trace_parent = 0, "", ""
+    add.ClearField("names")
     return add
 
 

@@ -98,7 +98,7 @@ class Engine:
             values = config.model_dump()
             logger.info("engine: %s", " ".join(f"{name}={values[name]}" for name in values))
             for cut in config.find_cuts():
-                logger.warning("engine: %s", cut)
+                logger.warning("%s", cut)
         if description.is_synthetic:
             logger.warning("the worker accepts drafts by chance: what it says is meaningless")
         if self._scheduler is None:
