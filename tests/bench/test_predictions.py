@@ -11,8 +11,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from optimist_bench.predictions import command
 from optimist_bench.predictions.cases import small_cases
 from optimist_bench.predictions.command import main
-from optimist_bench.predictions.pair import Pair, edit_ratio, load_pairs, load_tokenizer
-from optimist_bench.predictions.report import bucket_of, describe, summarise
+from optimist_bench.predictions.pair import (
+    Pair,
+    bucket_of,
+    edit_ratio,
+    load_pairs,
+    load_tokenizer,
+)
+from optimist_bench.predictions.report import describe, summarise
 from optimist_bench.predictions.simulation import Simulation
 from optimist_common.errors import SetupError
 from optimist_proposer.core.exact import ExactAlgorithm
@@ -91,6 +97,44 @@ def test_report_has_its_keys(
     assert report["proposer_us"]["p99"] >= report["proposer_us"]["p50"] > 0
 
 
+def test_text_in_the_prompt_is_followed_as_the_attached_one_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tokenizer_path: str
+) -> None:
+    path = tmp_path / "pairs.jsonl"
+    long = "".join(f"{number}: {BEFORE}" for number in range(20))
+    path.write_text(json.dumps({"before": long + BEFORE, "after": long + AFTER}), encoding="utf-8")
+    flags = ("--pairs", str(path), "--tokenizer", tokenizer_path)
+    attached, prompt = (
+        report_of(capsys, *flags, "--source", source) for source in ("prediction", "prompt")
+    )
+    assert set(prompt) == set(attached)
+    assert list(prompt["by_edit_ratio"]) == list(attached["by_edit_ratio"])
+    assert prompt["passes"] == attached["passes"] < prompt["output_tokens"] / 2
+
+
+def test_answers_of_conversations_are_grouped_by_kind_and_client(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, tokenizer_path: str
+) -> None:
+    path = tmp_path / "conversations.jsonl"
+    rows = [
+        {"prompt": BEFORE, "answer": AFTER, "kind": "edit", "client": "one"},
+        {"prompt": "", "answer": "ok"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    flags = ("--pairs", str(path), "--tokenizer", tokenizer_path)
+    for method in ("auto", "suffix"):
+        report = report_of(capsys, *flags, "--method", method)
+        assert "by_language" not in report
+        assert {name: report[name]["unknown"]["pairs"] for name in ("by_kind", "by_client")} == {
+            "by_kind": 1,
+            "by_client": 1,
+        }
+        assert report["by_kind"]["edit"]["passes"] < len(AFTER) / 2
+        assert report["by_kind"]["edit"] == report["by_client"]["one"]
+    assert main([*flags]) == 0
+    assert "Speedup by client:" in capsys.readouterr().out
+
+
 def test_methods_and_windows_can_be_several(
     capsys: pytest.CaptureFixture[str], pairs_path: Path, tokenizer_path: str
 ) -> None:
@@ -144,7 +188,7 @@ def test_width_follows_the_marginal_cost(
 def test_figures_of_one_request() -> None:
     predicted = array("i", range(20))
     truth = array("i", [*range(10), 50, 51])
-    outcomes = Simulation([Pair("x", 0.0, predicted, truth)]).run(ExactAlgorithm(), 4, 0.01)
+    outcomes = Simulation([Pair(predicted, array("i"), truth, {})]).run(ExactAlgorithm(), 4, 0.01)
     report = summarise(outcomes, method="exact", window=4, marginal_cost=0.01)
     # 0-3 and 4, 5-8 and 9, then four wrong and 50, then nothing and 51.
     assert report["passes"] == 4
@@ -169,7 +213,7 @@ def test_pair_without_ratio_gets_one(tmp_path: Path, tokenizer_path: str) -> Non
     path = tmp_path / "pairs.jsonl"
     path.write_text('\n{"before": "a b", "after": "a c"}\n\n', encoding="utf-8")
     (pair,) = load_pairs(str(path), load_tokenizer(tokenizer_path), 0)
-    assert pair.edit_ratio == pytest.approx(1 / 3)
+    assert pair.groups == {"language": "unknown", "edit_ratio": "25-60 %"}
     assert len(pair.predicted) == len(pair.truth) == 3
 
 
@@ -178,6 +222,8 @@ def test_pair_without_ratio_gets_one(tmp_path: Path, tokenizer_path: str) -> Non
     [
         ("", "has no pairs"),
         ("{", "line 1 is not JSON"),
+        ('{"answer": "x"}', "has no text 'prompt'"),
+        ('{"prompt": 3, "answer": "x"}', "has no text 'prompt'"),
         ("[]", "line 1 is not an object"),
         ('{"before": "a", "after": "b"}\n{"before": "a"}', "line 2 has no text 'after'"),
         ('{"before": 1, "after": ""}', "has no text 'before'"),

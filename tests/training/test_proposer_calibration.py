@@ -4,14 +4,15 @@ from optimist_bench.predictions.pair import Pair
 from optimist_proposer.core.auto.layout import BLOCKS, NUM_STEPS, NUM_WEIGHTS
 from optimist_proposer.core.auto.weights import load_weights
 from optimist_proposer.core.lines import INT32
+from optimist_proposer.core.vocabulary import Vocabulary
 from optimist_training import proposer_calibration
 from optimist_training.proposer_calibration import calibrate, correct, measure
 
-TEXTS = [f"t{number}" for number in range(100)]
+VOCABULARY = Vocabulary([f"t{number}" for number in range(100)])
 
 
 def pair(before: list[int], after: list[int]) -> Pair:
-    return Pair("none", 0.1, array(INT32, before), array(INT32, after))
+    return Pair(array(INT32, before), array(INT32), array(INT32, after), {})
 
 
 def test_correction_doubts_what_is_further_more_and_nothing_else() -> None:
@@ -33,7 +34,8 @@ def test_correction_doubts_what_is_further_more_and_nothing_else() -> None:
 def test_measure_is_higher_for_weights_that_know_than_for_none() -> None:
     texts = list(range(60)) * 3
     pairs = [pair(texts, [*texts[:70], 99, *texts[70:]])]
-    assert measure(TEXTS, pairs, load_weights().logits) > measure(TEXTS, pairs, [0.0] * NUM_WEIGHTS)
+    fitted, none = load_weights(is_rewrite=True).logits, [0.0] * NUM_WEIGHTS
+    assert measure(VOCABULARY, pairs, fitted) > measure(VOCABULARY, pairs, none)
 
 
 def test_calibration_takes_the_correction_that_brings_most() -> None:
@@ -42,4 +44,4 @@ def test_calibration_takes_the_correction_that_brings_most() -> None:
     def run(_: object, choices: list[list[float]]) -> list[float]:
         return [float(choice == wanted) for choice in choices]
 
-    assert calibrate(TEXTS, [], [0.0] * NUM_WEIGHTS, run) == wanted
+    assert calibrate(VOCABULARY, [], [0.0] * NUM_WEIGHTS, run) == wanted

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from optimist_bench.predictions.pair import Pair
 from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
 from optimist_proposer.core.auto.layout import BLOCKS, NUM_WEIGHTS
 from optimist_proposer.core.auto.weights import Weights, load_weights
@@ -12,10 +13,11 @@ from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.sources import Sources
 from optimist_proposer.core.vocabulary import Vocabulary
 from optimist_training.proposer_examples import NUM_NONE_FEATURES, ExampleBuilder, Examples
-from optimist_training.proposer_passes import Edit, Round, collect, collect_pass
+from optimist_training.proposer_passes import Round, collect, collect_pass
 
 TOKEN_TEXTS = [" a", "b", "\n", "(", "1", " ", "c", " d"]
 OLD, NEW = 6, 7
+PACKAGED = load_weights(is_rewrite=True).logits
 
 
 def some_logits(seed: int) -> list[float]:
@@ -28,6 +30,10 @@ def renaming(seed: int) -> tuple[list[int], list[int]]:
     generator = random.Random(seed)
     before = [generator.choice([0, 1, 2, 3, 4, 5, OLD]) for _ in range(60)]
     return before, [NEW if token_id == OLD else token_id for token_id in before]
+
+
+def edit(before: list[int], after: list[int]) -> Pair:
+    return Pair(array("i", before), array("i"), array("i", after), {})
 
 
 def followed(logits: Sequence[float], before: list[int], output: list[int]) -> AutoFollower:
@@ -65,7 +71,7 @@ def path_values(draft: Draft, truth: Sequence[int]) -> list[float]:
     return values
 
 
-@pytest.mark.parametrize("logits", [some_logits(1), some_logits(2), load_weights().logits])
+@pytest.mark.parametrize("logits", [some_logits(1), some_logits(2), PACKAGED])
 @pytest.mark.parametrize("seed", range(4))
 def test_examples_say_what_the_tree_says(logits: list[float], seed: int) -> None:
     """The value of a node is the product of the shares of what was right up to it."""
@@ -118,8 +124,8 @@ def test_right_candidates_are_followed_to_where_they_err() -> None:
 
 def test_rows_stay_within_the_weights() -> None:
     before, after = renaming(5)
-    round_ = Round(TOKEN_TEXTS, some_logits(5), (0.0, 0.1))
-    for examples in collect(round_, [Edit(array("i", before), array("i", after))]):
+    round_ = Round(Vocabulary(TOKEN_TEXTS), some_logits(5), (0.0, 0.1))
+    for examples in collect(round_, [edit(before, after)]):
         assert examples.num_groups > 5
         assert examples.bounds[-1] == len(examples.features) == len(examples.is_right)
         assert len(examples.logits) == len(examples.kinds) == len(examples.features)
@@ -131,9 +137,9 @@ def test_rows_stay_within_the_weights() -> None:
 
 def test_each_least_value_is_a_request_of_its_own() -> None:
     before, after = renaming(6)
-    edit = Edit(array("i", before), array("i", after))
+    pair = edit(before, after)
     sizes = [
-        collect(Round(TOKEN_TEXTS, some_logits(6), values), [edit])[0].num_groups
+        collect(Round(Vocabulary(TOKEN_TEXTS), some_logits(6), values), [pair])[0].num_groups
         for values in ((0.0,), (0.3,), (0.0, 0.3))
     ]
     assert sizes[2] == sizes[0] + sizes[1]

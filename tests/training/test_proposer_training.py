@@ -99,7 +99,7 @@ def test_wrong_options_are_named(
         ('{"before": "a", "after": 3}', "line 1 has no text 'after'"),
         ('{"before": "a", "after": "b"}\n[]', "line 2 is not an object"),
         ("{", "line 1 is not JSON"),
-        ('{"before": "a", "after": ""}', "no edit has a text of 1 to"),
+        ('{"before": "a", "after": ""}', "no request has texts of 1 to"),
     ],
 )
 def test_wrong_pairs_are_named(text: str, message: str, tmp_path: Path) -> None:
@@ -117,4 +117,4 @@ def test_long_texts_are_left_out(
         pairs.read_text() + json.dumps({"before": "a", "after": "b c\n" * 20_000}) + "\n"
     )
     assert main(arguments(pairs, tmp_path / "weights.json", "--rounds", "1")) == 0
-    assert "1 edits are left out" in capsys.readouterr().out
+    assert "1 requests are left out" in capsys.readouterr().out

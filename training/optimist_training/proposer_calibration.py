@@ -55,9 +55,9 @@ def correct(logits: Sequence[float], doubt: float, trust: float) -> list[float]:
     return corrected
 
 
-def measure(token_texts: Sequence[str], pairs: Sequence[Pair], logits: list[float]) -> float:
+def measure(vocabulary: Vocabulary, pairs: Sequence[Pair], logits: list[float]) -> float:
     """Returns the mean logarithm of the speedups at MARGINAL_COSTS."""
-    algorithm = AutoAlgorithm(Vocabulary(token_texts), Weights(logits))
+    algorithm = AutoAlgorithm(vocabulary, Weights(logits))
     total = 0.0
     for marginal_cost in MARGINAL_COSTS:
         num_tokens = cost = 0.0
@@ -70,16 +70,16 @@ def measure(token_texts: Sequence[str], pairs: Sequence[Pair], logits: list[floa
 
 
 def calibrate(
-    token_texts: Sequence[str], pairs: Sequence[Pair], logits: Sequence[float], run: Run
+    vocabulary: Vocabulary, pairs: Sequence[Pair], logits: Sequence[float], run: Run
 ) -> list[float]:
     """Returns the weights with the corrections that bring most.
 
     Args:
-        token_texts: Of the vocabulary.
-        pairs: Edits that the weights were fitted to, or some of them.
+        vocabulary: Of the tokenizer that the pairs were made with.
+        pairs: Requests that the weights were fitted to, or some of them.
         logits: The fitted weights.
         run: Computes a function of each of some weights.
     """
     choices = [correct(logits, *each) for each in product(DOUBTS, TRUSTS)]
-    gains = list(run(partial(measure, token_texts, pairs), choices))
+    gains = list(run(partial(measure, vocabulary, pairs), choices))
     return choices[max(range(len(choices)), key=gains.__getitem__)]

@@ -5,12 +5,12 @@ are right marked. Each right one is followed as long as it is right; every step 
 example of its own, in which it competes with the others that were right until then.
 """
 
-from array import array
 from collections.abc import Sequence
 from heapq import nlargest
 from operator import itemgetter
 from typing import NamedTuple
 
+from optimist_bench.predictions.pair import Pair
 from optimist_proposer.core.auto.candidates import (
     NO_STOP,
     Candidate,
@@ -37,7 +37,6 @@ from optimist_proposer.core.auto.rule import Rule
 from optimist_proposer.core.auto.tree import MOST_PATHS
 from optimist_proposer.core.auto.weights import Weights
 from optimist_proposer.core.draft import NO_PARENT, Draft
-from optimist_proposer.core.sources import Sources
 from optimist_proposer.core.vocabulary import Vocabulary
 from optimist_training.proposer_examples import ExampleBuilder, Examples
 
@@ -45,31 +44,24 @@ WINDOW = 64
 _MOST_STEPS_FOLLOWED = 70
 
 
-class Edit(NamedTuple):
-    """An edit as tokens."""
-
-    before: "array[int]"
-    after: "array[int]"
-
-
 class Round(NamedTuple):
     """What the requests of a round have in common."""
 
-    token_texts: Sequence[str]
+    vocabulary: Vocabulary
     logits: list[float]
     """The weights so far [NUM_WEIGHTS]."""
     min_values: tuple[float, ...]
-    """Least values of nodes; each edit is simulated once with each."""
+    """Least values of nodes; each request is simulated once with each."""
 
 
-def collect(round_: Round, edits: Sequence[Edit]) -> tuple[Examples, Examples]:
-    """Returns examples of first nodes and of nodes behind them, of requests for some edits."""
-    algorithm = AutoAlgorithm(Vocabulary(round_.token_texts), Weights(round_.logits))
+def collect(round_: Round, pairs: Sequence[Pair]) -> tuple[Examples, Examples]:
+    """Returns examples of first nodes and of nodes behind them, of some requests."""
+    algorithm = AutoAlgorithm(round_.vocabulary, Weights(round_.logits))
     roots, steps = ExampleBuilder(), ExampleBuilder()
-    for edit in edits:
-        reference = algorithm.prepare(Sources([edit.before]))
+    for pair in pairs:
+        reference = algorithm.prepare(pair.sources)
         for min_value in round_.min_values:
-            follower, rest = reference.follow(), edit.after
+            follower, rest = reference.follow(), pair.truth
             while rest:
                 collect_pass(follower, rest, round_.logits, min_value, roots, steps)
                 num_accepted = _count_accepted(follower.propose(WINDOW, min_value), rest)
@@ -163,7 +155,7 @@ def _go_on(sight: Sight, follow: _Follow, last: int, step: int) -> list[_Row]:
     if place >= len(text) or text[place] < 0:
         return []
     features = _features(sight, follow, last, text[place], step)
-    if follow.stop != NO_STOP or place >= sight.num_predicted:
+    if follow.stop != NO_STOP or place >= sight.num_aligned:
         return [_Row(text[place], features, follow)]
     rows = []
     for rule in sight.alignment.rules.find(text, place)[:1]:

@@ -1,4 +1,4 @@
-"""`optimist train proposer`: fits the weights of the proposer's default algorithm to edits.
+"""`optimist train proposer`: fits the weights of the proposer's default algorithm to requests.
 
 Rounds of simulating requests with the weights so far, at costs from nothing up, and of fitting new
 weights to what was met there; in the end a correction that is chosen by what it brings.
@@ -17,21 +17,27 @@ from typing import TypeVar
 
 import numpy as np
 
-from optimist_bench.predictions.pair import Pair, load_pairs, load_tokenizer, load_vocabulary
+from optimist_bench.predictions.pair import (
+    SOURCES,
+    Pair,
+    load_pairs,
+    load_tokenizer,
+    load_vocabulary,
+)
 from optimist_common.errors import SetupError
 from optimist_proposer.core.auto.layout import NUM_WEIGHTS
 from optimist_proposer.core.auto.weights import to_json
 from optimist_training.proposer_calibration import calibrate
 from optimist_training.proposer_examples import Examples, join
 from optimist_training.proposer_fit import fit
-from optimist_training.proposer_passes import Edit, Round, collect
+from optimist_training.proposer_passes import Round, collect
 
 MIN_VALUES = (0.0, 0.09, 0.2)
 """Least values of nodes, as costs of 0, 1 and 3 % of a pass make them."""
 MOST_TOKENS = 32768
-"""Of each text; longer edits are left out."""
+"""Of each text; longer requests are left out."""
 MOST_CALIBRATION_PAIRS = 120
-_EDITS_PER_TASK = 4
+_PAIRS_PER_TASK = 8
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -40,7 +46,17 @@ U = TypeVar("U")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.add_argument(
-        "--pairs", type=Path, nargs="+", required=True, help="JSONL files with before and after"
+        "--pairs",
+        type=Path,
+        nargs="+",
+        required=True,
+        help="JSONL files with before and after, or prompt and answer",
+    )
+    parser.add_argument(
+        "--source",
+        choices=SOURCES,
+        default="prediction",
+        help="where before is: attached, or in the prompt",
     )
     parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
@@ -64,16 +80,19 @@ def train_proposer(options: argparse.Namespace) -> None:
     if options.out.is_dir() or not options.out.parent.is_dir():
         raise SetupError(f"--out: {options.out} is not a file in a directory that exists")
     tokenizer = load_tokenizer(str(options.tokenizer))
-    token_texts = load_vocabulary(tokenizer).token_texts
-    pairs = [pair for path in options.pairs for pair in load_pairs(str(path), tokenizer, 0)]
+    vocabulary = load_vocabulary(tokenizer)
+    pairs = [
+        pair
+        for path in options.pairs
+        for pair in load_pairs(str(path), tokenizer, 0, options.source)
+    ]
     pairs = _choose(pairs, options.max_pairs, options.seed)
-    edits = [Edit(pair.predicted, pair.truth) for pair in pairs]
     weights = np.zeros(NUM_WEIGHTS + 1)
     for number in range(options.rounds):
         # Without weights the values of nodes say nothing.
         min_values = MIN_VALUES if number else MIN_VALUES[:1]
-        round_ = Round(token_texts, weights[:NUM_WEIGHTS].tolist(), min_values)
-        roots, steps = _collect(round_, edits, options.processes)
+        round_ = Round(vocabulary, weights[:NUM_WEIGHTS].tolist(), min_values)
+        roots, steps = _collect(round_, pairs, options.processes)
         seed = options.seed + number
         root_loss = fit(weights, roots, is_step=False, seed=seed)
         step_loss = fit(weights, steps, is_step=True, seed=seed)
@@ -81,7 +100,7 @@ def train_proposer(options: argparse.Namespace) -> None:
         _write(options.out, to_json(weights[:NUM_WEIGHTS].tolist()))
     some = random.Random(options.seed).sample(pairs, min(len(pairs), MOST_CALIBRATION_PAIRS))
     run = partial(_map, processes=options.processes)
-    corrected = calibrate(token_texts, some, weights[:NUM_WEIGHTS].tolist(), run)
+    corrected = calibrate(vocabulary, some, weights[:NUM_WEIGHTS].tolist(), run)
     _write(options.out, to_json(corrected))
 
 
@@ -89,19 +108,21 @@ def _choose(pairs: Sequence[Pair], most: int, seed: int) -> list[Pair]:
     short = [
         pair
         for pair in pairs
-        if pair.truth and max(len(pair.predicted), len(pair.truth)) <= MOST_TOKENS
+        if pair.truth and max(len(pair.source), len(pair.truth)) <= MOST_TOKENS
     ]
     if not short:
-        raise SetupError(f"--pairs: no edit has a text of 1 to {MOST_TOKENS} tokens")
+        raise SetupError(f"--pairs: no request has texts of 1 to {MOST_TOKENS} tokens")
     if len(short) < len(pairs):
-        print(f"{len(pairs) - len(short)} edits are left out: empty, or over {MOST_TOKENS} tokens")
+        print(
+            f"{len(pairs) - len(short)} requests are left out: empty, or over {MOST_TOKENS} tokens"
+        )
     return short if len(short) <= most else random.Random(seed).sample(short, most)
 
 
-def _collect(round_: Round, edits: Sequence[Edit], processes: int) -> tuple[Examples, Examples]:
-    """Returns the examples of all edits in their order, however many processes there are."""
+def _collect(round_: Round, pairs: Sequence[Pair], processes: int) -> tuple[Examples, Examples]:
+    """Returns the examples of all requests in their order, however many processes there are."""
     parts = [
-        edits[first : first + _EDITS_PER_TASK] for first in range(0, len(edits), _EDITS_PER_TASK)
+        pairs[first : first + _PAIRS_PER_TASK] for first in range(0, len(pairs), _PAIRS_PER_TASK)
     ]
     found = list(_map(partial(collect, round_), parts, processes))
     return join([roots for roots, _ in found]), join([steps for _, steps in found])

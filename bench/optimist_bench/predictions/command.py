@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -27,7 +27,7 @@ _SWITCHES = ("--json", "--explain-passes", "--cases")
 
 
 class PredictionsSettings(ServiceSettings):
-    """Simulates requests with a prediction, without a model; a pass costs 1 + C per drafted token.
+    """Simulates requests with known answers, without a model; a pass costs 1 + C per drafted token.
 
     --json prints the report as one line of JSON instead; --explain-passes adds what ended
     the passes; --cases simulates a generated edit of every kind, instead of pairs.
@@ -35,7 +35,12 @@ class PredictionsSettings(ServiceSettings):
 
     section: ClassVar[str] = "bench_predictions"
 
-    pairs: str = Field("", description="JSON lines with `before` (the prediction) and `after`")
+    pairs: str = Field(
+        "", description="JSON lines with `before` and `after`, or with `prompt`, `answer`"
+    )
+    source: Literal["prediction", "prompt"] = Field(
+        "prediction", description="where `before` is: prediction (attached), or prompt (in a fence)"
+    )
     tokenizer: str = Field(
         "models/tiny-edit/tokenizer.json", description="tokenizer file of Hugging Face's library"
     )
@@ -117,7 +122,7 @@ def _reports(settings: PredictionsSettings, *, explain: bool) -> Iterator[dict[s
         raise SetupError("--pairs is required, or --cases (see --help)")
     tokenizer = load_tokenizer(settings.tokenizer)
     vocabulary = load_vocabulary(tokenizer)
-    pairs = load_pairs(settings.pairs, tokenizer, settings.limit)
+    pairs = load_pairs(settings.pairs, tokenizer, settings.limit, settings.source)
     simulation = Simulation(pairs)
     for method in settings.method:
         algorithm = METHODS[method](vocabulary)

@@ -1,25 +1,16 @@
 """The figures of many simulated requests."""
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from optimist_bench.predictions.oracle import Course
+from optimist_bench.predictions.pair import BUCKETS
 from optimist_bench.predictions.simulation import Outcome
 from optimist_bench.predictions.simulator import ENDS
 from optimist_bench.table import format_table
-
-_EDGES = (0.01, 0.03, 0.10, 0.25, 0.60)
-BUCKETS = ("under 1 %", "1-3 %", "3-10 %", "10-25 %", "25-60 %", "60 % and more")
-"""Names of the ranges of the edit ratio; each begins where the one before ends."""
-
-
-def bucket_of(edit_ratio: float) -> str:
-    """Returns the range of the edit ratio that a pair belongs to."""
-    return BUCKETS[bisect_right(_EDGES, edit_ratio)]
 
 
 def summarise(
@@ -31,11 +22,12 @@ def summarise(
         "window": window,
         "marginal_cost": marginal_cost,
         **_figures(outcomes, marginal_cost),
-        "by_language": _grouped(outcomes, marginal_cost, lambda one: one.pair.language),
-        "by_edit_ratio": _grouped(
-            outcomes, marginal_cost, lambda one: bucket_of(one.pair.edit_ratio), BUCKETS
-        ),
+        **{f"by_{name}": _grouped(outcomes, marginal_cost, name) for name in _groupings(outcomes)},
     }
+
+
+def _groupings(outcomes: Sequence[Outcome]) -> list[str]:
+    return list(dict.fromkeys(name for one in outcomes for name in one.pair.groups))
 
 
 def explain_passes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -52,15 +44,14 @@ def explain_passes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def _grouped(
-    outcomes: Sequence[Outcome],
-    marginal_cost: float,
-    key: Callable[[Outcome], str],
-    order: Sequence[str] = (),
-) -> dict[str, Any]:
+    outcomes: Sequence[Outcome], marginal_cost: float, grouping: str
+) -> dict[str, dict[str, Any]]:
     groups: dict[str, list[Outcome]] = {}
     for one in outcomes:
-        groups.setdefault(key(one), []).append(one)
-    names = [name for name in order if name in groups] if order else sorted(groups)
+        if grouping in one.pair.groups:
+            groups.setdefault(one.pair.groups[grouping], []).append(one)
+    order = {name: number for number, name in enumerate(BUCKETS)}
+    names = sorted(groups, key=lambda name: (order.get(name, 0), name))
     return {name: _figures(groups[name], marginal_cost) for name in names}
 
 
@@ -107,7 +98,7 @@ def percentiles(seconds: Sequence[float], scale: float) -> dict[str, float | Non
 
 
 def describe(reports: Sequence[dict[str, Any]]) -> str:
-    """Returns the reports as tables: totals, then tokens per pass by edit ratio."""
+    """Returns the reports as tables: totals, then the speedup by group."""
     totals = [
         [
             report["method"],
@@ -131,20 +122,19 @@ def describe(reports: Sequence[dict[str, Any]]) -> str:
     ]
     header = ["method", "window", "cost", "tokens/pass", "oracle", "wasted", "speedup"]
     header += ["oracle's", "us p50", "us p99", "start ms p99"]
-    buckets = list(reports[0]["by_edit_ratio"])
-    by_ratio = [
-        [
-            report["method"],
-            report["window"],
-            *(_shown(report["by_edit_ratio"][name]["speedup"]) for name in buckets),
+    tables = [format_table(header, totals)]
+    for key in [key for key in reports[0] if key.startswith("by_")]:
+        names = list(reports[0][key])
+        rows = [
+            [
+                report["method"],
+                report["window"],
+                *(_shown(report[key][name]["speedup"]) for name in names),
+            ]
+            for report in reports
         ]
-        for report in reports
-    ]
-    tables = [
-        format_table(header, totals),
-        "Speedup by edit ratio:",
-        format_table(["method", "window", *buckets], by_ratio),
-    ]
+        title = key.removeprefix("by_").replace("_", " ")
+        tables += [f"Speedup by {title}:", format_table(["method", "window", *names], rows)]
     if "passes_by_end" in reports[0]:
         rows = [
             [

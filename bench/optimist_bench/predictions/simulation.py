@@ -31,8 +31,8 @@ class Simulation:
         self._pairs = [
             (
                 pair,
-                span_lengths(pair.predicted, pair.truth),
-                span_lengths_with_own(pair.predicted, pair.truth),
+                span_lengths(pair.source, pair.truth),
+                span_lengths_with_own(pair.source, pair.truth),
             )
             for pair in pairs
         ]

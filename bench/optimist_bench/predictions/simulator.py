@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from optimist_bench.predictions.pair import Pair
 from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.draft import NO_PARENT, Draft
-from optimist_proposer.core.sources import Sources
 
 PRIOR_TOKENS = 64.0
 PRIOR_COST = 8.0
@@ -67,7 +66,7 @@ def simulate(
 
     Args:
         algorithm: What proposes.
-        pair: Prediction and truth.
+        pair: The request and its truth.
         window: Most drafted tokens of a pass.
         marginal_cost: Cost of a drafted token, as a share of a pass.
         spans: Tokens that the span oracle would get accepted from each position on [num_tokens].
@@ -75,7 +74,7 @@ def simulate(
     clock = time.perf_counter
     truth, run = pair.truth, Run(array("i"))
     started = clock()
-    follower = algorithm.prepare(Sources([pair.predicted])).follow()
+    follower = algorithm.prepare(pair.sources).follow()
     run.start_seconds = clock() - started
     while len(run.emitted) < len(truth):
         position = len(run.emitted)

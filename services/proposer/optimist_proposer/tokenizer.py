@@ -8,7 +8,7 @@ from optimist_proposer.core.vocabulary import Vocabulary
 
 
 def load_vocabulary(model: str) -> Vocabulary:
-    """Returns the text of every token.
+    """Returns the text of every token, and the tokenizer as what splits texts.
 
     Args:
         model: Directory or hub name; only the tokenizer is read, and no code from there is run.
@@ -31,12 +31,18 @@ def load_vocabulary(model: str) -> Vocabulary:
         reason = " ".join(str(error).split())
         raise SetupError(f"--model: cannot load a tokenizer from {model}: {reason}") from None
     size = max(tokenizer.get_vocab().values(), default=-1) + 1
+
+    def encode(text: str) -> list[int]:
+        token_ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+        return token_ids
+
     vocabulary = Vocabulary(
         tokenizer.batch_decode(
             [[token_id] for token_id in range(size)],
             skip_special_tokens=False,
             clean_up_tokenization_spaces=False,
-        )
+        ),
+        encode,
     )
     if not vocabulary.newline_token_ids:
         raise SetupError(f"--model: no token of {model} ends a line; is it a text model?")

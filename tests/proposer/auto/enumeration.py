@@ -92,7 +92,7 @@ class Enumeration:
             if place >= len(text) or text[place] < 0:
                 continue
             logit = self._logit(trace, path[-1], text[place], len(path))
-            if trace.stop == NO_STOP and place < self._sight.num_predicted:
+            if trace.stop == NO_STOP and place < self._sight.num_aligned:
                 for rule in rules.find(text, place)[:1]:
                     ruled = trace._replace(
                         next_place=rule.place + 1,

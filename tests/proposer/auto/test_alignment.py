@@ -18,7 +18,7 @@ class Fold:
     def __init__(self, predicted: list[int], output: list[int] | None = None) -> None:
         self.text = [*predicted, SEPARATOR]
         index = ContextIndex(array(INT32, self.text))
-        self.alignment = Alignment(self.text, len(self.text), index)
+        self.alignment = Alignment(self.text, len(self.text), len(self.text), index)
         self.say(output or [])
 
     def say(self, output: list[int]) -> None:

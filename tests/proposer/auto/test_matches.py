@@ -43,9 +43,9 @@ def in_block(candidate: Candidate, name: str) -> bool:
 
 
 def num_equal(sight: Sight, place: int) -> int:
-    output, before = sight.text[sight.start :], sight.text[:place]
+    context, before = sight.text[-sight.num_context :], sight.text[:place]
     length = 0
-    while length < min(len(output), place) and before[-length - 1] == output[-length - 1]:
+    while length < min(len(context), place) and before[-length - 1] == context[-length - 1]:
         length += 1
     return length
 
@@ -62,19 +62,19 @@ def test_candidates_are_what_stands_behind_as_many_equal_tokens_as_they_say(
     assert len(set(places)) == len(places)
     for each in plain:
         assert each.token_id == sight.text[each.place] >= 0
-        assert each.kind == (PREDICTED if each.place < sight.num_predicted else OWN)
+        assert each.kind == (PREDICTED if each.place < sight.num_aligned else OWN)
         assert each.length == min(MOST_LENGTH, num_equal(sight, each.place))
     taken = set(places)
     for each in find_skipped(sight, taken):
         assert each.token_id == sight.text[each.place] >= 0
-        assert each.kind == (PREDICTED_SKIP if each.place < sight.num_predicted else OWN_SKIP)
-        assert sight.text[each.place - 1] != output[-1]
-        assert sight.text[each.place - 3 : each.place - 1] == output[-3:-1]
+        assert each.kind == (PREDICTED_SKIP if each.place < sight.num_aligned else OWN_SKIP)
+        assert sight.text[each.place - 1] != sight.text[-1]
+        assert sight.text[each.place - 3 : each.place - 1] == sight.text[-3:-1]
         assert each.place not in places
 
 
 def test_nothing_said_matches_nothing() -> None:
-    sight = look("ab", "", "ab")
+    sight = look("ab", "")
     assert find_matches(sight) == []
     assert find_skipped(sight, set()) == []
 

@@ -17,7 +17,7 @@ from optimist_proposer.core.vocabulary import Vocabulary
 from tests.proposer.auto.enumeration import Enumeration
 
 VOCABULARY = Vocabulary([" a", "b", "\n", "(", "1", " "])
-PACKAGED = load_weights().logits
+PACKAGED = load_weights(is_rewrite=True).logits
 token_lists = st.lists(st.integers(0, len(VOCABULARY.token_texts) - 1), max_size=20)
 
 

@@ -1,15 +1,22 @@
-"""What a proposer knows of a tokenizer: the text of every token."""
+"""What a proposer knows of a tokenizer: the text of every token, and how texts are split."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 
 class Vocabulary:
     """The tokens of a model."""
 
-    def __init__(self, token_texts: Sequence[str]) -> None:
-        """Takes the decoded form of each token [vocab_size]."""
-        self.token_texts = tuple(token_texts)
+    def __init__(
+        self, token_texts: Sequence[str], encode: Callable[[str], Sequence[int]] | None = None
+    ) -> None:
+        """Sets up.
+
+        Args:
+            token_texts: The decoded form of each token [vocab_size].
+            encode: Returns the tokens of a text; None if the tokenizer is not at hand.
+        """
+        self.token_texts, self.encode = tuple(token_texts), encode
 
     @cached_property
     def newline_token_ids(self) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""Where in the predictions the output stands, and what it says in place of what they say."""
+"""Where in what it repeats the output stands, and what it says in place of what stands there."""
 
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ class Pending(NamedTuple):
 
 
 class Alignment:
-    """The cursor in the predictions; a fold over the output.
+    """The cursor in what is repeated: the predictions, or the prompt; a fold over the output.
 
     Attributes:
         place: Where the next token is predicted.
@@ -45,10 +45,19 @@ class Alignment:
         num_searches: How often the place was searched for.
     """
 
-    def __init__(self, text: list[int], num_predicted: int, index: ContextIndex) -> None:
-        """Starts at the first token; `text` is the sources, to which the output is appended."""
-        self._text, self._num_predicted, self._index = text, num_predicted, index
-        self._start = len(text)
+    def __init__(
+        self, text: list[int], num_aligned: int, context_start: int, index: ContextIndex
+    ) -> None:
+        """Starts at the first token.
+
+        Args:
+            text: What the output is appended to.
+            num_aligned: Places of it that the cursor walks through.
+            context_start: Where the text begins that the output goes on.
+            index: Of the text.
+        """
+        self._text, self._num_aligned, self._index = text, num_aligned, index
+        self._start, self._context_start = len(text), context_start
         self.place = self.run = self.lost_at = self.num_lost = 0
         self.pending: Pending | None = None
         self.rules = Rules()
@@ -59,7 +68,7 @@ class Alignment:
     @property
     def is_found(self) -> bool:
         """Whether a token is predicted next."""
-        return self.run > 0 and self.place < self._num_predicted
+        return self.run > 0 and self.place < self._num_aligned
 
     @property
     def rate(self) -> int:
@@ -80,7 +89,7 @@ class Alignment:
         """Takes the token that was just appended to the text."""
         if self.pending is not None:
             self._go_on_replacing(self.pending, token_id)
-        elif self.place < self._num_predicted and self._text[self.place] == token_id:
+        elif self.place < self._num_aligned and self._text[self.place] == token_id:
             for rule in self.rules.find(self._text, self.place):
                 rule.num_passed += 1
             is_back = self.num_lost > 0 and not self.run
@@ -95,7 +104,7 @@ class Alignment:
         """Returns how many tokens go on as predicted and have no rule; 0 while one is pending."""
         if self.pending is not None:
             return 0
-        end = min(self.place + len(token_ids), self._num_predicted)
+        end = min(self.place + len(token_ids), self._num_aligned)
         predicted, by_token = self._text[self.place : end], self.rules.by_token
         if by_token or predicted != token_ids:
             for count, (expected, token_id) in enumerate(zip(predicted, token_ids, strict=False)):
@@ -156,7 +165,7 @@ class Alignment:
         self._search(token_id)
 
     def _find_rule(self, token_id: int) -> Rule | None:
-        if self.place >= self._num_predicted:
+        if self.place >= self._num_aligned:
             return None
         for rule in self.rules.find(self._text, self.place):
             if self._text[rule.place] == token_id:
@@ -173,7 +182,7 @@ class Alignment:
         """Goes to the place that the last tokens speak for, or back to where it was lost."""
         self.num_searches += 1
         place = self._find_place(token_id)
-        if not 0 <= place < self._num_predicted:
+        if not 0 <= place < self._num_aligned:
             self.place = self.lost_at
             return
         self.place, self.run = place, 1
@@ -181,13 +190,13 @@ class Alignment:
             self._learn(place)
 
     def _find_place(self, token_id: int) -> int:
-        text, num_tokens = self._text, len(self._text) - self._start
+        text, num_tokens = self._text, len(self._text) - self._context_start
         for order in range(min(MOST_ORDER, num_tokens), 1, -1):
             places = self._index.find(order, context_key(text, order))
             if places is None:
                 continue
             near = places.nearest(self.lost_at, _MOST_AMBIGUOUS)
-            predicted = [place for place in near if place < self._num_predicted]
+            predicted = [place for place in near if place < self._num_aligned]
             if not predicted:
                 continue
             place = predicted[0]
@@ -195,7 +204,7 @@ class Alignment:
                 (place,) = choose_longest(text, predicted, num_tokens, self.lost_at, 1)
             if order > 2 or -_BEHIND <= place - self.lost_at <= _AHEAD:
                 return place
-        end = min(self.lost_at + _NEAR, self._num_predicted)
+        end = min(self.lost_at + _NEAR, self._num_aligned)
         for place in range(self.lost_at, end):
             if text[place] == token_id:
                 return place + 1

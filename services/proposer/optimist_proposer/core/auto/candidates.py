@@ -17,6 +17,7 @@ from optimist_proposer.core.auto.layout import (
     START,
 )
 from optimist_proposer.core.auto.output_index import OutputIndex
+from optimist_proposer.core.auto.searched_text import SearchedText
 from optimist_proposer.core.auto.template import Template
 
 NO_STOP = -1
@@ -46,6 +47,9 @@ class Sight:
         text: Sources and output.
         start: Where the output begins.
         num_output: Tokens of the output.
+        num_context: Tokens of the text that the output goes on, and of the output.
+        num_aligned: Places that the cursor walks through.
+        is_rewrite: Whether the output is expected to be a changed text.
         last_class: Class of its last token.
         rate, runs: Buckets of how the output was as predicted, see Alignment.
         followed: Bucket of how many tokens in a row were as predicted.
@@ -57,9 +61,11 @@ class Sight:
         "classes",
         "contexts",
         "followed",
+        "is_rewrite",
         "last_class",
+        "num_aligned",
+        "num_context",
         "num_output",
-        "num_predicted",
         "output",
         "rate",
         "rejected",
@@ -73,22 +79,24 @@ class Sight:
         self,
         text: list[int],
         start: int,
-        num_predicted: int,
+        searched: SearchedText,
         classes: bytearray,
         contexts: ContextIndex,
         output: OutputIndex,
         alignment: Alignment,
         template: Template,
     ) -> None:
-        self.text, self.start, self.num_predicted = text, start, num_predicted
+        self.text, self.start, self.num_aligned = text, start, searched.num_aligned
         self.classes, self.contexts, self.output = classes, contexts, output
         self.alignment, self.template = alignment, template
+        self.is_rewrite = searched.is_rewrite
         self.num_output = len(text) - start
-        self.last_class = classes[text[-1]] if self.num_output else 0
+        self.num_context = len(text) - searched.context_start
+        self.last_class = classes[text[-1]] if self.num_context else 0
         self.rate, self.runs = alignment.rate, alignment.runs
         self.followed = FOLLOWED[min(alignment.run, MOST_LENGTH)]
         self.rejected = -1
-        if alignment.num_lost and alignment.lost_at < num_predicted:
+        if alignment.num_lost and alignment.lost_at < self.num_aligned:
             self.rejected = text[alignment.lost_at]
 
     def compare_classes(self, place: int, num_lost: int) -> int:

@@ -31,6 +31,14 @@ class Places(NamedTuple):
     start: int
     end: int
 
+    def latest(self, most: int) -> "array[int]":
+        """Returns up to `most` of them, the last ones."""
+        return self.all[max(self.start, self.end - most) : self.end]
+
+    def rank(self, place: int) -> int:
+        """Returns how many of them are behind a place, which is one of them."""
+        return self.end - 1 - bisect_left(self.all, place, self.start, self.end)
+
     def nearest(self, place: int, most: int) -> "array[int]":
         """Returns up to `most` of them around a place, two thirds of them behind it."""
         if self.end - self.start <= most:

@@ -20,6 +20,7 @@ from optimist_proposer.core.auto.guesses import (
 )
 from optimist_proposer.core.auto.matches import LONG_LENGTH, find_matches, find_skipped
 from optimist_proposer.core.auto.output_index import OutputIndex
+from optimist_proposer.core.auto.searched_text import SearchedText
 from optimist_proposer.core.auto.template import Template
 from optimist_proposer.core.auto.token_class import TokenClasses
 from optimist_proposer.core.auto.tree import TreeGrower
@@ -36,24 +37,22 @@ _BYTES_PER_TOKEN = 84
 
 
 class AutoReference(Reference):
-    """Sources with an index of their contexts."""
+    """What an output may repeat, with an index of its contexts."""
 
-    def __init__(self, sources: Sources, classes: TokenClasses, weights: Weights) -> None:
-        if max(sources.token_ids, default=0) > MOST_TOKEN_ID:
+    def __init__(self, searched: SearchedText, classes: TokenClasses, weights: Weights) -> None:
+        token_ids = searched.token_ids
+        if max(token_ids, default=0) > MOST_TOKEN_ID:
             raise ValueError(f"sources: a token is larger than {MOST_TOKEN_ID}")
-        classes.cover(sources.token_ids)
-        self.sources, self.classes, self.weights = sources, classes, weights
-        self.index = ContextIndex(sources.token_ids)
-        self.text = sources.token_ids.tolist()
-        tokens = np.frombuffer(sources.token_ids, np.intc)
+        classes.cover(token_ids)
+        self.searched, self.classes, self.weights = searched, classes, weights
+        self.index = ContextIndex(token_ids)
+        self.text = token_ids.tolist()
+        tokens = np.frombuffer(token_ids, np.intc)
         counts = np.bincount(tokens[tokens != SEPARATOR])
         distinct = np.flatnonzero(counts)
         self.counts = dict(zip(distinct.tolist(), counts[distinct].tolist(), strict=True))
         by_count = distinct[np.argsort(-counts[distinct], kind="stable")]
         self.frequent = tuple(by_count[:_NUM_FREQUENT].tolist())
-        predicted = sources.token_ids[: sources.num_predicted]
-        ends = [place for place, token_id in enumerate(predicted, 1) if token_id == SEPARATOR]
-        self.starts = [0, *ends[:-1]] if ends else []
 
     @property
     def num_bytes(self) -> int:
@@ -72,9 +71,11 @@ class AutoFollower(Follower):
         self._reference = reference
         self._text = reference.text.copy()
         self._start = len(self._text)
-        self._num_predicted = reference.sources.num_predicted
+        searched = reference.searched
         self._output = OutputIndex(self._start)
-        self._alignment = Alignment(self._text, self._num_predicted, reference.index)
+        self._alignment = Alignment(
+            self._text, searched.num_aligned, searched.context_start, reference.index
+        )
         self._template = Template(self._text, self._output)
 
     @property
@@ -122,13 +123,13 @@ class AutoFollower(Follower):
             for each in self.find_candidates(sight, min_value)
         ]
         none_logit = sum(map(weigh, none_features(sight)))
-        positions = self._reference.sources.prediction_positions
+        positions = self._reference.searched.positions
         return TreeGrower(sight, weights, positions, max_tokens, min_value).grow(seeds, none_logit)
 
     def find_candidates(self, sight: Sight, min_value: float) -> list[Candidate]:
         """Returns what may come next, likely or not."""
-        if not sight.num_output:
-            return guess_beginning(sight, self._reference.starts)
+        if sight.is_rewrite and not sight.num_output:
+            return guess_beginning(sight, self._reference.searched.starts)
         candidates = find_matches(sight)
         run = sight.alignment.run
         longest = max([each[2] for each in candidates], default=0)
@@ -147,7 +148,7 @@ class AutoFollower(Follower):
         return Sight(
             self._text,
             self._start,
-            self._num_predicted,
+            self._reference.searched,
             self._reference.classes.table,
             self._reference.index,
             self._output,
@@ -161,9 +162,14 @@ class AutoAlgorithm(Algorithm):
 
     def __init__(self, vocabulary: Vocabulary, weights: Weights | None = None) -> None:
         """Takes the model's vocabulary, and weights other than those of the package."""
+        self._vocabulary = vocabulary
         self._classes = TokenClasses(vocabulary.token_texts)
-        self._weights = weights or load_weights()
+        self._weights, self._rewrite_weights = (
+            weights or load_weights(is_rewrite=is_rewrite) for is_rewrite in (False, True)
+        )
 
     def prepare(self, sources: Sources) -> AutoReference:
         """See `Algorithm.prepare`."""
-        return AutoReference(sources, self._classes, self._weights)
+        searched = SearchedText(sources, self._vocabulary)
+        weights = self._rewrite_weights if searched.is_rewrite else self._weights
+        return AutoReference(searched, self._classes, weights)

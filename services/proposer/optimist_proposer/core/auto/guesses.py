@@ -68,7 +68,7 @@ def guess_ahead(sight: Sight, taken: set[int]) -> Iterator[Candidate]:
     row, aheads = class_row(EXPECTED, sight.last_class), START["ahead"] + lost * NUM_AHEAD
     nears, classes = START["same_class"] + lost * 3 + same, sight.classes
     seen = set()
-    for ahead, token_id in enumerate(text[start : min(start + MOST_AHEAD, sight.num_predicted)]):
+    for ahead, token_id in enumerate(text[start : min(start + MOST_AHEAD, sight.num_aligned)]):
         if token_id < 0:
             break
         place = start + ahead
@@ -155,7 +155,7 @@ def _guess_lines(sight: Sight, taken: set[int]) -> Iterator[Candidate]:
 def _find_line(sight: Sight, place: int) -> int:
     """Returns the place behind the next line end; -1 if no prediction goes on there."""
     text, classes = sight.text, sight.classes
-    for behind in range(place, min(place + _MOST_LINE_TOKENS, sight.num_predicted - 1)):
+    for behind in range(place, min(place + _MOST_LINE_TOKENS, sight.num_aligned - 1)):
         if text[behind] < 0:
             return -1
         if classes[text[behind]] == NEWLINE:

@@ -44,6 +44,7 @@ NUM_DISTANCES = 16
 NO_DISTANCE = 15
 NUM_RECENCIES = 6
 FROM_PROMPT = 5
+NUM_LATEST = 7
 NUM_LOST = 8
 NUM_AHEAD = 12
 NUM_NEAR = 6
@@ -64,6 +65,7 @@ BLOCKS: Final = _lay_out(
     ("length", 4 * NUM_LENGTHS),
     ("distance", 3 * NUM_DISTANCES),
     ("skip_distance", NUM_DISTANCES),
+    ("latest", 3 * NUM_LATEST),
     ("recency", 3 * NUM_RECENCIES),
     ("skip_recency", NUM_RECENCIES),
     ("template_distance", 3 * NUM_DISTANCES),
@@ -113,6 +115,8 @@ MOST_AHEAD = 16
 AHEAD: Final = _buckets((1, 2, 3, 4, 6, 9, 13, 17), MOST_AHEAD)
 NEAR: Final = _buckets((1, 2, 3, 4, 8), MOST_AHEAD)
 RECENCY: Final = _buckets((1, 2, 4, 8), 64)
+MOST_RANK = 33
+LATEST: Final = _buckets((1, 2, 4, 8, 16, 33), MOST_RANK + 1)
 STEP: Final = tuple(min(step.bit_length(), NUM_STEPS - 1) for step in range(MOST_STEPS + 1))
 
 _AHEAD_EDGES = (1, 2, 3, 5, 9, 17, 33, 65, 257)

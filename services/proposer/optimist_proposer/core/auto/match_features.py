@@ -1,15 +1,18 @@
 """Candidates made of places, with the features of what agrees there."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from optimist_proposer.core.auto.agreement import count_equal
 from optimist_proposer.core.auto.candidates import NO_STOP, Candidate, Sight, class_row
 from optimist_proposer.core.auto.layout import (
     FROM_PROMPT,
+    LATEST,
     LENGTH,
     LENGTH_CLASS,
+    MOST_RANK,
     NO_DISTANCE,
     NUM_DISTANCES,
+    NUM_LATEST,
     NUM_LENGTHS,
     NUM_RECENCIES,
     OWN,
@@ -24,9 +27,12 @@ from optimist_proposer.core.auto.rule import Rule
 from optimist_proposer.core.auto.template import NOWHERE
 
 _MOST_SKIP_LENGTH = 8
+NO_RANK = MOST_RANK
+"""Rank of a place that was not looked up."""
 
 _LENGTH = START["length"]
 _DISTANCE = START["distance"]
+_LATEST = START["latest"]
 _SKIP_DISTANCE = START["skip_distance"]
 _RECENCY = START["recency"]
 _SKIP_RECENCY = START["skip_recency"]
@@ -36,21 +42,29 @@ _RULE = START["rule"]
 _REJECTED = START["rejected"]
 
 
-def make_predicted(sight: Sight, places: Iterable[int]) -> list[Candidate]:
-    """Returns candidates at places of predictions, behind equal tokens."""
-    text, num_output, classes = sight.text, sight.num_output, sight.classes
+def make_predicted(sight: Sight, places: Mapping[int, int]) -> list[Candidate]:
+    """Returns candidates at places of what is aligned, behind equal tokens.
+
+    Args:
+        sight: What is looked at.
+        places: Each with the number of later ones behind the same tokens, or NO_RANK.
+    """
+    text, num_context, classes = sight.text, sight.num_context, sight.classes
     alignment, rejected = sight.alignment, sight.rejected
     cursor = alignment.place if alignment.is_found else NOWHERE
     lost_at, row = alignment.lost_at, class_row(PREDICTED, sight.last_class)
     candidates = []
-    for place in places:
-        token_id, length = text[place], count_equal(text, place, num_output)
+    for place, rank in places.items():
+        token_id, length = text[place], count_equal(text, place, num_context)
         distance = distance_bucket(place - lost_at)
         features: tuple[int, ...] = (
             _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length],
             _DISTANCE + LENGTH_CLASS[length] * NUM_DISTANCES + distance,
             row + classes[token_id],
         )
+        if not sight.is_rewrite:
+            latest = LATEST[rank if rank < MOST_RANK else MOST_RANK]
+            features += (_LATEST + LENGTH_CLASS[length] * NUM_LATEST + latest,)
         if token_id == rejected:
             features += (_rejected_feature(sight, PREDICTED),)
         if place == cursor:
@@ -61,11 +75,11 @@ def make_predicted(sight: Sight, places: Iterable[int]) -> list[Candidate]:
 
 def make_own(sight: Sight, places: Iterable[int], *, is_prompt: bool = False) -> list[Candidate]:
     """Returns candidates at places of the output, best first, or of the prompt."""
-    text, num_output, classes = sight.text, sight.num_output, sight.classes
+    text, num_context, classes = sight.text, sight.num_context, sight.classes
     rejected, row = sight.rejected, class_row(OWN, sight.last_class)
     candidates = []
     for rank, place in enumerate(places):
-        token_id, length = text[place], count_equal(text, place, num_output)
+        token_id, length = text[place], count_equal(text, place, num_context)
         length_class = LENGTH_CLASS[length]
         recency = FROM_PROMPT if is_prompt else RECENCY[rank]
         distance = _template_distance(sight, place)
@@ -83,7 +97,7 @@ def make_own(sight: Sight, places: Iterable[int], *, is_prompt: bool = False) ->
 
 def make_skipped(sight: Sight, place: int) -> Candidate:
     """Returns a candidate at a place of the sources, behind tokens equal but for the last."""
-    if place >= sight.num_predicted:
+    if place >= sight.num_aligned:
         return make_own_skipped(sight, place, -1)
     token_id, length = sight.text[place], _count_equal_before(sight, place)
     features = (
@@ -140,7 +154,7 @@ def _template_distance(sight: Sight, place: int) -> int:
 def _count_equal_before(sight: Sight, place: int) -> int:
     """Returns how many tokens before the last are equal."""
     text, end = sight.text, len(sight.text)
-    most = min(_MOST_SKIP_LENGTH, place - 1, sight.num_output - 1)
+    most = min(_MOST_SKIP_LENGTH, place - 1, sight.num_context - 1)
     length = 0
     while length < most and text[place - length - 2] == text[end - length - 2]:
         length += 1

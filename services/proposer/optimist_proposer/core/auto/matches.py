@@ -8,6 +8,7 @@ from optimist_proposer.core.auto.candidates import Candidate, Sight
 from optimist_proposer.core.auto.context_index import MOST_ORDER, Places, context_key
 from optimist_proposer.core.auto.layout import MOST_LENGTH, START
 from optimist_proposer.core.auto.match_features import (
+    NO_RANK,
     make_own,
     make_own_skipped,
     make_predicted,
@@ -31,13 +32,18 @@ _MOST_OWN_SKIPPED = 3
 def find_matches(sight: Sight) -> list[Candidate]:
     """Returns candidates behind the tokens that the output ends with."""
     keys = [
-        context_key(sight.text, order) for order in range(1, min(MOST_ORDER, sight.num_output) + 1)
+        context_key(sight.text, order) for order in range(1, min(MOST_ORDER, sight.num_context) + 1)
     ]
-    places = [place for place in _find_places(sight, keys) if sight.text[place] >= 0]
-    predicted = [place for place in places if place < sight.num_predicted]
-    candidates = make_predicted(sight, predicted)
-    if len(predicted) < len(places):
-        prompted = [place for place in places if place >= sight.num_predicted]
+    text, end = sight.text, len(sight.text)
+    places = {
+        place: rank
+        for place, rank in _find_places(sight, keys).items()
+        if place < end and text[place] >= 0
+    }
+    aligned = {place: rank for place, rank in places.items() if place < sight.num_aligned}
+    candidates = make_predicted(sight, aligned)
+    if len(aligned) < len(places):
+        prompted = [place for place in places if place >= sight.num_aligned]
         candidates += make_own(sight, prompted, is_prompt=True)
     if sight.alignment.run < CERTAIN_RUN:
         candidates += make_own(sight, _find_own_places(sight, keys))
@@ -51,7 +57,7 @@ def find_skipped(sight: Sight, taken: set[int]) -> list[Candidate]:
         sight: What is looked at.
         taken: Places of the sources that are candidates already; found ones are added.
     """
-    if sight.num_output < MOST_ORDER:
+    if sight.num_context < MOST_ORDER:
         return []
     text, end, last = sight.text, len(sight.text), sight.text[-1]
     key = context_key(text[-MOST_ORDER:-1], 2)
@@ -72,18 +78,23 @@ def find_skipped(sight: Sight, taken: set[int]) -> list[Candidate]:
     return found
 
 
-def _find_places(sight: Sight, keys: list[int]) -> dict[int, None]:
-    """Returns places of the sources, the cursor first."""
+def _find_places(sight: Sight, keys: list[int]) -> dict[int, int]:
+    """Returns places of the sources, the cursor first.
+
+    With each the number of later places behind the same tokens, or NO_RANK.
+    """
     alignment = sight.alignment
-    places: dict[int, None] = {}
+    places: dict[int, int] = {}
     if alignment.is_found and alignment.pending is None:
-        places[alignment.place] = None
+        places[alignment.place] = NO_RANK
     if alignment.run < CERTAIN_RUN:
         for order in range(len(keys), 0, -1):
             found = sight.contexts.find(order, keys[order - 1])
             if found is not None:
                 chosen = _choose(sight, found, order)
-                places.update(dict.fromkeys(chosen))
+                for place in chosen:
+                    if places.get(place, NO_RANK) == NO_RANK:
+                        places[place] = found.rank(place)
                 if order == MOST_ORDER and _agrees_long(sight, chosen):
                     break
     return places
@@ -91,10 +102,18 @@ def _find_places(sight: Sight, keys: list[int]) -> dict[int, None]:
 
 def _choose(sight: Sight, places: Places, order: int) -> Sequence[int]:
     near, most = sight.alignment.lost_at, _MOST_PLACES[order - 1]
-    if order < MOST_ORDER or places.end - places.start <= most:
+    if order == MOST_ORDER and places.end - places.start > most:
+        ambiguous: Sequence[int] = places.nearest(near, _MOST_AMBIGUOUS)
+        if not sight.is_rewrite:
+            ambiguous = _merge(places.latest(_MOST_AMBIGUOUS), ambiguous)
+        return choose_longest(sight.text, ambiguous, sight.num_context, near, most)
+    if sight.is_rewrite:
         return places.nearest(near, most)
-    ambiguous = places.nearest(near, _MOST_AMBIGUOUS)
-    return choose_longest(sight.text, ambiguous, sight.num_output, near, most)
+    return _merge(places.latest(most - most // 2), places.nearest(near, most // 2))
+
+
+def _merge(latest: Sequence[int], nearest: Sequence[int]) -> Sequence[int]:
+    return list(dict.fromkeys((*latest, *nearest)))
 
 
 def _find_own_places(sight: Sight, keys: list[int]) -> dict[int, None]:
@@ -117,7 +136,7 @@ def _find_own_places(sight: Sight, keys: list[int]) -> dict[int, None]:
 
 def _agrees_long(sight: Sight, places: Iterable[int]) -> bool:
     """Tells whether as many tokens agree somewhere that few would be no evidence beside them."""
-    if sight.num_output < LONG_LENGTH:
+    if sight.num_context < LONG_LENGTH:
         return False
     text, tail = sight.text, sight.text[-LONG_LENGTH:]
     return any(text[place - LONG_LENGTH : place] == tail for place in places)
@@ -131,7 +150,7 @@ def _find_latest(sight: Sight, order: int, key: int) -> Sequence[int]:
         return places[: -most - 1 : -1]
     end = len(sight.text)
     ambiguous = [place for place in places[-_MOST_AMBIGUOUS:] if place < end]
-    return choose_longest(sight.text, ambiguous, sight.num_output, end, most)
+    return choose_longest(sight.text, ambiguous, sight.num_context, end, most)
 
 
 def _apply_rules(sight: Sight, candidates: list[Candidate]) -> list[Candidate]:

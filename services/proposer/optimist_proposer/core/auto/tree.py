@@ -64,7 +64,8 @@ class TreeGrower:
         """Takes what candidates were found in, and the bounds of the tree (`Follower.propose`)."""
         alignment = sight.alignment
         self._text, self._classes = sight.text, sight.classes
-        self._num_predicted, self._rules = sight.num_predicted, alignment.rules
+        self._num_predicted, self._rules = len(positions), alignment.rules
+        self._num_aligned = sight.num_aligned
         self._cursor = NOWHERE
         if alignment.pending is None and alignment.run:
             self._cursor = alignment.place
@@ -269,7 +270,7 @@ class TreeGrower:
         self, branches: list[Branch], path: Path, place: int, step: int, weight: float
     ) -> float:
         """Adds what a rule puts in a place; returns the weight of what stands there."""
-        if place >= self._num_predicted:
+        if place >= self._num_aligned:
             return weight
         rules = self._rules.find(self._text, place)
         if not rules:

@@ -1,4 +1,4 @@
-"""The weights of the model, as they were fitted to edits in the history of public projects."""
+"""The weights of the model, as they were fitted to public edits and conversations."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from optimist_proposer.core.auto.layout import (
     STEP,
 )
 
-_FILE = "weights.json"
+_FILES = {False: "weights.json", True: "rewrite_weights.json"}
 _MOST_EXPONENT = 30.0
 
 
@@ -128,9 +128,9 @@ class Weights:
         return [self._factor(block, index) for index in range(BLOCKS[block].num_weights)]
 
 
-def load_weights() -> Weights:
-    """Returns the weights that come with the package."""
-    values = json.loads(files(__package__).joinpath(_FILE).read_text())
+def load_weights(*, is_rewrite: bool) -> Weights:
+    """Returns the weights that come with the package: for rewritten texts, or for the rest."""
+    values = json.loads(files(__package__).joinpath(_FILES[is_rewrite]).read_text())
     return Weights([weight for name in BLOCKS for weight in values[name]])
 
 
