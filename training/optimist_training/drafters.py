@@ -13,13 +13,14 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from optimist_common.errors import SetupError
 from optimist_training.acceptance import measure
+from optimist_training.continuations import add_continuations_options, train_continuations
 from optimist_training.copying import copying_model
 from optimist_training.draft_training import DraftTrainee
 from optimist_training.eagle_training import EagleTrainee, known_head, new_head
 from optimist_training.examples import BUILTIN, Data, Example, batches
 from optimist_training.loop import InterruptedRunError, run
 from optimist_training.medusa_training import MedusaTrainee, known_heads, new_heads
-from optimist_training.proposer_training import add_options, train_proposer
+from optimist_training.proposer_training import add_proposer_options, train_proposer
 from optimist_training.schedule import Schedule
 from optimist_training.target import Target
 from optimist_training.trainee import Trainee
@@ -54,7 +55,12 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
         one.add_argument("--threads", type=int, default=0, help="CPU threads; 0: PyTorch decides")
         _kind_options(one, kind)
-    add_options(kinds.add_parser("proposer", help="weights of the algorithm for predictions"))
+    add_proposer_options(
+        kinds.add_parser("proposer", help="weights of the proposer's default algorithm")
+    )
+    add_continuations_options(
+        kinds.add_parser("continuations", help="counts of what commonly follows what, for it")
+    )
     return result
 
 
@@ -98,6 +104,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     if options.kind == "proposer":
         train_proposer(options)
+        return 0
+    if options.kind == "continuations":
+        train_continuations(options)
         return 0
     if options.threads:
         torch.set_num_threads(options.threads)

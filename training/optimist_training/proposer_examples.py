@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from optimist_proposer.core.auto.layout import NUM_WEIGHTS
 
-WIDTH = 10
+WIDTH = 12
 """Most features of a row."""
 NUM_NONE_FEATURES = 4
 NO_FEATURE = NUM_WEIGHTS

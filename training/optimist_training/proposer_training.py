@@ -43,7 +43,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_proposer_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.add_argument(
         "--pairs",

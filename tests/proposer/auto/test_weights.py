@@ -41,16 +41,20 @@ def test_blocks_lie_side_by_side() -> None:
     assert end == NUM_WEIGHTS
 
 
-def test_packaged_weights_are_whole_and_finite() -> None:
-    weights = load_weights(is_rewrite=True)
+@pytest.mark.parametrize("is_rewrite", [False, True])
+def test_packaged_weights_are_whole_and_finite(is_rewrite: bool) -> None:
+    weights = load_weights(is_rewrite=is_rewrite)
     assert len(weights.logits) == NUM_WEIGHTS
     assert all(math.isfinite(logit) for logit in weights.logits)
     assert any(weights.logits)
 
 
-def test_packaged_file_is_what_is_written_for_it() -> None:
-    packaged = files("optimist_proposer.core.auto").joinpath("weights.json").read_text()
-    assert to_json(load_weights(is_rewrite=True).logits) == packaged
+@pytest.mark.parametrize(
+    ("is_rewrite", "name"), [(False, "weights.json"), (True, "rewrite_weights.json")]
+)
+def test_packaged_file_is_what_is_written_for_it(is_rewrite: bool, name: str) -> None:
+    packaged = files("optimist_proposer.core.auto").joinpath(name).read_text()
+    assert to_json(load_weights(is_rewrite=is_rewrite).logits) == packaged
 
 
 def test_weights_come_back_from_json_in_their_places() -> None:

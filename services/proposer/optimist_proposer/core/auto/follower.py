@@ -11,10 +11,12 @@ from optimist_proposer.core.auto.candidates import (
     Sight,
     none_features,
 )
+from optimist_proposer.core.auto.common import Common, Continuations, load_continuations
 from optimist_proposer.core.auto.context_index import MOST_TOKEN_ID, ContextIndex
 from optimist_proposer.core.auto.guesses import (
     guess_ahead,
     guess_beginning,
+    guess_common,
     guess_frequent,
     guess_template,
 )
@@ -39,12 +41,19 @@ _BYTES_PER_TOKEN = 84
 class AutoReference(Reference):
     """What an output may repeat, with an index of its contexts."""
 
-    def __init__(self, searched: SearchedText, classes: TokenClasses, weights: Weights) -> None:
+    def __init__(
+        self,
+        searched: SearchedText,
+        classes: TokenClasses,
+        weights: Weights,
+        common: Common | None = None,
+    ) -> None:
         token_ids = searched.token_ids
         if max(token_ids, default=0) > MOST_TOKEN_ID:
             raise ValueError(f"sources: a token is larger than {MOST_TOKEN_ID}")
         classes.cover(token_ids)
         self.searched, self.classes, self.weights = searched, classes, weights
+        self.common = common
         self.index = ContextIndex(token_ids)
         self.text = token_ids.tolist()
         tokens = np.frombuffer(token_ids, np.intc)
@@ -138,6 +147,8 @@ class AutoFollower(Follower):
             candidates += find_skipped(sight, taken)
             candidates += guess_template(sight)
             candidates += guess_ahead(sight, taken)
+            if self._reference.common is not None:
+                candidates += guess_common(sight, self._reference.common)
         if run < _FREQUENT_RUN and min_value < _FREQUENT_VALUE:
             reference = self._reference
             candidates += guess_frequent(sight, reference.frequent, reference.counts)
@@ -160,16 +171,26 @@ class AutoFollower(Follower):
 class AutoAlgorithm(Algorithm):
     """The default."""
 
-    def __init__(self, vocabulary: Vocabulary, weights: Weights | None = None) -> None:
-        """Takes the model's vocabulary, and weights other than those of the package."""
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        weights: Weights | None = None,
+        continuations: Continuations | None = None,
+    ) -> None:
+        """Takes the model's vocabulary, and weights and counts other than those of the package."""
         self._vocabulary = vocabulary
         self._classes = TokenClasses(vocabulary.token_texts)
         self._weights, self._rewrite_weights = (
             weights or load_weights(is_rewrite=is_rewrite) for is_rewrite in (False, True)
         )
+        self._common = None
+        if vocabulary.encode is not None:
+            counted = continuations or load_continuations()
+            self._common = Common(counted, vocabulary.encode, self._classes)
 
     def prepare(self, sources: Sources) -> AutoReference:
         """See `Algorithm.prepare`."""
         searched = SearchedText(sources, self._vocabulary)
-        weights = self._rewrite_weights if searched.is_rewrite else self._weights
-        return AutoReference(searched, self._classes, weights)
+        if searched.is_rewrite:
+            return AutoReference(searched, self._classes, self._rewrite_weights)
+        return AutoReference(searched, self._classes, self._weights, self._common)

@@ -1,4 +1,4 @@
-"""Candidates without agreeing tokens before them: near a lost place, and frequent ones."""
+"""Candidates without agreeing tokens before them: near a lost place, frequent and common ones."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -9,8 +9,10 @@ from optimist_proposer.core.auto.candidates import (
     class_row,
     lost_bucket,
 )
+from optimist_proposer.core.auto.common import Common
 from optimist_proposer.core.auto.layout import (
     AHEAD,
+    COMMON,
     EXPECTED,
     FREQUENT,
     MOST_AHEAD,
@@ -131,6 +133,14 @@ def guess_frequent(
             row + classes[token_id],
         )
         yield Candidate(token_id, FREQUENT, 0, place, NO_STOP, NO_STOP, features)
+
+
+def guess_common(sight: Sight, common: Common) -> Iterator[Candidate]:
+    """Iterates over what commonly follows the last tokens."""
+    row, classes = class_row(COMMON, sight.last_class), sight.classes
+    for token_id, feature in common.find(sight.text, sight.last_class):
+        features = (feature, row + classes[token_id])
+        yield Candidate(token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, features)
 
 
 def _guess_lines(sight: Sight, taken: set[int]) -> Iterator[Candidate]:

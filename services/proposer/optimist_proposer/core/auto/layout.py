@@ -6,12 +6,13 @@ one cell of one of these blocks.
 
 from typing import Final, NamedTuple
 
-PREDICTED, OWN, PREDICTED_SKIP, OWN_SKIP, EXPECTED, TEMPLATE, FREQUENT = range(7)
-"""Kinds of candidates: places of the predictions or of the output (or prompt) behind the same
-tokens; behind the same tokens but for the last; places near where the cursor or the template was
-lost; and tokens that are frequent."""
-NUM_KINDS = 7
-SOURCE: Final = (0, 1, 0, 1, 0, 1, 1)
+PREDICTED, OWN, PREDICTED_SKIP, OWN_SKIP, EXPECTED, TEMPLATE, FREQUENT, COMMON = range(8)
+"""Kinds of candidates: places of what is aligned (predictions, or the prompt) or of the output (or
+the rest of the prompt) behind the same tokens; behind the same tokens but for the last; places near
+where the cursor or the template was lost; tokens that are frequent here; and tokens that are
+common behind such tokens in what models write."""
+NUM_KINDS = 8
+SOURCE: Final = (0, 1, 0, 1, 0, 1, 1, 1)
 """Of a kind: 0 continues in a prediction, 1 in the output."""
 
 NUM_CLASSES = 10
@@ -45,12 +46,14 @@ NO_DISTANCE = 15
 NUM_RECENCIES = 6
 FROM_PROMPT = 5
 NUM_LATEST = 7
+NUM_TOTALS, NUM_SHARES = 6, 4
 NUM_LOST = 8
 NUM_AHEAD = 12
 NUM_NEAR = 6
 NUM_RUNS = 8
 NUM_FOLLOWED = 6
 NUM_COUNTS = 8
+NUM_CHANCES = 7
 NUM_SIGHTINGS = 32
 NUM_STEPS = 12
 
@@ -66,6 +69,7 @@ BLOCKS: Final = _lay_out(
     ("distance", 3 * NUM_DISTANCES),
     ("skip_distance", NUM_DISTANCES),
     ("latest", 3 * NUM_LATEST),
+    ("share", 3 * NUM_TOTALS * NUM_SHARES),
     ("recency", 3 * NUM_RECENCIES),
     ("skip_recency", NUM_RECENCIES),
     ("template_distance", 3 * NUM_DISTANCES),
@@ -81,6 +85,8 @@ BLOCKS: Final = _lay_out(
     # Of frequent tokens.
     ("count", NUM_COUNTS),
     ("age", NUM_COUNTS),
+    # Of common tokens, by what stands before and how often that was counted.
+    ("common", 3 * 3 * NUM_CHANCES),
     # Of none of the candidates being right.
     ("none", 1),
     ("none_length", NUM_LENGTHS),
@@ -115,6 +121,8 @@ MOST_AHEAD = 16
 AHEAD: Final = _buckets((1, 2, 3, 4, 6, 9, 13, 17), MOST_AHEAD)
 NEAR: Final = _buckets((1, 2, 3, 4, 8), MOST_AHEAD)
 RECENCY: Final = _buckets((1, 2, 4, 8), 64)
+MOST_COUNTED = 24
+TOTAL: Final = _buckets((2, 3, 5, 9, 17), MOST_COUNTED + 1)
 MOST_RANK = 33
 LATEST: Final = _buckets((1, 2, 4, 8, 16, 33), MOST_RANK + 1)
 STEP: Final = tuple(min(step.bit_length(), NUM_STEPS - 1) for step in range(MOST_STEPS + 1))

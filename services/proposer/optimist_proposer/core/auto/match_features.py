@@ -6,13 +6,10 @@ from optimist_proposer.core.auto.agreement import count_equal
 from optimist_proposer.core.auto.candidates import NO_STOP, Candidate, Sight, class_row
 from optimist_proposer.core.auto.layout import (
     FROM_PROMPT,
-    LATEST,
     LENGTH,
     LENGTH_CLASS,
-    MOST_RANK,
     NO_DISTANCE,
     NUM_DISTANCES,
-    NUM_LATEST,
     NUM_LENGTHS,
     NUM_RECENCIES,
     OWN,
@@ -27,12 +24,9 @@ from optimist_proposer.core.auto.rule import Rule
 from optimist_proposer.core.auto.template import NOWHERE
 
 _MOST_SKIP_LENGTH = 8
-NO_RANK = MOST_RANK
-"""Rank of a place that was not looked up."""
 
 _LENGTH = START["length"]
 _DISTANCE = START["distance"]
-_LATEST = START["latest"]
 _SKIP_DISTANCE = START["skip_distance"]
 _RECENCY = START["recency"]
 _SKIP_RECENCY = START["skip_recency"]
@@ -42,29 +36,27 @@ _RULE = START["rule"]
 _REJECTED = START["rejected"]
 
 
-def make_predicted(sight: Sight, places: Mapping[int, int]) -> list[Candidate]:
+def make_predicted(sight: Sight, places: Mapping[int, tuple[int, ...]]) -> list[Candidate]:
     """Returns candidates at places of what is aligned, behind equal tokens.
 
     Args:
         sight: What is looked at.
-        places: Each with the number of later ones behind the same tokens, or NO_RANK.
+        places: Each with features of its context.
     """
     text, num_context, classes = sight.text, sight.num_context, sight.classes
     alignment, rejected = sight.alignment, sight.rejected
     cursor = alignment.place if alignment.is_found else NOWHERE
     lost_at, row = alignment.lost_at, class_row(PREDICTED, sight.last_class)
     candidates = []
-    for place, rank in places.items():
+    for place, of_context in places.items():
         token_id, length = text[place], count_equal(text, place, num_context)
         distance = distance_bucket(place - lost_at)
         features: tuple[int, ...] = (
             _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length],
             _DISTANCE + LENGTH_CLASS[length] * NUM_DISTANCES + distance,
             row + classes[token_id],
+            *of_context,
         )
-        if not sight.is_rewrite:
-            latest = LATEST[rank if rank < MOST_RANK else MOST_RANK]
-            features += (_LATEST + LENGTH_CLASS[length] * NUM_LATEST + latest,)
         if token_id == rejected:
             features += (_rejected_feature(sight, PREDICTED),)
         if place == cursor:

@@ -6,9 +6,18 @@ from optimist_proposer.core.auto.agreement import choose_longest
 from optimist_proposer.core.auto.alignment import CERTAIN_RUN
 from optimist_proposer.core.auto.candidates import Candidate, Sight
 from optimist_proposer.core.auto.context_index import MOST_ORDER, Places, context_key
-from optimist_proposer.core.auto.layout import MOST_LENGTH, START
+from optimist_proposer.core.auto.layout import (
+    LATEST,
+    MOST_COUNTED,
+    MOST_LENGTH,
+    MOST_RANK,
+    NUM_LATEST,
+    NUM_SHARES,
+    NUM_TOTALS,
+    START,
+    TOTAL,
+)
 from optimist_proposer.core.auto.match_features import (
-    NO_RANK,
     make_own,
     make_own_skipped,
     make_predicted,
@@ -17,6 +26,7 @@ from optimist_proposer.core.auto.match_features import (
 )
 
 _RULE_PASSED = START["rule_passed"]
+_LATEST, _SHARE = START["latest"], START["share"]
 
 _MOST_PLACES = (4, 6, 7)
 """Of the sources, by order of the context."""
@@ -36,11 +46,11 @@ def find_matches(sight: Sight) -> list[Candidate]:
     ]
     text, end = sight.text, len(sight.text)
     places = {
-        place: rank
-        for place, rank in _find_places(sight, keys).items()
+        place: features
+        for place, features in _find_places(sight, keys).items()
         if place < end and text[place] >= 0
     }
-    aligned = {place: rank for place, rank in places.items() if place < sight.num_aligned}
+    aligned = {place: each for place, each in places.items() if place < sight.num_aligned}
     candidates = make_predicted(sight, aligned)
     if len(aligned) < len(places):
         prompted = [place for place in places if place >= sight.num_aligned]
@@ -78,23 +88,22 @@ def find_skipped(sight: Sight, taken: set[int]) -> list[Candidate]:
     return found
 
 
-def _find_places(sight: Sight, keys: list[int]) -> dict[int, int]:
-    """Returns places of the sources, the cursor first.
-
-    With each the number of later places behind the same tokens, or NO_RANK.
-    """
+def _find_places(sight: Sight, keys: list[int]) -> dict[int, tuple[int, ...]]:
+    """Returns places of the sources, the cursor first, each with features of its context."""
     alignment = sight.alignment
-    places: dict[int, int] = {}
+    places: dict[int, tuple[int, ...]] = {}
     if alignment.is_found and alignment.pending is None:
-        places[alignment.place] = NO_RANK
+        places[alignment.place] = ()
     if alignment.run < CERTAIN_RUN:
         for order in range(len(keys), 0, -1):
             found = sight.contexts.find(order, keys[order - 1])
             if found is not None:
                 chosen = _choose(sight, found, order)
-                for place in chosen:
-                    if places.get(place, NO_RANK) == NO_RANK:
-                        places[place] = found.rank(place)
+                if sight.is_rewrite:
+                    places.update(dict.fromkeys(chosen, ()))
+                else:
+                    measured = _measure(sight, found, chosen, order)
+                    places.update((each, measured[each]) for each in chosen if not places.get(each))
                 if order == MOST_ORDER and _agrees_long(sight, chosen):
                     break
     return places
@@ -110,6 +119,24 @@ def _choose(sight: Sight, places: Places, order: int) -> Sequence[int]:
     if sight.is_rewrite:
         return places.nearest(near, most)
     return _merge(places.latest(most - most // 2), places.nearest(near, most // 2))
+
+
+def _measure(
+    sight: Sight, found: Places, chosen: Sequence[int], order: int
+) -> dict[int, tuple[int, ...]]:
+    """Returns features of places: how late they are, and how many others go on as they do."""
+    text, end = sight.text, len(sight.text)
+    following = [text[place] for place in found.latest(MOST_COUNTED) if place < end]
+    total = len(following)
+    latest = _LATEST + (order - 1) * NUM_LATEST
+    shares = _SHARE + ((order - 1) * NUM_TOTALS + TOTAL[total]) * NUM_SHARES
+    measured: dict[int, tuple[int, ...]] = {}
+    for place in chosen:
+        rank = found.rank(place)
+        count = following.count(text[place]) if place < end else 0
+        share = (4 * count > total) + (2 * count > total) + (10 * count > 9 * total)
+        measured[place] = latest + LATEST[min(rank, MOST_RANK)], shares + share
+    return measured
 
 
 def _merge(latest: Sequence[int], nearest: Sequence[int]) -> Sequence[int]:
