@@ -40,23 +40,31 @@ class Tokens(_Document):
         return texts + [""] * (len(self.token_ids) - len(texts))
 
 
+NO_POSITION = -1
+"""Of a node that was read neither from a prediction nor from the prompt."""
+
+
 class Chain(Tokens):
     """Nodes of a tree that come one behind the other."""
 
     positions: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
-    """Positions in the predictions as runs of first and length; first -1 for none."""
+    """Positions as runs of first and length, see `node_positions`; NO_POSITION stays the same."""
     values: list[Measure]
     behind: int = -1
     """Node that the first one comes behind, counted in the order of the log; -1 for none."""
 
     def node_positions(self) -> list[int]:
-        """Returns the position of each node in the predictions, -1 for none [num_nodes]."""
+        """Returns the position of each node [num_nodes].
+
+        From 0 on in the predictions; below NO_POSITION in the prompt, whose last token has -2.
+        """
         positions: list[int] = []
         for first, length in self.positions:
             # No more than there are nodes, whatever a log says.
             length = max(0, min(length, len(self.token_ids) - len(positions)))
-            positions.extend([-1] * length if first < 0 else range(first, first + length))
-        return positions + [-1] * (len(self.token_ids) - len(positions))
+            is_run = first != NO_POSITION
+            positions.extend(range(first, first + length) if is_run else [NO_POSITION] * length)
+        return positions + [NO_POSITION] * (len(self.token_ids) - len(positions))
 
 
 class Place(_Document):

@@ -22,6 +22,7 @@ def legend(style: Style) -> str:
     """Returns what the colours mean."""
     names = {
         Origin.PREDICTION: "from the prediction",
+        Origin.PROMPT: "from the prompt",
         Origin.OWN_TEXT: "from the request's own text",
         Origin.MODEL: "the model's own",
     }
@@ -85,15 +86,15 @@ def closing(summary: Summary, style: Style) -> Iterator[str]:
     """Iterates over the lines below the story."""
     yield ""
     yield style.strong("summary")
-    accepted = summary.accepted_from_prediction + summary.accepted_from_own_text
     wasted = summary.wasted_per_accepted
     jumps = summary.jumps
     facts = [
         f"{count(summary.output_tokens, 'token')} in {count(summary.steps, 'step')}: "
         f"{summary.tokens_per_step:.2f} a step",
-        f"accepted {accepted:,} ({summary.accepted_share:.0%}): "
-        f"{summary.accepted_from_prediction:,} from the prediction, "
-        f"{summary.accepted_from_own_text:,} from the request's own text",
+        f"accepted {summary.accepted:,} ({summary.accepted_share:.0%}): "
+        f"{summary.accepted_from_prediction:,} predicted, "
+        f"{summary.accepted_from_prompt:,} from the prompt, "
+        f"{summary.accepted_from_own_text:,} own text",
         f"{count(summary.windows, 'window')}; {count(summary.contradicted_tokens, 'token')} "
         "proposed in vain" + (f", {wasted:.2f} for each accepted" if wasted is not None else ""),
         f"{count(summary.alignments, 'alignment')}; "
@@ -164,7 +165,7 @@ def _proposed(step: StepStory, lines: LineIndex, style: Style) -> Iterator[str]:
         return
     num_nodes = sum(len(chain.token_ids) for chain in proposal.chains)
     place = proposal.place
-    where = "own text"
+    where = lines.name(path.node_positions()[0])
     if place is not None:
         where = lines.line_name(place.prediction, place.line, with_total=True)
     head = f"proposes {count(num_nodes, 'token')} from {where}{_chance(path)}: "
@@ -205,7 +206,7 @@ def _nodes(chain: Chain, first: int, lines: LineIndex, style: Style) -> Iterator
         zip(chain.token_ids, texts, positions, strict=True)
     ):
         value = f"{chain.values[index]:.3f}" if index < len(chain.values) else "?"
-        place = lines.name(position) if position >= 0 else "own text"
+        place = lines.name(position)
         behind_text = str(behind) if behind >= 0 else "-"
         row = f"{first + index:>6} {behind_text:>6} {value:>7} {token_id:>6}   "
         yield fit(f"{row}{_quoted(text)}  {place}", style.width)

@@ -98,7 +98,9 @@ class Story:
             self._window = self._expected_position = None
             self._is_lost, self._num_known = False, 0
             self._num_alignments_before = summary.alignments
-            self._line_indices[header.sources] = LineIndex(header.predictions)
+            self._line_indices[header.sources] = LineIndex(
+                header.predictions, header.num_prompt_tokens or 0
+            )
             summary.num_predictions = len(header.predictions)
             summary.num_predicted_lines = sum(item.num_lines for item in header.predictions)
             summary.num_predicted_tokens = sum(item.num_tokens for item in header.predictions)
@@ -190,6 +192,7 @@ class Story:
         summary.steps += bool(origins)
         summary.output_tokens += len(origins)
         summary.accepted_from_prediction += origins.count(Origin.PREDICTION)
+        summary.accepted_from_prompt += origins.count(Origin.PROMPT)
         summary.accepted_from_own_text += origins.count(Origin.OWN_TEXT)
         summary.contradicted_tokens += story.num_contradicted
         summary.missing_tokens += story.num_missing + story.num_replayed

@@ -19,6 +19,7 @@ class Summary:
     output_tokens: int = 0
     tokens_per_step: float = 0.0
     accepted_from_prediction: int = 0
+    accepted_from_prompt: int = 0
     accepted_from_own_text: int = 0
     accepted_share: float = 0.0
     """Accepted drafts of all output tokens."""
@@ -37,9 +38,15 @@ class Summary:
     end: str | None = None
     """Why the log ends; None if the last document is another one."""
 
+    @property
+    def accepted(self) -> int:
+        """Accepted drafts, wherever they came from."""
+        by_source = self.accepted_from_prediction, self.accepted_from_prompt
+        return sum(by_source) + self.accepted_from_own_text
+
     def conclude(self, times: list[float]) -> None:
         """Works out the ratios and, of times in microseconds, the percentiles."""
-        accepted = self.accepted_from_prediction + self.accepted_from_own_text
+        accepted = self.accepted
         self.tokens_per_step = round(self.output_tokens / max(self.steps, 1), 3)
         self.accepted_share = round(accepted / max(self.output_tokens, 1), 4)
         if accepted:

@@ -11,9 +11,15 @@ _CONTROL_PICTURES = 0x2400
 _NAMES = {"\n": "↵", "\t": "⇥", "\x7f": "␡"}
 
 RESET = "\x1b[0m"
-_COLOURS = {Origin.PREDICTION: "\x1b[32m", Origin.OWN_TEXT: "\x1b[36m", Origin.MODEL: "\x1b[33m"}
+_COLOURS = {
+    Origin.PREDICTION: "\x1b[32m",
+    Origin.PROMPT: "\x1b[34m",
+    Origin.OWN_TEXT: "\x1b[36m",
+    Origin.MODEL: "\x1b[33m",
+}
 _MARKS = {
     Origin.PREDICTION: ("", ""),
+    Origin.PROMPT: ("⟨", "⟩"),
     Origin.OWN_TEXT: ("‹", "›"),  # noqa: RUF001
     Origin.MODEL: ("«", "»"),
 }

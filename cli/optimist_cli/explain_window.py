@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from optimist_cli.explain_log import Proposal
+from optimist_cli.explain_log import NO_POSITION, Proposal
 
 _ROOT = -1
 
@@ -11,6 +11,7 @@ class Origin(Enum):
     """Where an output token came from."""
 
     PREDICTION = "predicted"
+    PROMPT = "from the prompt"
     OWN_TEXT = "own text"
     MODEL = "model's own"
 
@@ -71,7 +72,7 @@ class Window:
         self._node = node
         position = self._positions[node]
         if position < 0:
-            return Origin.OWN_TEXT
+            return Origin.OWN_TEXT if position == NO_POSITION else Origin.PROMPT
         self.expected_position = position + 1
         return Origin.PREDICTION
 

@@ -110,7 +110,7 @@ STORY = """\
 request chat-1
 1 prediction: 4 lines, 24 tokens; 2 tokens of the prompt
 proposer 127.0.0.1:50053, opened TIME
-from the prediction  ‹from the request's own text›  «the model's own»
+from the prediction  ⟨from the prompt⟩  ‹from the request's own text›  «the model's own»
 
 step 0  no new tokens  31 µs
   proposes 6 tokens from line 1 of 4, chance 1.00: "def f(a):↵"
@@ -152,7 +152,7 @@ step 7  5 tokens: 4 predicted, 1 model's own  4 µs
 
 summary
   20 tokens in 7 steps: 2.86 a step
-  accepted 13 (65%): 11 from the prediction, 2 from the request's own text
+  accepted 13 (65%): 11 predicted, 0 from the prompt, 2 own text
   6 windows; 10 tokens proposed in vain, 0.77 for each accepted
   5 alignments; found its place again 3 times: 1 forward, 1 back, 1 within the line
   proposer's time 6 µs (median), 31 µs (p99)
@@ -195,7 +195,22 @@ def test_colours_tell_the_same(log: Path) -> None:
     assert "\x1b[32mf(a\x1b[0m\x1b[33m + \x1b[0m" in text
     assert "\x1b[36ma + \x1b[0m\x1b[33mnew\x1b[0m" in text
     bare = [re.sub("\x1b\\[[0-9]+m", "", line) for line in coloured]
-    assert bare == [re.sub("[«»‹›]", "", line) for line in explain(log)]  # noqa: RUF001
+    assert bare == [re.sub("[«»‹›⟨⟩]", "", line) for line in explain(log)]  # noqa: RUF001
+
+
+def test_tokens_from_the_prompt_are_named_by_where_they_stand(tmp_path: Path) -> None:
+    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB)
+    prompt = tokens("x", "f", "(", "a", "):")
+    logs.open("a", Sources([], prompt))
+    logs.step("a", tokens(), 0, draft(prompt[1:], range(-1, 3), range(-5, -1), [0.5] * 4), 1e-6, 0)
+    logs.step("a", tokens("f", "(", "new"), 3, None, 1e-6, 0)
+    logs.close("a")
+    text = "\n".join(explain(tmp_path / "a.yaml"))
+    assert "proposes 4 tokens from token 2 of the prompt" in text
+    assert "3 tokens: 2 from the prompt, 1 model's own" in text
+    assert "⟨f(⟩«new»" in text
+    assert "0 predicted, 2 from the prompt, 0 own text" in text
+    assert "token 5 of the prompt" in "\n".join(explain(tmp_path / "a.yaml", number=0))
 
 
 def test_the_summary_adds_up(log: Path) -> None:
@@ -212,6 +227,7 @@ def test_the_summary_adds_up(log: Path) -> None:
         "output_tokens": 20,
         "tokens_per_step": 2.857,
         "accepted_from_prediction": 11,
+        "accepted_from_prompt": 0,
         "accepted_from_own_text": 2,
         "accepted_share": 0.65,
         "windows": 6,

@@ -11,7 +11,7 @@ from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.algorithms import ALGORITHMS
 from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.sources import NOT_PREDICTED, Sources
+from optimist_proposer.core.sources import NO_POSITION, Sources
 from optimist_proposer.core.vocabulary import Vocabulary
 
 # Words that are in each other, line ends, indentation, half a character: what real tokens are like.
@@ -65,14 +65,6 @@ def assert_is_tree_by_value(draft: Draft, max_tokens: int, min_value: float) -> 
     assert all(token_id >= 0 for token_id in draft.token_ids)
 
 
-def predicted_token_ids(sources: Sources) -> list[int]:
-    return [
-        token_id
-        for token_id, position in zip(sources.token_ids, sources.prediction_positions, strict=True)
-        if position != NOT_PREDICTED
-    ]
-
-
 @each_algorithm
 @given(
     request_=requests(),
@@ -115,9 +107,9 @@ def test_drafts_are_trees_with_the_likeliest_nodes_first(
     sources, output = request_
     draft = proposed(algorithm, sources, output, max_tokens, min_value)
     assert_is_tree_by_value(draft, max_tokens, min_value)
-    predicted = predicted_token_ids(sources)
+    stands = dict(zip(sources.positions, sources.token_ids, strict=True))
     for token_id, position in zip(draft.token_ids, draft.positions, strict=True):
-        assert position == NOT_PREDICTED or predicted[position] == token_id
+        assert position == NO_POSITION or stands[position] == token_id
 
 
 @each_algorithm

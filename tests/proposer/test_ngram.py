@@ -2,7 +2,7 @@ import pytest
 
 from optimist_proposer.core.draft import Draft
 from optimist_proposer.core.ngram import MAX_EVIDENCE, NgramAlgorithm
-from optimist_proposer.core.sources import NOT_PREDICTED, Sources
+from optimist_proposer.core.sources import LAST_OF_PROMPT, NO_POSITION, Sources
 from tests.proposer.text import as_text, expected_text, followed, tokens
 
 NGRAM = NgramAlgorithm()
@@ -29,13 +29,13 @@ def test_first_place_counts_and_predictions_before_prompt_and_output() -> None:
     assert as_text(follower.propose(1, 0.0).token_ids) == "2"
     follower.observe(tokens("cd"))
     draft = follower.propose(9, 0.0)
-    assert (as_text(draft.token_ids), list(draft.positions)) == ("4", [NOT_PREDICTED])
+    assert (as_text(draft.token_ids), list(draft.positions)) == ("4", [LAST_OF_PROMPT])
 
 
 def test_output_is_copied_from_too() -> None:
     draft = followed(NGRAM, "", "xyz!xy").propose(9, 0.0)
     assert as_text(draft.token_ids) == "z!xy"
-    assert list(draft.positions) == [NOT_PREDICTED] * 4
+    assert list(draft.positions) == [NO_POSITION] * 4
 
 
 def test_ngram_at_the_end_of_a_text_is_not_found_there() -> None:

@@ -83,6 +83,7 @@ async def test_life_of_a_request(stub: "Stub") -> None:
     assert first.windows[0].parents == b""
     positions = from_bytes(first.windows[0].prediction_positions)
     assert positions.tolist() == list(range(len(POEM)))
+    assert first.windows[0].prompt_positions == b""
     assert len(floats_from_bytes(first.windows[0].values)) == len(POEM)
     assert not followed.windows
     assert (lost.windows[0].request_id, lost.windows[0].token_ids) == ("a", b"")
@@ -203,7 +204,7 @@ class BranchingProposer(BatchProposer):
     """Answers each batch with a tree."""
 
     async def apply(self, opens: object, observations: object, closes: object) -> Answer:
-        parents, positions = array(INT32, [-1, 0, 0]), array(INT32, [7, 8, -1])
+        parents, positions = array(INT32, [-1, 0, 0]), array(INT32, [7, -1, -5])
         values = array(FLOAT32, [0.5, 0.25, 0.125])
         return Answer({"a": SentWindow(5, Draft(tokens("abc"), parents, positions, values))})
 
@@ -220,5 +221,6 @@ async def test_tree_is_sent_node_by_node() -> None:
     (window,) = response.windows
     assert (window.request_id, window.base, window_text(window)) == ("a", 5, "abc")
     assert from_bytes(window.parents).tolist() == [-1, 0, 0]
-    assert from_bytes(window.prediction_positions).tolist() == [7, 8, -1]
+    assert from_bytes(window.prediction_positions).tolist() == [7, -1, -1]
+    assert from_bytes(window.prompt_positions).tolist() == [0, 0, 4]
     assert floats_from_bytes(window.values).tolist() == [0.5, 0.25, 0.125]

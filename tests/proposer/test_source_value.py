@@ -12,7 +12,7 @@ def test_sources_come_back(predictions: list[str], prompt: str) -> None:
     sources = Sources([tokens(text) for text in predictions], tokens(prompt))
     other = unpack_sources(pack_sources(sources))
     assert other.token_ids == sources.token_ids
-    assert other.prediction_positions == sources.prediction_positions
+    assert other.positions == sources.positions
     assert other.num_predicted == sources.num_predicted
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from optimist_proposer.core.draft import Draft
 from optimist_proposer.core.lines import INT32
 from optimist_proposer.core.occurrence import MAX_PLACES, GrowingText, SourceIndex
-from optimist_proposer.core.sources import NOT_PREDICTED, SEPARATOR, Sources
+from optimist_proposer.core.sources import LAST_OF_PROMPT, SEPARATOR, Sources
 from optimist_proposer.core.suffix import FACTOR, SuffixAlgorithm
 from tests.proposer.text import as_text, expected_text, followed, texts, tokens
 
@@ -46,7 +46,7 @@ def test_prompt_and_output_are_copied_from() -> None:
     follower = SUFFIX.prepare(Sources([tokens("q")], tokens("abc"))).follow()
     follower.observe(tokens("xyz!ab"))
     draft = follower.propose(9, 0.0)
-    assert (as_text(draft.token_ids), list(draft.positions)) == ("c", [NOT_PREDICTED])
+    assert (as_text(draft.token_ids), list(draft.positions)) == ("c", [LAST_OF_PROMPT])
     follower.observe(tokens("xy"))
     assert as_text(follower.propose(3, 0.0).token_ids) == "z!a"
 

@@ -40,7 +40,9 @@ def test_what_several_repositories_say_is_counted(tmp_path: Path, texts: Path) -
 
 def test_bounds_decide_what_is_kept(tmp_path: Path, texts: Path) -> None:
     out = tmp_path / "continuations.json.gz"
-    assert main(arguments(texts, out, "--least-repos", "1", "--least-count", "1", "--most", "3")) == 0
+    assert (
+        main(arguments(texts, out, "--least-repos", "1", "--least-count", "1", "--most", "3")) == 0
+    )
     counted = read_continuations(out.read_bytes())
     assert len(counted.after_one) == len(counted.after_two) == 3
     assert main(arguments(texts, out, "--least-repos", "1")) == 0

@@ -18,6 +18,7 @@ from optimist_proposer.core.auto.candidates import (
     kind_features,
     none_features,
 )
+from optimist_proposer.core.auto.context_index import MOST_ORDER
 from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
 from optimist_proposer.core.auto.layout import (
     LENGTH,
@@ -33,6 +34,7 @@ from optimist_proposer.core.auto.layout import (
     START,
     STEP,
 )
+from optimist_proposer.core.auto.matches import find_further
 from optimist_proposer.core.auto.rule import Rule
 from optimist_proposer.core.auto.tree import MOST_PATHS
 from optimist_proposer.core.auto.weights import Weights
@@ -103,14 +105,43 @@ def collect_pass(
     right = [_begin(sight, each, logit) for logit, each in likeliest if each.place >= 0]
     for step in range(1, min(len(truth), _MOST_STEPS_FOLLOWED)):
         rows = [row for follow in right for row in _go_on(sight, follow, truth[step - 1], step)]
-        if not rows:
+        if not rows and (sight.is_rewrite or step >= 6):
             return
+        if not rows:
+            tail = (sight.text[-MOST_ORDER:] + list(truth[:step]))[-MOST_ORDER:]
+            if len(tail) < MOST_ORDER:
+                return
+            rows = [_open(each, logits, step) for each in find_further(sight, tail)]
+            if not rows:
+                return
+            for row in rows:
+                steps.add_row(row.features, row.token_id == truth[step], 0.0, row.follow.kind)
+            steps.end_group()
+            right = [
+                row.follow for row in rows if row.token_id == truth[step] and row.follow.first >= 0
+            ]
+            continue
         for row in rows:
             steps.add_row(
                 row.features, row.token_id == truth[step], row.follow.logit, row.follow.kind
             )
         steps.end_group()
         right = [row.follow for row in rows if row.token_id == truth[step]]
+
+
+def _open(candidate: Candidate, logits: Sequence[float], step: int) -> "_Row":
+    logit = sum(logits[each] for each in candidate.features)
+    first = candidate.place - step if candidate.place >= 0 else -1
+    follow = _Follow(
+        candidate.kind,
+        min(logit, MOST_LOGIT),
+        candidate.length - step,
+        first,
+        NO_STOP,
+        NO_STOP,
+        False,
+    )
+    return _Row(candidate.token_id, candidate.features, follow)
 
 
 class _Follow(NamedTuple):

@@ -13,6 +13,7 @@ from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.lines import INT32
 from optimist_proposer.core.sent_window import SentWindow
+from optimist_proposer.core.sources import NO_POSITION
 from optimist_proposer.messages import Answer, Observation, Open
 
 _MAX_REQUEST_ID_LENGTH = 256
@@ -128,12 +129,15 @@ def _encode(batch: int, answer: Answer, window_tokens: int) -> proposer_pb2.Prop
 
 def _window(request_id: str, window: SentWindow) -> proposer_pb2.Window:
     draft = window.draft
+    positions = np.frombuffer(draft.positions, dtype=np.intc)
+    prompt_positions = np.maximum(NO_POSITION - positions, 0)
     return proposer_pb2.Window(
         request_id=request_id,
         base=window.base,
         token_ids=_column(draft.token_ids),
         parents=b"" if draft.is_chain else _column(draft.parents),
-        prediction_positions=_column(draft.positions),
+        prediction_positions=to_bytes(np.maximum(positions, NO_POSITION)),
+        prompt_positions=to_bytes(prompt_positions) if prompt_positions.any() else b"",
         values=floats_to_bytes(draft.values),
     )
 

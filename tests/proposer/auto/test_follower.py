@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
 from optimist_proposer.core.draft import Draft
 from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.sources import NOT_PREDICTED, SEPARATOR, Sources
+from optimist_proposer.core.sources import LAST_OF_PROMPT, NO_POSITION, SEPARATOR, Sources
 from optimist_proposer.core.vocabulary import Vocabulary
 from tests.proposer.auto.words import Words, accepted, listing
 
@@ -63,7 +63,7 @@ def test_name_seen_renamed_once_is_proposed_renamed() -> None:
     assert kept.startswith(expected)
     renamed = len(WORDS.tokens(expected[: expected.index("store")]))
     start = len(WORDS.tokens(output))
-    assert positions[renamed] == NOT_PREDICTED
+    assert positions[renamed] == NO_POSITION
     assert positions[:renamed] == list(range(start, start + renamed))
     assert positions[renamed + 1 : renamed + 8] == list(
         range(start + renamed + 1, start + renamed + 8)
@@ -154,11 +154,12 @@ def test_alternative_prediction_is_taken_where_the_first_is_wrong() -> None:
     assert WORDS.count_passes([RENAMED, OLD], OLD) <= NUM_EXACT + 2
 
 
-def test_prompt_is_a_source_without_positions() -> None:
+def test_prompt_is_a_source_with_positions_from_its_end() -> None:
     output, rest = behind(OLD, "def save_order(")
     kept, positions = WORDS.kept(WORDS.follow([], output, prompt=OLD).propose(8, 0.0), rest)
     assert len(kept) > 0
-    assert set(positions) == {NOT_PREDICTED}
+    first = LAST_OF_PROMPT + 1 - len(WORDS.tokens(rest))
+    assert positions == list(range(first, first + len(positions)))
     without_prompt = WORDS.count_passes([], OLD)
     assert WORDS.count_passes([], OLD, prompt=OLD) < 0.5 * without_prompt
 
@@ -167,7 +168,7 @@ def test_own_output_is_a_source_without_positions() -> None:
     output, rest = behind(OLD + OLD, "def save_order(", 2)
     kept, positions = WORDS.kept(WORDS.follow([], output).propose(16, 0.0), rest)
     assert len(positions) >= 8
-    assert set(positions) == {NOT_PREDICTED}
+    assert set(positions) == {NO_POSITION}
     assert kept
 
 
@@ -246,13 +247,9 @@ def test_separators_are_never_proposed_and_positions_are_right(
     follower.observe(output)
     draft = follower.propose(100, 0.0)
     assert SEPARATOR not in draft.token_ids
-    predicted = [
-        token_id
-        for token_id, position in zip(sources.token_ids, sources.prediction_positions, strict=True)
-        if position != NOT_PREDICTED
-    ]
+    stands = dict(zip(sources.positions, sources.token_ids, strict=True))
     for token_id, position in zip(draft.token_ids, draft.positions, strict=True):
-        assert position == NOT_PREDICTED or predicted[position] == token_id
+        assert position == NO_POSITION or stands[position] == token_id
 
 
 def test_draft_ends_where_its_only_source_ends() -> None:

@@ -96,7 +96,8 @@ def test_answer_is_drafted_from_the_prompts_block_from_its_first_token_on() -> N
     draft = algorithm.prepare(Sources([], prompt)).follow().propose(16, 0.0)
     attached = algorithm.prepare(Sources([codes(FILE)])).follow().propose(16, 0.0)
     assert draft.token_ids == attached.token_ids
-    assert set(draft.positions) == {-1}
+    first = prompt.index(ord("l")) - len(prompt) - 1
+    assert list(draft.positions) == list(range(first, first + len(draft)))
 
 
 @given(

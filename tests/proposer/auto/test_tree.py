@@ -12,7 +12,7 @@ from optimist_proposer.core.auto.layout import BLOCKS, MOST_STEPS, NUM_WEIGHTS, 
 from optimist_proposer.core.auto.weights import Weights, load_weights
 from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.sources import NOT_PREDICTED, Sources
+from optimist_proposer.core.sources import NO_POSITION, Sources
 from optimist_proposer.core.vocabulary import Vocabulary
 from tests.proposer.auto.enumeration import Enumeration
 
@@ -124,7 +124,7 @@ def test_path_is_no_longer_than_the_weights_know_steps() -> None:
 def test_what_is_read_from_the_output_has_no_position() -> None:
     draft = followed([], [0, 1, 2, 3, 4, 5, 0, 1, 2]).propose(8, 0.0)
     assert draft.token_ids[0] == 3
-    assert set(draft.positions) == {NOT_PREDICTED}
+    assert set(draft.positions) == {NO_POSITION}
 
 
 def test_nothing_is_worth_more_than_certainty() -> None:

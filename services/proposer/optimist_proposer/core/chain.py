@@ -10,7 +10,7 @@ from array import array
 
 from optimist_proposer.core.draft import FLOAT32, Draft
 from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.sources import NOT_PREDICTED, SEPARATOR, Sources
+from optimist_proposer.core.sources import NO_POSITION, SEPARATOR, Sources
 
 START_EVIDENCE = 256
 """Evidence, in tokens, that an output begins as the first prediction does: that is its purpose."""
@@ -42,11 +42,11 @@ def copied(
         token_ids = sources.token_ids[place : place + count]
         if SEPARATOR in token_ids:
             del token_ids[token_ids.index(SEPARATOR) :]
-        positions = sources.prediction_positions[place : place + len(token_ids)]
+        positions = sources.positions[place : place + len(token_ids)]
     else:
         start = place - num_places
         token_ids = output[start : start + count] if output is not None else array(INT32)
-        positions = array(INT32, [NOT_PREDICTED]) * len(token_ids)
+        positions = array(INT32, [NO_POSITION]) * len(token_ids)
     values = array(FLOAT32, [evidence / (evidence + n) for n in range(1, len(token_ids) + 1)])
     while values and values[-1] < min_value:
         values.pop()

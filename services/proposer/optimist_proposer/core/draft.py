@@ -25,7 +25,7 @@ class Draft:
     parents: "array[int]" = field(default_factory=lambda: array(INT32))
     """Index of the node that each node comes behind; NO_PARENT for none [num_nodes]."""
     positions: "array[int]" = field(default_factory=lambda: array(INT32))
-    """Position in the predictions of each node; NOT_PREDICTED for none [num_nodes]."""
+    """Where each node was read from, see `Sources.positions` [num_nodes]."""
     values: "array[float]" = field(default_factory=lambda: array(FLOAT32))
     """Chance that a node and all before it are what the output goes on with [num_nodes]."""
 

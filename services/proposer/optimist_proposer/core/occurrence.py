@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.sources import NOT_PREDICTED, SEPARATOR, Sources
+from optimist_proposer.core.sources import NO_POSITION, SEPARATOR, Sources
 
 Places = NDArray[np.int32]
 
@@ -31,12 +31,12 @@ class SourceIndex:
 
     Attributes:
         text: A separator, then the sources [num_places + 1].
-        prediction_positions: Of each place of `text`, as `Sources.prediction_positions`.
+        positions: Of each place of `text`, as `Sources.positions`.
     """
 
     def __init__(self, sources: Sources) -> None:
         self.text = array(INT32, [SEPARATOR]) + sources.token_ids
-        self.prediction_positions = array(INT32, [NOT_PREDICTED]) + sources.prediction_positions
+        self.positions = array(INT32, [NO_POSITION]) + sources.positions
         # The token before each place behind which the text goes on.
         before = np.array(self.text[:-1], dtype=np.int32)
         after = np.array(self.text[1:], dtype=np.int32)
@@ -85,10 +85,10 @@ class GrowingText:
         return len(self.token_ids) - self._output_start
 
     def position(self, place: int) -> int:
-        """Returns the prediction position of a place; NOT_PREDICTED if it has none."""
+        """Returns the position of a place, see `Sources.positions`."""
         if place >= self._output_start:
-            return NOT_PREDICTED
-        return self._sources.prediction_positions[place]
+            return NO_POSITION
+        return self._sources.positions[place]
 
     def matches(self, max_length: int) -> list[Match]:
         """Returns where the end of the output stood before, the longest suffix last.

@@ -12,7 +12,7 @@ from itertools import groupby
 from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.record_lines import OutputLines, PredictedLines, split_predictions
 from optimist_proposer.core.record_text import line_values, quote, token_values
-from optimist_proposer.core.sources import NOT_PREDICTED, Sources
+from optimist_proposer.core.sources import NO_POSITION, Sources
 from optimist_proposer.core.vocabulary import Vocabulary
 
 FORMAT = 2
@@ -150,7 +150,7 @@ class RequestRecord:
     def _place(self, draft: Draft, path: Sequence[int]) -> str:
         """Returns where in the predictions a path is first; null for nowhere."""
         for node in path:
-            if draft.positions[node] != NOT_PREDICTED:
+            if draft.positions[node] >= 0:
                 prediction, line = self._lines.place(draft.positions[node])
                 return f"{{prediction: {prediction}, line: {line}}}"
         return "null"
@@ -188,15 +188,15 @@ def split_chains(draft: Draft) -> list[tuple[int, list[int]]]:
 
 
 def position_runs(positions: Sequence[int]) -> list[list[int]]:
-    """Returns positions as runs, [first, length] each; NOT_PREDICTED stays the same in a run."""
+    """Returns positions as runs, [first, length] each; NO_POSITION stays the same in a run."""
     offsets = (
-        (position, NOT_PREDICTED if position == NOT_PREDICTED else position - index)
+        (position, NO_POSITION if position == NO_POSITION else position - index)
         for index, position in enumerate(positions)
     )
     runs = []
     for (_, is_predicted), group in groupby(
-        offsets, lambda pair: (pair[1], pair[0] != NOT_PREDICTED)
+        offsets, lambda pair: (pair[1], pair[0] != NO_POSITION)
     ):
         members = [position for position, _ in group]
-        runs.append([members[0] if is_predicted else NOT_PREDICTED, len(members)])
+        runs.append([members[0] if is_predicted else NO_POSITION, len(members)])
     return runs

@@ -7,8 +7,10 @@ from optimist_proposer.core.lines import INT32
 
 SEPARATOR = -1
 """Stands behind every text; equals no token, so that nothing is copied across the end of one."""
-NOT_PREDICTED = -1
-"""Prediction position of what is in no prediction."""
+NO_POSITION = -1
+"""Position of what is neither in a prediction nor in the prompt."""
+LAST_OF_PROMPT = -2
+"""Position of the prompt's last token; the one before it has -3, and so on."""
 
 
 class Sources:
@@ -16,28 +18,28 @@ class Sources:
 
     Attributes:
         token_ids: The predictions, then the prompt, each with SEPARATOR behind it [num_places].
-        prediction_positions: Position in the predictions, counted through all of them without
-            separators, of each place; NOT_PREDICTED for separators and the prompt [num_places].
+        positions: Of each place: from 0 on in the predictions, counted through all of them
+            without separators; up to LAST_OF_PROMPT in the prompt; else NO_POSITION [num_places].
         num_predicted: Places that belong to predictions, their separators included.
     """
 
-    __slots__ = ("num_predicted", "prediction_positions", "token_ids")
+    __slots__ = ("num_predicted", "positions", "token_ids")
 
     def __init__(
         self, predictions: Sequence["array[int]"], prompt: "array[int] | None" = None
     ) -> None:
         """Takes tokens of each prediction and of the prompt, all at least 0."""
         self.token_ids = array(INT32)
-        self.prediction_positions = array(INT32)
+        self.positions = array(INT32)
         num_tokens = 0
         for prediction in predictions:
             self.token_ids.extend(prediction)
             self.token_ids.append(SEPARATOR)
-            self.prediction_positions.extend(range(num_tokens, num_tokens + len(prediction)))
-            self.prediction_positions.append(NOT_PREDICTED)
+            self.positions.extend(range(num_tokens, num_tokens + len(prediction)))
+            self.positions.append(NO_POSITION)
             num_tokens += len(prediction)
         self.num_predicted = len(self.token_ids)
         if prompt:
             self.token_ids.extend(prompt)
             self.token_ids.append(SEPARATOR)
-            self.prediction_positions.extend([NOT_PREDICTED] * (len(prompt) + 1))
+            self.positions.extend(range(NO_POSITION - len(prompt), 0))

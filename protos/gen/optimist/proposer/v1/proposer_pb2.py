@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#optimist/proposer/v1/proposer.proto\x12\x14optimist.proposer.v1\"\x9f\x01\n\x0eProposeRequest\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12)\n\x05opens\x18\x02 \x03(\x0b\x32\x1a.optimist.proposer.v1.Open\x12\x37\n\x0cobservations\x18\x03 \x03(\x0b\x32!.optimist.proposer.v1.Observation\x12\x1a\n\x12\x63losed_request_ids\x18\x04 \x03(\t\"\x95\x01\n\x04Open\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x1b\n\x13predicted_token_ids\x18\x02 \x01(\x0c\x12\x1c\n\x14num_predicted_tokens\x18\x03 \x01(\x0c\x12\x18\n\x10prompt_token_ids\x18\x04 \x01(\x0c\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x14\n\x0ctrace_parent\x18\x06 \x01(\t\"F\n\x0bObservation\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\"\xc0\x01\n\x0fProposeResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12-\n\x07windows\x18\x02 \x03(\x0b\x32\x1c.optimist.proposer.v1.Window\x12\'\n\x04gaps\x18\x03 \x03(\x0b\x32\x19.optimist.proposer.v1.Gap\x12/\n\x08refusals\x18\x04 \x03(\x0b\x32\x1d.optimist.proposer.v1.Refusal\x12\x15\n\rwindow_tokens\x18\x05 \x01(\x05\"\xb6\x01\n\x06Window\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x05\x12\x11\n\ttoken_ids\x18\x05 \x01(\x0c\x12\x0f\n\x07parents\x18\x07 \x01(\x0c\x12\x1c\n\x14prediction_positions\x18\x08 \x01(\x0c\x12\x0e\n\x06values\x18\t \x01(\x0cJ\x04\x08\x02\x10\x03J\x04\x08\x04\x10\x05J\x04\x08\x06\x10\x07R\x05\x65pochR\x11prediction_offsetR\x0c\x61lternatives\"3\n\x03Gap\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10num_known_tokens\x18\x02 \x01(\x05\"-\n\x07Refusal\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t2m\n\x0fProposerService\x12Z\n\x07Propose\x12$.optimist.proposer.v1.ProposeRequest\x1a%.optimist.proposer.v1.ProposeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#optimist/proposer/v1/proposer.proto\x12\x14optimist.proposer.v1\"\x9f\x01\n\x0eProposeRequest\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12)\n\x05opens\x18\x02 \x03(\x0b\x32\x1a.optimist.proposer.v1.Open\x12\x37\n\x0cobservations\x18\x03 \x03(\x0b\x32!.optimist.proposer.v1.Observation\x12\x1a\n\x12\x63losed_request_ids\x18\x04 \x03(\t\"\x95\x01\n\x04Open\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x1b\n\x13predicted_token_ids\x18\x02 \x01(\x0c\x12\x1c\n\x14num_predicted_tokens\x18\x03 \x01(\x0c\x12\x18\n\x10prompt_token_ids\x18\x04 \x01(\x0c\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x14\n\x0ctrace_parent\x18\x06 \x01(\t\"F\n\x0bObservation\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x05\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\"\xc0\x01\n\x0fProposeResponse\x12\r\n\x05\x62\x61tch\x18\x01 \x01(\x03\x12-\n\x07windows\x18\x02 \x03(\x0b\x32\x1c.optimist.proposer.v1.Window\x12\'\n\x04gaps\x18\x03 \x03(\x0b\x32\x19.optimist.proposer.v1.Gap\x12/\n\x08refusals\x18\x04 \x03(\x0b\x32\x1d.optimist.proposer.v1.Refusal\x12\x15\n\rwindow_tokens\x18\x05 \x01(\x05\"\xd0\x01\n\x06Window\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x05\x12\x11\n\ttoken_ids\x18\x05 \x01(\x0c\x12\x0f\n\x07parents\x18\x07 \x01(\x0c\x12\x1c\n\x14prediction_positions\x18\x08 \x01(\x0c\x12\x0e\n\x06values\x18\t \x01(\x0c\x12\x18\n\x10prompt_positions\x18\n \x01(\x0cJ\x04\x08\x02\x10\x03J\x04\x08\x04\x10\x05J\x04\x08\x06\x10\x07R\x05\x65pochR\x11prediction_offsetR\x0c\x61lternatives\"3\n\x03Gap\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10num_known_tokens\x18\x02 \x01(\x05\"-\n\x07Refusal\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t2m\n\x0fProposerService\x12Z\n\x07Propose\x12$.optimist.proposer.v1.ProposeRequest\x1a%.optimist.proposer.v1.ProposeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,11 +40,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROPOSERESPONSE']._serialized_start=448
   _globals['_PROPOSERESPONSE']._serialized_end=640
   _globals['_WINDOW']._serialized_start=643
-  _globals['_WINDOW']._serialized_end=825
-  _globals['_GAP']._serialized_start=827
-  _globals['_GAP']._serialized_end=878
-  _globals['_REFUSAL']._serialized_start=880
-  _globals['_REFUSAL']._serialized_end=925
-  _globals['_PROPOSERSERVICE']._serialized_start=927
-  _globals['_PROPOSERSERVICE']._serialized_end=1036
+  _globals['_WINDOW']._serialized_end=851
+  _globals['_GAP']._serialized_start=853
+  _globals['_GAP']._serialized_end=904
+  _globals['_REFUSAL']._serialized_start=906
+  _globals['_REFUSAL']._serialized_end=951
+  _globals['_PROPOSERSERVICE']._serialized_start=953
+  _globals['_PROPOSERSERVICE']._serialized_end=1062
 # @@protoc_insertion_point(module_scope)

@@ -188,6 +188,7 @@ class Window(_message.Message):
     PARENTS_FIELD_NUMBER: _builtins.int
     PREDICTION_POSITIONS_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    PROMPT_POSITIONS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Identifies the request."""
     base: _builtins.int
@@ -206,6 +207,10 @@ class Window(_message.Message):
     """Chance that the node and all before it are what the output goes on with, little-endian float32, never
     rising [num_nodes].
     """
+    prompt_positions: _builtins.bytes
+    """Position in the prompt that each node was read from, counted from the prompt's end: 1 for its last token;
+    0 for one that was not read from the prompt as it stands [num_nodes]. Empty if none was.
+    """
     def __init__(
         self,
         *,
@@ -215,10 +220,11 @@ class Window(_message.Message):
         parents: _builtins.bytes = ...,
         prediction_positions: _builtins.bytes = ...,
         values: _builtins.bytes = ...,
+        prompt_positions: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "parents", b"parents", "prediction_positions", b"prediction_positions", "request_id", b"request_id", "token_ids", b"token_ids", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "parents", b"parents", "prediction_positions", b"prediction_positions", "prompt_positions", b"prompt_positions", "request_id", b"request_id", "token_ids", b"token_ids", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

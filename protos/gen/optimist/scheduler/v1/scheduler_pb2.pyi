@@ -294,7 +294,7 @@ class Add(_message.Message):
     num_predicted_tokens: _builtins.bytes
     """Number of tokens of each prediction; empty for one prediction."""
     wants_prediction_positions: _builtins.bool
-    """Tells where in the predictions accepted drafts stand."""
+    """Tells where in the predictions and the prompt accepted drafts stand."""
     trace_parent: _builtins.str
     """W3C traceparent of the span that asked for this, at most 64 bytes; empty if the request is not traced."""
     output_token_ids: _builtins.bytes
@@ -654,7 +654,7 @@ class ConnectResponse(_message.Message):
 
     @_builtins.property
     def prediction_positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PredictionPositions]:
-        """For requests that want positions: where accepted drafts stand in the predictions."""
+        """For requests that want positions: where accepted drafts stand in the predictions and the prompt."""
 
     @_builtins.property
     def priorities(self) -> _containers.RepeatedCompositeFieldContainer[Global___SetPriority]:
@@ -744,21 +744,27 @@ class PredictionPositions(_message.Message):
 
     HANDLE_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
+    PROMPT_POSITIONS_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request."""
     positions: _builtins.bytes
     """Position in all predictions, one after the other, of each accepted draft; -1 for what was read from none
     of them [num_accepted_tokens].
     """
+    prompt_positions: _builtins.bytes
+    """Position in the prompt of each accepted draft, counted from the prompt's end: 1 for its last token; 0 for
+    what was not read from the prompt [num_accepted_tokens]. Empty if none was.
+    """
     def __init__(
         self,
         *,
         handle: _builtins.int = ...,
         positions: _builtins.bytes = ...,
+        prompt_positions: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "positions", b"positions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "positions", b"positions", "prompt_positions", b"prompt_positions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from optimist_proposer.core.auto.alignment import Alignment
+from optimist_proposer.core.auto.common import Common
 from optimist_proposer.core.auto.context_index import ContextIndex
 from optimist_proposer.core.auto.layout import (
     FOLLOWED,
@@ -59,6 +60,7 @@ class Sight:
     __slots__ = (
         "alignment",
         "classes",
+        "common",
         "contexts",
         "followed",
         "is_rewrite",
@@ -85,10 +87,11 @@ class Sight:
         output: OutputIndex,
         alignment: Alignment,
         template: Template,
+        common: Common | None,
     ) -> None:
         self.text, self.start, self.num_aligned = text, start, searched.num_aligned
         self.classes, self.contexts, self.output = classes, contexts, output
-        self.alignment, self.template = alignment, template
+        self.alignment, self.template, self.common = alignment, template, common
         self.is_rewrite = searched.is_rewrite
         self.num_output = len(text) - start
         self.num_context = len(text) - searched.context_start

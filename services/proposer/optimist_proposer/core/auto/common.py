@@ -70,6 +70,10 @@ class Common:
         class_rows = _tabulate(by_class, BY_CLASS, least_chance=0.0)
         self._classes = [class_rows.get(klass, _NONE) for klass in range(NUM_CLASSES)]
 
+    def find_further(self, before: int, last: int) -> Iterable[Row]:
+        """Returns what commonly follows two tokens, or the last of them."""
+        return self._twos.get(_key(before, last)) or self._ones.get(last, _NONE)
+
     def find(self, text: Sequence[int], last_class: int) -> Iterable[Row]:
         """Returns what commonly follows a text, likely or not; a token may be named twice."""
         if not text:

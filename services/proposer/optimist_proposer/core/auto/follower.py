@@ -147,8 +147,8 @@ class AutoFollower(Follower):
             candidates += find_skipped(sight, taken)
             candidates += guess_template(sight)
             candidates += guess_ahead(sight, taken)
-            if self._reference.common is not None:
-                candidates += guess_common(sight, self._reference.common)
+            if sight.common is not None:
+                candidates += guess_common(sight, sight.common)
         if run < _FREQUENT_RUN and min_value < _FREQUENT_VALUE:
             reference = self._reference
             candidates += guess_frequent(sight, reference.frequent, reference.counts)
@@ -165,6 +165,7 @@ class AutoFollower(Follower):
             self._output,
             self._alignment,
             self._template,
+            self._reference.common,
         )
 
 

@@ -87,6 +87,9 @@ BLOCKS: Final = _lay_out(
     ("age", NUM_COUNTS),
     # Of common tokens, by what stands before and how often that was counted.
     ("common", 3 * 3 * NUM_CHANCES),
+    # Of tokens behind a node that nothing else goes on from.
+    ("further", 2 * 2 * NUM_SHARES),
+    ("further_common", 3 * 3 * NUM_CHANCES),
     # Of none of the candidates being right.
     ("none", 1),
     ("none_length", NUM_LENGTHS),

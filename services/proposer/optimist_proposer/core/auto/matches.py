@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from optimist_proposer.core.auto.agreement import choose_longest
 from optimist_proposer.core.auto.alignment import CERTAIN_RUN
-from optimist_proposer.core.auto.candidates import Candidate, Sight
+from optimist_proposer.core.auto.candidates import NO_STOP, Candidate, Sight
 from optimist_proposer.core.auto.context_index import MOST_ORDER, Places, context_key
 from optimist_proposer.core.auto.layout import (
+    COMMON,
     LATEST,
     MOST_COUNTED,
     MOST_LENGTH,
@@ -14,6 +15,7 @@ from optimist_proposer.core.auto.layout import (
     NUM_LATEST,
     NUM_SHARES,
     NUM_TOTALS,
+    OWN,
     START,
     TOTAL,
 )
@@ -24,9 +26,12 @@ from optimist_proposer.core.auto.match_features import (
     make_ruled,
     make_skipped,
 )
+from optimist_proposer.core.auto.template import NOWHERE
 
 _RULE_PASSED = START["rule_passed"]
-_LATEST, _SHARE = START["latest"], START["share"]
+_LATEST, _SHARE, _FURTHER = START["latest"], START["share"], START["further"]
+_TO_FURTHER = START["further_common"] - START["common"]
+_MOST_COUNTED_FURTHER = 8
 
 _MOST_PLACES = (4, 6, 7)
 """Of the sources, by order of the context."""
@@ -86,6 +91,46 @@ def find_skipped(sight: Sight, taken: set[int]) -> list[Candidate]:
     for rank, place in enumerate(own[: -_MOST_OWN_SKIPPED - 1 : -1]):
         found.append(make_own_skipped(sight, place, rank))
     return found
+
+
+def find_further(sight: Sight, tail: list[int]) -> list[Candidate]:
+    """Returns candidates behind tokens that the output may say next.
+
+    Args:
+        sight: What is looked at.
+        tail: The last MOST_ORDER tokens there.
+    """
+    candidates: list[Candidate] = []
+    text, end = sight.text, len(sight.text)
+    for order in (3, 2):
+        key = context_key(tail, order)
+        for is_own in (False, True):
+            if is_own:
+                own = sight.output.find(order, key)
+                places: Sequence[int] = own[-_MOST_COUNTED_FURTHER:]
+            else:
+                found = sight.contexts.find(order, key)
+                places = () if found is None else found.latest(_MOST_COUNTED_FURTHER)
+            following = [text[place] for place in places if place < end]
+            first = _FURTHER + ((order - 2) * 2 + is_own) * NUM_SHARES
+            total, seen = len(following), set()
+            for place, token_id in zip(reversed(places[:total]), reversed(following), strict=True):
+                if token_id < 0 or token_id in seen:
+                    continue
+                seen.add(token_id)
+                count = following.count(token_id)
+                share = (4 * count > total) + (2 * count > total) + (10 * count > 9 * total)
+                candidates.append(
+                    Candidate(token_id, OWN, order, place, NO_STOP, NO_STOP, (first + share,))
+                )
+        if candidates:
+            break
+    if sight.common is not None:
+        candidates += [
+            Candidate(token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, (feature + _TO_FURTHER,))
+            for token_id, feature in sight.common.find_further(tail[-2], tail[-1])
+        ]
+    return candidates
 
 
 def _find_places(sight: Sight, keys: list[int]) -> dict[int, tuple[int, ...]]:

@@ -10,17 +10,18 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from typing import TypeAlias
 
 from optimist_proposer.core.auto.prompt_blocks import Block, find_blocks, find_numbered_lines
 from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.sources import SEPARATOR, Sources
+from optimist_proposer.core.sources import NO_POSITION, SEPARATOR, Sources
 from optimist_proposer.core.vocabulary import Vocabulary
 
 _MOST_ENCODED = 65_536
 """Characters of a prompt's readings that are tokenized anew."""
 _ESCAPE = "\\n"
-_NO_PLACES = array(INT32)
 
+Column: TypeAlias = "array[int]"
 Encode = Callable[[str], Sequence[int]]
 
 
@@ -32,7 +33,8 @@ class SearchedText:
             with each other [num_places].
         num_predicted: Places that belong to predictions.
         num_aligned: Places that the cursor walks through, from 0 on.
-        positions: Prediction positions of the places of predictions [num_predicted].
+        positions: Where in the predictions or the prompt each place is, see `Sources.positions`;
+            NO_POSITION in what is tokenized anew [num_places].
         starts: Where an output may begin that rewrites something.
         is_rewrite: Whether the output is expected to be a changed text.
         context_start: Where the text begins that the output goes on directly.
@@ -41,23 +43,30 @@ class SearchedText:
     def __init__(self, sources: Sources, vocabulary: Vocabulary) -> None:
         """Lays the sources out; nothing of them is changed."""
         self.num_predicted = sources.num_predicted
-        self.positions = sources.prediction_positions[: self.num_predicted]
+        self.positions = sources.positions[: self.num_predicted]
         self.token_ids = sources.token_ids[: self.num_predicted]
         self.starts: list[int] = []
         prompt = sources.token_ids[self.num_predicted : -1]
+        positions = sources.positions[self.num_predicted : -1]
         if self.num_predicted:
             ends = [place for place, each in enumerate(self.token_ids, 1) if each == SEPARATOR]
             self.starts = [0, *ends[:-1]]
             self.num_aligned = self.num_predicted
         elif prompt:
-            prompt = self._read(prompt, vocabulary)
+            prompt, positions = self._read(prompt, positions, vocabulary)
         self.is_rewrite = bool(self.starts)
         self.context_start = len(self.token_ids)
-        self.token_ids.extend(prompt)
+        self._append(prompt, positions)
         if not self.is_rewrite:
             self.num_aligned = len(self.token_ids)
 
-    def _read(self, prompt: "array[int]", vocabulary: Vocabulary) -> "array[int]":
+    def _append(self, token_ids: Sequence[int], positions: "array[int] | None" = None) -> None:
+        self.token_ids.extend(token_ids)
+        self.positions.extend(positions or array(INT32, [NO_POSITION]) * len(token_ids))
+
+    def _read(
+        self, prompt: Column, positions: Column, vocabulary: Vocabulary
+    ) -> tuple[Column, Column]:
         """Takes readings of a prompt's blocks; returns what is left of the prompt."""
         texts, encode = vocabulary.token_texts, vocabulary.encode
         num_texts = len(texts)
@@ -66,17 +75,16 @@ class SearchedText:
         blocks = find_blocks(text)
         main = max(blocks, key=lambda block: block.end - block.start, default=Block(0, 0))
         if encode is None:
-            return prompt
+            return prompt, positions
         if main.end - main.start > len(text) // 2:
-            return self._cut_out(main, prompt, pieces, encode)
+            return self._cut_out(main, prompt, positions, pieces, encode)
         for reading in _readings(text, blocks):
-            self.token_ids.extend(encode(reading))
-            self.token_ids.append(SEPARATOR)
-        return prompt
+            self._append([*encode(reading), SEPARATOR])
+        return prompt, positions
 
     def _cut_out(
-        self, block: Block, prompt: "array[int]", pieces: list[str], encode: Encode
-    ) -> "array[int]":
+        self, block: Block, prompt: Column, positions: Column, pieces: list[str], encode: Encode
+    ) -> tuple[Column, Column]:
         """Takes a block as what is rewritten; returns the prompt with SEPARATOR in its place.
 
         Tokens that reach over an end of the block are divided there.
@@ -85,20 +93,24 @@ class SearchedText:
         first, last = bisect_left(ends, block.start + 1), bisect_left(ends, block.end)
         before, after = ends[first] - len(pieces[first]), ends[last]
         whole = "".join(pieces[first : last + 1])
-        head = tail = _NO_PLACES
+        head: Sequence[int] = ()
+        tail: Sequence[int] = ()
         if first == last or before < block.start:
             end = min(ends[first], block.end)
-            head = array(INT32, encode(whole[block.start - before : end - before]))
+            head = encode(whole[block.start - before : end - before])
             first += 1
         if first <= last and after > block.end:
             start = ends[last] - len(pieces[last])
-            tail = array(INT32, encode(whole[start - before : block.end - before]))
+            tail = encode(whole[start - before : block.end - before])
             last -= 1
         self.starts = [0]
-        self.token_ids.extend(head + prompt[first : last + 1] + tail)
-        self.token_ids.append(SEPARATOR)
+        self._append(head)
+        self._append(prompt[first : last + 1], positions[first : last + 1])
+        self._append([*tail, SEPARATOR])
         self.num_aligned = len(self.token_ids)
-        return prompt[: first - bool(head)] + array(INT32, [SEPARATOR]) + prompt[last + 1 :]
+        for column, gap in ((prompt, SEPARATOR), (positions, NO_POSITION)):
+            column[first - bool(head) : last + 1] = array(INT32, [gap])
+        return prompt, positions
 
 
 def _readings(text: str, blocks: list[Block]) -> Iterator[str]:

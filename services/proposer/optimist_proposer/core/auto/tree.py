@@ -12,6 +12,7 @@ from math import exp
 from operator import itemgetter
 
 from optimist_proposer.core.auto.candidates import NO_STOP, Candidate, Sight
+from optimist_proposer.core.auto.context_index import MOST_ORDER
 from optimist_proposer.core.auto.layout import (
     MOST_LENGTH,
     MOST_LOGIT,
@@ -20,12 +21,15 @@ from optimist_proposer.core.auto.layout import (
     OWN,
     PREDICTED,
 )
+from optimist_proposer.core.auto.matches import find_further
 from optimist_proposer.core.auto.template import NOWHERE
 from optimist_proposer.core.auto.weights import Continuation, Weights
 from optimist_proposer.core.draft import NO_PARENT, Draft
-from optimist_proposer.core.sources import NOT_PREDICTED, SEPARATOR
+from optimist_proposer.core.sources import NO_POSITION, SEPARATOR
 
 _MOST_EXPONENT = 30.0
+_LEAST_OPEN = 3.0
+_MOST_OPEN_STEPS = 6
 MOST_PATHS = 3
 """Candidates of one first token that are followed further."""
 
@@ -46,7 +50,7 @@ class Branch:
     def __init__(self, token_id: int, weight: float, position: int, paths: list[Path]) -> None:
         self.token_id, self.weight = token_id, weight
         self.position = position
-        """In the predictions; NOT_PREDICTED for none."""
+        """See `Sources.positions`."""
         self.paths = paths
 
 
@@ -62,10 +66,9 @@ class TreeGrower:
         min_value: float,
     ) -> None:
         """Takes what candidates were found in, and the bounds of the tree (`Follower.propose`)."""
-        alignment = sight.alignment
+        alignment, self._sight = sight.alignment, sight
         self._text, self._classes = sight.text, sight.classes
-        self._num_predicted, self._rules = len(positions), alignment.rules
-        self._num_aligned = sight.num_aligned
+        self._num_aligned, self._rules = sight.num_aligned, alignment.rules
         self._cursor = NOWHERE
         if alignment.pending is None and alignment.run:
             self._cursor = alignment.place
@@ -126,7 +129,7 @@ class TreeGrower:
 
     def _sprout(self, token_id: int, weight: float, seeds: list[Seed]) -> Branch:
         """Makes paths of what a first node was found as."""
-        branch = Branch(token_id, weight, NOT_PREDICTED, [])
+        branch = Branch(token_id, weight, NO_POSITION, [])
         if len(seeds) > MOST_PATHS:
             seeds = nlargest(MOST_PATHS, seeds, key=itemgetter(1))
         for candidate, logit in seeds:
@@ -140,8 +143,7 @@ class TreeGrower:
                 factors = self._weights.cursor
             agreed = length if kind in (PREDICTED, OWN) else 0
             branch.paths.append((factor, factors, agreed, place, stop, resume))
-            if place < self._num_predicted and branch.position == NOT_PREDICTED:
-                branch.position = self._positions[place]
+            branch.position = _prefer(branch.position, self._find_position(place))
         return branch
 
     def _take(self, branch: Branch, value: float, parent: int, step: int) -> None:
@@ -151,6 +153,7 @@ class TreeGrower:
             nodes.append((branch.token_id, parent, branch.position, value))
             step += 1
             if not branch.paths:
+                self._look_further(value, step)
                 return
             if len(branch.paths) == 1:
                 step, value = self._copy(branch, value, step)
@@ -161,12 +164,55 @@ class TreeGrower:
             if len(branches) != 1:
                 if branches:
                     self._push_all(branches, value, parent, step)
+                else:
+                    self._look_further(value, step)
                 return
             branch = branches[0]
             value *= branch.weight / (1.0 + branch.weight)
             if value < self._least_next or (heap and value < -heap[0][0]):
                 self._push(branch, value, parent, step)
                 return
+
+    def _look_further(self, value: float, step: int) -> None:
+        """Finds what may come behind the last node where nothing goes on."""
+        sight, nodes = self._sight, self._nodes
+        if sight.is_rewrite or value < _LEAST_OPEN * self._min_value or step >= _MOST_OPEN_STEPS:
+            return
+        tail: list[int] = []
+        node = len(nodes) - 1
+        while node != NO_PARENT and len(tail) < MOST_ORDER:
+            tail.insert(0, nodes[node][0])
+            node = nodes[node][1]
+        if len(tail) < MOST_ORDER:
+            tail = self._text[len(tail) - MOST_ORDER :] + tail
+        if len(tail) < MOST_ORDER:
+            return
+        logits, terms = self._weights.logits, self._next_terms[OWN]
+        branches: dict[int, Branch] = {}
+        for candidate in find_further(sight, tail):
+            logit = sum([logits[each] for each in candidate.features])
+            weight = exp(logit if logit < _MOST_EXPONENT else _MOST_EXPONENT)
+            branch = branches.get(candidate.token_id)
+            if branch is None:
+                branch = branches[candidate.token_id] = Branch(
+                    candidate.token_id, 0.0, NO_POSITION, []
+                )
+            branch.weight += weight
+            if candidate.place != NOWHERE and len(branch.paths) < MOST_PATHS:
+                slope, of_rate, of_runs = terms
+                factor = exp(slope * min(logit, MOST_LOGIT) + of_rate + of_runs)
+                factors = self._weights.continuations[OWN]
+                branch.paths.append(
+                    (
+                        factor,
+                        factors,
+                        candidate.length - step,
+                        candidate.place - step,
+                        NO_STOP,
+                        NO_STOP,
+                    )
+                )
+        self._push_all(list(branches.values()), value, len(nodes) - 1, step)
 
     def _copy(self, branch: Branch, value: float, step: int) -> tuple[int, float]:
         """Makes nodes of what comes behind a branch of one path, as long as that is all plain.
@@ -182,7 +228,7 @@ class TreeGrower:
         least = self._least_next
         if self._heap and least < -self._heap[0][0]:
             least = -self._heap[0][0]
-        num_predicted, positions = self._num_predicted, self._positions
+        num_positions, positions = len(self._positions), self._positions
         text, place, node = self._text, first + step, len(nodes) - 1
         end = min(place + self._max_tokens - 1 - node, first + MOST_STEPS, len(text))
         row = classes[branch.token_id] * NUM_CLASSES
@@ -201,7 +247,7 @@ class TreeGrower:
                 * pairs[row + klass]
             )
             next_value = value * (weight / (1.0 + weight))
-            position = positions[place] if place < num_predicted else NOT_PREDICTED
+            position = positions[place] if place < num_positions else NO_POSITION
             if next_value < least:
                 branch.token_id, branch.weight, branch.position = token_id, weight, position
                 self._push(branch, next_value, node, step)
@@ -256,15 +302,17 @@ class TreeGrower:
     def _add(
         self, branches: list[Branch], token_id: int, weight: float, place: int, path: Path
     ) -> None:
-        position = self._positions[place] if place < self._num_predicted else NOT_PREDICTED
+        position = self._find_position(place)
         for branch in branches:
             if branch.token_id == token_id:
                 branch.weight += weight
                 branch.paths.append(path)
-                if branch.position == NOT_PREDICTED:
-                    branch.position = position
+                branch.position = _prefer(branch.position, position)
                 return
         branches.append(Branch(token_id, weight, position, [path]))
+
+    def _find_position(self, place: int) -> int:
+        return self._positions[place] if place < len(self._positions) else NO_POSITION
 
     def _replace(
         self, branches: list[Branch], path: Path, place: int, step: int, weight: float
@@ -283,3 +331,8 @@ class TreeGrower:
         ruled = weight * self._weights.next_rule[rule.sightings]
         self._add(branches, self._text[rule.place], ruled, rule.place, replaced)
         return weight * self._weights.next_rule_passed[rule.sightings]
+
+
+def _prefer(position: int, other: int) -> int:
+    """Returns a position in a prediction if there is one, else one in the prompt, else none."""
+    return other if position == NO_POSITION or position < 0 <= other else position
