@@ -10,7 +10,7 @@ from optimist_proposer.core.auto.layout import NUM_WEIGHTS
 
 WIDTH = 12
 """Most features of a row."""
-NUM_NONE_FEATURES = 4
+NUM_NONE_FEATURES = 5
 NO_FEATURE = NUM_WEIGHTS
 """Fills up features; its weight stays 0."""
 NO_FEATURES = (NO_FEATURE,) * NUM_NONE_FEATURES

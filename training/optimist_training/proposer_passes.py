@@ -18,8 +18,8 @@ from optimist_proposer.core.auto.candidates import (
     kind_features,
     none_features,
 )
-from optimist_proposer.core.auto.context_index import MOST_ORDER
 from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
+from optimist_proposer.core.auto.further import find_further
 from optimist_proposer.core.auto.layout import (
     LENGTH,
     MOST_LENGTH,
@@ -34,8 +34,8 @@ from optimist_proposer.core.auto.layout import (
     START,
     STEP,
 )
-from optimist_proposer.core.auto.matches import find_further
 from optimist_proposer.core.auto.rule import Rule
+from optimist_proposer.core.auto.template import NOWHERE
 from optimist_proposer.core.auto.tree import MOST_PATHS
 from optimist_proposer.core.auto.weights import Weights
 from optimist_proposer.core.draft import NO_PARENT, Draft
@@ -91,10 +91,11 @@ def collect_pass(
         steps: Takes examples of nodes behind them.
     """
     sight = follower.look()
+    candidates = follower.find_candidates(sight, min_value)
     shared, none = kind_features(sight), none_features(sight)
     none_logit = sum(logits[feature] for feature in none)
     found: list[tuple[float, Candidate]] = []
-    for each in follower.find_candidates(sight, min_value):
+    for each in candidates:
         features = (*each.features, *shared[each.kind])
         is_right = each.token_id == truth[0]
         roots.add_row(features, is_right)
@@ -105,43 +106,26 @@ def collect_pass(
     right = [_begin(sight, each, logit) for logit, each in likeliest if each.place >= 0]
     for step in range(1, min(len(truth), _MOST_STEPS_FOLLOWED)):
         rows = [row for follow in right for row in _go_on(sight, follow, truth[step - 1], step)]
-        if not rows and (sight.is_rewrite or step >= 6):
-            return
         if not rows:
-            tail = (sight.text[-MOST_ORDER:] + list(truth[:step]))[-MOST_ORDER:]
-            if len(tail) < MOST_ORDER:
-                return
-            rows = [_open(each, logits, step) for each in find_further(sight, tail)]
-            if not rows:
-                return
-            for row in rows:
-                steps.add_row(row.features, row.token_id == truth[step], 0.0, row.follow.kind)
-            steps.end_group()
-            right = [
-                row.follow for row in rows if row.token_id == truth[step] and row.follow.first >= 0
-            ]
-            continue
+            further = find_further(sight, truth[:step])
+            rows = [_begin_further(each, logits, step) for each in further]
+        if not rows:
+            return
         for row in rows:
-            steps.add_row(
-                row.features, row.token_id == truth[step], row.follow.logit, row.follow.kind
-            )
+            steps.add_row(row.features, row.token_id == truth[step], row.logit, row.follow.kind)
         steps.end_group()
-        right = [row.follow for row in rows if row.token_id == truth[step]]
+        right = [
+            row.follow for row in rows if row.token_id == truth[step] and row.follow.first >= 0
+        ]
 
 
-def _open(candidate: Candidate, logits: Sequence[float], step: int) -> "_Row":
-    logit = sum(logits[each] for each in candidate.features)
-    first = candidate.place - step if candidate.place >= 0 else -1
-    follow = _Follow(
-        candidate.kind,
-        min(logit, MOST_LOGIT),
-        candidate.length - step,
-        first,
-        NO_STOP,
-        NO_STOP,
-        False,
-    )
-    return _Row(candidate.token_id, candidate.features, follow)
+def _begin_further(candidate: Candidate, logits: Sequence[float], step: int) -> "_Row":
+    """Returns what may come `step` nodes behind the output, where no candidate goes on."""
+    kind, place, features = candidate.kind, candidate.place, candidate.features
+    logit = min(sum(logits[each] for each in features), MOST_LOGIT)
+    first = place - step if place >= 0 else NOWHERE
+    follow = _Follow(kind, logit, candidate.length - step, first, NO_STOP, NO_STOP, is_cursor=False)
+    return _Row(candidate.token_id, features, follow, 0.0)
 
 
 class _Follow(NamedTuple):
@@ -161,6 +145,8 @@ class _Row(NamedTuple):
     token_id: int
     features: tuple[int, ...]
     follow: _Follow
+    logit: float
+    """Of the first node; 0 of a node that nothing was followed to."""
 
 
 def _begin(sight: Sight, candidate: Candidate, logit: float) -> _Follow:
@@ -187,13 +173,15 @@ def _go_on(sight: Sight, follow: _Follow, last: int, step: int) -> list[_Row]:
         return []
     features = _features(sight, follow, last, text[place], step)
     if follow.stop != NO_STOP or place >= sight.num_aligned:
-        return [_Row(text[place], features, follow)]
+        return [_Row(text[place], features, follow, follow.logit)]
     rows = []
     for rule in sight.alignment.rules.find(text, place)[:1]:
         ruled = (*features, START["next_rule"] + rule.sightings)
         features = (*features, START["next_rule_passed"] + rule.sightings)
-        rows.append(_Row(text[rule.place], ruled, _replace(follow, rule, place, step)))
-    return [*rows, _Row(text[place], features, follow)]
+        rows.append(
+            _Row(text[rule.place], ruled, _replace(follow, rule, place, step), follow.logit)
+        )
+    return [*rows, _Row(text[place], features, follow, follow.logit)]
 
 
 def _replace(follow: _Follow, rule: Rule, place: int, step: int) -> _Follow:

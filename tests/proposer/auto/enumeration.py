@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from optimist_proposer.core.auto.candidates import NO_STOP, Sight, kind_features, none_features
 from optimist_proposer.core.auto.follower import AutoFollower
+from optimist_proposer.core.auto.further import find_further
 from optimist_proposer.core.auto.layout import (
     LENGTH,
     MOST_LENGTH,
@@ -19,6 +20,7 @@ from optimist_proposer.core.auto.layout import (
     START,
     STEP,
 )
+from optimist_proposer.core.auto.tree import LEAST_OPEN
 
 MOST_PATHS = 3
 """Candidates of one first token that are followed further: the likeliest."""
@@ -45,9 +47,10 @@ class Enumeration:
         self.values: dict[tuple[int, ...], float] = {}
         sight, alignment = self._sight, self._sight.alignment
         shared = kind_features(sight)
-        none = sum(logits[each] for each in none_features(sight))
         found: dict[int, tuple[float, list[Trace]]] = {}
-        for each in follower.find_candidates(sight, min_value):
+        candidates = follower.find_candidates(sight, min_value)
+        none = sum(logits[each] for each in none_features(sight))
+        for each in candidates:
             logit = sum(logits[one] for one in (*each.features, *shared[each.kind])) - none
             traces = []
             if each.place >= 0:
@@ -73,7 +76,7 @@ class Enumeration:
             if share >= self._min_value:
                 node = (*path, token_id)
                 self.values[node] = share
-                self._share(node, share, self._go_on(node, traces))
+                self._share(node, share, self._go_on(node, traces) or self._look(node, share))
 
     def _go_on(
         self, path: tuple[int, ...], traces: list[Trace]
@@ -104,6 +107,20 @@ class Enumeration:
                     add(text[rule.place], logit + more, ruled)
                     logit += self._logits[START["next_rule_passed"] + rule.sightings]
             add(text[place], logit, trace._replace(next_place=place + 1))
+        return found
+
+    def _look(self, path: tuple[int, ...], value: float) -> dict[int, tuple[float, list[Trace]]]:
+        """Returns what may come where no trace goes on."""
+        found: dict[int, tuple[float, list[Trace]]] = {}
+        if value < LEAST_OPEN * self._min_value:
+            return found
+        for each in find_further(self._sight, path):
+            logit = sum(self._logits[one] for one in each.features)
+            weight, known = found.get(each.token_id, (0.0, []))
+            if each.place >= 0 and len(known) < MOST_PATHS:
+                length = each.length - len(path)
+                known.append(Trace(OWN, logit, length, each.place + 1, NO_STOP, NO_STOP, False))
+            found[each.token_id] = weight + exp(logit), known
         return found
 
     def _logit(self, trace: Trace, last: int, token_id: int, step: int) -> float:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
 from optimist_proposer.core.auto.layout import BLOCKS, MOST_STEPS, NUM_WEIGHTS, START
+from optimist_proposer.core.auto.tree import LEAST_OPEN
 from optimist_proposer.core.auto.weights import Weights, load_weights
 from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.lines import INT32
@@ -76,7 +77,9 @@ def test_tree_is_the_best_first_part_of_all_that_there_is(
     least = 1e-3
     every = Enumeration(follower, logits, least).values
     draft = follower.propose(max_tokens, least)
-    assert len(draft) == min(max_tokens, len(every)) or near_bound(every, least)
+    if near_bound(every, least):
+        return
+    assert len(draft) == min(max_tokens, len(every))
     best = sorted(every.values(), reverse=True)[: len(draft)]
     assert list(draft.values) == pytest.approx(best, rel=1e-4)
     for path, value in zip(paths(draft), draft.values, strict=True):
@@ -84,8 +87,9 @@ def test_tree_is_the_best_first_part_of_all_that_there_is(
 
 
 def near_bound(values: dict[tuple[int, ...], float], bound: float) -> bool:
-    """Whether a value is so near the least one that rounding decides."""
-    return any(value < bound * (1 + 1e-9) for value in values.values())
+    """Whether a value is so near one that decides about nodes that rounding does."""
+    bounds = bound, LEAST_OPEN * bound
+    return any(abs(value / each - 1) < 1e-6 for value in values.values() for each in bounds)
 
 
 @given(follower_=followers(), sizes=st.tuples(st.integers(1, 30), st.integers(1, 30)))

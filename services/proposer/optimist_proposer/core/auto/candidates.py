@@ -51,6 +51,7 @@ class Sight:
         num_context: Tokens of the text that the output goes on, and of the output.
         num_aligned: Places that the cursor walks through.
         is_rewrite: Whether the output is expected to be a changed text.
+        longest: Tokens before it that agree anywhere, as far as candidates were looked for.
         last_class: Class of its last token.
         rate, runs: Buckets of how the output was as predicted, see Alignment.
         followed: Bucket of how many tokens in a row were as predicted.
@@ -65,6 +66,7 @@ class Sight:
         "followed",
         "is_rewrite",
         "last_class",
+        "longest",
         "num_aligned",
         "num_context",
         "num_output",
@@ -98,7 +100,7 @@ class Sight:
         self.last_class = classes[text[-1]] if self.num_context else 0
         self.rate, self.runs = alignment.rate, alignment.runs
         self.followed = FOLLOWED[min(alignment.run, MOST_LENGTH)]
-        self.rejected = -1
+        self.longest, self.rejected = 0, -1
         if alignment.num_lost and alignment.lost_at < self.num_aligned:
             self.rejected = text[alignment.lost_at]
 
@@ -142,4 +144,5 @@ def none_features(sight: Sight) -> tuple[int, ...]:
         START["none_length"] + LENGTH[min(alignment.run, MOST_LENGTH)],
         START["none_class"] + sight.last_class,
         START["none_lost"] + lost_bucket(alignment.num_lost),
+        START["none_longest"] + LENGTH[sight.longest],
     )

@@ -141,13 +141,14 @@ class AutoFollower(Follower):
             return guess_beginning(sight, self._reference.searched.starts)
         candidates = find_matches(sight)
         run = sight.alignment.run
-        longest = max([each[2] for each in candidates], default=0)
+        sight.longest = longest = max([each[2] for each in candidates], default=0)
         if run < CERTAIN_RUN and longest < LONG_LENGTH:
             taken = {each.place for each in candidates if each.place < self._start}
             candidates += find_skipped(sight, taken)
             candidates += guess_template(sight)
-            candidates += guess_ahead(sight, taken)
-            if sight.common is not None:
+            if sight.is_rewrite:
+                candidates += guess_ahead(sight, taken)
+            elif sight.common is not None:
                 candidates += guess_common(sight, sight.common)
         if run < _FREQUENT_RUN and min_value < _FREQUENT_VALUE:
             reference = self._reference

@@ -70,6 +70,7 @@ BLOCKS: Final = _lay_out(
     ("skip_distance", NUM_DISTANCES),
     ("latest", 3 * NUM_LATEST),
     ("share", 3 * NUM_TOTALS * NUM_SHARES),
+    ("own_share", 3 * NUM_TOTALS * NUM_SHARES),
     ("recency", 3 * NUM_RECENCIES),
     ("skip_recency", NUM_RECENCIES),
     ("template_distance", 3 * NUM_DISTANCES),
@@ -95,6 +96,7 @@ BLOCKS: Final = _lay_out(
     ("none_length", NUM_LENGTHS),
     ("none_class", NUM_CLASSES),
     ("none_lost", NUM_LOST),
+    ("none_longest", NUM_LENGTHS),
     # Of a candidate that was right going on to be right.
     ("next_logit", NUM_KINDS),
     ("next_length", 2 * NUM_LENGTHS),
@@ -153,3 +155,8 @@ def distance_bucket(distance: int) -> int:
 def run_bucket(num_tokens: int) -> int:
     """Returns the bucket of a number of tokens without a loss."""
     return min(num_tokens.bit_length(), NUM_RUNS - 1)
+
+
+def share_bucket(count: int, total: int) -> int:
+    """Returns the bucket of a share: up to a quarter, up to a half, up to nine tenths, more."""
+    return (4 * count > total) + (2 * count > total) + (10 * count > 9 * total)

@@ -1,6 +1,6 @@
 """Candidates made of places, with the features of what agrees there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from optimist_proposer.core.auto.agreement import count_equal
 from optimist_proposer.core.auto.candidates import NO_STOP, Candidate, Sight, class_row
@@ -65,12 +65,20 @@ def make_predicted(sight: Sight, places: Mapping[int, tuple[int, ...]]) -> list[
     return candidates
 
 
-def make_own(sight: Sight, places: Iterable[int], *, is_prompt: bool = False) -> list[Candidate]:
-    """Returns candidates at places of the output, best first, or of the prompt."""
+def make_own(
+    sight: Sight, places: Mapping[int, tuple[int, ...]], *, is_prompt: bool = False
+) -> list[Candidate]:
+    """Returns candidates at places of the output, best first, or of the prompt.
+
+    Args:
+        sight: What is looked at.
+        places: Each with features of its context.
+        is_prompt: Whether they are of the prompt.
+    """
     text, num_context, classes = sight.text, sight.num_context, sight.classes
     rejected, row = sight.rejected, class_row(OWN, sight.last_class)
     candidates = []
-    for rank, place in enumerate(places):
+    for rank, (place, of_context) in enumerate(places.items()):
         token_id, length = text[place], count_equal(text, place, num_context)
         length_class = LENGTH_CLASS[length]
         recency = FROM_PROMPT if is_prompt else RECENCY[rank]
@@ -80,6 +88,7 @@ def make_own(sight: Sight, places: Iterable[int], *, is_prompt: bool = False) ->
             _RECENCY + length_class * NUM_RECENCIES + recency,
             _TEMPLATE_DISTANCE + length_class * NUM_DISTANCES + distance,
             row + classes[token_id],
+            *of_context,
         )
         if token_id == rejected:
             features += (_rejected_feature(sight, OWN),)

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from optimist_proposer.core.auto.agreement import choose_longest
 from optimist_proposer.core.auto.alignment import CERTAIN_RUN
-from optimist_proposer.core.auto.candidates import NO_STOP, Candidate, Sight
+from optimist_proposer.core.auto.candidates import Candidate, Sight
 from optimist_proposer.core.auto.context_index import MOST_ORDER, Places, context_key
 from optimist_proposer.core.auto.layout import (
-    COMMON,
     LATEST,
     MOST_COUNTED,
     MOST_LENGTH,
@@ -15,9 +14,9 @@ from optimist_proposer.core.auto.layout import (
     NUM_LATEST,
     NUM_SHARES,
     NUM_TOTALS,
-    OWN,
     START,
     TOTAL,
+    share_bucket,
 )
 from optimist_proposer.core.auto.match_features import (
     make_own,
@@ -26,15 +25,13 @@ from optimist_proposer.core.auto.match_features import (
     make_ruled,
     make_skipped,
 )
-from optimist_proposer.core.auto.template import NOWHERE
 
 _RULE_PASSED = START["rule_passed"]
-_LATEST, _SHARE, _FURTHER = START["latest"], START["share"], START["further"]
-_TO_FURTHER = START["further_common"] - START["common"]
-_MOST_COUNTED_FURTHER = 8
+_LATEST, _SHARE, _OWN_SHARE = START["latest"], START["share"], START["own_share"]
 
 _MOST_PLACES = (4, 6, 7)
 """Of the sources, by order of the context."""
+_MOST_CONVERSATION_PLACES = (3, 4, 5)
 _MOST_OWN_PLACES = (3, 4, 6)
 _ENOUGH_OWN_PLACES = 8
 _MOST_AMBIGUOUS = 20
@@ -59,7 +56,7 @@ def find_matches(sight: Sight) -> list[Candidate]:
     candidates = make_predicted(sight, aligned)
     if len(aligned) < len(places):
         prompted = [place for place in places if place >= sight.num_aligned]
-        candidates += make_own(sight, prompted, is_prompt=True)
+        candidates += make_own(sight, dict.fromkeys(prompted, ()), is_prompt=True)
     if sight.alignment.run < CERTAIN_RUN:
         candidates += make_own(sight, _find_own_places(sight, keys))
     return _apply_rules(sight, candidates)
@@ -93,46 +90,6 @@ def find_skipped(sight: Sight, taken: set[int]) -> list[Candidate]:
     return found
 
 
-def find_further(sight: Sight, tail: list[int]) -> list[Candidate]:
-    """Returns candidates behind tokens that the output may say next.
-
-    Args:
-        sight: What is looked at.
-        tail: The last MOST_ORDER tokens there.
-    """
-    candidates: list[Candidate] = []
-    text, end = sight.text, len(sight.text)
-    for order in (3, 2):
-        key = context_key(tail, order)
-        for is_own in (False, True):
-            if is_own:
-                own = sight.output.find(order, key)
-                places: Sequence[int] = own[-_MOST_COUNTED_FURTHER:]
-            else:
-                found = sight.contexts.find(order, key)
-                places = () if found is None else found.latest(_MOST_COUNTED_FURTHER)
-            following = [text[place] for place in places if place < end]
-            first = _FURTHER + ((order - 2) * 2 + is_own) * NUM_SHARES
-            total, seen = len(following), set()
-            for place, token_id in zip(reversed(places[:total]), reversed(following), strict=True):
-                if token_id < 0 or token_id in seen:
-                    continue
-                seen.add(token_id)
-                count = following.count(token_id)
-                share = (4 * count > total) + (2 * count > total) + (10 * count > 9 * total)
-                candidates.append(
-                    Candidate(token_id, OWN, order, place, NO_STOP, NO_STOP, (first + share,))
-                )
-        if candidates:
-            break
-    if sight.common is not None:
-        candidates += [
-            Candidate(token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, (feature + _TO_FURTHER,))
-            for token_id, feature in sight.common.find_further(tail[-2], tail[-1])
-        ]
-    return candidates
-
-
 def _find_places(sight: Sight, keys: list[int]) -> dict[int, tuple[int, ...]]:
     """Returns places of the sources, the cursor first, each with features of its context."""
     alignment = sight.alignment
@@ -155,7 +112,8 @@ def _find_places(sight: Sight, keys: list[int]) -> dict[int, tuple[int, ...]]:
 
 
 def _choose(sight: Sight, places: Places, order: int) -> Sequence[int]:
-    near, most = sight.alignment.lost_at, _MOST_PLACES[order - 1]
+    near = sight.alignment.lost_at
+    most = (_MOST_PLACES if sight.is_rewrite else _MOST_CONVERSATION_PLACES)[order - 1]
     if order == MOST_ORDER and places.end - places.start > most:
         ambiguous: Sequence[int] = places.nearest(near, _MOST_AMBIGUOUS)
         if not sight.is_rewrite:
@@ -170,35 +128,52 @@ def _measure(
     sight: Sight, found: Places, chosen: Sequence[int], order: int
 ) -> dict[int, tuple[int, ...]]:
     """Returns features of places: how late they are, and how many others go on as they do."""
-    text, end = sight.text, len(sight.text)
-    following = [text[place] for place in found.latest(MOST_COUNTED) if place < end]
-    total = len(following)
     latest = _LATEST + (order - 1) * NUM_LATEST
-    shares = _SHARE + ((order - 1) * NUM_TOTALS + TOTAL[total]) * NUM_SHARES
-    measured: dict[int, tuple[int, ...]] = {}
-    for place in chosen:
-        rank = found.rank(place)
-        count = following.count(text[place]) if place < end else 0
-        share = (4 * count > total) + (2 * count > total) + (10 * count > 9 * total)
-        measured[place] = latest + LATEST[min(rank, MOST_RANK)], shares + share
-    return measured
+    shares = _find_shares(sight, found.latest(MOST_COUNTED), chosen, order, _SHARE)
+    return {
+        place: (latest + LATEST[min(found.rank(place), MOST_RANK)], share)
+        for place, share in zip(chosen, shares, strict=True)
+    }
+
+
+def _find_shares(
+    sight: Sight, counted: Sequence[int], chosen: Sequence[int], order: int, start: int
+) -> list[int]:
+    """Returns for each place the feature of how many of the counted ones go on as it does."""
+    text, end = sight.text, len(sight.text)
+    following = [text[place] for place in counted if place < end]
+    total, count = len(following), following.count
+    first = start + ((order - 1) * NUM_TOTALS + TOTAL[total]) * NUM_SHARES
+    return [
+        first + share_bucket(count(text[place]) if place < end else 0, total) for place in chosen
+    ]
 
 
 def _merge(latest: Sequence[int], nearest: Sequence[int]) -> Sequence[int]:
     return list(dict.fromkeys((*latest, *nearest)))
 
 
-def _find_own_places(sight: Sight, keys: list[int]) -> dict[int, None]:
-    """Returns places of the output, those behind more equal tokens first, then the latest."""
-    places: dict[int, None] = {}
+def _find_own_places(sight: Sight, keys: list[int]) -> dict[int, tuple[int, ...]]:
+    """Returns places of the output, those behind more equal tokens first, then the latest.
+
+    Each with features of its context.
+    """
+    places: dict[int, tuple[int, ...]] = {}
     end = len(sight.text)
     for order in range(len(keys), 0, -1):
         most = len(places) + _MOST_OWN_PLACES[order - 1]
+        new: list[int] = []
         for place in _find_latest(sight, order, keys[order - 1]):
-            if place < end:
-                places[place] = None
-                if len(places) == most:
+            if place < end and place not in places:
+                new.append(place)
+                if len(places) + len(new) == most:
                     break
+        if sight.is_rewrite:
+            places.update(dict.fromkeys(new, ()))
+        elif new:
+            counted = sight.output.find(order, keys[order - 1])[-MOST_COUNTED:]
+            shares = _find_shares(sight, counted, new, order, _OWN_SHARE)
+            places.update((place, (share,)) for place, share in zip(new, shares, strict=True))
         if len(places) >= _ENOUGH_OWN_PLACES:
             break
         if order == MOST_ORDER and _agrees_long(sight, places):

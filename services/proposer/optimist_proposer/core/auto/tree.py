@@ -12,7 +12,7 @@ from math import exp
 from operator import itemgetter
 
 from optimist_proposer.core.auto.candidates import NO_STOP, Candidate, Sight
-from optimist_proposer.core.auto.context_index import MOST_ORDER
+from optimist_proposer.core.auto.further import MOST_OPEN_STEPS, find_further
 from optimist_proposer.core.auto.layout import (
     MOST_LENGTH,
     MOST_LOGIT,
@@ -21,15 +21,14 @@ from optimist_proposer.core.auto.layout import (
     OWN,
     PREDICTED,
 )
-from optimist_proposer.core.auto.matches import find_further
 from optimist_proposer.core.auto.template import NOWHERE
 from optimist_proposer.core.auto.weights import Continuation, Weights
 from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.sources import NO_POSITION, SEPARATOR
 
 _MOST_EXPONENT = 30.0
-_LEAST_OPEN = 3.0
-_MOST_OPEN_STEPS = 6
+LEAST_OPEN = 3.0
+"""Nodes are looked behind that are worth so many times the least value."""
 MOST_PATHS = 3
 """Candidates of one first token that are followed further."""
 
@@ -174,44 +173,27 @@ class TreeGrower:
                 return
 
     def _look_further(self, value: float, step: int) -> None:
-        """Finds what may come behind the last node where nothing goes on."""
-        sight, nodes = self._sight, self._nodes
-        if sight.is_rewrite or value < _LEAST_OPEN * self._min_value or step >= _MOST_OPEN_STEPS:
+        """Finds what may come behind the last node, where no path goes on."""
+        if value < LEAST_OPEN * self._min_value or step > MOST_OPEN_STEPS:
             return
-        tail: list[int] = []
+        nodes, drafted = self._nodes, list[int]()
         node = len(nodes) - 1
-        while node != NO_PARENT and len(tail) < MOST_ORDER:
-            tail.insert(0, nodes[node][0])
+        while node != NO_PARENT:
+            drafted.append(nodes[node][0])
             node = nodes[node][1]
-        if len(tail) < MOST_ORDER:
-            tail = self._text[len(tail) - MOST_ORDER :] + tail
-        if len(tail) < MOST_ORDER:
-            return
-        logits, terms = self._weights.logits, self._next_terms[OWN]
+        slope, of_rate, of_runs = self._next_terms[OWN]
+        logits, factors = self._weights.logits, self._weights.continuations[OWN]
         branches: dict[int, Branch] = {}
-        for candidate in find_further(sight, tail):
-            logit = sum([logits[each] for each in candidate.features])
-            weight = exp(logit if logit < _MOST_EXPONENT else _MOST_EXPONENT)
-            branch = branches.get(candidate.token_id)
-            if branch is None:
-                branch = branches[candidate.token_id] = Branch(
-                    candidate.token_id, 0.0, NO_POSITION, []
-                )
-            branch.weight += weight
-            if candidate.place != NOWHERE and len(branch.paths) < MOST_PATHS:
-                slope, of_rate, of_runs = terms
+        for candidate in find_further(self._sight, drafted[::-1]):
+            token_id, _, length, place, _, _, features = candidate
+            logit = sum([logits[each] for each in features])
+            branch = branches.setdefault(token_id, Branch(token_id, 0.0, NO_POSITION, []))
+            branch.weight += exp(min(logit, _MOST_EXPONENT))
+            if place != NOWHERE and len(branch.paths) < MOST_PATHS:
                 factor = exp(slope * min(logit, MOST_LOGIT) + of_rate + of_runs)
-                factors = self._weights.continuations[OWN]
-                branch.paths.append(
-                    (
-                        factor,
-                        factors,
-                        candidate.length - step,
-                        candidate.place - step,
-                        NO_STOP,
-                        NO_STOP,
-                    )
-                )
+                path = (factor, factors, length - step, place - step, NO_STOP, NO_STOP)
+                branch.paths.append(path)
+                branch.position = _prefer(branch.position, self._find_position(place))
         self._push_all(list(branches.values()), value, len(nodes) - 1, step)
 
     def _copy(self, branch: Branch, value: float, step: int) -> tuple[int, float]:
@@ -220,8 +202,8 @@ class TreeGrower:
         What `_continue` and `_take` do for one node at a time, for many; the branch is moved on.
 
         Returns:
-            Number of nodes before the next, MOST_STEPS if this is all for now: the text or the
-            tree ends, or something else is likelier than the next node. And the last one's value.
+            Number of nodes before the next, MOST_STEPS if this is all for now: something else is
+            likelier than the next node. And the last one's value.
         """
         factor, (_, lengths, steps, pairs), length, first, stop, _ = branch.paths[0]
         nodes, classes, by_token = self._nodes, self._classes, self._rules.by_token
@@ -251,14 +233,14 @@ class TreeGrower:
             if next_value < least:
                 branch.token_id, branch.weight, branch.position = token_id, weight, position
                 self._push(branch, next_value, node, step)
-                break
+                return MOST_STEPS, value
             value = next_value
             nodes.append((token_id, node, position, value))
             branch.token_id, row = token_id, klass * NUM_CLASSES
             node += 1
             step += 1
             place += 1
-        return (step if first + step == stop else MOST_STEPS), value
+        return step, value
 
     def _push_all(self, branches: list[Branch], value: float, parent: int, step: int) -> None:
         share = value / (1.0 + sum([branch.weight for branch in branches]))
