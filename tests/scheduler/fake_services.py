@@ -107,10 +107,16 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
 
 class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
-    """Follows a prediction from its start, until the first token that differs."""
+    """Follows a prediction from its start, until the first token that differs.
+
+    Without a prediction that is the prompt.
+    """
 
     def __init__(self) -> None:
+        self.observed: list[tuple[str, int]] = []
+        """Requests that were observed, and how many tokens came at once."""
         self.predictions: dict[str, list[int]] = {}
+        self.is_predicted: dict[str, bool] = {}
         self.outputs: dict[str, list[int]] = {}
         self.openings: list[proposer_pb2.Open] = []
         self.opened: list[str] = []
@@ -150,7 +156,9 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
             if item.request_id in self.refused:
                 response.refusals.add(request_id=item.request_id, reason="too long for the test")
                 continue
-            self.predictions[item.request_id] = from_bytes(item.predicted_token_ids).tolist()
+            source = item.predicted_token_ids or item.prompt_token_ids
+            self.predictions[item.request_id] = from_bytes(source).tolist()
+            self.is_predicted[item.request_id] = bool(item.predicted_token_ids)
             self.outputs[item.request_id] = []
             touched[item.request_id] = None
         for observation in request.observations:
@@ -161,7 +169,9 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
                 response.gaps.add(request_id=request_id, num_known_tokens=known)
                 self.num_gaps += 1
                 continue
-            output[observation.position :] = from_bytes(observation.token_ids).tolist()
+            token_ids = from_bytes(observation.token_ids).tolist()
+            self.observed.append((request_id, len(token_ids)))
+            output[observation.position :] = token_ids
             touched[request_id] = None
         for request_id in touched:
             self._add_window(response, request_id)
@@ -181,7 +191,11 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
             request_id=request_id,
             base=base,
             token_ids=to_bytes(tokens),
-            prediction_positions=to_bytes(range(base, base + len(tokens))),
+            prediction_positions=to_bytes(
+                range(base, base + len(tokens))
+                if self.is_predicted[request_id]
+                else [-1] * len(tokens)
+            ),
             values=floats_to_bytes([0.99**place for place in range(1, len(tokens) + 1)]),
         )
 

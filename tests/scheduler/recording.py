@@ -88,6 +88,7 @@ class Recording:
             cache_salt=self._random.choice(["", "ä"]),
             max_draft_tokens=self._random.choice([None, 0, 2]),
             output_token_ids=predicted[: self._random.choice([0, 0, 0, 4])],
+            is_followed=number % 5 > 0,
             owner=self._random.randrange(1, 3),
             handle=number,
         )

@@ -45,7 +45,8 @@ class Situation:
     def add(
         self, handle: int, prompt: list[int], max_tokens: int, now: float = NOW, **values: Any
     ) -> list[int]:
-        """Adds a request and returns what it must say."""
+        """Adds a request, followed if it has a prediction; returns what it must say."""
+        values.setdefault("is_followed", "predicted_token_ids" in values)
         new = NewRequest(f"r{handle}", prompt, max_tokens, handle=handle, **values)
         self.scheduler.add(new, now)
         self._news[handle] = new

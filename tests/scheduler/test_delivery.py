@@ -26,6 +26,7 @@ def outputs_of(rows: list[Row], extra: list[int]) -> StepOutputs:
         ints([owner for owner, _, _ in rows]),
         NO_OUTPUTS.observed_rows,
         [],
+        {},
         [Ended(*end, f"r{end[1]}", Finished(FinishReason.STOP)) for end in ends],
     )
 

@@ -259,8 +259,7 @@ async def test_windows_that_are_too_short_for_the_drafts_are_mentioned_once(
     async with serve_scheduler(worker_port, [proposer_port], **options) as (_, stub):
         await ask(stub, add(1, PROMPT, predicted=truth(PROMPT)))
     message = (
-        "num_speculative_tokens=12: a proposer's window_tokens=8 cuts the drafts of predictions "
-        "to 8"
+        "num_speculative_tokens=12: a proposer's window_tokens=8 cuts the drafts of windows to 8"
     )
     assert [record.message for record in caplog.records].count(message) == 1
 

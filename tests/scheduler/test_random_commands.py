@@ -37,6 +37,7 @@ VOCAB_SIZE = 7
 DRAFTERS = [
     None,
     Drafter(DraftSource.DRAFT_MODEL, 3, 3),
+    Drafter(DraftSource.NGRAM, 3, 3),
     Drafter(DraftSource.EAGLE, 1, 1),
     # Trees: more nodes than levels.
     Drafter(DraftSource.MEDUSA, 6, 2),
@@ -111,6 +112,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         """The same when each plan was made."""
         self.marks: dict[str, dict[int, bool]] = {}
         """Whether each position that was drafted was kept."""
+        self.gains: dict[str, int] = {}
+        """What following brings; -1 for what is not followed."""
+        self.observed: dict[str, list[int]] = {}
+        """What proposers were told of outputs."""
         self.told: dict[str, Received] = {}
         """What was told of how likely tokens are."""
 
@@ -122,6 +127,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         stops=st.lists(st.integers(0, 6), max_size=1),
         min_tokens=st.integers(0, 5),
         is_predicted=st.booleans(),
+        is_followed=st.booleans(),
         priority=st.integers(0, 2),
         max_draft_tokens=st.sampled_from([None, 0, 2]),
         num_logprobs=st.sampled_from([None, None, 0, 2]),
@@ -164,6 +170,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.sources[new.request_id] = Counter()
         self.bases[new.request_id], self.windows[new.request_id] = -1, {}
         self.marks[new.request_id] = {}
+        self.gains[new.request_id] = (4096 if is_predicted else 512) if new.is_followed else -1
+        self.observed[new.request_id] = []
         self.told[new.request_id] = Received(new)
         if self.is_eager:
             self.propose(new.request_id)
@@ -211,9 +219,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         window = window_of(base, nodes, values)
         since = tuple(output[base:])
         is_late = base > len(output) or (len(since) > 0 and since not in paths)
-        taken = self.scheduler.set_window(request_id, window)
-        assert taken == (base >= self.bases[request_id] and not is_late)
-        if taken:
+        is_taken = base >= self.bases[request_id] and not is_late
+        if is_taken and self.rests(request_id):
+            left = window.pass_tokens(np.array(since, np.int32))
+            assert left is not None
+            promised = [int(value * 1024) for value in left.values.tolist()]
+            is_taken = sum(promised) >= 1024 if left.has_values else len(left.token_ids) > 0
+            self.gains[request_id] = 512 if is_taken else self.gains[request_id]
+        assert self.scheduler.set_window(request_id, window) == is_taken
+        if is_taken:
             start = tuple(output[:base])
             self.bases[request_id] = base
             positions = [position for _, _, position in nodes]
@@ -229,16 +243,39 @@ class SchedulerMachine(RuleBasedStateMachine):
         with pytest.raises(WindowError):
             self.scheduler.set_window(request_id, FAULTS[fault](base))
 
+    def rests(self, request_id: str) -> bool:
+        return 0 <= self.gains[request_id] < 64
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def gain_little(self, data: Any) -> None:
+        """The next pass that brings no draft lets the request rest."""
+        request_id = self.draw_live(data)
+        if self.gains[request_id] < 64:
+            return
+        request = self.scheduler._requests[request_id]
+        self.gains[request_id] = request.gain = 64
+        if request.slot >= 0:
+            self.scheduler._state.table.gain[request.slot] = 64
+
     def propose(self, request_id: str) -> None:
         """Sets a right window, as a proposer that keeps up would."""
-        output = self.live[request_id]
+        output, new = self.live[request_id], self.news[request_id]
         base = len(output)
-        tokens = self.news[request_id].predicted_token_ids[base : base + 12]
+        tokens = self.truth(new)[base : base + 12]
         values = [0.9**place for place in range(len(tokens))]
-        assert self.scheduler.set_window(request_id, make_window(base, base, tokens, (), values))
+        position = base if new.predicted_token_ids else -1
+        window = make_window(base, position, tokens, (), values)
+        taken = self.scheduler.set_window(request_id, window)
+        assert taken == (not self.rests(request_id) or len(tokens) > 0)
+        if not taken:
+            return
+        if self.rests(request_id):
+            self.gains[request_id] = 512
         self.bases[request_id] = base
         self.windows[request_id] = {
-            (*output, *tokens[: place + 1]): base + place for place in range(len(tokens))
+            (*output, *tokens[: place + 1]): position + place if position >= 0 else -1
+            for place in range(len(tokens))
         }
 
     @precondition(lambda self: self.live)
@@ -263,8 +300,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if chance:
             return
         ended = [each.request_id for each in self.scheduler.pause(mode)]
-        # A lost worker may have changed the order of those that start anew.
-        assert sorted(ended) == (sorted(self.live) if mode is PauseMode.ABORT else [])
+        assert ended == (list(self.live) if mode is PauseMode.ABORT else [])
         for request_id in ended:
             del self.live[request_id]
 
@@ -294,6 +330,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     def send(self) -> None:
         if self.is_eager:
             for request_id in self.scheduler.find_unaligned():
+                least = 64 if self.news[request_id].predicted_token_ids else 1024
+                assert self.gains[request_id] >= least
+                self.propose(request_id)
+            for request_id in filter(self.rests, list(self.live)):
                 self.propose(request_id)
         running = self.scheduler._state.running.tolist()
         decision, again = self.scheduler.compute_schedule(), self.scheduler.compute_schedule()
@@ -388,11 +428,41 @@ class SchedulerMachine(RuleBasedStateMachine):
             truth = self.truth(self.news[request_id])
             assert self.live[request_id] == truth[: len(self.live[request_id])]
             self.check_positions(request_id, positions.pop(handle, None), expected)
+            self.learn_gain(request_id, source, accepted)
         assert not positions
+        self.check_observed(outputs)
         for handle in outputs.handles.tolist():
             self.told[f"r{handle}"].check(self.live[f"r{handle}"])
         for ended in outputs.ended:
             self.check_end(ended.request_id, ended.finished)
+
+    def learn_gain(self, request_id: str, source: int, accepted: int) -> None:
+        """Averages what a pass has brought; a request that gains too little has no window."""
+        gain, drafter = self.gains[request_id], self.config.drafter
+        if gain >= 0 and drafter is not None and drafter.is_lookup and self.bases[request_id] < 0:
+            assert source != drafter.source
+        if gain < 64:
+            return
+        brought = accepted if source == DraftSource.PREDICTION else 0
+        self.gains[request_id] = gain + (brought * 1024 - gain) // 16
+        if self.rests(request_id):
+            self.windows[request_id] = {}
+
+    def check_observed(self, outputs: StepOutputs) -> None:
+        """Proposers are told all of what is awake, in order, and of what rests in groups."""
+        for request_id, tokens in outputs.observed:
+            assert self.gains[request_id] >= 0
+            self.observed[request_id] += tokens
+        ended = {each.request_id for each in outputs.ended}
+        for handle in outputs.handles.tolist():
+            output, observed = self.live[f"r{handle}"], self.observed[f"r{handle}"]
+            assert observed == output[: len(observed)]
+            if f"r{handle}" in ended:
+                continue
+            if self.gains[f"r{handle}"] >= 64:
+                assert observed == output
+            elif self.rests(f"r{handle}"):
+                assert len(output) - len(observed) < 16
 
     def check_positions(
         self, request_id: str, positions: list[int] | None, expected: list[int]
@@ -462,6 +532,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert computed - placeholders <= num_tokens - 1
                 if table.num_emits_in_flight[slot] or computed - placeholders >= num_tokens - 1:
                     assert computed - placeholders == num_tokens - 1
+            assert table.gain[slot] == self.gains[table.request_ids[slot]]
             held = int(state.blocks.num_blocks[slot]) * self.config.block_size
             assert held >= min(computed, int(table.max_length[slot]))
         assert len(state.in_flight) <= self.config.plan_depth

@@ -141,6 +141,7 @@ class MovesMachine(RuleBasedStateMachine):
             | {
                 "predicted_token_ids": predicted if is_predicted else [],
                 "output_token_ids": given,
+                "is_followed": is_predicted,
             }
         )
         able = [each for each in self.workers if each.is_connected] or self.workers

@@ -119,9 +119,9 @@ def test_a_new_row_is_trusted_as_much_as_the_rows_before_it() -> None:
 def test_new_requests_begin_with_what_the_others_have() -> None:
     widths = make_widths("goodput", CHAIN, 40, 40)
     slots, nobody = column(0, 1), np.zeros(2, np.bool_)
-    widths.remember(widths.choose(slots, nobody, 2, CURVE, SLOW, NO_PROBE), nobody)
+    widths.remember(slots, widths.choose(slots, nobody, 2, CURVE, SLOW, NO_PROBE), nobody)
     assert widths.admit(0, 40)[1] == 0
-    widths.remember(widths.choose(slots, nobody, 2, CURVE, FAST, NO_PROBE), nobody)
+    widths.remember(slots, widths.choose(slots, nobody, 2, CURVE, FAST, NO_PROBE), nobody)
     assert widths.admit(0, 40)[1] > 0
 
 

@@ -10,6 +10,8 @@ Float32Column = npt.NDArray[np.float32]
 
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
+INT32_BYTES = _INT32.itemsize
+"""Bytes of an integer in a column."""
 
 
 def to_bytes(values: Sequence[int] | npt.NDArray[np.integer]) -> bytes:

@@ -35,7 +35,7 @@ class ProposerSettings(NetworkSettings, ObservedSettings):
         2_097_152, ge=1, description="most bytes of text of a request's predictions together"
     )
     prompt_tokens: int = Field(
-        8192, ge=0, description="how many of the prompt's last tokens are a source too"
+        131_072, ge=0, description="how many of the prompt's last tokens are a source too"
     )
     max_alignment_ms: int = Field(
         2000,

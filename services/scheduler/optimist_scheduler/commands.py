@@ -1,5 +1,6 @@
 """Carries out what gateways ask for, and answers it."""
 
+from dataclasses import replace
 from time import monotonic
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -41,7 +42,7 @@ class Commands:
         Args:
             dispatcher: What the commands change.
             delivery: Where ends and replies go.
-            proposers: Who follow the requests that have a prediction.
+            proposers: Who follow the requests.
             watch: Who times and traces the requests.
         """
         self._dispatcher, self._delivery = dispatcher, delivery
@@ -106,6 +107,7 @@ class Commands:
             raise MalformedError(f"add.handle: {add.handle} is in use")
         try:
             new, names, now = new_request(add, stream.owner), request_names(add), monotonic()
+            new = replace(new, is_followed=self._proposers.follows(new))
             self._dispatcher.add(new, now)
         except MalformedError as error:
             finished = Finished(FinishReason.REFUSED, str(error))
@@ -115,7 +117,8 @@ class Commands:
             stream.request_ids[new.handle] = new.request_id
             stream.names[new.handle] = names
             self._watch.add(new, add.trace_parent, now)
-            self._proposers.open(new, self._watch.trace_parents.get(new.request_id, ""))
+            if new.is_followed:
+                self._proposers.open(add, self._watch.trace_parents.get(new.request_id, ""))
             return scheduler_pb2.Reply()
         self._delivery.reject(stream, add.handle, finished)
         return scheduler_pb2.Reply(error=finished.message)

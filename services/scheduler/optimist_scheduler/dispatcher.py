@@ -148,7 +148,7 @@ class Dispatcher:
         return scheduler is not None and scheduler.set_window(request_id, window)
 
     def find_unaligned(self) -> list[str]:
-        """Returns the requests that have a prediction and no window to draft from."""
+        """Returns the requests that a step may wait for and that have no window."""
         return [each for scheduler in self.schedulers for each in scheduler.find_unaligned()]
 
     def pause(self, mode: PauseMode) -> list[Ended]:

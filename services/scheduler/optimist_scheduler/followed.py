@@ -11,11 +11,11 @@ LONGEST_BACKOFF_STEPS = 64
 
 @dataclass(slots=True)
 class Followed:
-    """A request that has a prediction, and what of it was sent."""
+    """A request that proposers follow, and what of it was sent."""
 
     opening: proposer_pb2.Open
     token_ids: list[int] = field(default_factory=list)
-    """Output so far."""
+    """Output so far, as far as it was observed."""
     num_sent_tokens: int = 0
     must_open: bool = True
     batch: int = -1

@@ -27,7 +27,7 @@ from optimist_scheduler.core.window import Window, make_window
 
 Json = dict[str, Any]
 
-FORMAT = 5
+FORMAT = 6
 """Version of the lines; a log of another one is not replayed."""
 
 _REQUEST_COLUMNS = (
@@ -249,7 +249,8 @@ def _write_outputs(outputs: StepOutputs) -> Json:
         outputs.draft_sources,
         outputs.observed_rows,
     )
-    ids = write_line({"observed": outputs.observed_request_ids}).encode()
+    observed = outputs.observed_request_ids, outputs.untold_token_ids
+    ids = write_line({"observed": observed}).encode()
     told = list[bytes]()
     for one in outputs.logprobs:
         sizes = to_bytes([one.owner, one.handle, *_sizes(one.logprobs)])

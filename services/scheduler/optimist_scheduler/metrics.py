@@ -80,6 +80,13 @@ PREEMPTIONS = Counter("optimist_scheduler_preemptions", "Requests that lost thei
 REPEATS = Counter("optimist_scheduler_repeats", "Results of repeated runs of a plan")
 LATE_RESULTS = Counter("optimist_scheduler_late_results", "Results that were settled already")
 STARVED = Counter("optimist_scheduler_starved", "Requests that went first because they starved")
+FOLLOWED = Gauge(
+    "optimist_scheduler_followed",
+    "Running requests that proposers follow: awake, or resting because that gains little",
+    ["worker", "state"],
+)
+RESTED = Counter("optimist_scheduler_rested", "Times a request that was followed in vain rested")
+WOKEN = Counter("optimist_scheduler_woken", "Times a window woke a request that rested")
 PREFIX_QUERIES = Counter("optimist_scheduler_prefix_queries", "Tokens looked up in the cache")
 PREFIX_HITS = Counter("optimist_scheduler_prefix_hits", "Tokens that the cache held")
 
@@ -98,9 +105,12 @@ _TOTALS = {
     "num_repeats": REPEATS,
     "num_late_results": LATE_RESULTS,
     "num_starved": STARVED,
+    "num_rested": RESTED,
+    "num_woken": WOKEN,
     "num_prefix_queries": PREFIX_QUERIES,
     "num_prefix_hits": PREFIX_HITS,
 }
+_FOLLOWED_STATES = "awake", "resting"
 
 
 class StatsMetrics:
@@ -114,6 +124,7 @@ class StatsMetrics:
         self._running, self._waiting = RUNNING.labels(worker), WAITING.labels(worker)
         self._free_blocks, self._blocks = FREE_BLOCKS.labels(worker), BLOCKS.labels(worker)
         self._plans_in_flight = PLANS_IN_FLIGHT.labels(worker)
+        self._followed = [FOLLOWED.labels(worker, state) for state in _FOLLOWED_STATES]
         self._seen = dict.fromkeys(_TOTALS, 0)
         self._discards: dict[str, int] = {}
         self._num_kept_rows = 0
@@ -136,6 +147,8 @@ class StatsMetrics:
         self._show_steps()
         for gauge in (CONNECTED, RUNNING, WAITING, FREE_BLOCKS, BLOCKS, PLANS_IN_FLIGHT):
             gauge.remove(self._worker)
+        for state in _FOLLOWED_STATES:
+            FOLLOWED.remove(self._worker, state)
 
     def observe_plan(self, plan: Plan, scheduler: AnyScheduler) -> None:
         """Takes a plan that was made, and what it cost no time to make, for the next `update`."""
@@ -173,6 +186,8 @@ class StatsMetrics:
         self._free_blocks.set(scheduler.num_free_blocks)
         self._blocks.set(scheduler.config.num_blocks)
         self._plans_in_flight.set(scheduler.num_plans_in_flight)
+        for gauge, number in zip(self._followed, scheduler.count_followed(), strict=True):
+            gauge.set(number)
         for name, seen in self._seen.items():
             total = getattr(stats, name)
             if total != seen:

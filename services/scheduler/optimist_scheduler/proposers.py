@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from optimist.proposer.v1 import proposer_pb2
-from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.columns import INT32_BYTES, floats_from_bytes, from_bytes
 from optimist_scheduler import metrics
 from optimist_scheduler.core.validate import NewRequest
 from optimist_scheduler.core.window import Window, WindowError, make_window
@@ -62,6 +63,7 @@ class Proposers:
         self._short_windows: set[int] = set()
         """Lengths of windows that the log has mentioned as too short."""
         self._num_prompt_tokens = settings.proposer_prompt_tokens
+        self._follows_all = settings.follow == "all"
         self._has_affinity = settings.proposer_affinity
         self._on_window, self._find_unaligned = on_window, find_unaligned
         self._followed: dict[str, Followed] = {}
@@ -74,21 +76,32 @@ class Proposers:
         """Keeps all links connected for ever, to those whom the names stand for."""
         await self._links.run()
 
-    def open(self, new: NewRequest, trace_parent: str = "") -> None:
-        """Begins to follow a request if it has a prediction."""
-        if not self._links or not new.predicted_token_ids:
-            return
-        prompt = new.prompt_token_ids[-self._num_prompt_tokens :]
+    def follows(self, new: NewRequest) -> bool:
+        """Tells whether a new request is to be followed: if drafts for it can come.
+
+        One with a prediction is worth it even if the proposers are only on their way.
+        """
+        if not self._links or new.max_draft_tokens == 0:
+            return False
+        if new.predicted_token_ids:
+            return True
+        return self._follows_all and any(link.is_open for link in self._links)
+
+    def open(self, add: scheduler_pb2.Add, trace_parent: str = "") -> None:
+        """Begins to follow a request that was added."""
+        # A long prompt is passed on as it came: lists of its tokens would hold up the steps.
+        prompt = memoryview(add.prompt_token_ids)[-INT32_BYTES * self._num_prompt_tokens :]
         opening = proposer_pb2.Open(
-            request_id=new.request_id,
-            predicted_token_ids=to_bytes(new.predicted_token_ids),
-            num_predicted_tokens=to_bytes(new.num_predicted_tokens),
-            prompt_token_ids=to_bytes(prompt if self._num_prompt_tokens else []),
-            tenant=new.cache_salt,
+            request_id=add.request_id,
+            predicted_token_ids=add.predicted_token_ids,
+            num_predicted_tokens=add.num_predicted_tokens,
+            prompt_token_ids=bytes(prompt) if self._num_prompt_tokens else b"",
+            tenant=add.cache_salt,
             trace_parent=trace_parent,
         )
-        self._followed[new.request_id] = Followed(opening, list(new.output_token_ids))
-        self._unsent[new.request_id] = None
+        output = from_bytes(add.output_token_ids).tolist()
+        self._followed[add.request_id] = Followed(opening, output)
+        self._unsent[add.request_id] = None
         self._flush_soon()
 
     def close(self, request_id: str) -> None:
@@ -114,7 +127,7 @@ class Proposers:
 
         Those that would have to go on without drafts come first.
         """
-        # Without predictions there is nothing to look for.
+        # Of nobody there is nothing to look for.
         unaligned = set(self._find_unaligned()) if self._followed else set()
         ready: list[str] = []
         for request_id, token_ids in observed:
@@ -279,7 +292,7 @@ class Proposers:
             self._short_windows.add(number)
             logger.warning(
                 "num_speculative_tokens=%d: a proposer's window_tokens=%d cuts the drafts of "
-                "predictions to %d",
+                "windows to %d",
                 *(self._num_speculative_tokens, number, number),
             )
 

@@ -102,6 +102,10 @@ class RecordedScheduler:
         """As of `Scheduler`."""
         return self._core.find_unaligned()
 
+    def count_followed(self) -> tuple[int, int]:
+        """As of `Scheduler`."""
+        return self._core.count_followed()
+
     def predict(self) -> list[Outlook]:
         """As of `Scheduler`."""
         return self._core.predict()

@@ -34,7 +34,10 @@ class SchedulerSettings(SchedulingOptions, NetworkSettings, ObservedSettings):
         "paying", description="when to wait that long: paying (if that brings more) or always"
     )
     proposer_prompt_tokens: int = Field(
-        8192, ge=0, le=1_048_576, description="tokens of a prompt's end that proposers are shown"
+        131_072, ge=0, le=1_048_576, description="tokens of a prompt's end that proposers are shown"
+    )
+    follow: Literal["all", "predictions"] = Field(
+        "all", description="which requests proposers follow: all, or those with predictions"
     )
     proposer_affinity: bool = Field(
         True, description="whether a request stays with one proposer: true or false"

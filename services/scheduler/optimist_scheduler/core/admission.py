@@ -107,7 +107,9 @@ def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: 
     if window is not None and len(window.token_ids):
         width = view.widths.first(request.max_draft_tokens, window)
     else:
-        width = view.widths.first_of_drafter(request.max_draft_tokens)
+        width = view.widths.first_of_drafter(
+            request.max_draft_tokens, is_followed=request.is_followed
+        )
     block_size = view.config.block_size
     room = (view.config.num_blocks_for(num_tokens) + num_spare) * block_size - num_tokens
     return max(0, min(width, request.max_length - num_tokens - 1, budget, room))

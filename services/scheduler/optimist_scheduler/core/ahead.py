@@ -23,9 +23,9 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
     slots = decision.rows.slots
     if not state.in_flight or decision.admitted or len(slots) == 0:
         return True
-    # With nothing to reject in flight, all is certain but where predictions begin.
+    # With nothing to reject in flight, all is certain but where windows are waited for.
     if not any(np.count_nonzero(step.num_draft_tokens) for step in state.in_flight) and (
-        np.count_nonzero(state.table.num_predicted_tokens.take(slots)) < len(slots)
+        np.count_nonzero(state.table.is_worth_a_wait(slots)) < len(slots)
     ):
         return True
     # Mostly one of the first few will do.
@@ -41,14 +41,13 @@ def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
         chances = _claimed_chances(state, slots, rows, num_drafts)
     else:
         chances = np.power(state.widths.rate(slots), num_drafts)
-    is_predicted = state.table.num_predicted_tokens[slots] > 0
     assumed = rows.num_tokens + rows.num_output_placeholders
     if placed.trees:
         emitted = rows.num_tokens + rows.num_emits_in_flight
         assumed = np.where(placed.is_tree[slots], emitted, assumed)
     will_draft = rows.window_end > assumed
-    waits = is_predicted & (rows.draft_width > 0) & ~will_draft & (rows.num_plans_in_flight > 0)
-    chances = np.where(waits, 0.0, chances)
+    waits = (rows.draft_width > 0) & ~will_draft & (rows.num_plans_in_flight > 0)
+    chances = np.where(waits & state.table.is_worth_a_wait(slots), 0.0, chances)
     if state.config.drafter is not None:
         return np.where(rows.drafter_width > 0, 1.0, chances)
     return chances

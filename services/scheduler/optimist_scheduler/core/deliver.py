@@ -6,9 +6,11 @@ import numpy as np
 
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.account import num_rejected_tokens
-from optimist_scheduler.core.arrays import BoolArray, Int32Array
+from optimist_scheduler.core.arrays import BoolArray, Int32Array, Int64Array
+from optimist_scheduler.core.following import LEAST_GAIN, NOT_FOLLOWED, average, is_told
 from optimist_scheduler.core.new_tokens import NewTokens
 from optimist_scheduler.core.output import (
+    NO_OUTPUTS,
     Ended,
     Finished,
     FinishReason,
@@ -200,6 +202,20 @@ def learn_drafter(state: SchedulerState, new: NewTokens) -> None:
         state.widths.observe_drafter(new.slots[rows], drafted, accepted)
 
 
+def learn_gains(state: SchedulerState, new: NewTokens) -> None:
+    """Learns what following requests brings; those that gain too little rest."""
+    table = state.table
+    before = table.gain.take(new.slots)
+    if not (before >= LEAST_GAIN).any():
+        return
+    # A pass without a window gains nothing too: a window that is right again wakes.
+    accepted = new.num_accepted_tokens * (new.draft_sources == DraftSource.PREDICTION)
+    after = average(before, accepted)
+    table.gain[new.slots] = after
+    for slot in new.slots[(before >= LEAST_GAIN) & (after < LEAST_GAIN)].tolist():
+        state.rest(slot)
+
+
 def build_outputs(
     state: SchedulerState,
     new: NewTokens,
@@ -217,11 +233,11 @@ def build_outputs(
         positions: Where accepted drafts stand.
     """
     table = state.table
-    num_predicted = table.num_predicted_tokens.take(new.slots)
-    if new.reasons:
-        num_predicted[list(new.reasons)] = 0
-    observed = num_predicted.nonzero()[0]
-    observed_ids = [table.request_ids[slot] for slot in new.slots[observed].tolist()]
+    observed = _find_observed(state, new)
+    slots = new.slots[observed]
+    observed_ids = [table.request_ids[slot] for slot in slots.tolist()]
+    untold = _find_untold(state, new, observed)
+    table.num_observed_tokens[slots] = table.num_tokens[slots]
     owners, handles = table.owner.take(new.slots), table.handle.take(new.slots)
     ended = [
         finish(state, table.request(int(new.slots[row])), reason)
@@ -238,10 +254,40 @@ def build_outputs(
         new.draft_sources,
         observed,
         observed_ids,
+        untold,
         ended,
         logprobs,
         positions,
     )
+
+
+def _find_observed(state: SchedulerState, new: NewTokens) -> Int64Array:
+    """Returns the rows of requests that go on and of which proposers are told now."""
+    table, slots = state.table, new.slots
+    gains = table.gain.take(slots)
+    if not (gains != NOT_FOLLOWED).any():
+        return NO_OUTPUTS.observed_rows
+    lengths = table.num_tokens.take(slots)
+    is_observed = is_told(
+        gains,
+        table.num_predicted_tokens.take(slots),
+        lengths - table.num_prompt_tokens.take(slots),
+        lengths - table.num_observed_tokens.take(slots),
+    )
+    if new.reasons:
+        is_observed[list(new.reasons)] = False
+    return is_observed.nonzero()[0]
+
+
+def _find_untold(state: SchedulerState, new: NewTokens, rows: Int64Array) -> dict[int, list[int]]:
+    """Returns tokens of earlier steps that proposers were not told of, by row."""
+    table = state.table
+    slots, ends = new.slots[rows], new.starts[rows]
+    begins = table.num_observed_tokens[slots]
+    return {
+        int(rows[each]): table.token_ids[slots[each], begins[each] : ends[each]].tolist()
+        for each in np.flatnonzero(begins < ends).tolist()
+    }
 
 
 def finish(

@@ -35,6 +35,11 @@ class Drafter:
         return self
 
     @property
+    def is_lookup(self) -> bool:
+        """Whether it looks in the request's own text, as proposers do, for want of one."""
+        return self.source is DraftSource.NGRAM
+
+    @property
     def tokens_per_level(self) -> float:
         """Drafts that one more level costs; 1 for chains."""
         return self.max_tokens / self.max_depth

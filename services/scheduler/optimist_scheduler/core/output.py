@@ -86,8 +86,10 @@ class StepOutputs:
     draft_sources: Int32Array
     """Where each row's drafts came from, a DraftSource."""
     observed_rows: Int64Array
-    """Rows of requests that have a prediction and go on."""
+    """Rows of requests that go on and of which proposers are told now."""
     observed_request_ids: list[str]
+    untold_token_ids: dict[int, list[int]]
+    """What such rows got in earlier steps and proposers were not told, by row."""
     ended: list[Ended]
     """Requests that ended with this step; their last tokens are in the columns."""
     logprobs: Sequence[ToldLogprobs] = ()
@@ -97,21 +99,27 @@ class StepOutputs:
 
     @property
     def observed(self) -> list[tuple[str, list[int]]]:
-        """New tokens of the requests that have a prediction and go on, by request id."""
+        """What proposers are told, by request id: all tokens that they were not told before."""
         if len(self.observed_rows) == 0:
             return []
         tokens, ends = self.token_ids.tolist(), np.cumsum(self.num_tokens)
         starts = (ends - self.num_tokens)[self.observed_rows].tolist()
         return [
-            (request_id, tokens[start:end])
-            for request_id, start, end in zip(
-                self.observed_request_ids, starts, ends[self.observed_rows].tolist(), strict=True
+            (request_id, self.untold_token_ids.get(row, []) + tokens[start:end])
+            for request_id, row, start, end in zip(
+                self.observed_request_ids,
+                self.observed_rows.tolist(),
+                starts,
+                ends[self.observed_rows].tolist(),
+                strict=True,
             )
         ]
 
 
 _NONE: Int32Array = np.empty(0, np.int32)
-NO_OUTPUTS = StepOutputs(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, np.empty(0, np.int64), [], [])
+NO_OUTPUTS = StepOutputs(
+    _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, np.empty(0, np.int64), [], {}, []
+)
 
 
 class RejectionError(Exception):

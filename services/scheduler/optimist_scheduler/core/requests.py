@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from optimist_common.sampling import SamplingParams
-from optimist_scheduler.core.arrays import Int32Array, Int64Array, SlotArray
+from optimist_scheduler.core.arrays import BoolArray, Int32Array, Int64Array, SlotArray
+from optimist_scheduler.core.following import LEAST_GAIN, NOT_FOLLOWED, WAIT_GAIN, is_worth_a_wait
 from optimist_scheduler.core.output import NUM_SOURCES
 from optimist_scheduler.core.placed_windows import PlacedWindows
 from optimist_scheduler.core.window import NO_WINDOW, Window
@@ -88,6 +89,10 @@ class Request:
     num_cached_tokens: int | None = None
     """Tokens of the prompt that the prefix cache held when the request first got a slot; None
     before that."""
+    gain: int = NOT_FOLLOWED
+    """What following it brings, before the present slot; see `following.py`."""
+    num_observed_tokens: int = 0
+    """Prompt and output tokens that proposers were told of, before the present slot."""
 
     @property
     def wants_prompt_logprobs(self) -> bool:
@@ -101,6 +106,17 @@ class Request:
     def order(self) -> tuple[bool, int, int]:
         """Sorts requests: the smallest goes first."""
         return not self.is_promoted, self.priority, self.arrival
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a proposer follows it."""
+        return self.gain != NOT_FOLLOWED
+
+    @property
+    def is_worth_a_wait(self) -> bool:
+        """Whether a step may wait for a window of it; it has no slot."""
+        least = LEAST_GAIN if self.num_predicted_tokens else WAIT_GAIN
+        return self.gain >= least
 
 
 class Rows(NamedTuple):
@@ -130,6 +146,8 @@ _OTHER_COLUMNS = (
     "num_drafted_tokens",
     "num_predicted_tokens",
     "num_registered_blocks",
+    "gain",
+    "num_observed_tokens",
 )
 
 
@@ -175,6 +193,10 @@ class RequestTable:
     num_predicted_tokens: Int32Array
     num_registered_blocks: Int32Array
     """Blocks, from the first on, that the prefix cache knows."""
+    gain: Int32Array
+    """What following the request brings; see `following.py`."""
+    num_observed_tokens: Int32Array
+    """Prompt and output tokens that proposers were told of."""
 
     def __init__(self, max_num_seqs: int, max_length: int) -> None:
         names = (*Rows._fields, *_OTHER_COLUMNS)
@@ -211,6 +233,10 @@ class RequestTable:
         """Returns prompt and verified output of a slot, a view [num_tokens]."""
         return self.token_ids[slot, : self.num_tokens[slot]]
 
+    def is_worth_a_wait(self, slots: SlotArray) -> BoolArray:
+        """Tells for which requests a step may wait for a window [num_rows]."""
+        return is_worth_a_wait(self.gain.take(slots), self.num_predicted_tokens.take(slots))
+
     def cells(self, slots: SlotArray, places: Int32Array) -> Int64Array:
         """Returns where places of sequences lie in `token_ids`, flattened."""
         return slots * np.int64(self.token_ids.shape[1]) + places
@@ -239,6 +265,8 @@ class RequestTable:
         self.num_drafted_tokens[slot] = request.num_drafted_tokens
         self.num_predicted_tokens[slot] = request.num_predicted_tokens
         self.num_registered_blocks[slot] = 0
+        self.gain[slot] = request.gain
+        self.num_observed_tokens[slot] = request.num_observed_tokens
         self.token_ids[slot, :num_tokens] = request.token_ids
         self.generation[slot] += 1
         self.version[slot] += 1
@@ -252,6 +280,8 @@ class RequestTable:
         request.token_ids = self.tokens(slot).copy()
         request.num_passes = int(self.num_passes[slot])
         request.num_drafted_tokens = int(self.num_drafted_tokens[slot])
+        request.gain = int(self.gain[slot])
+        request.num_observed_tokens = int(self.num_observed_tokens[slot])
         self.requests[slot] = None
         self.placed.set(slot, None, int(self.num_tokens[slot]))
         self.status[slot] = SlotStatus.FREE

@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from enum import Enum
 
+import numpy as np
+
 from optimist_scheduler.core.ahead import is_worth_sending
 from optimist_scheduler.core.apply import apply_schedule
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.deliver import finish, tell_end
+from optimist_scheduler.core.following import LEAST_GAIN, NOT_FOLLOWED
 from optimist_scheduler.core.outlook import Outlook, predict
 from optimist_scheduler.core.output import (
     NO_OUTPUTS,
@@ -160,8 +163,9 @@ class Scheduler:
         """Takes what a request is expected to go on with.
 
         Returns:
-            False if the request has ended, the window is older than the last one, or it does not go
-            on behind the output; then nothing is changed.
+            False if the request has ended, the window is older than the last one, it does not go
+            on behind the output, or the request rests and it promises too little to wake it; then
+            nothing is changed.
 
         Raises:
             WindowError: It cannot be of the request; nothing was changed.
@@ -175,14 +179,19 @@ class Scheduler:
         return self._state.set_window(request, window)
 
     def pause(self, mode: PauseMode) -> list[Ended]:
-        """Stops planning, at once or when what runs has ended; returns the requests it ended."""
+        """Stops planning, at once or when what runs has ended.
+
+        Returns:
+            The requests it ended, in the order in which they came.
+        """
         self._pause = mode
         self._state.takes_requests = False
         self._prepared.discard("pause")
         if mode is not PauseMode.ABORT:
             return []
-        requests, self._requests = self._requests, {}
-        return [finish(self._state, each, FinishReason.ABORTED) for each in requests.values()]
+        requests = sorted(self._requests.values(), key=lambda each: each.arrival)
+        self._requests = {}
+        return [finish(self._state, each, FinishReason.ABORTED) for each in requests]
 
     def resume(self) -> None:
         """Goes on after a pause."""
@@ -190,17 +199,27 @@ class Scheduler:
         self._state.takes_requests = True
 
     def find_unaligned(self) -> list[str]:
-        """Returns the requests that have a prediction and no window to draft from."""
+        """Returns the requests that a step may wait for and that have no window to draft from.
+
+        They have a prediction, or gain much; none of them rests.
+        """
         table, running = self._state.table, self._state.running
-        is_unaligned = (table.num_predicted_tokens[running] > 0) & (
+        is_unaligned = table.is_worth_a_wait(running) & (
             table.window_end[running] <= table.num_tokens[running]
         )
-        unaligned = [table.request(slot) for slot in running[is_unaligned].tolist()]
+        unaligned = [table.request_ids[slot] for slot in running[is_unaligned].tolist()]
         for request in self._state.waiting.requests:
             window = request.window
-            if request.num_predicted_tokens and (window is None or not len(window.token_ids)):
-                unaligned.append(request)
-        return [request.request_id for request in unaligned]
+            if request.is_worth_a_wait and (window is None or not len(window.token_ids)):
+                unaligned.append(request.request_id)
+        return unaligned
+
+    def count_followed(self) -> tuple[int, int]:
+        """Returns how many of the running requests are followed and awake, and how many rest."""
+        gains = self._state.table.gain[self._state.running]
+        num_followed = int(np.count_nonzero(gains != NOT_FOLLOWED))
+        num_awake = int(np.count_nonzero(gains >= LEAST_GAIN))
+        return num_awake, num_followed - num_awake
 
     def predict(self) -> list[Outlook]:
         """Returns what speculation is expected to bring at present, by source; changes nothing."""

@@ -12,7 +12,9 @@ from optimist_scheduler.core.deliver import (
     follow_windows,
     keep,
     learn_drafter,
+    learn_gains,
 )
+from optimist_scheduler.core.following import LEAST_GAIN
 from optimist_scheduler.core.output import StepOutputs, ToldLogprobs, ToldPositions
 from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.requests import Rows, SlotStatus
@@ -66,6 +68,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         positions = tell_positions(state, step, new)
     follow_windows(state, new)
     learn_drafter(state, new)
+    learn_gains(state, new)
     outputs = build_outputs(state, new, errors, logprobs, positions)
     _learn_costs(state, step, result)
     if not result.repeat:
@@ -154,7 +157,7 @@ def _may_draft(state: SchedulerState, slots: SlotArray) -> bool:
     """Tells whether any of the slots has something to draft from, or may come to have it."""
     table = state.table
     return bool(
-        state.config.drafter is not None
-        or np.count_nonzero(table.num_predicted_tokens.take(slots))
+        state.widths.may_use_drafter(slots)
+        or np.count_nonzero(table.gain.take(slots) >= LEAST_GAIN)
         or np.count_nonzero(table.window_end.take(slots))
     )

@@ -12,6 +12,7 @@ from optimist_scheduler.core.arrays import BoolArray, Int32Array, SlotArray
 from optimist_scheduler.core.blocks import BlockPool
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.cost import CostCurve
+from optimist_scheduler.core.following import FIRST_GAIN, rests, wakes
 from optimist_scheduler.core.prefix import hash_blocks
 from optimist_scheduler.core.queue import WaitingQueue
 from optimist_scheduler.core.requests import NO_SLOT, Request, RequestTable, SlotStatus
@@ -20,7 +21,7 @@ from optimist_scheduler.core.stops import StopTokens
 from optimist_scheduler.core.validate import MAX_PREDICTED_TOKENS
 from optimist_scheduler.core.view import NO_SLOTS, ScheduleView
 from optimist_scheduler.core.width import DraftWidths
-from optimist_scheduler.core.window import Window
+from optimist_scheduler.core.window import NO_WINDOW, Window
 
 WIDTH_INTERVAL = 8
 """Results between two choices of draft widths."""
@@ -108,7 +109,7 @@ class SchedulerState:
         slots, nobody = np.zeros(1, np.int64), np.zeros(1, np.bool_)
         self.widths.admit(0, self.config.num_speculative_tokens)
         widths = self.widths.choose(slots, nobody, 1, self.costs, self.drafter_costs, choice=1)
-        self.widths.remember(widths, nobody)
+        self.widths.remember(slots, widths, nobody)
 
     @property
     def fenced(self) -> SlotArray:
@@ -158,7 +159,7 @@ class SchedulerState:
             self.logprob_slots.add(slot)
         if request.wants_prediction_positions:
             self.position_slots.add(slot)
-        widths = self.widths.admit(slot, request.max_draft_tokens)
+        widths = self.widths.admit(slot, request.max_draft_tokens, is_followed=request.is_followed)
         self.table.draft_width[slot], self.table.drafter_width[slot] = widths
         self.weigh_window(slot)
         place = bisect(self._running_order, request.order)
@@ -201,10 +202,14 @@ class SchedulerState:
         self.running = np.array([slot for _, slot in sorted(orders)], np.int64)
 
     def set_window(self, request: Request, window: Window) -> bool:
-        """Replaces a request's window; returns False if it does not go on behind the output."""
+        """Replaces a request's window.
+
+        Returns:
+            False if it does not go on behind the output, or the request rests on.
+        """
         tokens = request.token_ids if request.slot == NO_SLOT else self.table.tokens(request.slot)
         left = window.follow(tokens, request.num_prompt_tokens)
-        if left is None:
+        if left is None or not self._wakes(request, left):
             return False
         request.window, request.window_base = left, window.base
         if request.slot == NO_SLOT:
@@ -214,6 +219,30 @@ class SchedulerState:
         self.weigh_window(request.slot)
         self.unsent_windows[request.slot] = None
         return True
+
+    def _wakes(self, request: Request, window: Window) -> bool:
+        """Wakes a request that rests if a window promises enough; returns whether it is awake."""
+        gain = request.gain if request.slot == NO_SLOT else int(self.table.gain[request.slot])
+        if not rests(gain):
+            return True
+        if not wakes(window):
+            return False
+        self.stats.num_woken += 1
+        if request.slot == NO_SLOT:
+            request.gain = FIRST_GAIN
+        else:
+            self.table.gain[request.slot] = FIRST_GAIN
+        return True
+
+    def rest(self, slot: int) -> None:
+        """Lets a slot's request draft from no window until one wakes it."""
+        self.stats.num_rested += 1
+        request = self.table.request(slot)
+        request.window = None
+        self.table.replace_window(slot)
+        # The worker is to forget what it has.
+        request.window = NO_WINDOW
+        self.unsent_windows[slot] = None
 
     def weigh_window(self, slot: int) -> None:
         """Sets how much a slot may draft from its window, where that says what is worth it."""
@@ -250,7 +279,7 @@ class SchedulerState:
         )
         table.draft_width[slots], table.drafter_width[slots] = widths
         placed.weigh_trees(self.widths.depths)
-        self.widths.remember(widths, drafting)
+        self.widths.remember(slots, widths, drafting)
 
     def promote_starved(self, now: float) -> None:
         """Lets requests that were overtaken for too long go first."""

@@ -34,6 +34,10 @@ class SchedulerStats:
     num_preemptions: int = 0
     num_starved: int = 0
     """Requests that went first because later ones had overtaken them for too long."""
+    num_rested: int = 0
+    """Times a request that was followed in vain came to rest."""
+    num_woken: int = 0
+    """Times a window woke one."""
     num_prefix_queries: int = 0
     """Tokens of admitted requests that were looked up in the prefix cache."""
     num_prefix_hits: int = 0

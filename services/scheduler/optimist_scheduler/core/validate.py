@@ -7,6 +7,7 @@ import numpy as np
 
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.config import EngineConfig
+from optimist_scheduler.core.following import find_first_gain
 from optimist_scheduler.core.output import FinishReason, RejectionError
 from optimist_scheduler.core.requests import Request
 
@@ -42,6 +43,8 @@ class NewRequest:
     """Whether the owner is told where accepted drafts stand in the predictions."""
     output_token_ids: list[int] = field(default_factory=list)
     """Output that the owner has already: the request goes on behind it."""
+    is_followed: bool = False
+    """Whether a proposer follows the request."""
     owner: int = 0
     """Whom to tell: a number of the caller."""
     handle: int = 0
@@ -77,6 +80,8 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
         num_given_tokens=num_output_tokens,
         # Who has output has been told of the prompt before.
         num_told_tokens=num_prompt_tokens - 1 if num_output_tokens else 0,
+        gain=find_first_gain(len(new.predicted_token_ids), is_followed=new.is_followed),
+        num_observed_tokens=num_prompt_tokens + num_output_tokens,
     )
 
 

@@ -77,8 +77,13 @@ class DraftWidths:
             START_WIDTH if policy == "adaptive" else drafter.max_depth if drafter else 0
         )
 
-    def admit(self, slot: int, limit: int) -> tuple[int, int]:
+    def admit(self, slot: int, limit: int, *, is_followed: bool = False) -> tuple[int, int]:
         """Starts a request that may have up to `limit` drafts a pass; 0 turns them off for it.
+
+        Args:
+            slot: Its slot.
+            limit: Its limit.
+            is_followed: Whether a proposer follows it, which looks up what a lookup would.
 
         Returns:
             What it may draft to begin with, from its window and from the drafter.
@@ -90,10 +95,10 @@ class DraftWidths:
             self.depths[slot] = self._first_depth
         self._adaptive.reset(slot, limit)
         if self._drafter is not None:
-            self._level_limits[slot] = most = self._most_levels(limit)
+            self._level_limits[slot] = most = self._most_levels(limit, is_followed=is_followed)
             self._level_acceptance.reset(slot)
             self._adaptive_levels.reset(slot, most)
-        return self._first_width(limit), self.first_of_drafter(limit)
+        return self._first_width(limit), self.first_of_drafter(limit, is_followed=is_followed)
 
     def first(self, limit: int, window: Window) -> int:
         """Returns how much of its window such a request begins with; changes nothing."""
@@ -110,11 +115,11 @@ class DraftWidths:
     def _first_width(self, limit: int) -> int:
         return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
 
-    def first_of_drafter(self, limit: int) -> int:
+    def first_of_drafter(self, limit: int, *, is_followed: bool = False) -> int:
         """Returns how much of the drafter such a request begins with; changes nothing."""
         if self._drafter is None:
             return 0
-        levels = min(self._first_levels, self._most_levels(limit))
+        levels = min(self._first_levels, self._most_levels(limit, is_followed=is_followed))
         return min(limit, int(self._drafter.count_tokens(levels)))
 
     def most_drafts(self, slots: SlotArray) -> int:
@@ -249,7 +254,7 @@ class DraftWidths:
         return Widths(probed, self._count_tokens(levels, limits))
 
     def _find_drafter_rows(self, slots: SlotArray, curve: CostCurve) -> DrafterRows | None:
-        if self._drafter is None:
+        if self._drafter is None or not self.may_use_drafter(slots):
             return None
         return DrafterRows(
             self._level_acceptance.rate(slots),
@@ -258,12 +263,17 @@ class DraftWidths:
             curve,
         )
 
-    def remember(self, widths: Widths, drafting: BoolArray) -> None:
+    def may_use_drafter(self, slots: SlotArray) -> bool:
+        """Tells whether the drafter may draft for any of some slots."""
+        return self._drafter is not None and bool(np.count_nonzero(self._level_limits.take(slots)))
+
+    def remember(self, slots: SlotArray, widths: Widths, drafting: BoolArray) -> None:
         """Lets new requests begin with what the drafter was given for the rows of a choice.
 
-        Otherwise each would draft as much as it may until it is first looked at.
+        Otherwise each would draft as much as it may until it is first looked at. Rows that it never
+        drafts for say nothing of it.
         """
-        served = widths.drafter[~drafting]
+        served = widths.drafter[~drafting & (self._level_limits[slots] > 0)]
         if (
             self._drafter is None
             or len(served) == 0
@@ -302,9 +312,9 @@ class DraftWidths:
             return Widths(self._adaptive.choose(slots), self._count_tokens(levels, limits))
         return Widths(limits, self._count_tokens(self._level_limits[slots], limits))
 
-    def _most_levels(self, limit: int) -> int:
+    def _most_levels(self, limit: int, *, is_followed: bool) -> int:
         """Returns the levels of a request that may have `limit` drafts; a part of one is one."""
-        if self._drafter is None:
+        if self._drafter is None or (is_followed and self._drafter.is_lookup):
             return 0
         shape = self._drafter
         return min(-(-limit * shape.max_depth // shape.max_tokens), shape.max_depth)

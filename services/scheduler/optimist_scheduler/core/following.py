@@ -1,0 +1,84 @@
+"""What following a request brings: its gain, whether it rests, and when proposers are told of it.
+
+A gain is what drafts from windows bring per pass, in accepted tokens of 1/1024, averaged over the
+last passes. All of it is integers, so that a replay has the same.
+"""
+
+import numpy as np
+
+from optimist_scheduler.core.arrays import BoolArray, Int32Array
+from optimist_scheduler.core.window import Window
+
+TOKEN = 1024
+"""A gain of one token per pass."""
+NOT_FOLLOWED = -1
+"""Gain of a request that no proposer follows."""
+LEAST_GAIN = 64
+"""A request that gains less rests until a window promises a token."""
+WAIT_GAIN = TOKEN
+"""Steps wait for windows of requests without a prediction that gain so much."""
+FIRST_GAIN = 512
+"""What is expected of a request without a prediction, and of one that has rested."""
+FIRST_PREDICTED_GAIN = 4096
+"""What is expected of a request with a prediction."""
+MEMORY_SHIFT = 4
+"""A pass counts 1/16 of the average."""
+LEAST_GROUP = 16
+"""New tokens of a resting request that proposers are told of together."""
+MOST_GROUP = 128
+GROUP_SHIFT = 3
+"""They grow to 1/8 of the output: so much of it goes by at most before it is looked at."""
+
+
+def find_first_gain(num_predicted_tokens: int, *, is_followed: bool) -> int:
+    """Returns the gain that a request begins with."""
+    if not is_followed:
+        return NOT_FOLLOWED
+    return FIRST_PREDICTED_GAIN if num_predicted_tokens else FIRST_GAIN
+
+
+def rests(gain: int) -> bool:
+    """Tells whether a request is followed and rests."""
+    return NOT_FOLLOWED < gain < LEAST_GAIN
+
+
+def average(gains: Int32Array, accepted: Int32Array) -> Int32Array:
+    """Returns gains after one more pass [num_rows].
+
+    Args:
+        gains: The gains before; of those that rest or are not followed they stay [num_rows].
+        accepted: Drafts from windows that the pass accepted [num_rows].
+    """
+    change = (accepted * np.int32(TOKEN) - gains) >> MEMORY_SHIFT
+    return gains + change * (gains >= LEAST_GAIN)
+
+
+def is_worth_a_wait(gains: Int32Array, num_predicted_tokens: Int32Array) -> BoolArray:
+    """Tells for which requests a step may wait [num_rows]."""
+    return (gains >= WAIT_GAIN) | ((gains >= LEAST_GAIN) & (num_predicted_tokens > 0))
+
+
+def is_told(
+    gains: Int32Array,
+    num_predicted_tokens: Int32Array,
+    num_output_tokens: Int32Array,
+    num_untold_tokens: Int32Array,
+) -> BoolArray:
+    """Tells of which requests proposers are told the new tokens now [num_rows].
+
+    Of a request that rests they are told seldom; of one with a prediction, which is likely to be
+    right again, more often [num_rows].
+    """
+    groups = np.clip(num_output_tokens >> GROUP_SHIFT, LEAST_GROUP, MOST_GROUP)
+    groups[num_predicted_tokens > 0] = LEAST_GROUP
+    told: BoolArray = (num_untold_tokens >= groups) & (gains > NOT_FOLLOWED)
+    told |= gains >= LEAST_GAIN
+    return told
+
+
+def wakes(window: Window) -> bool:
+    """Tells whether a window promises a token: what says no values is believed."""
+    if not window.has_values:
+        return len(window.token_ids) > 0
+    # A node's value is its chance, and of those side by side one comes at most.
+    return int((window.values * np.float32(TOKEN)).astype(np.int64).sum()) >= TOKEN
