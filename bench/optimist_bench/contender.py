@@ -165,8 +165,10 @@ def running_stack(settings: StackSettings, max_tokens: int) -> Iterator[Stack]:
             *("--draft-width", settings.draft_width),
         ],
     }
-    if not settings.with_proposer:
-        flags["scheduler"] += ["--proposers", ""]
+    # What has no prediction is answered without a proposer's drafts.
+    flags["scheduler"] += (
+        ["--follow", "predictions"] if settings.with_proposer else ["--proposers", ""]
+    )
     specs = stack_specs(serve, flags, without=() if settings.with_proposer else ("proposer",))
     with running(specs):
         stack = Stack(

@@ -184,7 +184,7 @@ def _start_ours(
     settings: DraftsSettings, stack: ExitStack, missing: dict[str, str]
 ) -> list[Entrant]:
     threads, width = _num_threads(settings), settings.draft_width
-    plain = StackSettings(settings.model, threads, width, with_proposer=True)
+    plain = StackSettings(settings.model, threads, width, ("--drafter", "none"), with_proposer=True)
     _say("starting the services without speculation")
     baseline = stack.enter_context(running_stack(plain, settings.max_tokens))
     entrants = [

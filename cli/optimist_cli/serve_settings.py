@@ -54,8 +54,8 @@ class ServeSettings(ServiceSettings):
     )
     drafter: str = Field(
         "",
-        description="what drafts where nothing is predicted: none, ngram, draft_model, quantised, "
-        "medusa or eagle",
+        description="what drafts where no window does: none, ngram, draft_model, quantised, "
+        "medusa or eagle; empty: the worker's setting",
     )
     drafter_model: str = Field("", description="draft model or heads; empty for those beside MODEL")
     otlp_endpoint: str = Field(

@@ -25,9 +25,17 @@ def edits(count: int, seed: int = 7) -> list[Edit]:
 
 
 def ask(
-    client: OpenAI, edit: Edit, prediction: str | None, on_chunk: Any = None, **options: Any
+    client: OpenAI,
+    edit: Edit,
+    prediction: str | None,
+    on_chunk: Any = None,
+    extra: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Answer:
-    """Streams one edit; `on_chunk` is called with the number of chunks so far."""
+    """Streams one edit; `on_chunk` is called with the number of chunks so far.
+
+    What of the body the client does not know is in `extra`.
+    """
     if prediction is not None:
         options["prediction"] = {"type": "content", "content": prediction}
     # The client's overloads do not accept options that are put together.
@@ -38,7 +46,7 @@ def ask(
         temperature=options.pop("temperature", 0.0),
         stream=True,
         stream_options={"include_usage": True},
-        extra_body={"return_token_ids": True},
+        extra_body={"return_token_ids": True, **(extra or {})},
         **options,
     )
     text, usage = "", None

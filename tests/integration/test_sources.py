@@ -24,7 +24,7 @@ TREE = ("--drafter-tokens", "12", "--drafter-depth", "4", "--drafter-width", "3"
 NUM_RANDOM_REQUESTS = 20
 
 SOURCES = {
-    "none": (),
+    "none": ("--drafter", "none"),
     "ngram": ("--drafter", "ngram", "--drafter-tokens", "16"),
     "draft_model": ("--drafter", "draft_model"),
     "draft_model discarded": ("--drafter", "draft_model", "--drafter-kv", "discard"),
@@ -53,7 +53,9 @@ class Peers:
         stack.callback(lambda: self._worker.stop())
         proposer = self._start(stack, "proposer", *MODEL)
         worker = ("--workers", self._worker.address)
-        scheduler = self._start(stack, "scheduler", *worker, "--proposers", proposer)
+        # Without predictions, only the source in question drafts.
+        proposers = ("--proposers", proposer, "--follow", "predictions")
+        scheduler = self._start(stack, "scheduler", *worker, *proposers)
         gateway = self._start(stack, "gateway", *MODEL, "--schedulers", scheduler)
         self.url = f"http://{gateway}"
 
@@ -103,7 +105,7 @@ def batch() -> list[Edit]:
 @pytest.fixture(scope="module")
 def alone(peers: Peers, batch: list[Edit]) -> list[list[int]]:
     """What each request says without company and without a draft."""
-    peers.work()
+    peers.work(*SOURCES["none"])
     return [peers.ask_all([edit], [None])[0].token_ids for edit in batch]
 
 

@@ -6,7 +6,7 @@ from optimist_worker.settings import WorkerSettings
 @pytest.mark.parametrize(
     ("given", "unused"),
     [
-        ({"drafter_model": "heads"}, ["drafter_model=heads has no effect with drafter=none"]),
+        ({"drafter_model": "heads"}, ["drafter_model=heads has no effect with drafter=ngram"]),
         ({"drafter_model": "heads", "drafter": "medusa"}, []),
         (
             {"drafter": "ngram", "drafter_tree": "fixed", "drafter_depth": 3},

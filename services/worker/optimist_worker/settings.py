@@ -64,9 +64,9 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         description="most seconds to measure at start what passes cost; 0 measures nothing",
     )
     drafter: Literal["none", "ngram", "draft_model", "quantised", "medusa", "eagle"] = Field(
-        "none",
-        description="what drafts where nothing is predicted: none, ngram (the request's own "
-        "text), draft_model, quantised, medusa or eagle",
+        "ngram",
+        description="what drafts where no window does: none, ngram (the request's own text, if no "
+        "proposer follows it), draft_model, quantised, medusa or eagle",
     )
     drafter_model: str = Field(
         "",

@@ -120,7 +120,7 @@ class EngineConfig(SchedulingOptions):
                 f"num_speculative_tokens={asked}: of a window with branches a pass verifies at "
                 f"most {MAX_TREE_DRAFTS} drafts"
             )
-        if drafter is not None and drafter.max_tokens > asked:
+        if drafter is not None and drafter.max_tokens > asked > 0:
             cuts.append(
                 f"num_speculative_tokens={asked} cuts the drafter_tokens={drafter.max_tokens} of "
                 f"the worker's drafter to {asked}"

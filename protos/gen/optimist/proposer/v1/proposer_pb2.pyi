@@ -32,7 +32,7 @@ class ProposeRequest(_message.Message):
     """Number of the batch; the response carries it back."""
     @_builtins.property
     def opens(self) -> _containers.RepeatedCompositeFieldContainer[Global___Open]:
-        """Requests that have a prediction and begin to generate."""
+        """Requests that begin to generate, with a prediction or without."""
 
     @_builtins.property
     def observations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Observation]:

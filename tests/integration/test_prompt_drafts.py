@@ -1,0 +1,176 @@
+"""Requests without a prediction, drafted from their prompts by real services."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import grpc
+import httpx
+import pytest
+from openai import OpenAI
+
+from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
+from optimist_bench.replicas.redis_server import RedisServer
+from optimist_common.columns import from_bytes, to_bytes
+from tests.integration.edit import MODEL, Answer, ask, edits
+from tests.stack import BUNDLED_MODEL, Service, free_port, wait_until_healthy
+
+FLAG = ("--model", str(BUNDLED_MODEL))
+NO_DRAFTS = {"num_speculative_tokens": 0}
+
+
+@dataclass
+class Parts:
+    """Services that were started one by one."""
+
+    url: str
+    metrics_url: str
+
+    def ask(self, number: int = 0, **extra: object) -> Answer:
+        """Asks for an edit of a file that stands in the prompt."""
+        chosen = [edit for edit in edits(40, seed=19) if len(edit.after) > 200][number]
+        with OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0) as client:
+            return ask(client, chosen, None, extra=extra)
+
+    def metric(self, name: str) -> float:
+        """Returns a total of the scheduler."""
+        text = httpx.get(self.metrics_url).text
+        (value,) = re.findall(rf"^{name}_total (\S+)$", text, re.MULTILINE)
+        return float(value)
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def proposer(redis: RedisServer) -> Iterator[Service]:
+    with ExitStack() as stack:
+        yield start(stack, "proposer", *FLAG, "--store", redis.url)
+
+
+def start(stack: ExitStack, name: str, *options: str) -> Service:
+    service = Service(name, *options)
+    stack.callback(service.stop)
+    return service
+
+
+def start_parts(stack: ExitStack, drafter: str, *options: str) -> Parts:
+    """Starts a worker, a scheduler with some options, and a gateway."""
+    # Float64, so that every token is the same however wide a pass is.
+    worker = start(stack, "worker", *FLAG, "--dtype", "float64", "--drafter", drafter)
+    port = free_port()
+    metrics = ("--metrics-port", str(port))
+    scheduler = start(stack, "scheduler", "--workers", worker.address, *metrics, *options)
+    gateway = start(stack, "gateway", *FLAG, "--schedulers", scheduler.address)
+    url = f"http://{gateway.address}"
+    wait_until_healthy(url)
+    return Parts(url, f"http://127.0.0.1:{port}/metrics")
+
+
+@pytest.fixture(scope="module")
+def parts(proposer: Service) -> Iterator[Parts]:
+    """Services in which only the proposer drafts."""
+    with ExitStack() as stack:
+        parts = start_parts(stack, "none", "--proposers", proposer.address)
+        # Who comes before the proposer is reached is not followed.
+        assert any("ngram" in parts.ask().by_source for _ in range(50))
+        yield parts
+
+
+def test_the_file_in_the_prompt_is_drafted(parts: Parts) -> None:
+    for number in range(4):
+        drafted, plain = parts.ask(number), parts.ask(number, **NO_DRAFTS)
+        assert drafted.token_ids == plain.token_ids
+        # What is drafted from the prompt is own text: nothing was predicted.
+        assert drafted.by_source["ngram"] > len(drafted.token_ids) / 2
+        assert drafted.by_source.keys() == {"target", "ngram"}
+        assert drafted.accepted == drafted.rejected == 0
+        assert plain.by_source.keys() == {"target"}
+
+
+def test_what_repeats_nothing_rests(parts: Parts) -> None:
+    before = parts.metric("optimist_scheduler_rested")
+    body = {
+        "model": MODEL,
+        "prompt": "x",
+        "temperature": 0,
+        # Nothing is said twice.
+        "repetition_penalty": 5.0,
+        "max_tokens": 120,
+        "ignore_eos": True,
+    }
+    texts = [
+        httpx.post(f"{parts.url}/v1/completions", json=body | extra, timeout=60).json()["choices"]
+        for extra in ({}, NO_DRAFTS)
+    ]
+    assert texts[0] == texts[1]
+    assert parts.metric("optimist_scheduler_rested") == before + 1
+
+
+def test_a_server_may_follow_predictions_alone(proposer: Service) -> None:
+    with ExitStack() as stack:
+        options = ("--proposers", proposer.address, "--follow", "predictions")
+        parts = start_parts(stack, "none", *options)
+        assert parts.ask().by_source.keys() == {"target"}
+        edit = edits(1)[0]
+        with OpenAI(base_url=f"{parts.url}/v1", api_key="none", max_retries=0) as client:
+            assert any(ask(client, edit, edit.before).accepted for _ in range(50))
+
+
+def test_without_a_proposer_the_worker_looks_up_itself(parts: Parts) -> None:
+    with ExitStack() as stack:
+        alone = start_parts(stack, "ngram", "--proposers", "")
+        drafted = alone.ask()
+        assert drafted.by_source["ngram"] > len(drafted.token_ids) / 2
+        assert drafted.token_ids == parts.ask().token_ids
+
+
+def test_what_a_prompt_holds_is_never_drafted_for_another(
+    proposer: Service, redis: RedisServer
+) -> None:
+    """Two tenants at one proposer, also after it was started again and reads from Redis."""
+    secret, other = list(range(100, 160)), list(range(200, 260))
+    shared = [90, 91, 92, 93, 94, 95, 96, 97]
+    opens = [
+        proposer_pb2.Open(request_id="a", prompt_token_ids=to_bytes(shared + secret), tenant="A"),
+        proposer_pb2.Open(request_id="b", prompt_token_ids=to_bytes(other + shared), tenant="B"),
+        proposer_pb2.Open(request_id="c", prompt_token_ids=to_bytes(other + shared), tenant="A"),
+    ]
+    said = proposer_pb2.ProposeRequest(batch=1, opens=opens)
+    for each in opens:
+        said.observations.add(request_id=each.request_id, token_ids=to_bytes(shared))
+    drafted = propose(proposer.address, [said])
+    # It does draft, and for each what its own prompt holds.
+    assert drafted["a"] & set(secret)
+    assert not drafted["b"] & set(secret)
+    assert not drafted["c"] & set(secret)
+    again = proposer_pb2.ProposeRequest(batch=1)
+    for each in opens:
+        again.observations.add(request_id=each.request_id, position=8, token_ids=to_bytes([100]))
+    keys = subprocess.run(
+        ["redis-cli", "-p", str(redis.port), "dbsize"], capture_output=True, check=True
+    )
+    assert int(keys.stdout) > 0
+    with ExitStack() as stack:
+        replica = start(stack, "proposer", *FLAG, "--store", redis.url)
+        drafted = propose(replica.address, [again])
+    assert drafted["a"] & set(secret[1:])
+    assert not drafted.get("b", set()) & set(secret)
+    assert not drafted.get("c", set()) & set(secret)
+
+
+def propose(address: str, batches: list[proposer_pb2.ProposeRequest]) -> dict[str, set[int]]:
+    """Sends batches; returns the tokens of all windows by request."""
+    drafted: dict[str, set[int]] = {}
+    with grpc.insecure_channel(address) as channel:
+        for response in proposer_pb2_grpc.ProposerServiceStub(channel).Propose(iter(batches)):
+            assert not response.gaps
+            for window in response.windows:
+                tokens = from_bytes(window.token_ids).tolist()
+                drafted.setdefault(window.request_id, set()).update(tokens)
+    return drafted
