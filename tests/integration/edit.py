@@ -29,7 +29,7 @@ def ask(
     edit: Edit,
     prediction: str | None,
     on_chunk: Any = None,
-    extra: dict[str, Any] | None = None,
+    extra: Any = None,
     **options: Any,
 ) -> Answer:
     """Streams one edit; `on_chunk` is called with the number of chunks so far.
