@@ -1,11 +1,11 @@
-"""Requests that proposers follow: what they gain, when they rest, and what proposers are told."""
+"""Requests that proposers follow: what they gain, when they rest, and what proposers are sent."""
 
 import numpy as np
 import pytest
 
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.drafter import Drafter
-from optimist_scheduler.core.following import is_told
+from optimist_scheduler.core.following import is_due
 from optimist_scheduler.core.output import StepOutputs
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from tests.scheduler.drive import make_window
@@ -32,13 +32,13 @@ def step(situation: Situation) -> StepOutputs:
 
 
 def rest(situation: Situation, handle: int = 0) -> list[int]:
-    """Steps until the request rests; returns what proposers were told of its output."""
-    told: list[int] = []
+    """Steps until the request rests; returns what proposers were sent of its output."""
+    sent: list[int] = []
     while situation.scheduler.count_followed()[1] == 0:
         for request_id, tokens in step(situation).observed:
             assert request_id == f"r{handle}"
-            told += tokens
-    return told
+            sent += tokens
+    return sent
 
 
 def propose(
@@ -54,9 +54,9 @@ def propose(
 def test_a_request_that_repeats_nothing_soon_rests() -> None:
     situation = long_situation()
     situation.add(0, [1, 2], 100, is_followed=True)
-    told = rest(situation)
+    sent = rest(situation)
     assert len(situation.text(0)) == PASSES_TO_REST
-    assert told == situation.text(0)[:-1]
+    assert sent == situation.text(0)[:-1]
     assert situation.scheduler.stats.num_rested == 1
     assert situation.scheduler.count_followed() == (0, 1)
     situation.finish()
@@ -71,26 +71,26 @@ def test_a_prediction_is_given_up_later() -> None:
 
 
 def test_groups_grow_with_the_output_to_a_bound() -> None:
-    def is_due(num_output_tokens: int, num_untold_tokens: int) -> bool:
-        columns = 0, 0, num_output_tokens, num_untold_tokens
-        return bool(is_told(*(np.array([each], np.int32) for each in columns))[0])
+    def is_sent(num_output_tokens: int, num_unsent_tokens: int) -> bool:
+        columns = 0, 0, num_output_tokens, num_unsent_tokens
+        return bool(is_due(*(np.array([each], np.int32) for each in columns))[0])
 
     for num_output_tokens, group in [(20, 16), (400, 50), (1024, 128), (100_000, 128)]:
-        assert not is_due(num_output_tokens, group - 1)
-        assert is_due(num_output_tokens, group)
+        assert not is_sent(num_output_tokens, group - 1)
+        assert is_sent(num_output_tokens, group)
 
 
 @pytest.mark.parametrize("predicted", [[], [1, 2]])
-def test_proposers_are_told_of_what_rests_in_groups(predicted: list[int]) -> None:
+def test_tokens_of_what_rests_are_sent_in_groups(predicted: list[int]) -> None:
     situation = long_situation()
     situation.add(0, [1, 2], 400, is_followed=True, predicted_token_ids=predicted)
-    told = rest(situation)
+    sent = rest(situation)
     sizes: list[int] = []
     while 0 not in situation.got.ended:
         for _, tokens in step(situation).observed:
             sizes.append(len(tokens))
-            told += tokens
-    assert told == situation.text(0)[: len(told)]
+            sent += tokens
+    assert sent == situation.text(0)[: len(sent)]
     assert sizes[0] == 16
     assert sizes == sorted(sizes)
     # What has a prediction is likely to be right again.
@@ -122,7 +122,7 @@ def test_the_window_of_what_comes_to_rest_is_dropped() -> None:
 def test_a_window_that_promises_a_token_wakes() -> None:
     situation = long_situation()
     situation.add(0, [1, 2], 200, is_followed=True)
-    told = rest(situation)
+    sent = rest(situation)
     for _ in range(5):
         assert step(situation).observed == []
     assert propose(situation, 0, 3, [0.5, 0.375, 0.125])
@@ -130,9 +130,9 @@ def test_a_window_that_promises_a_token_wakes() -> None:
     assert situation.scheduler.count_followed() == (1, 0)
     outputs = step(situation)
     assert outputs.num_accepted_tokens.tolist() == [3]
-    # Proposers are told what they missed.
+    # Proposers get what they missed.
     ((_, tokens),) = outputs.observed
-    assert told + tokens == situation.text(0)
+    assert sent + tokens == situation.text(0)
     situation.finish()
 
 
@@ -158,7 +158,7 @@ def test_steps_wait_for_predictions_and_for_what_gains_much() -> None:
     assert 8 < len(situation.text(0)) < 40
 
 
-def test_what_is_not_followed_is_told_to_nobody() -> None:
+def test_what_is_not_followed_is_sent_to_nobody() -> None:
     situation = Situation()
     situation.add(0, [1, 2], 20, predicted_token_ids=[3], is_followed=False)
     assert situation.scheduler.find_unaligned() == []
@@ -182,7 +182,7 @@ def test_the_lookup_drafts_only_for_what_no_proposer_follows(
 def test_what_rests_does_so_with_the_next_worker_too() -> None:
     situation = long_situation()
     situation.add(0, [1, 2], 200, is_followed=True)
-    told = rest(situation)
+    sent = rest(situation)
     step(situation)
     situation.lose_worker()
     step(situation)
@@ -190,7 +190,7 @@ def test_what_rests_does_so_with_the_next_worker_too() -> None:
     assert situation.scheduler.stats.num_rested == 1
     while not (observed := step(situation).observed):
         pass
-    assert told + observed[0][1] == situation.text(0)
+    assert sent + observed[0][1] == situation.text(0)
 
 
 def test_what_moves_is_followed_there() -> None:

@@ -32,7 +32,7 @@ async def until_linked(engine: Engine) -> None:
 
 
 def repeating_prompt() -> list[int]:
-    """Returns a prompt behind which the model says its first two tokens."""
+    """Returns a prompt after which the model says its first two tokens."""
     for each in product(range(VOCAB_SIZE), repeat=3):
         prompt = list(each)
         first = next_token(prompt, VOCAB_SIZE)
@@ -123,7 +123,7 @@ async def test_drafts_from_the_prompt_are_own_text(
     assert by_source[DraftSource.TARGET] + by_source[DraftSource.NGRAM] == 20
 
 
-async def test_what_gains_nothing_is_told_seldom(
+async def test_what_gains_nothing_is_sent_seldom(
     long_worker: FakeWorkerServicer, proposer_port: int, proposer: FakeProposerServicer
 ) -> None:
     async with (

@@ -115,7 +115,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.gains: dict[str, int] = {}
         """What following brings; -1 for what is not followed."""
         self.observed: dict[str, list[int]] = {}
-        """What proposers were told of outputs."""
+        """What proposers were sent of outputs."""
         self.told: dict[str, Received] = {}
         """What was told of how likely tokens are."""
 
@@ -449,7 +449,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.windows[request_id] = {}
 
     def check_observed(self, outputs: StepOutputs) -> None:
-        """Proposers are told all of what is awake, in order, and of what rests in groups."""
+        """Proposers are sent all of what is awake, in order, and what rests in groups."""
         for request_id, tokens in outputs.observed:
             assert self.gains[request_id] >= 0
             self.observed[request_id] += tokens

@@ -135,7 +135,7 @@ def split_by_owner(outputs: StepOutputs) -> Iterator[tuple[int, StepOutputs]]:
                 draft_sources=outputs.draft_sources[rows],
                 observed_rows=NO_OUTPUTS.observed_rows,
                 observed_request_ids=[],
-                untold_token_ids={},
+                earlier_token_ids={},
                 ended=ended.get(owner, []),
                 logprobs=logprobs.get(owner, ()),
                 prediction_positions=positions.get(owner, ()),

@@ -249,7 +249,7 @@ def _write_outputs(outputs: StepOutputs) -> Json:
         outputs.draft_sources,
         outputs.observed_rows,
     )
-    observed = outputs.observed_request_ids, outputs.untold_token_ids
+    observed = outputs.observed_request_ids, outputs.earlier_token_ids
     ids = write_line({"observed": observed}).encode()
     told = list[bytes]()
     for one in outputs.logprobs:

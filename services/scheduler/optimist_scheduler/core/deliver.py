@@ -7,7 +7,7 @@ import numpy as np
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.account import num_rejected_tokens
 from optimist_scheduler.core.arrays import BoolArray, Int32Array, Int64Array
-from optimist_scheduler.core.following import LEAST_GAIN, NOT_FOLLOWED, average, is_told
+from optimist_scheduler.core.following import LEAST_GAIN, NOT_FOLLOWED, average, is_due
 from optimist_scheduler.core.new_tokens import NewTokens
 from optimist_scheduler.core.output import (
     NO_OUTPUTS,
@@ -236,7 +236,7 @@ def build_outputs(
     observed = _find_observed(state, new)
     slots = new.slots[observed]
     observed_ids = [table.request_ids[slot] for slot in slots.tolist()]
-    untold = _find_untold(state, new, observed)
+    earlier = _find_earlier(state, new, observed)
     table.num_observed_tokens[slots] = table.num_tokens[slots]
     owners, handles = table.owner.take(new.slots), table.handle.take(new.slots)
     ended = [
@@ -254,7 +254,7 @@ def build_outputs(
         new.draft_sources,
         observed,
         observed_ids,
-        untold,
+        earlier,
         ended,
         logprobs,
         positions,
@@ -262,13 +262,13 @@ def build_outputs(
 
 
 def _find_observed(state: SchedulerState, new: NewTokens) -> Int64Array:
-    """Returns the rows of requests that go on and of which proposers are told now."""
+    """Returns the rows of requests that go on and whose tokens proposers are sent now."""
     table, slots = state.table, new.slots
     gains = table.gain.take(slots)
     if not (gains != NOT_FOLLOWED).any():
         return NO_OUTPUTS.observed_rows
     lengths = table.num_tokens.take(slots)
-    is_observed = is_told(
+    is_observed = is_due(
         gains,
         table.num_predicted_tokens.take(slots),
         lengths - table.num_prompt_tokens.take(slots),
@@ -279,8 +279,8 @@ def _find_observed(state: SchedulerState, new: NewTokens) -> Int64Array:
     return is_observed.nonzero()[0]
 
 
-def _find_untold(state: SchedulerState, new: NewTokens, rows: Int64Array) -> dict[int, list[int]]:
-    """Returns tokens of earlier steps that proposers were not told of, by row."""
+def _find_earlier(state: SchedulerState, new: NewTokens, rows: Int64Array) -> dict[int, list[int]]:
+    """Returns tokens of earlier steps that proposers were not sent, by row."""
     table = state.table
     slots, ends = new.slots[rows], new.starts[rows]
     begins = table.num_observed_tokens[slots]

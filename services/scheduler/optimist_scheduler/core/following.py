@@ -1,4 +1,4 @@
-"""What following a request brings: its gain, whether it rests, and when proposers are told of it.
+"""What following a request brings: its gain, whether it rests, and when its tokens are sent.
 
 A gain is what drafts from windows bring per pass, in accepted tokens of 1/1024, averaged over the
 last passes. All of it is integers, so that a replay has the same.
@@ -24,7 +24,7 @@ FIRST_PREDICTED_GAIN = 4096
 MEMORY_SHIFT = 4
 """A pass counts 1/16 of the average."""
 LEAST_GROUP = 16
-"""New tokens of a resting request that proposers are told of together."""
+"""New tokens of a resting request that are sent to proposers together."""
 MOST_GROUP = 128
 GROUP_SHIFT = 3
 """They grow to 1/8 of the output: so much of it goes by at most before it is looked at."""
@@ -58,22 +58,22 @@ def is_worth_a_wait(gains: Int32Array, num_predicted_tokens: Int32Array) -> Bool
     return (gains >= WAIT_GAIN) | ((gains >= LEAST_GAIN) & (num_predicted_tokens > 0))
 
 
-def is_told(
+def is_due(
     gains: Int32Array,
     num_predicted_tokens: Int32Array,
     num_output_tokens: Int32Array,
-    num_untold_tokens: Int32Array,
+    num_unsent_tokens: Int32Array,
 ) -> BoolArray:
-    """Tells of which requests proposers are told the new tokens now [num_rows].
+    """Tells of which requests proposers are sent the new tokens now [num_rows].
 
-    Of a request that rests they are told seldom; of one with a prediction, which is likely to be
+    Those of a request that rests are sent seldom; of one with a prediction, which is likely to be
     right again, more often [num_rows].
     """
     groups = np.clip(num_output_tokens >> GROUP_SHIFT, LEAST_GROUP, MOST_GROUP)
     groups[num_predicted_tokens > 0] = LEAST_GROUP
-    told: BoolArray = (num_untold_tokens >= groups) & (gains > NOT_FOLLOWED)
-    told |= gains >= LEAST_GAIN
-    return told
+    due: BoolArray = (num_unsent_tokens >= groups) & (gains > NOT_FOLLOWED)
+    due |= gains >= LEAST_GAIN
+    return due
 
 
 def wakes(window: Window) -> bool:

@@ -86,10 +86,10 @@ class StepOutputs:
     draft_sources: Int32Array
     """Where each row's drafts came from, a DraftSource."""
     observed_rows: Int64Array
-    """Rows of requests that go on and of which proposers are told now."""
+    """Rows of requests that go on and whose tokens proposers are sent now."""
     observed_request_ids: list[str]
-    untold_token_ids: dict[int, list[int]]
-    """What such rows got in earlier steps and proposers were not told, by row."""
+    earlier_token_ids: dict[int, list[int]]
+    """What such rows got in earlier steps and proposers were not sent, by row."""
     ended: list[Ended]
     """Requests that ended with this step; their last tokens are in the columns."""
     logprobs: Sequence[ToldLogprobs] = ()
@@ -99,13 +99,13 @@ class StepOutputs:
 
     @property
     def observed(self) -> list[tuple[str, list[int]]]:
-        """What proposers are told, by request id: all tokens that they were not told before."""
+        """What proposers are sent, by request id: all tokens that they were not sent before."""
         if len(self.observed_rows) == 0:
             return []
         tokens, ends = self.token_ids.tolist(), np.cumsum(self.num_tokens)
         starts = (ends - self.num_tokens)[self.observed_rows].tolist()
         return [
-            (request_id, self.untold_token_ids.get(row, []) + tokens[start:end])
+            (request_id, self.earlier_token_ids.get(row, []) + tokens[start:end])
             for request_id, row, start, end in zip(
                 self.observed_request_ids,
                 self.observed_rows.tolist(),

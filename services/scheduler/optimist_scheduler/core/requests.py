@@ -92,7 +92,7 @@ class Request:
     gain: int = NOT_FOLLOWED
     """What following it brings, before the present slot; see `following.py`."""
     num_observed_tokens: int = 0
-    """Prompt and output tokens that proposers were told of, before the present slot."""
+    """Prompt and output tokens that proposers were sent, before the present slot."""
 
     @property
     def wants_prompt_logprobs(self) -> bool:
@@ -196,7 +196,7 @@ class RequestTable:
     gain: Int32Array
     """What following the request brings; see `following.py`."""
     num_observed_tokens: Int32Array
-    """Prompt and output tokens that proposers were told of."""
+    """Prompt and output tokens that proposers were sent."""
 
     def __init__(self, max_num_seqs: int, max_length: int) -> None:
         names = (*Rows._fields, *_OTHER_COLUMNS)

@@ -205,7 +205,7 @@ class SchedulerState:
         """Replaces a request's window.
 
         Returns:
-            False if it does not go on behind the output, or the request rests on.
+            False if it does not go on with the output, or the request rests on.
         """
         tokens = request.token_ids if request.slot == NO_SLOT else self.table.tokens(request.slot)
         left = window.follow(tokens, request.num_prompt_tokens)
