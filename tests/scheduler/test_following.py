@@ -136,6 +136,18 @@ def test_a_window_that_promises_a_token_wakes() -> None:
     situation.finish()
 
 
+def test_who_has_promised_too_much_is_doubted() -> None:
+    situation = long_situation()
+    situation.add(0, [1, 2], 200, is_followed=True)
+    while situation.scheduler.count_followed()[1] == 0:
+        base = len(situation.text(0))
+        wrong = [(situation.expected[0][base] + 1) % situation.config.vocab_size]
+        assert situation.scheduler.set_window("r0", make_window(base, -1, wrong, (), [0.6]))
+        step(situation)
+    assert not propose(situation, 0, 3, [0.5, 0.375, 0.125])
+    assert propose(situation, 0, 8, [0.98**depth for depth in range(1, 9)])
+
+
 def test_a_window_without_values_is_believed() -> None:
     situation = long_situation()
     situation.add(0, [1, 2], 200, is_followed=True)

@@ -22,6 +22,7 @@ from optimist_common.draft_source import DraftSource
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.drafter import Drafter
+from optimist_scheduler.core.following import wakes
 from optimist_scheduler.core.output import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.requests import SlotStatus
@@ -223,8 +224,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         if is_taken and self.rests(request_id):
             left = window.pass_tokens(np.array(since, np.int32))
             assert left is not None
-            promised = [int(value * 1024) for value in left.values.tolist()]
-            is_taken = sum(promised) >= 1024 if left.has_values else len(left.token_ids) > 0
+            slot = self.scheduler._requests[request_id].slot
+            scale = self.scheduler._state.widths.scales[slot] if slot >= 0 else 1
+            is_taken = wakes(left, scale)
             self.gains[request_id] = 512 if is_taken else self.gains[request_id]
         assert self.scheduler.set_window(request_id, window) == is_taken
         if is_taken:

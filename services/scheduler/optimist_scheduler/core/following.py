@@ -76,9 +76,15 @@ def is_due(
     return due
 
 
-def wakes(window: Window) -> bool:
-    """Tells whether a window promises a token: what says no values is believed."""
+def wakes(window: Window, scale: float) -> bool:
+    """Tells whether a window promises a token.
+
+    Args:
+        window: The window; one that says no values is believed.
+        scale: What the hazards that it claims are to be multiplied by.
+    """
     if not window.has_values:
         return len(window.token_ids) > 0
     # A node's value is its chance, and of those side by side one comes at most.
-    return int((window.values * np.float32(TOKEN)).astype(np.int64).sum()) >= TOKEN
+    chances = np.power(window.values, np.float32(scale)) * np.float32(TOKEN)
+    return int(chances.astype(np.int64).sum()) >= TOKEN

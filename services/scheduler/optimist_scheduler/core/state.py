@@ -222,16 +222,18 @@ class SchedulerState:
 
     def _wakes(self, request: Request, window: Window) -> bool:
         """Wakes a request that rests if a window promises enough; returns whether it is awake."""
-        gain = request.gain if request.slot == NO_SLOT else int(self.table.gain[request.slot])
-        if not rests(gain):
+        slot = request.slot
+        has_slot = slot != NO_SLOT
+        if not rests(int(self.table.gain[slot]) if has_slot else request.gain):
             return True
-        if not wakes(window):
+        # Windows that have promised too much, as they mostly had before it rested, are doubted.
+        if not wakes(window, float(self.widths.scales[slot]) if has_slot else 1.0):
             return False
         self.stats.num_woken += 1
-        if request.slot == NO_SLOT:
-            request.gain = FIRST_GAIN
+        if has_slot:
+            self.table.gain[slot] = FIRST_GAIN
         else:
-            self.table.gain[request.slot] = FIRST_GAIN
+            request.gain = FIRST_GAIN
         return True
 
     def rest(self, slot: int) -> None:
