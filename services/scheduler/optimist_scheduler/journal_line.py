@@ -202,6 +202,7 @@ def _write(value: object) -> object:
                 "num_tokens": len(value.token_ids),
                 "num_passes": value.num_passes,
                 "num_losses": value.num_losses,
+                "gain": value.gain,
                 "digest": _digest([to_bytes(value.token_ids), value.prediction_marks]),
             }
         case SchedulerStats():
