@@ -55,7 +55,9 @@ def test_streams_say_the_same_and_end_with_usage(client: OpenAI) -> None:
     chunks = list(complete(client, max_tokens=24, **options))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
-    assert chunks[-1].usage == whole.usage
+    # Where tokens come from depends on when a proposer answers.
+    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
     with client.chat.completions.stream(
         model=MODEL, messages=MESSAGES, temperature=0, max_tokens=24, stop=["\n"]
     ) as stream:

@@ -13,6 +13,7 @@ from optimist_scheduler.core import (
     telling,
 )
 from optimist_scheduler.core.account import DraftAccounts
+from optimist_scheduler.core.requests import RequestTable
 
 State = state.SchedulerState
 
@@ -31,6 +32,37 @@ COMMANDS: dict[str, Rule] = {
         "tell_logprobs",
         "logprobs.cut(num_skipped, number)",
         "logprobs.cut(num_skipped, 10**6)",
+    ),
+    # What is followed.
+    "what rests drafts from its window": (
+        State,
+        "rest",
+        "request.window = None",
+        "pass",
+    ),
+    "any window wakes": (
+        State,
+        "_wakes",
+        "wakes(window, float(self.widths.scales[slot]) if has_slot else 1.0)",
+        "True",
+    ),
+    "what was not sent while a request rested is lost": (
+        deliver,
+        "_find_earlier",
+        "np.flatnonzero(begins < ends).tolist()",
+        "[]",
+    ),
+    "who leaves its slot forgets what it gained": (
+        RequestTable,
+        "release",
+        "request.gain = int(self.gain[slot])",
+        "pass",
+    ),
+    "who leaves its slot forgets what was sent": (
+        RequestTable,
+        "release",
+        "request.num_observed_tokens = int(self.num_observed_tokens[slot])",
+        "pass",
     ),
     # What is in flight.
     "placeholders fall by what was received": (

@@ -198,7 +198,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self, data: Any, num_nodes: int, is_chain: bool, has_values: bool, seed: int
     ) -> None:
         """A tree, along what the model says or not, with any positions and values."""
-        request_id = self.draw_live(data)
+        resting = sorted(filter(self.rests, self.live))
+        request_id = data.draw(st.sampled_from(resting or sorted(self.live)))
         new, output = self.news[request_id], self.live[request_id]
         base = data.draw(st.integers(0, len(output) + 1))
         random, truth = Random(seed), self.truth(new)
@@ -216,7 +217,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 continue
             paths.append((*before, token))
             nodes.append((token, parent, random.randrange(-1, most)))
-        values = sorted((random.random() for _ in nodes), reverse=True) if has_values else []
+        # Mostly so small that they promise less than a token.
+        values = sorted((random.random() ** 4 for _ in nodes), reverse=True) if has_values else []
         window = window_of(base, nodes, values)
         since = tuple(output[base:])
         is_late = base > len(output) or (len(since) > 0 and since not in paths)
@@ -249,16 +251,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         return 0 <= self.gains[request_id] < 64
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def gain_little(self, data: Any) -> None:
-        """The next pass that brings no draft lets the request rest."""
+    @rule(data=st.data(), rests=st.booleans())
+    def gain_little(self, data: Any, rests: bool) -> None:
+        """The request rests, or does with the next pass that brings no draft."""
         request_id = self.draw_live(data)
         if self.gains[request_id] < 64:
             return
-        request = self.scheduler._requests[request_id]
-        self.gains[request_id] = request.gain = 64
+        state, request = self.scheduler._state, self.scheduler._requests[request_id]
+        rests = rests and request.slot in state.running.tolist()
+        self.gains[request_id] = request.gain = 63 if rests else 64
         if request.slot >= 0:
-            self.scheduler._state.table.gain[request.slot] = 64
+            state.table.gain[request.slot] = request.gain
+        if rests:
+            state.rest(request.slot)
+            self.windows[request_id] = {}
 
     def propose(self, request_id: str) -> None:
         """Sets a right window, as a proposer that keeps up would."""
@@ -535,6 +541,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 if table.num_emits_in_flight[slot] or computed - placeholders >= num_tokens - 1:
                     assert computed - placeholders == num_tokens - 1
             assert table.gain[slot] == self.gains[table.request_ids[slot]]
+            assert not self.rests(table.request_ids[slot]) or table.window_end[slot] == 0
             held = int(state.blocks.num_blocks[slot]) * self.config.block_size
             assert held >= min(computed, int(table.max_length[slot]))
         assert len(state.in_flight) <= self.config.plan_depth

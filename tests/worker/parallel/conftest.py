@@ -14,7 +14,7 @@ from tests.worker.parallel.ranked_worker import RankedWorker
 from tests.worker.parallel.tokenizer import add_tokenizer
 from tests.worker.step import build_runner
 
-PAIR = ("--dtype", "float64", "--tensor-parallel-size", "2")
+PAIR = ("--dtype", "float64", "--tensor-parallel-size", "2", "--drafter", "none")
 
 
 @pytest.fixture(scope="session")
