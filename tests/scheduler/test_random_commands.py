@@ -419,7 +419,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for told in outputs.logprobs:
             assert told.owner == 3
             self.told[f"r{told.handle}"].add(told.logprobs)
-        positions = {told.handle: told.positions.tolist() for told in outputs.prediction_positions}
+        positions = {told.handle: told.positions.tolist() for told in outputs.positions}
         columns = outputs.handles, outputs.draft_sources, outputs.num_accepted_tokens
         for handle, source, accepted in zip(*(each.tolist() for each in columns), strict=True):
             request_id = f"r{handle}"

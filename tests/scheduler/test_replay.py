@@ -354,7 +354,7 @@ def test_arguments_survive_the_log() -> None:
     assert again.token_ids.tolist() == [4, 5, 6]
     assert again.parents is not None
     assert again.parents.tolist() == [-1, 0, 0]
-    assert again.prediction_positions.tolist() == [3, -1, 7]
+    assert again.positions.tolist() == [3, -1, 7]
     assert again.values.tolist() == [0.75, 0.5, 0.25]
     chain = read_window(json.loads(write_line(write_window(window_of(0, nodes[:2])))))
     assert (chain.parents, chain.has_values) == (None, False)

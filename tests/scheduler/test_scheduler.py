@@ -147,7 +147,7 @@ def test_a_window_is_sent_once_and_again_after_readmission() -> None:
     [
         (make_window(-1, 0, [1]), "base"),
         (make_window(0, 2, [1, 1]), "prediction_positions"),
-        (window_of(0, [(1, -1, -2)]), "prediction_positions"),
+        (window_of(0, [(1, -1, -4)]), "prompt_positions"),
         (make_window(0, 0, [50]), "token_ids"),
         (make_window(0, 0, [-1]), "token_ids"),
         (make_window(0, 0, [1], (), [1.1]), "values"),
@@ -158,6 +158,7 @@ def test_a_window_that_cannot_be_of_the_request_is_refused(window: Window, field
     situation = Situation()
     situation.add(0, [1, 2], 10, predicted_token_ids=[1, 2, 3])
     set_window = situation.scheduler.set_window
+    assert set_window("r0", window_of(0, [(1, -1, -3), (2, 0, -2)]))
     assert set_window("r0", make_window(0, 0, [1, 2, 3]))
     if window.base < 0:
         assert not set_window("r0", window)

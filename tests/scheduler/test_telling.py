@@ -43,7 +43,7 @@ class Listening(Situation):
             received = self.heard.setdefault(told.handle, Received(new, self.config.vocab_size))
             received.add(told.logprobs)
             self.num_heard_rows += 1
-        for where in outputs.prediction_positions:
+        for where in outputs.positions:
             self.positions.setdefault(where.handle, []).extend(where.positions.tolist())
         return outputs
 
@@ -249,11 +249,11 @@ def test_logprobs_that_cannot_be_of_the_row_are_refused(changes: dict[str, Any])
 
 
 def test_what_is_told_to_several_streams_goes_to_each_its_own() -> None:
-    places = np.array([3, -1], np.int32)
+    places = np.array([3, -1, -5], np.int32)
     outputs = replace(
         NO_OUTPUTS,
         logprobs=[ToldLogprobs(1, 10, told()), ToldLogprobs(2, 20, told())],
-        prediction_positions=[ToldPositions(3, 30, places)],
+        positions=[ToldPositions(3, 30, places)],
     )
     parts = dict(split_by_owner(outputs))
     assert {owner: [one.handle for one in part.logprobs] for owner, part in parts.items()} == {
@@ -263,7 +263,8 @@ def test_what_is_told_to_several_streams_goes_to_each_its_own() -> None:
     }
     message = outputs_message(parts[3])
     assert [one.handle for one in message.prediction_positions] == [30]
-    assert from_bytes(message.prediction_positions[0].positions).tolist() == [3, -1]
+    assert from_bytes(message.prediction_positions[0].positions).tolist() == [3, -1, -1]
+    assert from_bytes(message.prediction_positions[0].prompt_positions).tolist() == [0, 0, 4]
     (logprobs,) = outputs_message(parts[2]).logprobs
     assert (logprobs.handle, logprobs.first_prompt_position) == (20, 1)
     assert (logprobs.num_prompt_tokens, logprobs.num_prompt_candidates) == (2, 1)

@@ -38,7 +38,7 @@ def columns(window: Window | None) -> tuple[list[int], list[int], list[int], lis
     """Returns tokens, parents, positions and values."""
     assert window is not None
     parents = list(window.find_parents())
-    positions, values = window.prediction_positions.tolist(), window.values.tolist()
+    positions, values = window.positions.tolist(), window.values.tolist()
     return window.token_ids.tolist(), parents, positions, [round(each, 6) for each in values]
 
 
@@ -249,7 +249,7 @@ class BranchingProposer(FakeProposerServicer):
             window = make_window(0, 0, [*right[:2], *wrong(right[2:])], others)
             message.token_ids = to_bytes(window.token_ids)
             message.parents = to_bytes(list(window.find_parents()))
-            positions = np.minimum(window.prediction_positions, len(truth(PROMPT)) - 1)
+            positions = np.minimum(window.positions, len(truth(PROMPT)) - 1)
             message.prediction_positions = to_bytes(positions)
             message.values = floats_to_bytes([0.5] * len(positions))
         return response

@@ -119,7 +119,7 @@ def split_by_owner(outputs: StepOutputs) -> Iterator[tuple[int, StepOutputs]]:
         return
     ended = _group_by_owner(outputs.ended)
     logprobs = _group_by_owner(outputs.logprobs)
-    positions = _group_by_owner(outputs.prediction_positions)
+    positions = _group_by_owner(outputs.positions)
     others = ended.keys() | logprobs.keys() | positions.keys()
     for owner in {*np.unique(outputs.owners).tolist(), *others}:
         rows = outputs.owners == owner
@@ -138,7 +138,7 @@ def split_by_owner(outputs: StepOutputs) -> Iterator[tuple[int, StepOutputs]]:
                 earlier_token_ids={},
                 ended=ended.get(owner, []),
                 logprobs=logprobs.get(owner, ()),
-                prediction_positions=positions.get(owner, ()),
+                positions=positions.get(owner, ()),
             ),
         )
 
@@ -150,7 +150,7 @@ def _find_only_owner(outputs: StepOutputs) -> int | None:
     first = int(outputs.owners[0])
     if np.count_nonzero(outputs.owners != first):
         return None
-    parts = (outputs.ended, outputs.logprobs, outputs.prediction_positions)
+    parts = (outputs.ended, outputs.logprobs, outputs.positions)
     return first if all(part.owner == first for told in parts for part in told) else None
 
 

@@ -37,7 +37,7 @@ _REQUEST_COLUMNS = (
     "stop_token_ids",
     "output_token_ids",
 )
-_WINDOW_COLUMNS = ("token_ids", "parents", "prediction_positions")
+_WINDOW_COLUMNS = ("token_ids", "parents", "positions")
 PLAN_COLUMNS = ("slots", "num_known_tokens", "num_draft_tokens", "num_new_blocks", "new_blocks")
 _RESULT_COLUMNS = (
     "slots",
@@ -111,7 +111,7 @@ def write_window(window: Window) -> Json:
         "base": window.base,
         "token_ids": column(window.token_ids),
         "parents": column([] if window.parents is None else window.parents),
-        "prediction_positions": column(window.prediction_positions),
+        "positions": column(window.positions),
         "values": _encode(floats_to_bytes(window.values)),
     }
 
@@ -256,7 +256,7 @@ def _write_outputs(outputs: StepOutputs) -> Json:
     for one in outputs.logprobs:
         sizes = to_bytes([one.owner, one.handle, *_sizes(one.logprobs)])
         told += [sizes, *_logprob_parts(one.logprobs)]
-    for where in outputs.prediction_positions:
+    for where in outputs.positions:
         told += [to_bytes([where.owner, where.handle]), to_bytes(where.positions)]
     return {
         "num_rows": len(outputs.handles),

@@ -6,12 +6,14 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
+
 from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import INT32_BYTES, floats_from_bytes, from_bytes
 from optimist_scheduler import metrics
 from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.core.window import Window, WindowError, make_window
+from optimist_scheduler.core.window import NO_POSITION, Window, WindowError, make_window
 from optimist_scheduler.followed import Followed
 from optimist_scheduler.proposer_link import ProposerLink
 from optimist_scheduler.proposer_links import ProposerLinks
@@ -325,10 +327,17 @@ class Proposers:
 
 def _window(message: proposer_pb2.Window) -> Window:
     """Reads a window; raises ValueError if a column is none."""
+    positions, in_prompt = (
+        from_bytes(column) for column in (message.prediction_positions, message.prompt_positions)
+    )
+    if len(in_prompt):
+        if len(in_prompt) != len(positions) or int(in_prompt.min()) < 0:
+            raise WindowError("prompt_positions: must be one of each node, none negative")
+        positions = np.where(in_prompt > 0, NO_POSITION - in_prompt, positions)
     return make_window(
         message.base,
         from_bytes(message.token_ids),
         from_bytes(message.parents),
-        from_bytes(message.prediction_positions),
+        positions,
         floats_from_bytes(message.values),
     )

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
@@ -9,10 +11,16 @@ from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_byt
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
 from optimist_scheduler.core.logprobs import Logprobs
-from optimist_scheduler.core.output import Finished, FinishReason, StepOutputs, ToldLogprobs
+from optimist_scheduler.core.output import (
+    Finished,
+    FinishReason,
+    StepOutputs,
+    ToldLogprobs,
+    ToldPositions,
+)
 from optimist_scheduler.core.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.core.window import Window
+from optimist_scheduler.core.window import NO_POSITION, Window
 
 _REASONS = {
     FinishReason.STOP: scheduler_pb2.FINISH_REASON_STOP,
@@ -88,12 +96,16 @@ def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
         draft_sources=to_bytes(outputs.draft_sources),
         finished=[finished_message(ended.handle, ended.finished) for ended in outputs.ended],
         logprobs=[_logprobs_message(told) for told in outputs.logprobs],
-        prediction_positions=[
-            scheduler_pb2.PredictionPositions(
-                handle=told.handle, positions=to_bytes(told.positions)
-            )
-            for told in outputs.prediction_positions
-        ],
+        prediction_positions=[_positions_message(told) for told in outputs.positions],
+    )
+
+
+def _positions_message(told: ToldPositions) -> scheduler_pb2.PredictionPositions:
+    in_prompt = np.maximum(NO_POSITION - told.positions, 0)
+    return scheduler_pb2.PredictionPositions(
+        handle=told.handle,
+        positions=to_bytes(np.maximum(told.positions, NO_POSITION)),
+        prompt_positions=to_bytes(in_prompt) if in_prompt.any() else b"",
     )
 
 

@@ -25,8 +25,8 @@ class DraftAccounts:
         Args:
             max_num_seqs: Number of slots.
             max_num_predicted_tokens: Of all predictions of a request.
-            positions: Position in the predictions of each token of likeliest paths, -1 for none,
-                see `PlacedWindows` [max_num_seqs, max_length].
+            positions: Where each token of likeliest paths was read from, see `PlacedWindows`
+                [max_num_seqs, max_length].
         """
         self._num_accepted = np.zeros((max_num_seqs, NUM_SOURCES), np.int32)
         # Memory that is never touched is never taken.
@@ -76,7 +76,7 @@ class DraftAccounts:
 
         Args:
             slots: [num_nodes].
-            positions: Position in the predictions, -1 for none [num_nodes].
+            positions: Where they were read from, see `Window.positions` [num_nodes].
             is_kept: Whether it was accepted and delivered [num_nodes].
         """
         self._nodes.append((slots, positions, is_kept))

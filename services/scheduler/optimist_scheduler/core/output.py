@@ -61,12 +61,12 @@ class ToldLogprobs(NamedTuple):
 
 
 class ToldPositions(NamedTuple):
-    """Where accepted drafts of a request stand in its predictions, and whom to tell."""
+    """Where accepted drafts of a request were read from, and whom to tell."""
 
     owner: int
     handle: int
     positions: Int32Array
-    """In all predictions, one after the other; -1 for none [num_accepted_tokens]."""
+    """See `Window.positions` [num_accepted_tokens]."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class StepOutputs:
     """Requests that ended with this step; their last tokens are in the columns."""
     logprobs: Sequence[ToldLogprobs] = ()
     """For requests that want some; those of a prompt may come before any token."""
-    prediction_positions: Sequence[ToldPositions] = ()
+    positions: Sequence[ToldPositions] = ()
     """For requests that want some, of the rows with an accepted draft."""
 
     @property

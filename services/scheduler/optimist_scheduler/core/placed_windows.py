@@ -31,7 +31,7 @@ class PlacedWindows:
         self.expected = np.zeros(shape, np.int32)
         """The tokens [max_num_seqs, max_length]."""
         self.positions = np.zeros(shape, np.int32)
-        """Their positions in the predictions, -1 for none [max_num_seqs, max_length]."""
+        """Where they were read from, see `Window.positions` [max_num_seqs, max_length]."""
         self.hazards = np.zeros(shape, np.float32)
         """Their claimed hazards, cumulated; 0 at the last place before [max_num_seqs, max_length].
         """
@@ -86,7 +86,7 @@ class PlacedWindows:
         ):
             return False
         return np.array_equal(
-            self.positions[slot, length:end], window.prediction_positions[:size]
+            self.positions[slot, length:end], window.positions[:size]
         ) and np.array_equal(self.expected[slot, length:end], window.token_ids[:size])
 
     def place(self, slot: int, window: Window | None, length: int) -> int:
@@ -104,7 +104,7 @@ class PlacedWindows:
             end = length + len(path)
             self._set_tree(slot, PlacedTree(window, np.maximum.accumulate(hazards)))
         self.expected[slot, length:end] = window.token_ids[path]
-        self.positions[slot, length:end] = window.prediction_positions[path]
+        self.positions[slot, length:end] = window.positions[path]
         self.hazards[slot, length - 1] = 0
         self.hazards[slot, length:end] = hazards[path]
         return end

@@ -173,7 +173,12 @@ class Scheduler:
         request = self._requests.get(request_id)
         if request is None or window.base < request.window_base:
             return False
-        fault = find_window_fault(window, request.num_predicted_tokens, self.config.vocab_size)
+        fault = find_window_fault(
+            window,
+            request.num_predicted_tokens,
+            request.num_prompt_tokens,
+            self.config.vocab_size,
+        )
         if fault is not None:
             raise WindowError(fault)
         return self._state.set_window(request, window)

@@ -10,6 +10,7 @@ from optimist_scheduler.core.plan import StepResult
 from optimist_scheduler.core.requests import Request
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
 from optimist_scheduler.core.verified import find_kept_positions
+from optimist_scheduler.core.window import NO_POSITION
 
 MISSING = "the worker did not tell the log-probabilities of this request"
 
@@ -66,7 +67,7 @@ def _lacks(request: Request, num_told: int, num_tokens: int) -> bool:
 def tell_positions(
     state: SchedulerState, step: StepInFlight, new: NewTokens
 ) -> list[ToldPositions]:
-    """Returns where accepted drafts stand in predictions, before windows move on.
+    """Returns where accepted drafts stand in predictions and prompts, before windows move on.
 
     Args:
         state: The state; the new tokens are part of it.
@@ -80,7 +81,7 @@ def tell_positions(
     told: list[ToldPositions] = []
     for row in rows.tolist():
         slot, number = int(new.slots[row]), int(new.num_accepted_tokens[row])
-        positions: Int32Array = np.full(number, -1, np.int32)
+        positions: Int32Array = np.full(number, NO_POSITION, np.int32)
         if new.draft_sources[row] == DraftSource.PREDICTION:
             positions = find_kept_positions(state, step, new, row)
         told.append(ToldPositions(int(table.owner[slot]), int(table.handle[slot]), positions))

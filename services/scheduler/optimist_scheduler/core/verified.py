@@ -6,9 +6,7 @@ from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.arrays import BoolArray, Int32Array
 from optimist_scheduler.core.new_tokens import NewTokens
 from optimist_scheduler.core.state import SchedulerState, StepInFlight
-from optimist_scheduler.core.window import Window
-
-_NO_POSITION = -1
+from optimist_scheduler.core.window import NO_POSITION, Window
 
 
 def record_drafts(state: SchedulerState, step: StepInFlight, new: NewTokens) -> None:
@@ -67,7 +65,7 @@ def find_kept_positions(
     start, number = int(new.starts[row]), int(new.num_accepted_tokens[row])
     positions = placed.positions[slot, start : start + number].copy()
     # A worker may have drafted what the window does not say.
-    positions[max(int(new.window_ends[row]) - start, 0) :] = _NO_POSITION
+    positions[max(int(new.window_ends[row]) - start, 0) :] = NO_POSITION
     return positions
 
 
@@ -95,14 +93,14 @@ def _walk_row(
     window = _find_window(state, step, new, row)
     base = 0 if window is None else int(state.table.num_prompt_tokens[slot]) + window.base
     if window is not None and window.parents is None:
-        positions = window.prediction_positions[max(start - base, 0) :][:num_drafted]
+        positions = window.positions[max(start - base, 0) :][:num_drafted]
         if len(positions) == num_drafted:
             return positions, np.arange(num_drafted) < num_kept
     sequence = state.table.token_ids[slot, : start + num_kept]
     behind = window and window.pass_tokens(sequence[base:start])
     if behind is None:
         # The worker drafted what the window does not say; all that is known is what was kept.
-        return np.full(num_kept, _NO_POSITION, np.int32), np.ones(num_kept, np.bool_)
+        return np.full(num_kept, NO_POSITION, np.int32), np.ones(num_kept, np.bool_)
     return _walk(behind, sequence[start:], num_drafted)
 
 
@@ -119,7 +117,7 @@ def _find_window(
 def _walk(window: Window, kept: Int32Array, num_drafted: int) -> tuple[Int32Array, BoolArray]:
     """Returns the positions of the drafts of a window that begins here, and which were kept."""
     path = window.find_path(kept.tolist())
-    positions = window.prediction_positions[:num_drafted]
+    positions = window.positions[:num_drafted]
     is_kept = np.zeros(len(positions), np.bool_)
     inside = [node for node in path if node < len(positions)]
     is_kept[inside] = True
@@ -127,7 +125,7 @@ def _walk(window: Window, kept: Int32Array, num_drafted: int) -> tuple[Int32Arra
     if num_unknown == 0:
         return positions, is_kept
     # Again, what was kept and is not of the window.
-    unknown = np.full(num_unknown, _NO_POSITION, np.int32)
+    unknown = np.full(num_unknown, NO_POSITION, np.int32)
     return np.concatenate([positions, unknown]), np.concatenate(
         [is_kept, np.ones(num_unknown, np.bool_)]
     )

@@ -20,6 +20,8 @@ LEAST_VALUE = 1e-7
 """Smaller ones are taken for this."""
 
 _ROOT = -1
+NO_POSITION = -1
+"""Position of a node that was read neither from a prediction nor from the prompt."""
 
 
 class WindowError(ValueError):
@@ -36,8 +38,9 @@ class Window:
     """[num_nodes]; empty when nothing is expected."""
     parents: Int32Array | None
     """Index of the node that each comes behind, -1 for none [num_nodes]; None for a chain."""
-    prediction_positions: Int32Array
-    """Position in the predictions, -1 for what was not read from one [num_nodes]."""
+    positions: Int32Array
+    """Position in the predictions; below NO_POSITION one in the prompt, whose last token has -2 and
+    the one before it -3 [num_nodes]."""
     values: Float32Array
     """Chance that a node and all before it are what comes, never rising [num_nodes]; empty if
     nothing is said of it."""
@@ -148,7 +151,7 @@ class Window:
             self.base + num_passed,
             self.token_ids[nodes],
             parents,
-            self.prediction_positions[nodes],
+            self.positions[nodes],
             values,
         )
 
@@ -161,20 +164,23 @@ def make_window(
     base: int,
     token_ids: Int32Array,
     parents: Int32Array,
-    prediction_positions: Int32Array,
+    positions: Int32Array,
     values: Float32Array,
 ) -> Window:
     """Returns a window; parents that make a chain, or none at all, are those of a chain."""
     is_chain = len(parents) == 0 or np.array_equal(parents, np.arange(-1, len(parents) - 1))
-    return Window(base, token_ids, None if is_chain else parents, prediction_positions, values)
+    return Window(base, token_ids, None if is_chain else parents, positions, values)
 
 
-def find_window_fault(window: Window, num_predicted_tokens: int, vocab_size: int) -> str | None:
+def find_window_fault(
+    window: Window, num_predicted_tokens: int, num_prompt_tokens: int, vocab_size: int
+) -> str | None:
     """Returns why a window cannot be of a request; None if it can.
 
     Args:
         window: The window.
         num_predicted_tokens: Tokens of all predictions of the request.
+        num_prompt_tokens: Tokens of its prompt.
         vocab_size: Token ids are below.
     """
     num_nodes = len(window.token_ids)
@@ -182,8 +188,8 @@ def find_window_fault(window: Window, num_predicted_tokens: int, vocab_size: int
         return f"base: must be at least 0, not {window.base}"
     if num_nodes > MAX_NODES:
         return f"token_ids: must be at most {MAX_NODES}, not {num_nodes}"
-    if len(window.prediction_positions) != num_nodes:
-        return f"prediction_positions: {len(window.prediction_positions)} of {num_nodes} nodes"
+    if len(window.positions) != num_nodes:
+        return f"prediction_positions: {len(window.positions)} of {num_nodes} nodes"
     if len(window.values) not in (0, num_nodes):
         return f"values: {len(window.values)} of {num_nodes} nodes"
     if num_nodes == 0:
@@ -191,8 +197,10 @@ def find_window_fault(window: Window, num_predicted_tokens: int, vocab_size: int
     # Negative numbers are large without their sign.
     if int(window.token_ids.view(np.uint32).max()) >= vocab_size:
         return f"token_ids: must be from 0 to {vocab_size - 1}"
-    if int((window.prediction_positions + 1).view(np.uint32).max()) > num_predicted_tokens:
+    if int(window.positions.max()) >= num_predicted_tokens:
         return f"prediction_positions: must be from -1 to {num_predicted_tokens - 1}"
+    if int(window.positions.min()) < NO_POSITION - num_prompt_tokens:
+        return f"prompt_positions: must be from 0 to {num_prompt_tokens}"
     if window.has_values and not _are_values(window.values):
         return "values: must be from 1 down to 0, and never rise"
     return None if window.parents is None else _find_tree_fault(window.parents, window.token_ids)
