@@ -17,6 +17,21 @@ class PredictionPlace:
 
 
 @dataclass(frozen=True)
+class PromptPlace:
+    """A place in the prompt."""
+
+    message: int | None
+    """Which message of a chat, from 0; None where it stands in no message's content."""
+    start: int
+    """Where it begins: in characters of the message's content or the text, or in tokens."""
+    end: int
+    """Where it ends, exclusive."""
+    is_in_tokens: bool = False
+    """Whether it is counted in tokens: if the prompt was given so, and in a chat for what the chat
+    template adds."""
+
+
+@dataclass(frozen=True)
 class Segment:
     """Text that came from one source."""
 
@@ -29,6 +44,8 @@ class Segment:
     """Where it stands in the predictions, if that is known."""
     run: int = 0
     """Number of these tokens in their answer; text that was held back has the same one."""
+    prompt: PromptPlace | None = None
+    """Where it stands in the prompt, if it was read from there."""
 
 
 @dataclass(frozen=True)

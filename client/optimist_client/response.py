@@ -8,6 +8,7 @@ from optimist_client.answer import (
     Answer,
     Model,
     PredictionPlace,
+    PromptPlace,
     Result,
     Segment,
     Speculation,
@@ -74,7 +75,7 @@ def _answer(steps: list[Step]) -> Answer:
 
 
 def _segment(message: inference_pb2.Segment) -> Segment:
-    place = message.prediction
+    place, prompt = message.prediction, message.prompt
     return Segment(
         text=message.text,
         num_tokens=message.num_tokens,
@@ -85,6 +86,16 @@ def _segment(message: inference_pb2.Segment) -> Segment:
             else None
         ),
         run=message.run,
+        prompt=(
+            PromptPlace(
+                prompt.message if prompt.HasField("message") else None,
+                prompt.start,
+                prompt.end,
+                prompt.is_in_tokens,
+            )
+            if message.HasField("prompt")
+            else None
+        ),
     )
 
 

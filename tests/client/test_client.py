@@ -8,7 +8,7 @@ import pytest
 
 from optimist.common.v1.draft_source_pb2 import DRAFT_SOURCE_NGRAM, DRAFT_SOURCE_PREDICTION
 from optimist.v1 import inference_pb2
-from optimist_client import Client, OptimistError, PredictionPlace, RetryPolicy
+from optimist_client import Client, OptimistError, PredictionPlace, PromptPlace, RetryPolicy
 from tests.client.scripted_server import (
     ScriptedServer,
     answering,
@@ -37,6 +37,13 @@ def test_steps_and_the_whole_answer(server: ScriptedServer, client: Client) -> N
         source=DRAFT_SOURCE_PREDICTION,
         prediction=inference_pb2.PredictionPlace(index=1, start=4, end=7),
     )
+    prompted = inference_pb2.Segment(
+        source=DRAFT_SOURCE_NGRAM, prompt=inference_pb2.PromptPlace(message=0, start=4, end=7)
+    )
+    of_template = inference_pb2.Segment(
+        source=DRAFT_SOURCE_NGRAM,
+        prompt=inference_pb2.PromptPlace(start=2, end=3, is_in_tokens=True),
+    )
     server.behaviours = [
         answering(
             step(
@@ -44,7 +51,7 @@ def test_steps_and_the_whole_answer(server: ScriptedServer, client: Client) -> N
                 token_ids=[4, 5],
                 num_accepted_tokens=2,
                 source=DRAFT_SOURCE_PREDICTION,
-                segments=[segment],
+                segments=[segment, prompted, of_template],
             ),
             step("lo", token_ids=[6], finish_reason=STOP),
             summary(request_id="r", model="tiny", usage=usage),
@@ -55,6 +62,9 @@ def test_steps_and_the_whole_answer(server: ScriptedServer, client: Client) -> N
     assert [one.text for one in steps] == ["Hel", "lo"]
     assert steps[0].source == "prediction"
     assert steps[0].segments[0].prediction == PredictionPlace(1, 4, 7)
+    assert steps[0].segments[0].prompt is None
+    assert steps[0].segments[1].prompt == PromptPlace(0, 4, 7)
+    assert steps[0].segments[2].prompt == PromptPlace(None, 2, 3, is_in_tokens=True)
     assert steps[0].finish_reason is None
     assert steps[1].source == "target"
     result = stream.result()

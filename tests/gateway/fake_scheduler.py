@@ -24,6 +24,8 @@ class Step:
     """Where these came from."""
     positions: Sequence[int] | None = None
     """Where these stand in the predictions."""
+    prompt_positions: Sequence[int] = ()
+    """Where they stand in the prompt, counted from its end."""
 
 
 @dataclass
@@ -219,7 +221,11 @@ def _response(add: scheduler_pb2.Add, step: Step) -> scheduler_pb2.ConnectRespon
     if add.wants_prediction_positions and step.positions is not None:
         positions = to_bytes(list(step.positions))
         response.prediction_positions.append(
-            scheduler_pb2.PredictionPositions(handle=add.handle, positions=positions)
+            scheduler_pb2.PredictionPositions(
+                handle=add.handle,
+                positions=positions,
+                prompt_positions=to_bytes(list(step.prompt_positions)),
+            )
         )
     return response
 

@@ -18,6 +18,7 @@ from optimist_gateway.core.echo import Echo
 from optimist_gateway.core.logprobs import Describe
 from optimist_gateway.core.prediction_places import PredictionPlaces
 from optimist_gateway.core.prompt import Prompt
+from optimist_gateway.core.prompt_places import PromptPlaces
 from optimist_gateway.core.provenance import Provenance
 from optimist_gateway.core.speculation import Speculation, add_speculations
 from optimist_gateway.core.usage import Usage, add_usages, merge_usages
@@ -182,7 +183,7 @@ class Generation:
         if body.num_logprobs() is not None or body.include_provenance:
             detail = Detail(
                 describe=self._describe(),
-                provenance=Provenance(places) if body.include_provenance else None,
+                provenance=self._provenance(prompt, places),
                 text_offset=len(echo.text) if echo is not None else 0,
             )
         answer = Answer(
@@ -202,6 +203,11 @@ class Generation:
             echo=echo,
             is_prompt_only=body.asked_max_tokens() == 0,
         )
+
+    def _provenance(self, prompt: Prompt, places: PredictionPlaces) -> Provenance | None:
+        if not self.body.include_provenance:
+            return None
+        return Provenance(places, prompt.places or PromptPlaces(len(prompt.token_ids)))
 
     def _echo(self, prompt: Prompt) -> Echo:
         tokenizer = self._service.tokenizer

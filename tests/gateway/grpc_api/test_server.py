@@ -10,14 +10,15 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.v1 import inference_pb2, inference_pb2_grpc
-from optimist_client import AsyncClient, Client, Message, OptimistError, RetryPolicy
+from optimist_client import AsyncClient, Client, Message, OptimistError, PromptPlace, RetryPolicy
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until_healthy
-from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens
+from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Script, Step, tokens
 
 Say = Callable[..., list[int]]
 ONCE = RetryPolicy(max_retries=0)
@@ -85,6 +86,22 @@ async def test_where_text_came_from_and_what_that_was_worth(
     assert result.speculation is not None
     assert result.speculation.num_accepted_tokens == 3
     assert sum(result.speculation.accepted_length_histogram) == result.speculation.num_passes
+
+
+async def test_where_in_the_prompt_text_came_from(
+    inference: AsyncClient, scheduler: FakeScheduler, backend: Backend
+) -> None:
+    ids = list(backend.encode("The fox").ids)
+    positions = range(len(ids), 0, -1)
+    step = Step([*ids, 1], len(ids), positions=[-1] * len(ids), prompt_positions=positions)
+    scheduler.script = Script([step])
+    for prompt, place in (
+        ("The fox", PromptPlace(None, 0, 7)),
+        (ids, PromptPlace(None, 0, len(ids), is_in_tokens=True)),
+    ):
+        result = await inference.generate(prompt, include_provenance=True).result()
+        segment = result.answers[0].segments[0]
+        assert (segment.source, segment.prompt) == ("ngram", place)
 
 
 async def test_how_likely_the_tokens_were(inference: AsyncClient, say: Say) -> None:

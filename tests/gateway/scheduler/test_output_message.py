@@ -98,7 +98,17 @@ def test_accepted_drafts_get_their_positions() -> None:
     positions = scheduler_pb2.PredictionPositions(handle=5, positions=to_bytes([12]))
     outputs = dict(read_outputs(a_response(prediction_positions=[positions])))
     assert outputs[5].prediction_positions == [12]
+    assert outputs[5].prompt_positions is None
     assert outputs[4].prediction_positions is None
+
+
+def test_accepted_drafts_get_their_positions_in_the_prompt() -> None:
+    positions = scheduler_pb2.PredictionPositions(
+        handle=5, positions=to_bytes([-1]), prompt_positions=to_bytes([7])
+    )
+    outputs = dict(read_outputs(a_response(prediction_positions=[positions])))
+    assert (outputs[5].prediction_positions, outputs[5].prompt_positions) == ([-1], [7])
+    assert outputs[4].prompt_positions is None
 
 
 def test_an_end_tells_how_many_drafts_were_verified() -> None:
@@ -132,6 +142,15 @@ def test_logprobs_that_do_not_fit_are_refused(wrong: dict[str, object]) -> None:
 @pytest.mark.parametrize("positions", [to_bytes([1, 2]), b"", to_bytes([-2]), b"\0"])
 def test_positions_that_do_not_fit_are_refused(positions: bytes) -> None:
     message = scheduler_pb2.PredictionPositions(handle=5, positions=positions)
+    with pytest.raises(ValueError, match=r"position|buffer"):
+        dict(read_outputs(a_response(prediction_positions=[message])))
+
+
+@pytest.mark.parametrize("positions", [to_bytes([1, 2]), to_bytes([-1]), b"\0"])
+def test_positions_in_the_prompt_that_do_not_fit_are_refused(positions: bytes) -> None:
+    message = scheduler_pb2.PredictionPositions(
+        handle=5, positions=to_bytes([-1]), prompt_positions=positions
+    )
     with pytest.raises(ValueError, match=r"position|buffer"):
         dict(read_outputs(a_response(prediction_positions=[message])))
 

@@ -493,6 +493,7 @@ class Segment(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     PREDICTION_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The text."""
     num_tokens: _builtins.int
@@ -505,6 +506,10 @@ class Segment(_message.Message):
     def prediction(self) -> Global___PredictionPlace:
         """Where in the predictions it stands, if it is known to stand there."""
 
+    @_builtins.property
+    def prompt(self) -> Global___PromptPlace:
+        """Where in the prompt it stands, if it was read from there."""
+
     def __init__(
         self,
         *,
@@ -513,10 +518,11 @@ class Segment(_message.Message):
         source: _draft_source_pb2.DraftSource.ValueType = ...,
         prediction: Global___PredictionPlace | None = ...,
         run: _builtins.int = ...,
+        prompt: Global___PromptPlace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prediction", b"prediction"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prediction", b"prediction", "prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_tokens", b"num_tokens", "prediction", b"prediction", "run", b"run", "source", b"source", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_tokens", b"num_tokens", "prediction", b"prediction", "prompt", b"prompt", "run", b"run", "source", b"source", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -551,6 +557,44 @@ class PredictionPlace(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PredictionPlace: _TypeAlias = PredictionPlace  # noqa: Y015
+
+@_typing.final
+class PromptPlace(_message.Message):
+    """A place in the prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    IS_IN_TOKENS_FIELD_NUMBER: _builtins.int
+    message: _builtins.int
+    """Which message of a chat, from 0; not set where it stands in no message's content."""
+    start: _builtins.int
+    """Where the place begins: in characters of the message's content or the text; in tokens if `is_in_tokens`."""
+    end: _builtins.int
+    """Where the place ends, exclusive."""
+    is_in_tokens: _builtins.bool
+    """Whether it is counted in tokens of the prompt: if this was given as tokens, and in a chat for what the chat
+    template adds.
+    """
+    def __init__(
+        self,
+        *,
+        message: _builtins.int | None = ...,
+        start: _builtins.int = ...,
+        end: _builtins.int = ...,
+        is_in_tokens: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "end", b"end", "is_in_tokens", b"is_in_tokens", "message", b"message", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+
+Global___PromptPlace: _TypeAlias = PromptPlace  # noqa: Y015
 
 @_typing.final
 class TokenLogprob(_message.Message):

@@ -65,6 +65,16 @@ class Place(Answer):
     token_end: int = Field(default_factory=left_out)
 
 
+class PromptPlace(Answer):
+    """Where in the prompt a segment stands."""
+
+    message: int = Field(default_factory=left_out)
+    start: int = Field(default_factory=left_out)
+    end: int = Field(default_factory=left_out)
+    token_start: int = Field(default_factory=left_out)
+    token_end: int = Field(default_factory=left_out)
+
+
 class Segment(Answer):
     """Text of one source."""
 
@@ -72,6 +82,7 @@ class Segment(Answer):
     text: str
     num_tokens: int
     prediction: Place = Field(default_factory=left_out)
+    prompt: PromptPlace = Field(default_factory=left_out)
 
 
 class Choice(Answer):

@@ -22,11 +22,13 @@ def _segment(segment: Segment) -> dict[str, Any]:
         "num_tokens": segment.num_tokens,
     }
     if segment.place is not None:
-        told["prediction"] = _place(segment.place)
+        told["prompt" if segment.place.is_in_prompt else "prediction"] = _place(segment.place)
     return told
 
 
 def _place(place: Place) -> dict[str, int]:
-    if place.is_in_tokens:
-        return {"index": place.index, "token_start": place.start, "token_end": place.end}
-    return {"index": place.index, "start": place.start, "end": place.end}
+    told = {}
+    if place.index is not None:
+        told["message" if place.is_in_prompt else "index"] = place.index
+    unit = "token_" if place.is_in_tokens else ""
+    return told | {f"{unit}start": place.start, f"{unit}end": place.end}

@@ -11,7 +11,7 @@ from optimist_gateway.generation import Service
 from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 from optimist_gateway.text.known_token import require_known
-from optimist_gateway.text.prompt import encode_chat, require_tokenizable
+from optimist_gateway.text.prompt import render_chat, require_tokenizable
 
 
 def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRouter:
@@ -41,12 +41,14 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
                 body.prompt, add_special_tokens=body.add_special_tokens is not False
             )
         else:
-            token_ids = await encode_chat(
+            text = await render_chat(
                 [message.message() for message in body.messages or ()],
                 service.tokenizer,
                 described,
                 add_generation_prompt=body.add_generation_prompt is not False,
-                add_special_tokens=bool(body.add_special_tokens),
+            )
+            token_ids = await service.tokenizer.encode(
+                text, add_special_tokens=bool(body.add_special_tokens)
             )
         strings = None
         if body.return_token_strs:

@@ -73,5 +73,8 @@ class StepOutput:
     prediction_positions: list[int] | None = None
     """For requests that want them: where each accepted draft stands in all predictions, one after
     the other; -1 for what was read from none of them, `[num_accepted_tokens]`."""
+    prompt_positions: list[int] | None = None
+    """With these: where each accepted draft stands in the prompt, counted from its end (1 for its
+    last token); 0 for what was not read from it, `[num_accepted_tokens]`. None if none was."""
     received: float = 0.0
     """When it arrived, by `time.perf_counter`."""

@@ -11,15 +11,17 @@ NOT_PREDICTED = -1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where tokens of an answer stand in one of the request's predictions."""
+    """Where tokens of an answer stand in one of the request's predictions, or in its prompt."""
 
-    index: int
-    """Which prediction of the request's list."""
+    index: int | None
+    """Which prediction of the request's list, or which message of its conversation; None in a
+    prompt that is none, and for what stands in no message."""
     start: int
     """Where the place begins: in characters of a text, in tokens of a list of tokens."""
     end: int
     """Where it ends, exclusive."""
     is_in_tokens: bool = False
+    is_in_prompt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

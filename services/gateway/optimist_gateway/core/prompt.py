@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from optimist_gateway.core.prompt_places import PromptPlaces
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -10,3 +12,5 @@ class Prompt:
     token_ids: list[int]
     text: str | None = None
     """What the client sent, if it sent text and may ask for it back."""
+    places: PromptPlaces | None = None
+    """Where its tokens stand in what the client sent; None if that is tokens, or if nobody asks."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.output import StepOutput
 from optimist_gateway.core.prediction_places import NOT_PREDICTED, Place, PredictionPlaces
+from optimist_gateway.core.prompt_places import NOT_PROMPTED, PromptPlaces
 
 PROMPT_RUN = -1
 """Number of the run that an echoed prompt is."""
@@ -25,7 +26,7 @@ class Segment:
     num_tokens: int
     """How many tokens the run has; 0 if they were told of before and only text comes later."""
     place: Place | None = None
-    """Where the tokens stand in a prediction, if that is known."""
+    """Where the tokens stand in a prediction or in the prompt, if that is known."""
 
 
 @dataclass(slots=True)
@@ -44,8 +45,9 @@ class Provenance:
     each run of tokens has still to come.
     """
 
-    def __init__(self, places: PredictionPlaces) -> None:
+    def __init__(self, places: PredictionPlaces, prompt: PromptPlaces) -> None:
         self._places = places
+        self._prompt = prompt
         self._waiting: deque[_Waiting] = deque()
         self._last: Segment | None = None
         self._num_runs = 0
@@ -101,7 +103,7 @@ class Provenance:
         runs = []
         start = 0
         for end in range(1, num_accepted + 1):
-            if end < num_accepted and self._goes_on(output.prediction_positions, end):
+            if end < num_accepted and self._goes_on(output, end):
                 continue
             runs.append(self._run(output, start, end))
             start = end
@@ -109,21 +111,28 @@ class Provenance:
             runs.append(self._segment(DraftSource.TARGET, num_tokens - num_accepted, None))
         return runs
 
-    def _goes_on(self, positions: Sequence[int] | None, index: int) -> bool:
+    def _goes_on(self, output: StepOutput, index: int) -> bool:
         """Tells whether an accepted draft belongs to the run of the one before it."""
-        if positions is None:
+        if output.prediction_positions is None:
             return True
-        before, here = positions[index - 1], positions[index]
-        return before == here == NOT_PREDICTED or self._places.is_next(before, here)
+        before, here = output.prediction_positions[index - 1 : index + 1]
+        if not before == here == NOT_PREDICTED:
+            return self._places.is_next(before, here)
+        if output.prompt_positions is None:
+            return True
+        before, here = output.prompt_positions[index - 1 : index + 1]
+        return before == here == NOT_PROMPTED or self._prompt.is_next(before, here)
 
     def _run(self, output: StepOutput, start: int, end: int) -> Segment:
         source, place = output.draft_source, None
         if output.prediction_positions is not None:
             position = output.prediction_positions[start]
             place = self._places.place(position, end - start)
-            if source is DraftSource.PREDICTION and position < 0:
+            if source is DraftSource.PREDICTION and position == NOT_PREDICTED:
                 # Proposed from the request's own text; the usage counts it so too.
                 source = DraftSource.NGRAM
+                if output.prompt_positions is not None:
+                    place = self._prompt.place(output.prompt_positions[start], end - start)
         return self._segment(source, end - start, place)
 
     def _segment(self, source: DraftSource, num_tokens: int, place: Place | None) -> Segment:
@@ -152,8 +161,7 @@ def _follows(segment: Segment, other: Segment) -> bool:
     if segment.place is None or other.place is None:
         return True
     return (
-        segment.place.index == other.place.index
-        and segment.place.is_in_tokens == other.place.is_in_tokens
+        replace(segment.place, start=other.place.start, end=other.place.end) == other.place
         and segment.place.end == other.place.start
     )
 

@@ -69,9 +69,14 @@ def _segment(segment: Segment) -> inference_pb2.Segment:
     )
     if segment.place is not None:
         place = segment.place
-        message.prediction.index = place.index
-        message.prediction.start = place.start
-        message.prediction.end = place.end
+        if place.is_in_prompt:
+            message.prompt.start, message.prompt.end = place.start, place.end
+            message.prompt.is_in_tokens = place.is_in_tokens
+            if place.index is not None:
+                message.prompt.message = place.index
+        else:
+            message.prediction.index = place.index or 0
+            message.prediction.start, message.prediction.end = place.start, place.end
     return message
 
 

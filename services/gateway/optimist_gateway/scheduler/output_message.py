@@ -29,6 +29,8 @@ class _Sources(dict[int, DraftSource]):
 
 # Quicker than to call the enumeration, with each request and step.
 _SOURCES = _Sources({source.value: source for source in DraftSource})
+_NOWHERE: tuple[None, None] = None, None
+"""Positions of a request that wants none."""
 
 
 def read_outputs(
@@ -62,6 +64,7 @@ def read_outputs(
         strict=True,
     ):
         tokens = token_ids[start : start + count]
+        predicted, prompted = _positions(positions, handle, accepted) if positions else _NOWHERE
         yield (
             handle,
             StepOutput(
@@ -70,7 +73,8 @@ def read_outputs(
                 source,
                 finished.get(handle) if finished else None,
                 _logprobs(logprobs, handle, count) if logprobs else None,
-                _positions(positions, handle, accepted) if positions else None,
+                predicted,
+                prompted,
                 now,
             ),
         )
@@ -105,14 +109,24 @@ def _finished(message: scheduler_pb2.Finished) -> Finished:
 
 def _positions(
     messages: Mapping[int, scheduler_pb2.PredictionPositions], handle: int, num_accepted: int
-) -> list[int] | None:
+) -> tuple[list[int] | None, list[int] | None]:
+    """Returns the positions in the predictions and in the prompt."""
     if (message := messages.get(handle)) is None:
-        return None
-    positions: list[int] = from_bytes(message.positions).tolist()
+        return _NOWHERE
+    predicted = _column(message.positions, num_accepted, -1, "predictions")
+    if not message.prompt_positions:
+        return predicted, None
+    return predicted, _column(message.prompt_positions, num_accepted, 0, "prompt")
+
+
+def _column(data: bytes, num_accepted: int, least: int, text: str) -> list[int]:
+    positions: list[int] = from_bytes(data).tolist()
     if len(positions) != num_accepted:
-        raise ValueError(f"{len(positions)} positions for {num_accepted} accepted drafts")
-    if any(position < -1 for position in positions):
-        raise ValueError(f"a position in the prediction is {min(positions)}")
+        raise ValueError(
+            f"{len(positions)} positions in the {text} for {num_accepted} accepted drafts"
+        )
+    if any(position < least for position in positions):
+        raise ValueError(f"a position in the {text} is {min(positions)}")
     return positions
 
 

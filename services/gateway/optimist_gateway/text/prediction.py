@@ -50,7 +50,7 @@ async def predicted_tokens(
         # What is cut here lies behind the cut in tokens.
         shown = normalise_line_endings(text)[: longest * tokenizer.longest_token]
         if body.include_provenance:
-            token_ids, spans = await tokenizer.encode_prediction_spans(shown)
+            token_ids, spans = await tokenizer.encode_spans(shown, add_special_tokens=False)
             spans = joined_spans(spans[:longest])
             encoded[param] = SentPrediction(index, token_ids[:longest], spans)
         else:

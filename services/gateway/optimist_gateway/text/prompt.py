@@ -7,7 +7,9 @@ from optimist_gateway.api.chat_body import ChatCompletionBody
 from optimist_gateway.api.completion_body import CompletionBody
 from optimist_gateway.api.errors import ApiError
 from optimist_gateway.core.messages import Message
+from optimist_gateway.core.prediction_places import joined_spans
 from optimist_gateway.core.prompt import Prompt
+from optimist_gateway.core.prompt_places import PromptPlaces, SentText, find_contents
 from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.text.known_token import require_known
 from optimist_gateway.text.tokenizer import ChatTemplateBusyError, ChatTemplateError, Tokenizer
@@ -18,19 +20,24 @@ async def chat_prompt(
 ) -> list[Prompt]:
     """Returns the one prompt; raises ApiError if the messages do not make one."""
     messages = [message.message() for message in body.messages]
-    return [Prompt(await encode_chat(messages, tokenizer, model, body.told_tools()))]
+    text = await render_chat(messages, tokenizer, model, body.told_tools())
+    if not body.include_provenance:
+        return [Prompt(await tokenizer.encode(text, add_special_tokens=False))]
+    token_ids, spans = await tokenizer.encode_spans(text, add_special_tokens=False)
+    contents = find_contents(text, [message.content for message in messages])
+    places = PromptPlaces(len(token_ids), joined_spans(spans), contents)
+    return [Prompt(token_ids, places=places)]
 
 
-async def encode_chat(
+async def render_chat(
     messages: Sequence[Message],
     tokenizer: Tokenizer,
     model: ModelDescription,
     tools: Sequence[Mapping[str, Any]] = (),
     *,
     add_generation_prompt: bool = True,
-    add_special_tokens: bool = False,
-) -> list[int]:
-    """Returns the tokens of a conversation.
+) -> str:
+    """Returns the text that the model reads of a conversation.
 
     Args:
         messages: The conversation.
@@ -38,7 +45,6 @@ async def encode_chat(
         model: What the model takes.
         tools: What the model is told that it may call, in OpenAI's shape.
         add_generation_prompt: Whether to go up to where the answer begins.
-        add_special_tokens: Whether to add what plain prompts begin with; templates have it.
 
     Raises:
         ApiError: The messages do not make a prompt, or are too long for the model.
@@ -56,7 +62,7 @@ async def encode_chat(
         raise ApiError(503, str(error), code="overloaded") from None
     # Calls and the schemas of tools count as well, in whatever form the template tells them.
     require_tokenizable(len(text), "messages", tokenizer, model)
-    return await tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    return text
 
 
 async def completion_prompts(
@@ -64,20 +70,30 @@ async def completion_prompts(
 ) -> list[Prompt]:
     """Returns the prompts; raises ApiError if one is empty or has unknown tokens."""
     return [
-        await _completion_prompt(prompt, param, tokenizer, model)
+        await _completion_prompt(body, prompt, param, tokenizer, model)
         for param, prompt in body.prompts().items()
     ]
 
 
 async def _completion_prompt(
-    prompt: str | list[int], param: str, tokenizer: Tokenizer, model: ModelDescription
+    body: CompletionBody,
+    prompt: str | list[int],
+    param: str,
+    tokenizer: Tokenizer,
+    model: ModelDescription,
 ) -> Prompt:
-    if isinstance(prompt, str):
-        require_tokenizable(len(prompt), param, tokenizer, model)
-        encoded = Prompt(await tokenizer.encode_prompt(prompt), prompt)
-    else:
+    if not isinstance(prompt, str):
         require_known(prompt, param, model)
         encoded = Prompt(prompt)
+    elif body.include_provenance:
+        require_tokenizable(len(prompt), param, tokenizer, model)
+        token_ids, spans = await tokenizer.encode_spans(prompt, add_special_tokens=True)
+        whole = SentText(None, 0, len(prompt))
+        places = PromptPlaces(len(token_ids), joined_spans(spans), [whole])
+        encoded = Prompt(token_ids, prompt, places)
+    else:
+        require_tokenizable(len(prompt), param, tokenizer, model)
+        encoded = Prompt(await tokenizer.encode_prompt(prompt), prompt)
     if not encoded.token_ids:
         raise ApiError(400, f"{param}: must not be empty", param=param, code="invalid_value")
     return encoded

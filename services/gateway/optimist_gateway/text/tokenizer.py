@@ -93,13 +93,15 @@ class Tokenizer:
         """Returns the tokens of an expected answer, without special tokens."""
         return await self.encode(text, add_special_tokens=False)
 
-    async def encode_prediction_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the tokens of an expected answer, and the characters of the text they stand for.
+    async def encode_spans(
+        self, text: str, *, add_special_tokens: bool
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Returns the tokens of a text, and the characters of it that they stand for.
 
         Returns:
             The tokens, `[num_tokens]`, and where each begins and ends, `[num_tokens]`.
         """
-        encoding = await self._encoding(text, add_special_tokens=False)
+        encoding = await self._encoding(text, add_special_tokens=add_special_tokens)
         return list(encoding.ids), list(encoding.offsets)
 
     async def render_messages(
