@@ -25,6 +25,13 @@ def segment(source: str, text: str, place: tuple[int, int] | None = None) -> dic
     return data
 
 
+def repeated(text: str, start: int) -> dict[str, Any]:
+    """Returns a segment that was read from the prompt."""
+    return segment("ngram", text) | {
+        "prompt": {"message": 0, "start": start, "end": start + len(text)}
+    }
+
+
 def chunk(*segments: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
     """Returns the chunk of one forward pass."""
     choice = {
@@ -47,6 +54,15 @@ EDIT = [
     chunk(segment("prediction", "\n", (50, 51)), finish_reason="stop"),
 ]
 EDITED = "def area(breadth, height):\n    return breadth * height\n"
+PROMPT = "Rename it.\n\n" + PREDICTION
+# The same without a prediction: what the prompt holds is read there.
+FROM_PROMPT = [
+    chunk(segment("target", "def")),
+    chunk(repeated(" area(", 15), segment("target", "breadth")),
+    chunk(repeated(", height):\n    return ", 26), segment("target", "bre")),
+    chunk(segment("ngram", "adth")),
+    chunk(repeated(" * height\n", 53), finish_reason="stop"),
+]
 BREAK = "break"
 """Ends the connection in the middle of the answer."""
 HANG = "hang"

@@ -8,6 +8,8 @@ import {
   followPasses,
   joinSegments,
   predictionParts,
+  promptCursor,
+  promptParts,
 } from "../../services/gateway/optimist_gateway/page/static/js/provenance.js";
 
 const PREDICTION = "def f(width):\n    return width\n";
@@ -19,6 +21,18 @@ function said(text) {
 function predicted(text, start, numTokens = 2) {
   const prediction = { index: 0, start, end: start + Array.from(text).length };
   return { source: "prediction", text, num_tokens: numTokens, prediction };
+}
+
+function read(text, start, message = 0) {
+  const prompt = { message, start, end: start + Array.from(text).length };
+  return { source: "ngram", text, num_tokens: 2, prompt };
+}
+
+function promptStates(follower) {
+  return promptParts(follower).map(({ start, end, state }) => [
+    follower.promptPoints.slice(start, end).join(""),
+    state,
+  ]);
 }
 
 function follow(prediction, ...chunks) {
@@ -150,9 +164,56 @@ test("without provenance the counts tell the sources, and the place is looked fo
 
 test("an answer can be followed up to a pass", () => {
   const choices = [{ delta: { content: "" } }, { provenance: [said("def")] }, { provenance: [predicted(" f(", 3)] }];
-  assert.equal(followPasses(PREDICTION, choices, 0).text, "");
-  assert.equal(followPasses(PREDICTION, choices, 1).text, "def");
-  assert.equal(followPasses(PREDICTION, choices, 2).text, "def f(");
+  const run = { prediction: PREDICTION, prompt: "", choices };
+  assert.equal(followPasses(run, 0).text, "");
+  assert.equal(followPasses(run, 1).text, "def");
+  assert.equal(followPasses(run, 2).text, "def f(");
+});
+
+test("what was read from the prompt is repeated there", () => {
+  const follower = new Follower("", "Fix 😀: def f(a)");
+  assert.equal(promptCursor(follower), -1);
+  follower.push({ provenance: [read("😀: ", 4), read("f(", 11), said("b")] });
+  assert.deepEqual(promptStates(follower), [
+    ["Fix ", "other"],
+    ["😀: ", "repeated"],
+    ["def ", "other"],
+    ["f(", "repeated"],
+    ["a)", "other"],
+  ]);
+  assert.equal(promptCursor(follower), 13);
+  assert.deepEqual(joinSegments(follower.segments).map(({ source, text }) => [source, text]), [
+    ["prompt", "😀: "],
+    ["prompt", "f("],
+    ["target", "b"],
+  ]);
+  assert.deepEqual(follower.passes.map(({ source, numAccepted }) => [source, numAccepted]), [["prompt", 4]]);
+});
+
+test("what the prompt repeats of the prediction is followed there too", () => {
+  const follower = new Follower(PREDICTION, PREDICTION);
+  follower.push({ provenance: [read("def f(", 0), said("size")] });
+  assert.deepEqual(states(follower)[0], ["def f(", "same"]);
+  assert.deepEqual(promptStates(follower)[0], ["def f(", "repeated"]);
+});
+
+test("text from the prompt that was held back comes later under the same place", () => {
+  const follower = new Follower("", "def f(a)");
+  follower.push({ provenance: [{ ...read("def", 0), text: "" }] });
+  follower.push({ provenance: [{ source: "ngram", text: "def", num_tokens: 0 }, said(" ")] });
+  assert.deepEqual(follower.promptRanges, [{ start: 0, end: 3, state: "repeated", from: 0, to: 3, pass: 1 }]);
+  assert.deepEqual(follower.segments.at(-2).source, "prompt");
+  follower.push({ provenance: [{ source: "ngram", text: "x", num_tokens: 1 }] });
+  follower.push({ provenance: [{ source: "ngram", text: "y", num_tokens: 0 }] });
+  assert.deepEqual(follower.segments.at(-1).source, "ngram");
+});
+
+test("what the chat template adds stands nowhere in the prompt that is shown", () => {
+  const follower = new Follower("", "def");
+  const told = { source: "ngram", text: "user", num_tokens: 1, prompt: { token_start: 1, token_end: 2 } };
+  follower.push({ provenance: [told] });
+  assert.equal(follower.segments[0].source, "prompt");
+  assert.deepEqual(promptStates(follower), [["def", "other"]]);
 });
 
 test("neighbours of one source, place and pass are shown as one", () => {

@@ -74,7 +74,7 @@ test("every example is complete and has a name of its own", () => {
   assert.equal(ids.size, EXAMPLES.length);
   for (const example of EXAMPLES) {
     const form = exampleForm(example);
-    assert.ok(example.title && form.prediction);
+    assert.ok(example.title && form.prompt);
     assert.ok(form.prompt.startsWith(`${example.instruction}\n\n`));
   }
 });

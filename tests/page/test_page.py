@@ -6,13 +6,33 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.page.fake_server import BREAK, EDIT, EDITED, HANG, PREDICTION, FakeServer, chunk, segment
+from tests.page.fake_server import (
+    BREAK,
+    EDIT,
+    EDITED,
+    FROM_PROMPT,
+    HANG,
+    PREDICTION,
+    PROMPT,
+    FakeServer,
+    chunk,
+    repeated,
+    segment,
+)
 from tests.page.visit import Visit, answer, counter, outcome, run, violations
 
 
 def open_with_prediction(visit: Visit, server: FakeServer, **context: Any) -> Page:
     page = visit.open(server.url, **context)
     page.get_by_role("textbox", name="You expect").fill(PREDICTION)
+    return page
+
+
+def open_without_prediction(visit: Visit, server: FakeServer, **context: Any) -> Page:
+    server.events = list(FROM_PROMPT)
+    page = visit.open(server.url, **context)
+    page.get_by_role("textbox", name="You ask").fill(PROMPT)
+    page.get_by_role("textbox", name="You expect").fill("")
     return page
 
 
@@ -54,6 +74,100 @@ def test_each_part_of_the_answer_looks_like_its_source(visit: Visit, server: Fak
     expect(first).to_have_attribute(
         "title", "pass 2, 2 tokens from the prediction: characters 3 to 9 of the prediction"
     )
+
+
+def test_an_answer_without_prediction_shows_from_which_part_of_the_prompt_it_came(
+    visit: Visit, server: FakeServer
+) -> None:
+    page = open_without_prediction(visit, server)
+    run(page)
+    assert answer(page) == EDITED
+    assert "prediction" not in server.requests[0]
+    copied = [" area(", ", height):\n    return ", " * height\n"]
+    assert parts(page, ".answer-text .source.prompt") == copied
+    assert parts(page, ".answer-text .source.ngram") == ["adth"]
+    looks = [
+        page.locator(f".answer-text .source.{name}").first.evaluate(
+            "element => getComputedStyle(element).textDecorationStyle"
+        )
+        for name in ("prompt", "ngram", "target")
+    ]
+    assert looks == ["wavy", "dashed", "dotted"]
+    expect(page.locator(".answer-text .source.prompt").first).to_have_attribute(
+        "title", "pass 2, 2 tokens from the prompt: characters 15 to 21 of the prompt"
+    )
+    legend = page.get_by_role("list", name="Where the answer comes from")
+    assert legend.locator("li").all_inner_texts() == [
+        "prompt",
+        "the request's own text",
+        "the model itself",
+    ]
+    shown = page.get_by_role("region", name="The prompt: 38 characters repeated, 25 not")
+    assert shown.text_content() == PROMPT
+    assert parts(page, ".followed .part.repeated") == copied
+    expect(page.get_by_role("heading", name="The way through the prompt")).to_be_visible()
+    way = page.get_by_role("img", name="Of 63 characters of the prompt the answer repeats 38.")
+    assert way.locator(".band.repeated").count() == 3
+    # Nothing is expected, and nothing is to be compared.
+    expect(page.get_by_role("textbox", name="You expect")).to_have_value("")
+    expect(page.get_by_role("button", name="Race with and without")).to_be_disabled()
+
+
+def test_the_prompt_can_be_edited_again(visit: Visit, server: FakeServer) -> None:
+    page = open_without_prediction(visit, server)
+    page.get_by_role("textbox", name="You ask").focus()
+    page.keyboard.press("Control+Shift+Enter")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("region", name="The prompt:")).to_be_focused()
+    expect(outcome(page)).to_have_text("complete")
+    assert len(server.requests) == 1
+    slider = page.get_by_role("slider", name="Passes shown")
+    slider.focus()
+    page.keyboard.press("Home")
+    expect(page.get_by_role("region", name="The prompt: 0 characters repeated")).to_be_visible()
+    page.get_by_role("button", name="Edit the prompt").press("Enter")
+    expect(page.get_by_role("textbox", name="You ask")).to_be_focused()
+    expect(page.get_by_role("textbox", name="You ask")).to_have_value(PROMPT)
+    page.get_by_role("button", name="Show what is repeated").click()
+    expect(page.get_by_role("region", name="The prompt:")).to_be_visible()
+
+
+def test_prompt_and_prediction_are_followed_in_one_answer(visit: Visit, server: FakeServer) -> None:
+    page = open_with_prediction(visit, server)
+    page.get_by_role("textbox", name="You ask").fill(PROMPT)
+    server.events = [*EDIT[:2], chunk(repeated(", height", 26)), *EDIT[3:]]
+    run(page)
+    expect(
+        page.get_by_role("heading", name="The way through the prompt and the prediction")
+    ).to_be_visible()
+    assert parts(page, ".followed .part.repeated") == [", height"]
+    assert " area(" in parts(page, ".followed .part.used")
+    legend = page.get_by_role("list", name="Where the answer comes from")
+    assert legend.locator("li").count() == 5
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 360])
+def test_an_answer_without_prediction_is_accessible(
+    visit: Visit, server: FakeServer, scheme: str, width: int
+) -> None:
+    size = {"width": width, "height": 800}
+    page = open_without_prediction(visit, server, viewport=size, color_scheme=scheme)
+    assert violations(page) == []
+    run(page)
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_an_answer_that_repeats_nothing_leaves_the_prompt_to_be_edited(
+    visit: Visit, server: FakeServer
+) -> None:
+    page = open_without_prediction(visit, server)
+    server.events = [chunk(segment("target", "No."), finish_reason="stop")]
+    run(page)
+    expect(page.get_by_role("textbox", name="You ask")).to_have_value(PROMPT)
+    assert page.get_by_role("img", name="of the prompt the answer repeats 0.").count() == 1
 
 
 def test_the_prediction_shows_what_was_used_and_skipped(visit: Visit, server: FakeServer) -> None:

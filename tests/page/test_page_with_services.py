@@ -13,7 +13,7 @@ from playwright.sync_api import Page, Route, expect
 from tests.page.visit import Visit, answer, counter, outcome, run, violations
 from tests.stack import START_SECONDS, Stack
 
-FOR_ANY_MODEL = ["spelling", "docstrings"]
+FOR_ANY_MODEL = ["spelling", "docstrings", "nothing-expected"]
 FOR_BUNDLED_MODEL = ["long", "rename", "insert", "delete", "constant", "docstring", "outdated"]
 
 
@@ -39,7 +39,9 @@ def edited(instruction: str, code: str) -> str:
 
 
 def prompt(page: Page) -> str:
-    return page.get_by_role("textbox", name="You ask").input_value()
+    """Returns the prompt, to be edited or with what is repeated of it."""
+    panel = page.locator(".panel").filter(has=page.get_by_role("heading", name="You ask"))
+    return str(panel.locator(".sheet").evaluate("sheet => sheet.value ?? sheet.textContent"))
 
 
 @pytest.mark.parametrize("example", FOR_BUNDLED_MODEL)

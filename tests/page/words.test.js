@@ -24,7 +24,7 @@ test("short times are told in milliseconds", () => {
 });
 
 test("all drafters look alike", () => {
-  assert.deepEqual(["prediction", "ngram", "eagle", "draft_model", "target"].map(sourceClass), [
-    "prediction", "ngram", "drafter", "drafter", "target",
+  assert.deepEqual(["prediction", "prompt", "ngram", "eagle", "draft_model", "target"].map(sourceClass), [
+    "prediction", "prompt", "ngram", "drafter", "drafter", "target",
   ]);
 });

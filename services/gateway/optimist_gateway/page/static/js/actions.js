@@ -69,7 +69,7 @@ export class Actions {
 
   /** Sends the same request without and with the prediction, at the same time. */
   async race() {
-    if (!(await this.#isReady())) return;
+    if (!this.store.state.form.prediction || !(await this.#isReady())) return;
     const form = seededForm(this.store.state.form);
     const race = { without: this.#start(form, false), with: this.#start(form, true) };
     this.store.set({ run: race.with, race, view: "follow", shownPass: null, announcement: "The race is on." });
@@ -118,6 +118,7 @@ export class Actions {
     return new Run(`${BASE_URL}/chat/completions`, requestBody(form, server.model, { withPrediction }), {
       apiKey,
       prediction: withPrediction ? form.prediction : "",
+      prompt: form.prompt,
       onChange: this.store.changed,
     });
   }

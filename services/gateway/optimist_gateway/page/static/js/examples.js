@@ -99,6 +99,13 @@ const FOR_ANY_MODEL = [
     instruction: "Write this Python class with a docstring for each method:",
     code: ACCOUNT,
   },
+  {
+    id: "nothing-expected",
+    title: "Without a prediction",
+    instruction: "Correct the spelling of this text:",
+    code: MINUTES,
+    prediction: "",
+  },
 ];
 
 const FOR_BUNDLED_MODEL = [

@@ -1,8 +1,12 @@
 // Follows an answer through its prediction: which characters were used, which skipped, and where the
-// place was found again. Places are counted in code points, as the server counts them.
+// place was found again; and through its prompt: which characters it repeats. Places are counted in code
+// points, as the server counts them.
 
 export const TARGET = "target";
 export const PREDICTION = "prediction";
+/** Of drafts that were read from the prompt, which the server counts as the request's own text. */
+export const PROMPT = "prompt";
+const OWN_TEXT = "ngram";
 
 /** Returns the code points of a text as the server reads predictions: with LF for CR LF and CR. */
 export function codePoints(text) {
@@ -30,16 +34,23 @@ export function chunkSegments(choice) {
 
 /** Follows one answer, chunk by chunk; a chunk with tokens is one forward pass. */
 export class Follower {
-  constructor(prediction) {
+  constructor(prediction, prompt = "") {
     this.points = codePoints(prediction);
+    /** The one message that the page sends. */
+    this.promptPoints = Array.from(prompt);
     /** Character of the prediction that is expected next. */
     this.cursor = 0;
     /** The answer has left the prediction. */
     this.isLost = false;
-    /** Parts of the answer: {source, text, numTokens, pass, from, to, start, end}. */
+    /**
+     * Parts of the answer: {source, text, numTokens, pass, from, to, start, end, prompt}; the last is the
+     * place in the prompt, as the server words it.
+     */
     this.segments = [];
     /** Parts of the prediction that are in the answer: {start, end, state, from, to, pass}. */
     this.ranges = [];
+    /** Parts of the prompt that the answer repeats: {start, end, state, from, to, pass}. */
+    this.promptRanges = [];
     /** Where the place was found again: {at, left, pass}. */
     this.anchors = [];
     /** One for each forward pass: {numTokens, numAccepted, source, from, to, text}. */
@@ -64,7 +75,7 @@ export class Follower {
       this.#append(text);
       return;
     }
-    const source = drafted[0]?.source ?? TARGET;
+    const source = drafted.length > 0 ? sourceOf(drafted[0]) : TARGET;
     this.passes.push({ numTokens, numAccepted, source, from, to: this.length, text });
     this.numTokens += numTokens;
     this.numAccepted += numAccepted;
@@ -87,8 +98,10 @@ export class Follower {
     const place = this.#place(segment, points);
     const from = this.length;
     const to = from + points.length;
-    const added = { source: segment.source, text: segment.text, numTokens: segment.num_tokens, pass, from, to };
+    const added = { source: sourceOf(segment), text: segment.text, numTokens: segment.num_tokens, pass, from, to };
     this.length = to;
+    if (segment.prompt) this.#repeat(added, segment.prompt);
+    else if (segment.source === OWN_TEXT && segment.num_tokens === 0) this.#goOnRepeating(added);
     if (segment.source === PREDICTION && segment.num_tokens === 0) {
       this.#complete(added);
       return;
@@ -125,6 +138,24 @@ export class Follower {
     this.cursor = end;
     this.isLost = false;
     this.strayed = [];
+  }
+
+  /** Takes what was read from the prompt. */
+  #repeat(added, told) {
+    added.prompt = told;
+    const { from, to, pass } = added;
+    const { message, start, end } = told;
+    if (message === 0) this.promptRanges.push({ start, end, state: "repeated", from, to, pass });
+  }
+
+  /** Text that was held back comes later than its tokens, without its place. */
+  #goOnRepeating(added) {
+    const last = this.segments.findLast(({ source }) => source === PROMPT || source === OWN_TEXT);
+    if (!last?.prompt) return;
+    added.source = PROMPT;
+    added.prompt = last.prompt;
+    const range = this.promptRanges.at(-1);
+    if (range && range.to === added.from) range.to = added.to;
   }
 
   /** Text that was held back comes later than its tokens. */
@@ -164,8 +195,8 @@ export class Follower {
 }
 
 /** Returns a follower that has seen the first `count` passes, and what belongs to them. */
-export function followPasses(prediction, choices, count) {
-  const follower = new Follower(prediction);
+export function followPasses({ prediction, prompt, choices }, count) {
+  const follower = new Follower(prediction, prompt);
   for (const choice of choices) {
     const isPass = chunkSegments(choice).some((segment) => segment.num_tokens > 0);
     if (isPass && follower.passes.length === count) break;
@@ -186,20 +217,37 @@ export function predictionParts(follower) {
   for (const state of ["same", "used"]) {
     for (const range of ranges) if (range.state === state) states.fill(state, range.start, range.end);
   }
-  const cuts = new Set([cursor, ...anchors.map((anchor) => anchor.at)]);
+  return partsOf(states, [cursor, ...anchors.map((anchor) => anchor.at)]);
+}
+
+/** Returns where the answer read the prompt last; -1 if it did not. */
+export function promptCursor(follower) {
+  return follower.promptRanges.at(-1)?.end ?? -1;
+}
+
+/** Returns the whole prompt as parts {start, end, state}: "repeated" or "other", cut at the cursor. */
+export function promptParts(follower) {
+  const states = new Array(follower.promptPoints.length).fill("other");
+  for (const { state, start, end } of follower.promptRanges) states.fill(state, start, end);
+  return partsOf(states, [promptCursor(follower)]);
+}
+
+/** Joins characters of the same state; a part begins at each cut. */
+function partsOf(states, places) {
+  const cuts = new Set(places);
   const parts = [];
-  for (let index = 0; index < points.length; index += 1) {
+  states.forEach((state, index) => {
     const last = parts.at(-1);
-    if (last && last.state === states[index] && !cuts.has(index)) last.end = index + 1;
-    else parts.push({ start: index, end: index + 1, state: states[index] });
-  }
+    if (last && last.state === state && !cuts.has(index)) last.end = index + 1;
+    else parts.push({ start: index, end: index + 1, state });
+  });
   return parts;
 }
 
-/** Returns how many characters of the prediction are in each state. */
+/** Returns how many characters are in each state. */
 export function countStates(parts) {
   const counts = { used: 0, same: 0, skipped: 0, ahead: 0 };
-  for (const part of parts) counts[part.state] += part.end - part.start;
+  for (const { state, start, end } of parts) counts[state] = (counts[state] ?? 0) + end - start;
   return counts;
 }
 
@@ -210,7 +258,7 @@ export function joinSegments(segments) {
     const last = joined.at(-1);
     if (!segment.text) {
       if (last) last.numTokens += segment.numTokens;
-    } else if (last && last.source === segment.source && last.end === segment.start && last.pass === segment.pass) {
+    } else if (last && goesOn(last, segment)) {
       joined[joined.length - 1] = {
         ...last,
         text: last.text + segment.text,
@@ -223,6 +271,19 @@ export function joinSegments(segments) {
     }
   }
   return joined;
+}
+
+function goesOn(segment, next) {
+  return (
+    segment.source === next.source &&
+    segment.end === next.start &&
+    segment.pass === next.pass &&
+    segment.prompt === next.prompt
+  );
+}
+
+function sourceOf(segment) {
+  return segment.prompt ? PROMPT : segment.source;
 }
 
 function indexOf(points, wanted, from) {

@@ -18,9 +18,10 @@ export class Run {
   #firstTokenAt = null;
   #endedAt = null;
 
-  constructor(url, body, { apiKey, prediction, onChange }) {
+  constructor(url, body, { apiKey, prediction, prompt, onChange }) {
     this.prediction = prediction;
-    this.follower = new Follower(prediction);
+    this.prompt = prompt;
+    this.follower = new Follower(prediction, prompt);
     this.ended = this.#stream(url, body, apiKey, onChange);
   }
 

@@ -4,6 +4,7 @@ import { runFigures } from "./run.js";
 
 const SOURCES = {
   prediction: "from the prediction",
+  prompt: "from the prompt",
   ngram: "from the request's own text",
   draft_model: "from the draft model",
   quantised: "from the quantised drafter",
@@ -17,9 +18,9 @@ export function sourceName(source) {
   return SOURCES[source] ?? `from ${source}`;
 }
 
-/** Returns which of the four looks a source has. */
+/** Returns which of the five looks a source has. */
 export function sourceClass(source) {
-  return ["prediction", "ngram", "target"].includes(source) ? source : "drafter";
+  return ["prediction", "prompt", "ngram", "target"].includes(source) ? source : "drafter";
 }
 
 export function seconds(value) {

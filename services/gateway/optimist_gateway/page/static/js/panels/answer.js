@@ -8,6 +8,7 @@ import { CopyButton } from "./copy_button.js";
 const ENDS = { stop: "complete", length: "cut at the most tokens" };
 const LEGEND = [
   ["prediction", "prediction"],
+  ["prompt", "prompt"],
   ["ngram", "the request's own text"],
   ["drafter", "drafter"],
   ["target", "the model itself"],
@@ -39,9 +40,10 @@ function outcome(run) {
 /** Names the looks that the answer has. */
 function Legend({ follower }) {
   const seen = new Set(follower.segments.map(({ source }) => sourceClass(source)));
+  const always = [follower.points.length > 0 ? "prediction" : "prompt", "target"];
   return html`
     <ul class="legend" aria-label="Where the answer comes from">
-      ${LEGEND.filter(([name]) => seen.has(name) || name === "prediction" || name === "target").map(
+      ${LEGEND.filter(([name]) => seen.has(name) || always.includes(name)).map(
         ([name, label]) => html`<li><span class=${`source ${name}`}>${label}</span></li>`,
       )}
     </ul>

@@ -19,8 +19,15 @@ export function AnswerText({ follower, label, isRunning }) {
   `;
 }
 
+function promptPlace({ start, end, token_start: tokenStart, token_end: tokenEnd }) {
+  return start === undefined
+    ? `its tokens ${tokenStart} to ${tokenEnd}, which the chat template adds`
+    : `characters ${start} to ${end} of the prompt`;
+}
+
 function tooltip(segment) {
-  const tokens = `pass ${segment.pass}, ${plural(segment.numTokens, "token")} ${sourceName(segment.source)}`;
+  const drafts = `pass ${segment.pass}, ${plural(segment.numTokens, "token")} ${sourceName(segment.source)}`;
+  const tokens = segment.prompt ? `${drafts}: ${promptPlace(segment.prompt)}` : drafts;
   if (segment.start === undefined) return tokens;
   const place = `characters ${segment.start} to ${segment.end} of the prediction`;
   return segment.source === "prediction" ? `${tokens}: ${place}` : `${tokens}, as predicted: ${place}`;

@@ -13,12 +13,15 @@ import { RacePanel } from "./race.js";
 import { Replay } from "./replay.js";
 import { SnippetPanel } from "./snippet.js";
 import { Toolbar } from "./toolbar.js";
-import { Weave } from "./weave.js";
+import { PredictionWeave, PromptWeave } from "./weave.js";
 
 export function App({ state, actions }) {
   const { run, race, shownPass } = state;
   const follower =
-    run && shownPass !== null ? followPasses(run.prediction, run.choices, shownPass) : run?.follower;
+    run && shownPass !== null ? followPasses(run, shownPass) : run?.follower;
+  const isPredicted = run?.follower.points.length > 0;
+  const isPrompted = run?.follower.promptRanges.length > 0 || !isPredicted;
+  const texts = [isPrompted && "prompt", isPredicted && "prediction"].filter(Boolean);
   return html`
     <a class="skip-link" href="#work">Skip to the request</a>
     <${Header} state=${state} actions=${actions} />
@@ -27,14 +30,15 @@ export function App({ state, actions }) {
       <${FailureNote} state=${state} actions=${actions} />
       <${Toolbar} state=${state} actions=${actions} />
       <div class="triptych">
-        <${PromptPanel} state=${state} actions=${actions} />
+        <${PromptPanel} state=${state} actions=${actions} follower=${follower} />
         <${PredictionPanel} state=${state} actions=${actions} follower=${follower} />
         <${AnswerPanel} run=${run} follower=${follower} />
       </div>
       ${run && html`
         <section class="journey" aria-labelledby="journey-title">
-          <h2 id="journey-title">The way through the prediction</h2>
-          <${Weave} follower=${follower} />
+          <h2 id="journey-title">The way through the ${texts.join(" and the ")}</h2>
+          ${isPrompted && html`<${PromptWeave} follower=${follower} />`}
+          ${isPredicted && html`<${PredictionWeave} follower=${follower} />`}
           <${Replay} run=${run} shownPass=${shownPass} actions=${actions} />
           <${Counters} run=${run} />
         </section>`}

@@ -30,7 +30,12 @@ export function Toolbar({ state, actions }) {
       <button type="button" class="primary" onClick=${() => actions.run()}>
         Run <kbd>Ctrl</kbd> <kbd>Enter</kbd>
       </button>
-      <button type="button" onClick=${() => actions.race()} title="Ctrl+Shift+Enter">
+      <button
+        type="button"
+        disabled=${!state.form.prediction}
+        onClick=${() => actions.race()}
+        title=${state.form.prediction ? "Ctrl+Shift+Enter" : "There is no prediction to race with"}
+      >
         Race with and without
       </button>
       <button type="button" disabled=${!isRunning} onClick=${() => actions.stop()} title="Esc">

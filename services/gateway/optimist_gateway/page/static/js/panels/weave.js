@@ -1,7 +1,7 @@
-// Prediction above, answer below, and a band for each part of the one that is in the other.
+// Prediction or prompt above, answer below, and a band for each part of the one that is in the other.
 
 import { html } from "../html.js";
-import { countStates, joinSegments, predictionParts } from "../provenance.js";
+import { countStates, joinSegments, predictionParts, promptCursor, promptParts } from "../provenance.js";
 import { sourceClass } from "../words.js";
 
 const WIDTH = 1000;
@@ -9,19 +9,33 @@ const HEIGHT = 104;
 const BAR = 12;
 const BOTTOM = HEIGHT - BAR;
 
-export function Weave({ follower }) {
-  const longest = Math.max(follower.points.length, follower.length, 1);
-  const x = (position) => (position * WIDTH) / longest;
+export function PredictionWeave({ follower }) {
+  const { points, ranges, cursor } = follower;
   const parts = predictionParts(follower);
+  const label = describePrediction(follower, countStates(parts));
+  return html`<${Weave} ...${{ name: "prediction", label, points, parts, ranges, cursor, follower }} />`;
+}
+
+export function PromptWeave({ follower }) {
+  const { promptPoints: points, promptRanges: ranges } = follower;
+  const parts = promptParts(follower);
+  const { repeated = 0 } = countStates(parts);
+  const label = `Of ${points.length} characters of the prompt the answer repeats ${repeated}.`;
+  const cursor = promptCursor(follower);
+  return html`<${Weave} ...${{ name: "prompt", label, points, parts, ranges, cursor, follower }} />`;
+}
+
+function Weave({ name, label, points, parts, ranges, cursor, follower }) {
+  const longest = Math.max(points.length, follower.length, 1);
+  const x = (position) => (position * WIDTH) / longest;
   return html`
-    <div class="weave" role="img" aria-label=${describe(follower, parts)}>
-      <p>prediction</p>
+    <div class="weave" role="img" aria-label=${label}>
+      <p>${name}</p>
       <div class="runway">
-        ${follower.points.length > 0 && html`
-          <span class="runner" style=${{ left: `${(100 * follower.cursor) / longest}%` }}></span>`}
+        ${cursor >= 0 && html`<span class="runner" style=${{ left: `${(100 * cursor) / longest}%` }}></span>`}
       </div>
       <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none">
-        ${joinRanges(follower.ranges).map((range) => html`
+        ${joinRanges(ranges).map((range) => html`
           <path class=${`band ${range.state}`} d=${band(range, x)} />`)}
         ${parts.map((part) => html`
           <${Block} at=${0} from=${x(part.start)} to=${x(part.end)} class=${`part ${part.state}`} />`)}
@@ -63,8 +77,7 @@ function joinRanges(ranges) {
   return joined;
 }
 
-function describe(follower, parts) {
-  const { used, same, skipped, ahead } = countStates(parts);
+function describePrediction(follower, { used, same, skipped, ahead }) {
   return (
     `Of ${follower.points.length} characters of the prediction ${used} were used, ${same} said by the model ` +
     `itself, ${skipped} skipped and ${ahead} not reached; the place was found again ` +
