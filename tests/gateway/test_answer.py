@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
@@ -150,6 +151,28 @@ def test_what_stands_in_no_prediction_counts_as_own_text() -> None:
         PREDICTION: 3,
         DraftSource.NGRAM: 2,
     }
+
+
+def test_what_stands_in_the_prompt_counts_as_own_text() -> None:
+    state = answer(stop=["X"])
+    step = StepOutput(letters("abcX"), 3, PREDICTION)
+    state.push(replace(step, prediction_positions=[4, -1, -1], prompt_positions=[0, 9, 0]))
+    usage = state.usage()
+    assert usage.accepted_prediction_tokens == 1
+    assert usage.num_tokens_by_source[DraftSource.NGRAM] == 2
+
+
+@pytest.mark.parametrize("positions", [None, [-1, -1, -1]])
+def test_without_a_prediction_every_draft_of_a_proposer_is_own_text(
+    positions: list[int] | None,
+) -> None:
+    state = Answer(5, Detokenizer(decode, {END}), [], 0, has_prediction=False)  # type: ignore[arg-type]
+    step = StepOutput(letters("abcd"), 3, PREDICTION, prediction_positions=positions)
+    piece = state.push(step)
+    assert (piece.num_accepted_tokens, piece.draft_source) == (3, DraftSource.NGRAM)
+    usage = state.usage()
+    assert usage.accepted_prediction_tokens == 0
+    assert usage.num_tokens_by_source == {DraftSource.TARGET: 1, DraftSource.NGRAM: 3}
 
 
 def test_of_an_answer_that_another_scheduler_began_the_account_is_not_told() -> None:

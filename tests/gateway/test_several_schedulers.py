@@ -89,7 +89,11 @@ async def test_an_answer_goes_on_when_its_scheduler_is_lost(
     text, usage = "", None
     async with AsyncOpenAI(base_url=f"{http.base_url}/v1", api_key="key") as client:
         stream = await client.chat.completions.create(
-            model="tiny", messages=USER, stream=True, stream_options={"include_usage": True}
+            model="tiny",
+            messages=USER,
+            prediction={"type": "content", "content": TEXT},
+            stream=True,
+            stream_options={"include_usage": True},
         )
         num_chunks = 0
         async for chunk in stream:

@@ -192,6 +192,7 @@ class Generation:
             stop=body.stop or [],
             min_tokens=add.min_tokens,
             detail=detail,
+            has_prediction=bool(add.predicted_token_ids),
         )
         return Choice(
             stream=self._service.schedulers.add(add),

@@ -97,7 +97,7 @@ def _common(
         cache_salt=cache_salt(current_client.get().name, body.cache_salt),
         max_draft_tokens=body.num_speculative_tokens,
         # An answer that a stop string ends has no account but that of its steps.
-        wants_prediction_positions=bool(body.include_provenance or body.stop),
+        wants_prediction_positions=bool(body.include_provenance or (predictions and body.stop)),
     )
 
 

@@ -49,6 +49,7 @@ class Answer:
         "_detail",
         "_detokenizer",
         "_finished",
+        "_has_prediction",
         "_min_tokens",
         "_num_accepted_by_source",
         "_num_cached",
@@ -70,6 +71,8 @@ class Answer:
         stop: Sequence[str],
         min_tokens: int,
         detail: Detail | None = None,
+        *,
+        has_prediction: bool = True,
     ) -> None:
         """Takes what the request says of the answer.
 
@@ -79,12 +82,14 @@ class Answer:
             stop: Strings that end it.
             min_tokens: Number of tokens before which these do not.
             detail: What is told beyond the text; None for nothing.
+            has_prediction: Whether the request has one; without, proposers draft from its own text.
         """
         self._num_prompt_tokens = num_prompt_tokens
         self._detokenizer = detokenizer
         self._stop = StopStrings(stop)
         self._min_tokens = min_tokens
         self._detail = detail
+        self._has_prediction = has_prediction
         self._reads_at_once = not stop and detail is None
         self._num_tokens = 0
         self._num_plain_steps = 0
@@ -136,7 +141,7 @@ class Answer:
         piece = Piece(predicted + rest, token_ids, num_predicted, len(predicted), reason)
         piece.num_drafts = min(output.num_accepted_tokens, len(token_ids))
         if piece.num_drafts:
-            piece.draft_source = output.draft_source
+            piece.draft_source = self._source(output)
         if self._detail is not None:
             piece.logprobs = self._detail.logprobs(output, token_ids, lengths)
             piece.segments = self._detail.segments(output, len(token_ids), lengths, piece.text)
@@ -212,8 +217,8 @@ class Answer:
         num_accepted = output.num_accepted_tokens
         if num_accepted:
             num_accepted = min(num_accepted, num_tokens)
-            self._num_accepted_by_source[output.draft_source] += num_accepted
-            if output.prediction_positions is not None:
+            self._num_accepted_by_source[self._source(output)] += num_accepted
+            if output.prediction_positions is not None and self._has_prediction:
                 # What a proposer took from the request's own text stands in no prediction.
                 num_own = output.prediction_positions[:num_accepted].count(NOT_PREDICTED)
                 self._num_accepted_by_source[output.draft_source] -= num_own
@@ -223,6 +228,11 @@ class Answer:
             self._num_passes_by_length[length] += 1
         if output.logprobs is not None:
             self._sum_logprobs += sum(one.logprob for one in output.logprobs.tokens[:num_tokens])
+
+    def _source(self, output: StepOutput) -> DraftSource:
+        if output.draft_source is DraftSource.PREDICTION and not self._has_prediction:
+            return DraftSource.NGRAM
+        return output.draft_source
 
     def _text(self, token_ids: list[int], num_predicted: int) -> tuple[str, str, list[int]]:
         """Reads tokens up to the one that completes a stop string.
