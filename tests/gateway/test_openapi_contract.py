@@ -9,8 +9,10 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
+from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.api.openapi_limits import numbers_below
+from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
 from tests.gateway.openapi_hooks import is_ruled_out
 from tests.stack import REPOSITORY
 
@@ -68,6 +70,48 @@ async def test_every_operation_with_a_body_has_examples_that_are_served(
             jsonschema.Draft202012Validator(schema).validate(example["value"])
             response = await http.post(path, json=example["value"])
             assert response.status_code == 200, (path, name, response.text)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "expected"),
+    [
+        ("/v1/completions", {"prompt": "The fox"}, {"start": 0, "end": 7}),
+        ("/v1/completions", {"prompt": [40, 41, 42]}, {"token_start": 0, "token_end": 3}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "The fox"}]},
+            {"message": 0, "start": 0, "end": 7},
+        ),
+        ("/v1/responses", {"input": "The fox"}, {"message": 0, "start": 0, "end": 7}),
+    ],
+)
+async def test_places_in_the_prompt_are_as_the_document_says(
+    http: httpx.AsyncClient,
+    scheduler: FakeScheduler,
+    backend: Backend,
+    path: str,
+    asked: dict[str, Any],
+    expected: dict[str, int],
+) -> None:
+    ids = asked.get("prompt")
+    if not isinstance(ids, list):
+        ids = backend.encode("The fox").ids
+    messages = [{"role": "user", "content": "The fox"}]
+    tokenized = (await http.post("/tokenize", json={"messages": messages})).json()["tokens"]
+    prompt_ids = ids if "prompt" in asked else tokenized
+    size = len(ids)
+    (start,) = [at for at in range(len(prompt_ids)) if prompt_ids[at : at + size] == ids]
+    positions = range(len(prompt_ids) - start, len(prompt_ids) - start - size, -1)
+    step = Step([*ids, 1], size, positions=[-1] * size, prompt_positions=positions)
+    scheduler.script = Script([step])
+    body = {"model": "tiny", "include_provenance": True, **asked}
+    answer = (await http.post(path, json=body)).json()
+    document = (await http.get("/openapi.json")).json()
+    told = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]
+    schema = told["schema"] | {"components": document["components"]}
+    jsonschema.Draft202012Validator(schema).validate(answer)
+    provenance = answer.get("provenance") or answer["choices"][0]["provenance"]
+    assert provenance[0]["prompt"] == expected
 
 
 async def test_limits_of_the_server_are_told(http: httpx.AsyncClient) -> None:
