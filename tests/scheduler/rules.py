@@ -40,12 +40,6 @@ COMMANDS: dict[str, Rule] = {
         "request.window = None",
         "pass",
     ),
-    "any window wakes": (
-        State,
-        "_wakes",
-        "wakes(window, float(self.widths.scales[slot]) if has_slot else 1.0)",
-        "True",
-    ),
     "what was not sent while a request rested is lost": (
         deliver,
         "_find_earlier",

@@ -27,6 +27,7 @@ from optimist_scheduler.core import (
 )
 from tests.scheduler import (
     test_drafter_rows,
+    test_following,
     test_known_bugs_of_ends,
     test_pipeline,
     test_prefix_caching,
@@ -231,6 +232,15 @@ NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
         lambda: (
             test_drafter_rows.test_the_time_of_the_drafter_is_learnt_apart_from_that_of_the_pass()
         ),
+    ),
+    "any window wakes": (
+        (
+            State,
+            "_wakes",
+            "wakes(window, float(self.widths.scales[slot]) if has_slot else 1.0)",
+            "True",
+        ),
+        lambda: test_following.test_what_rests_drafts_from_no_window(),
     ),
     "any source is taken": (
         (check, "check_result", "_check_sources(config.drafter, result)", "pass"),
