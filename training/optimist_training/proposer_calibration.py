@@ -13,6 +13,7 @@ from math import log
 
 from optimist_bench.predictions.pair import Pair
 from optimist_bench.predictions.simulator import simulate
+from optimist_proposer.core.auto.common import Continuations
 from optimist_proposer.core.auto.follower import AutoAlgorithm
 from optimist_proposer.core.auto.layout import (
     MOST_LENGTH,
@@ -55,9 +56,14 @@ def correct(logits: Sequence[float], doubt: float, trust: float) -> list[float]:
     return corrected
 
 
-def measure(vocabulary: Vocabulary, pairs: Sequence[Pair], logits: list[float]) -> float:
+def measure(
+    vocabulary: Vocabulary,
+    continuations: Continuations,
+    pairs: Sequence[Pair],
+    logits: list[float],
+) -> float:
     """Returns the mean logarithm of the speedups at MARGINAL_COSTS."""
-    algorithm = AutoAlgorithm(vocabulary, Weights(logits))
+    algorithm = AutoAlgorithm(vocabulary, Weights(logits), continuations)
     total = 0.0
     for marginal_cost in MARGINAL_COSTS:
         num_tokens = cost = 0.0
@@ -70,16 +76,21 @@ def measure(vocabulary: Vocabulary, pairs: Sequence[Pair], logits: list[float]) 
 
 
 def calibrate(
-    vocabulary: Vocabulary, pairs: Sequence[Pair], logits: Sequence[float], run: Run
+    vocabulary: Vocabulary,
+    continuations: Continuations,
+    pairs: Sequence[Pair],
+    logits: Sequence[float],
+    run: Run,
 ) -> list[float]:
     """Returns the weights with the corrections that bring most.
 
     Args:
         vocabulary: Of the tokenizer that the pairs were made with.
+        continuations: What is common.
         pairs: Requests that the weights were fitted to, or some of them.
         logits: The fitted weights.
         run: Computes a function of each of some weights.
     """
     choices = [correct(logits, *each) for each in product(DOUBTS, TRUSTS)]
-    gains = list(run(partial(measure, vocabulary, pairs), choices))
+    gains = list(run(partial(measure, vocabulary, continuations, pairs), choices))
     return choices[max(range(len(choices)), key=gains.__getitem__)]

@@ -18,6 +18,7 @@ from optimist_proposer.core.auto.candidates import (
     kind_features,
     none_features,
 )
+from optimist_proposer.core.auto.common import Continuations
 from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
 from optimist_proposer.core.auto.further import find_further
 from optimist_proposer.core.auto.layout import (
@@ -50,6 +51,7 @@ class Round(NamedTuple):
     """What the requests of a round have in common."""
 
     vocabulary: Vocabulary
+    continuations: Continuations
     logits: list[float]
     """The weights so far [NUM_WEIGHTS]."""
     min_values: tuple[float, ...]
@@ -58,7 +60,7 @@ class Round(NamedTuple):
 
 def collect(round_: Round, pairs: Sequence[Pair]) -> tuple[Examples, Examples]:
     """Returns examples of first nodes and of nodes behind them, of some requests."""
-    algorithm = AutoAlgorithm(round_.vocabulary, Weights(round_.logits))
+    algorithm = AutoAlgorithm(round_.vocabulary, Weights(round_.logits), round_.continuations)
     roots, steps = ExampleBuilder(), ExampleBuilder()
     for pair in pairs:
         reference = algorithm.prepare(pair.sources)

@@ -25,6 +25,11 @@ from optimist_bench.predictions.pair import (
     load_vocabulary,
 )
 from optimist_common.errors import SetupError
+from optimist_proposer.core.auto.common import (
+    Continuations,
+    load_continuations,
+    read_continuations,
+)
 from optimist_proposer.core.auto.layout import NUM_WEIGHTS
 from optimist_proposer.core.auto.weights import to_json
 from optimist_training.proposer_calibration import calibrate
@@ -60,6 +65,9 @@ def add_proposer_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tokenizer", type=Path, required=True, help="a tokenizer.json")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument(
+        "--continuations", type=Path, help="what is common, counted in other texts than the pairs"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--max-pairs", type=int, default=1000, help="chosen by --seed if more")
@@ -81,6 +89,7 @@ def train_proposer(options: argparse.Namespace) -> None:
         raise SetupError(f"--out: {options.out} is not a file in a directory that exists")
     tokenizer = load_tokenizer(str(options.tokenizer))
     vocabulary = load_vocabulary(tokenizer)
+    continuations = _load_continuations(options.continuations)
     pairs = [
         pair
         for path in options.pairs
@@ -91,7 +100,7 @@ def train_proposer(options: argparse.Namespace) -> None:
     for number in range(options.rounds):
         # Without weights the values of nodes say nothing.
         min_values = MIN_VALUES if number else MIN_VALUES[:1]
-        round_ = Round(vocabulary, weights[:NUM_WEIGHTS].tolist(), min_values)
+        round_ = Round(vocabulary, continuations, weights[:NUM_WEIGHTS].tolist(), min_values)
         roots, steps = _collect(round_, pairs, options.processes)
         seed = options.seed + number
         root_loss = fit(weights, roots, is_step=False, seed=seed)
@@ -100,8 +109,17 @@ def train_proposer(options: argparse.Namespace) -> None:
         _write(options.out, to_json(weights[:NUM_WEIGHTS].tolist()))
     some = random.Random(options.seed).sample(pairs, min(len(pairs), MOST_CALIBRATION_PAIRS))
     run = partial(_map, processes=options.processes)
-    corrected = calibrate(vocabulary, some, weights[:NUM_WEIGHTS].tolist(), run)
+    corrected = calibrate(vocabulary, continuations, some, weights[:NUM_WEIGHTS].tolist(), run)
     _write(options.out, to_json(corrected))
+
+
+def _load_continuations(path: Path | None) -> Continuations:
+    if path is None:
+        return load_continuations()
+    try:
+        return read_continuations(path.read_bytes())
+    except (OSError, EOFError, ValueError, TypeError) as error:
+        raise SetupError(f"--continuations: cannot read {path}: {error}") from None
 
 
 def _choose(pairs: Sequence[Pair], most: int, seed: int) -> list[Pair]:

@@ -11,9 +11,10 @@ from optimist_proposer.core.sent_window import SentWindow
 NOT_OPENED = -1
 """Logged tokens of a request whose opening the store was not told yet."""
 
-# As measured with the default algorithm, on edits of source code: a follower with its window, and
-# what it keeps of each output token.
+# As measured with the default algorithm, on edits of source code: a follower with its window, what
+# it keeps of each token of its sources, and of each output token.
 _BASE_BYTES = 49_152
+_BYTES_PER_PLACE = 10
 _BYTES_PER_TOKEN = 192
 
 
@@ -70,7 +71,8 @@ class LiveRequest:
     @property
     def num_bytes(self) -> int:
         """Memory it takes without its sources, in bytes, roughly."""
-        return _BASE_BYTES + _BYTES_PER_TOKEN * len(self.output)
+        places = _BYTES_PER_PLACE * len(self.prepared.sources.token_ids)
+        return _BASE_BYTES + places + _BYTES_PER_TOKEN * len(self.output)
 
     def catch_up(self, num_known: int, log: bytes) -> "array[int]":
         """Takes what the store knows more of the output.
