@@ -3,7 +3,8 @@
 import os
 import re
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from optimist_common.draft_source import DraftSource
 from optimist_common.errors import SetupError
 
 TIMEOUT_SECONDS = 600.0
+_TARGET = DraftSource.TARGET.label
 
 _DRAFTED = re.compile(r"^optimist_scheduler_drafted_tokens_total(?:\{.*\})? (\S+)$", re.MULTILINE)
 
@@ -37,8 +39,13 @@ class Run:
     """Forward passes that emitted the tokens, of each request by itself; 0 if unknown."""
     num_drafted: int = 0
     """Drafts that were verified."""
-    num_accepted: int = 0
-    """Tokens that had been drafted."""
+    tokens_by_source: Mapping[str, int] = field(default_factory=dict)
+    """Tokens by what drafted them, or `target`; empty if unknown."""
+
+    @property
+    def num_accepted(self) -> int:
+        """Tokens that had been drafted."""
+        return sum(self.tokens_by_source.values()) - self.tokens_by_source.get(_TARGET, 0)
 
 
 class Contender(Protocol):
@@ -110,7 +117,7 @@ class Stack:
             seconds=seconds,
             num_passes=sum(usage["num_passes"] for usage in usages),
             num_drafted=self._count_drafted() - before,
-            num_accepted=sum(map(_count_accepted, usages)),
+            tokens_by_source=sum(map(_count_by_source, usages), Counter()),
         )
 
     def close(self) -> None:
@@ -144,9 +151,8 @@ class Stack:
         return sum(int(float(value)) for value in _DRAFTED.findall(text))
 
 
-def _count_accepted(usage: dict[str, Any]) -> int:
-    by_source: dict[str, int] = usage["completion_tokens_details"]["tokens_by_source"]
-    return sum(count for source, count in by_source.items() if source != DraftSource.TARGET.label)
+def _count_by_source(usage: dict[str, Any]) -> Counter[str]:
+    return Counter(usage["completion_tokens_details"]["tokens_by_source"])
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 from tokenizers import Tokenizer
 
-from optimist_bench.contender import Peer, StackSettings, running_stack
+from optimist_bench.contender import Peer, Stack, StackSettings, running_stack
 from optimist_bench.drafts_report import describe, summarise
-from optimist_bench.match import BASELINE, PREDICTED, Entrant, Match
+from optimist_bench.match import BASELINE, PREDICTED, TOGETHER, Entrant, Match
 from optimist_bench.peers.engine import Setup, TokenIds
 from optimist_bench.peers.process import PeerError, PeerProcess
 from optimist_common.errors import SetupError
@@ -21,6 +21,8 @@ from optimist_common.settings import CommaSeparated, ServiceSettings, load_setti
 from optimist_training.edits import unseen_edits
 from optimist_training.tokenizer import end_token, prompt_of
 
+EAGLE = "eagle"
+"""The source that is measured together with predictions and prompts too."""
 _CHAIN = ("--drafter-tokens", "8")
 # The bundled drafters are sure of what they say, so that depth is worth more than breadth.
 _SHAPE = ("--drafter-tokens", "16", "--drafter-depth", "8", "--drafter-width", "2")
@@ -36,7 +38,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "quantised_tree": (*_QUANTISED, *_TREE, "dynamic"),
     "medusa": ("--drafter", "medusa", "--drafter-tokens", "3"),
     "medusa_tree": ("--drafter", "medusa", *_TREE, "fixed"),
-    "eagle": ("--drafter", "eagle", *_CHAIN),
+    EAGLE: ("--drafter", "eagle", *_CHAIN),
     "eagle_tree": ("--drafter", "eagle", *_TREE, "dynamic"),
 }
 """Flags of the worker by the name in the report."""
@@ -66,6 +68,13 @@ class DraftsSettings(ServiceSettings):
     )
     rounds: int = Field(2, ge=1, le=100, description="how often all are measured; the best counts")
     seed: int = Field(0, ge=0, description="seed of the choice of edits")
+    predicted_share: float = Field(
+        1.0,
+        ge=0.0,
+        le=1.0,
+        description="share of the lines before an edit that its prediction has, from the first on, "
+        "where predictions are measured for comparison",
+    )
     max_tokens: int = Field(384, ge=1, le=512, description="most tokens of an answer")
     model: str = Field("models/tiny-edit", description="model that answers")
     draft_model: str = Field("", description="draft model of the peers; empty: MODEL-draft")
@@ -136,12 +145,17 @@ def measure(settings: DraftsSettings) -> dict[str, Any]:
 
     match = Match(
         prompts=[encode(prompt_of(edit.messages())) for edit in edits],
-        predictions=[encode(edit.before) for edit in edits],
+        predictions=[encode(_first_lines(edit.before, settings.predicted_share)) for edit in edits],
         concurrencies=(1, MAX_CONCURRENCY),
     )
     with _entrants(settings) as (entrants, missing):
         scores = match.play(entrants, settings.rounds)
     return summarise(scores, missing, _facts(settings), end_token(tokenizer))
+
+
+def _first_lines(text: str, share: float) -> str:
+    lines = text.splitlines(keepends=True)
+    return "".join(lines[: round(share * len(lines))])
 
 
 def _load_tokenizer(model: str) -> Tokenizer:
@@ -161,6 +175,7 @@ def _facts(settings: DraftsSettings) -> dict[str, Any]:
         "dtype": "float32",
         "draft_width": settings.draft_width,
         "predictions": False,
+        "predicted_share": settings.predicted_share,
     }
 
 
@@ -184,9 +199,13 @@ def _start_ours(
     settings: DraftsSettings, stack: ExitStack, missing: dict[str, str]
 ) -> list[Entrant]:
     threads, width = _num_threads(settings), settings.draft_width
-    plain = StackSettings(settings.model, threads, width, ("--drafter", "none"), with_proposer=True)
+
+    def start(*flags: str, with_proposer: bool = False) -> Stack:
+        services = StackSettings(settings.model, threads, width, flags, with_proposer)
+        return stack.enter_context(running_stack(services, settings.max_tokens))
+
     _say("starting the services without speculation")
-    baseline = stack.enter_context(running_stack(plain, settings.max_tokens))
+    baseline = start("--drafter", "none", with_proposer=True)
     entrants = [
         Entrant(BASELINE, "baseline", baseline),
         Entrant(PREDICTED, "predicted", baseline, with_predictions=True),
@@ -195,11 +214,11 @@ def _start_ours(
     for name in settings.sources:
         flags = (*SOURCES[name], *drafts)
         _say(f"starting the services with {name}")
-        services = running_stack(
-            StackSettings(settings.model, threads, width, flags), settings.max_tokens
-        )
         try:
-            entrants.append(Entrant(name, "source", stack.enter_context(services)))
+            entrants.append(Entrant(name, "source", start(*flags)))
+            if name == EAGLE:
+                together = start(*flags, with_proposer=True)
+                entrants.append(Entrant(TOGETHER, "together", together, with_predictions=True))
         except SetupError as error:
             missing[name] = str(error)
     return entrants

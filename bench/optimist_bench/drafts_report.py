@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optimist_bench.match import Score
+from optimist_bench.match import Role, Score
 from optimist_bench.peers.engine import TokenIds
 from optimist_bench.table import format_table
 
@@ -49,7 +49,8 @@ def summarise(
     same = _Comparison(_without_end(baseline.runs[1][0].answers, end_token_id), end_token_id)
     sources = {each.entrant.name: each for each in scores if each.entrant.role == "source"}
     peers = {each.entrant.name: each for each in scores if each.entrant.role == "peer"}
-    predicted = next((each for each in scores if each.entrant.role == "predicted"), None)
+    predicted = _find(scores, "predicted")
+    together = _find(scores, "together")
     concurrencies = sorted(baseline.runs)
     best = {each: _find_best(sources, each) for each in concurrencies}
     return {
@@ -57,6 +58,7 @@ def summarise(
         "output_tokens": sum(map(len, baseline.runs[1][0].answers)),
         "baseline": _ours(baseline, baseline, same),
         "predicted": predicted and _ours(predicted, baseline, same),
+        "together": together and _ours(together, baseline, same),
         "sources": {name: _ours(score, baseline, same) for name, score in sources.items()}
         | {name: None for name in missing if name not in HOW_PEERS_BATCH},
         "peers": {name: _peer(score, same) for name, score in peers.items()}
@@ -71,6 +73,10 @@ def summarise(
             for peer in peers.values()
         ),
     }
+
+
+def _find(scores: Sequence[Score], role: Role) -> Score | None:
+    return next((each for each in scores if each.entrant.role == role), None)
 
 
 def _find_best(sources: Mapping[str, Score], concurrency: int) -> str | None:
@@ -93,6 +99,7 @@ def _ours(score: Score, baseline: Score, same: _Comparison) -> dict[str, Any]:
         "acceptance_rate": round(run.num_accepted / run.num_drafted, 4)
         if run.num_drafted
         else None,
+        "tokens_by_source": dict(run.tokens_by_source),
         "speedup": round(baseline.seconds(1) / score.seconds(1), 3),
         "speedup_batch_8": round(baseline.seconds(8) / score.seconds(8), 3),
         **_peer(score, same),
@@ -119,6 +126,8 @@ def describe(report: Mapping[str, Any]) -> str:
     ours = {"no speculation": report["baseline"], **report["sources"]}
     if report["predicted"]:
         ours["predicted (for comparison)"] = report["predicted"]
+    if report["together"]:
+        ours["predicted, and eagle in the gaps"] = report["together"]
     lines = [*_lines(ours), *_lines(report["peers"])]
     header = (
         *("", "s, 1 at a time", "s, 8 at once", "cpu s, 1", "cpu s, 8"),

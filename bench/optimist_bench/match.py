@@ -10,10 +10,11 @@ from optimist_bench.peers.engine import TokenIds
 
 BASELINE = "baseline"
 PREDICTED = "predicted"
+TOGETHER = "together"
 NUM_WARM_UP = 2
 """Prompts that each contender answers before, for each number at a time."""
 
-Role = Literal["baseline", "predicted", "source", "peer"]
+Role = Literal["baseline", "predicted", "together", "source", "peer"]
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,9 @@ def test_contenders_take_turns_after_a_warm_up_with_all_prompts() -> None:
 def _score(
     name: str, role: Role, seconds: tuple[float, float], answers: list[TokenIds] = ANSWERS
 ) -> Score:
-    runs = [Run(answers, each, num_passes=3, num_drafted=4, num_accepted=3) for each in seconds]
-    slower = [Run(answers, 2 * each, 3, 4, 3) for each in seconds]
+    by_source = {"target": 3, "ngram": 3}
+    runs = [Run(answers, each, 3, 4, by_source) for each in seconds]
+    slower = [Run(answers, 2 * each, 3, 4, by_source) for each in seconds]
     both = {1: [slower[0], runs[0]], 8: [runs[1], slower[1]]}
     return Score(Entrant(name, role, Recorder(name)), both, {1: [0.5, 0.4], 8: []})
 
@@ -66,6 +67,7 @@ def test_a_source_is_compared_with_no_speculation() -> None:
     assert source["speedup_batch_8"] == 2.0
     assert source["tokens_per_pass"] == 2.0
     assert source["acceptance_rate"] == 0.75
+    assert source["tokens_by_source"] == {"target": 3, "ngram": 3}
     assert source["seconds"] == {"batch_1": 2.0, "batch_8": 2.0}
     assert source["cpu_seconds"] == {"batch_1": 0.4, "batch_8": None}
     assert source["identical"]
@@ -105,11 +107,13 @@ def test_the_best_source_has_to_beat_every_peer_at_both_batch_sizes(
         _score("eagle", "source", (4.0, 2.0)),
         # It is given the answer, so it is out of the competition.
         _score("predicted", "predicted", (0.1, 0.1)),
+        _score("together", "together", (0.1, 0.1)),
         *(_score(f"peer {number}", "peer", seconds) for number, seconds in enumerate(peers)),
     ]
     report = summarise(scores, {}, FACTS, END)
     assert report["best_source"] == {"batch_1": "medusa", "batch_8": "eagle"}
     assert report["ahead_of_every_peer"] is ahead
+    assert report["together"]["tokens_per_pass"] == 2.0
 
 
 @pytest.mark.parametrize("role", ["source", "peer"])
