@@ -76,6 +76,8 @@ def take_half_way(browser: Browser, url: str) -> None:
     slider.focus()
     slider.press("ArrowLeft")
     slider.blur()
+    # The slider may stand below what is seen at first.
+    page.evaluate("scrollTo(0, 0)")
     page.screenshot(path=FOLDER / "page-dark.png")
     page.close()
 
