@@ -1,16 +1,19 @@
 """`optimist bench overhead`: what serving costs around a model that costs nothing."""
 
 import json
+import random
+import re
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from tokenizers import Tokenizer
@@ -40,6 +43,8 @@ _SERVICES = {
     "simulated_worker": _WORKER,
 }
 
+_RESTS = re.compile(r"^optimist_scheduler_(rested|woken)_total (\S+)$", re.MULTILINE)
+
 _WARM_UP_TOKENS = 16
 PACED_MS = 15.0
 """How long a pass of a model may take that serves 64 streams on a GPU."""
@@ -51,9 +56,12 @@ class OverheadSettings(ServiceSettings):
     In a first run passes take no time, which shows how many tokens the services can serve, and what
     one costs then; how long tokens take is measured in a second one, with passes of 15 ms. With
     --pass-ms there is one run, whose passes take that long. With --predictions the answers are
-    predicted. As many short requests go before, which do not count. `stolen` is the share of the
-    processor time that a virtual machine's host took for others: with much of it the other figures
-    say something of the host. --json prints the report as one line of JSON instead.
+    predicted. With --answers random each answer is of other tokens, drawn one by one, so that
+    nothing in it can be drafted: what following such requests costs is the difference between
+    --follow all and --follow predictions. `rested` and `woken` say how often a request was given up
+    and looked at again. As many short requests go before, which do not count. `stolen` is the share
+    of the processor time that a virtual machine's host took for others: with much of it the other
+    figures say something of the host. --json prints the report as one line of JSON instead.
     """
 
     section: ClassVar[str] = "bench_overhead"
@@ -61,6 +69,12 @@ class OverheadSettings(ServiceSettings):
     streams: int = Field(64, ge=1, le=1024, description="requests at a time")
     tokens: int = Field(2048, ge=2, le=16_384, description="tokens of each answer")
     predictions: bool = Field(False, description="whether answers are predicted: true or false")
+    answers: Literal["functions", "random"] = Field(
+        "functions", description="functions (one text of source code) or random (no two are alike)"
+    )
+    follow: Literal["all", "predictions"] = Field(
+        "all", description="which requests the proposer follows, as the scheduler has it"
+    )
     pass_ms: float | None = Field(None, ge=0, description="how long a pass takes, in a single run")
     ramp_seconds: float = Field(1.0, ge=0, description="time over which the requests begin")
     model: str = Field("models/tiny-edit", description="directory with a tokenizer")
@@ -98,35 +112,40 @@ def measure(settings: OverheadSettings) -> dict[str, Any]:
 def _measure(settings: OverheadSettings, pass_ms: float) -> dict[str, Any]:
     """Runs the services and the load, and returns the report of that run."""
     tokenizer = load_tokenizer(f"{settings.model}/tokenizer.json")
-    truth = _make_truth(tokenizer, settings.tokens)
-    text = tokenizer.decode(truth, skip_special_tokens=False)
+    truths = _make_truths(settings, tokenizer)
+    texts = [tokenizer.decode(truth, skip_special_tokens=False) for truth in truths]
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        with _services(settings, pass_ms, truth, directory) as port:
+        with _services(settings, pass_ms, truths, directory) as (port, metrics_port):
             # What only the first requests cost is no part of what serving costs.
             seeds = range(settings.streams + 1, 2 * settings.streams + 1)
             warm_up = settings.model_copy(update={"tokens": min(_WARM_UP_TOKENS, settings.tokens)})
-            _run_load(warm_up, port, text, directory / "warm_up.json", seeds)
+            _run_load(warm_up, port, texts, directory / "warm_up.json", seeds)
+            rests_before = _count_rests(metrics_port)
             pids = find_children(list(_SERVICES.values()))
             before = {name: read_cpu_seconds(pids[module]) for name, module in _SERVICES.items()}
             machine = read_machine_seconds()
             seeds = range(1, settings.streams + 1)
-            seconds = _run_load(settings, port, text, directory / "arrivals.json", seeds)
+            seconds = _run_load(settings, port, texts, directory / "arrivals.json", seeds)
             after = {name: read_cpu_seconds(pids[module]) for name, module in _SERVICES.items()}
             stolen_share = find_stolen_share(machine, read_machine_seconds())
+            rests = _count_rests(metrics_port)
         answers = json.loads((directory / "arrivals.json").read_text())
         emissions = read_emissions(directory / "emissions.jsonl")
-    num_tokens = settings.streams * len(truth)
-    lengths = _text_lengths(tokenizer, truth)
+    num_tokens = settings.streams * len(truths[0])
+    lengths = [_text_lengths(tokenizer, truth) for truth in truths]
     latencies = sorted(
         latency
-        for seed, answer in enumerate(answers, 1)
-        for latency in find_latencies(emissions[seed], lengths, answer)
+        for seed, answer in zip(seeds, answers, strict=True)
+        for latency in find_latencies(emissions[seed], lengths[seed % len(truths)], answer)
     )
+    rested, woken = (after - before for after, before in zip(rests, rests_before, strict=True))
     num_passes = sum(len(set(emissions[seed])) for seed in seeds)
     return {
         "streams": settings.streams,
         "predictions": settings.predictions,
+        "answers": settings.answers,
+        "follow": settings.follow,
         "pass_ms": pass_ms,
         "output_tokens": num_tokens,
         "tokens_per_pass": round(num_tokens / num_passes, 3),
@@ -140,8 +159,12 @@ def _measure(settings: OverheadSettings, pass_ms: float) -> dict[str, Any]:
             "p99": round(latencies[len(latencies) * 99 // 100] / 1e6, 3),
             "max": round(latencies[-1] / 1e6, 3),
         },
+        "rests": {"rested": rested, "woken": woken, "resting_at_end": rested - woken},
         "stolen_share": round(stolen_share, 3),
-        "all_right": all("".join(piece for _, piece in answer) == text for answer in answers),
+        "all_right": all(
+            "".join(piece for _, piece in answer) == texts[seed % len(texts)]
+            for seed, answer in zip(seeds, answers, strict=True)
+        ),
     }
 
 
@@ -167,12 +190,31 @@ def find_latencies(
     ]
 
 
-def _make_truth(tokenizer: Tokenizer, num_tokens: int) -> list[int]:
-    """Returns the tokens of a text like those of edits."""
-    num_functions = num_tokens
-    text = "\n\n".join(functions(num_functions, 0))
-    token_ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-    return token_ids[:num_tokens]
+def _make_truths(settings: OverheadSettings, tokenizer: Tokenizer) -> list[list[int]]:
+    """Returns the tokens of the answers: one like those of edits, or one for each stream."""
+    if settings.answers == "functions":
+        num_functions = settings.tokens
+        text = "\n\n".join(functions(num_functions, 0))
+        return [tokenizer.encode(text, add_special_tokens=False).ids[: settings.tokens]]
+    special = tokenizer.get_added_tokens_decoder()
+    # A part of a character has no text of its own, whose arrival could be seen.
+    whole = [
+        token_id
+        for token_id in range(tokenizer.get_vocab_size())
+        if token_id not in special and "\ufffd" not in tokenizer.decode([token_id])
+    ]
+    return [
+        random.Random(number).choices(whole, k=settings.tokens)  # noqa: S311
+        for number in range(settings.streams)
+    ]
+
+
+def _count_rests(metrics_port: int) -> tuple[int, int]:
+    """Returns how often requests came to rest, and how often one was woken."""
+    url = f"http://127.0.0.1:{metrics_port}/metrics"
+    with urllib.request.urlopen(url, timeout=10.0) as response:
+        totals = dict(_RESTS.findall(response.read().decode()))
+    return int(float(totals["rested"])), int(float(totals["woken"]))
 
 
 def _text_lengths(tokenizer: Tokenizer, truth: list[int]) -> list[int]:
@@ -183,34 +225,42 @@ def _text_lengths(tokenizer: Tokenizer, truth: list[int]) -> list[int]:
 
 @contextmanager
 def _services(
-    settings: OverheadSettings, pass_ms: float, truth: list[int], directory: Path
-) -> Iterator[int]:
-    """Runs all services; yields the gateway's port."""
-    truths = directory / "truths.jsonl"
-    truths.write_text(json.dumps(truth))
-    (port,) = free_ports(1)
+    settings: OverheadSettings, pass_ms: float, truths: list[list[int]], directory: Path
+) -> Iterator[tuple[int, int]]:
+    """Runs all services; yields the gateway's port, and that of the scheduler's metrics."""
+    path = directory / "truths.jsonl"
+    path.write_text("\n".join(json.dumps(truth) for truth in truths))
+    port, metrics_port = free_ports(2)
     serve = ServeSettings(model=settings.model, port=port, proposers=1)
     with ExitStack() as stack:
         worker = stack.enter_context(
             simulated_worker(
                 step_us=round(1000 * pass_ms),
-                truths=str(truths),
+                truths=str(path),
+                truths_by_seed="true",
                 emissions=str(directory / "emissions.jsonl"),
                 max_num_seqs=settings.streams,
                 max_num_batched_tokens=256 * settings.streams,
             )
         )
         flags = {
-            "scheduler": ["--workers", worker],
+            "scheduler": [
+                *("--workers", worker, "--follow", settings.follow),
+                *("--metrics-port", str(metrics_port)),
+            ],
             "gateway": ["--max-num-requests", str(max(512, settings.streams))],
         }
         specs = stack_specs(serve, flags, without={"worker"})
         stack.enter_context(running(specs))
-        yield int(address_of(specs, "gateway").rsplit(":", 1)[1])
+        yield int(address_of(specs, "gateway").rsplit(":", 1)[1]), metrics_port
 
 
 def _run_load(
-    settings: OverheadSettings, port: int, text: str, output: Path, seeds: Iterable[int]
+    settings: OverheadSettings,
+    port: int,
+    texts: Sequence[str],
+    output: Path,
+    seeds: Iterable[int],
 ) -> float:
     """Runs the load in a process of its own; returns how long it took, in seconds."""
     body: dict[str, Any] = {
@@ -220,13 +270,16 @@ def _run_load(
         "temperature": 0,
         "stream": True,
     }
+    bodies = [body | {"seed": seed} for seed in seeds]
     if settings.predictions:
-        body["prediction"] = {"type": "content", "content": text}
+        for each in bodies:
+            content = texts[each["seed"] % len(texts)]
+            each["prediction"] = {"type": "content", "content": content}
     task = {
         "port": port,
         "ramp_seconds": settings.ramp_seconds,
         "output": str(output),
-        "bodies": [body | {"seed": seed} for seed in seeds],
+        "bodies": bodies,
     }
     started = perf_counter()
     subprocess.run(
@@ -241,7 +294,8 @@ def describe(report: dict[str, Any]) -> str:
     """Returns the report as a table, with a row for each run."""
     runs = [report["peak"], report["paced"]] if "peak" in report else [report]
     costs = [f"{name} us" for name in _SERVICES]
-    header = ("pass ms", "tokens/s", "tokens/pass", *costs, "p50 ms", "p99 ms", "stolen")
+    rates, latencies = ("pass ms", "tokens/s", "tokens/pass"), ("p50 ms", "p99 ms")
+    header = (*rates, *costs, *latencies, "rested", "woken", "stolen")
     return format_table(header, [_row(run) for run in runs])
 
 
@@ -253,5 +307,7 @@ def _row(run: dict[str, Any]) -> tuple[float, ...]:
         *run["cpu_us_per_token"].values(),
         latency["p50"],
         latency["p99"],
+        run["rests"]["rested"],
+        run["rests"]["woken"],
         run["stolen_share"],
     )

@@ -48,6 +48,9 @@ class SimulatedSettings(ServiceSettings):
     truths: str = Field(
         "", description="JSON lines with the tokens of what is said; empty: what is expected"
     )
+    truths_by_seed: bool = Field(
+        False, description="whether seeds say what is said, not prompts: true or false"
+    )
     emissions: str = Field("", description="file that says at the end what was sent when")
     stall_every: int = Field(0, ge=0, description="number of steps between stalls; 0: none")
     stall_us: int = Field(0, ge=0, description="how much longer such a step takes")
@@ -88,7 +91,8 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def _make_worker(self) -> SimulatedWorker | TruthWorker:
         if self._truths:
-            return TruthWorker(self._truths, self._model.describe())
+            by_seed = self._settings.truths_by_seed
+            return TruthWorker(self._truths, self._model.describe(), by_seed=by_seed)
         return SimulatedWorker(self._model)
 
     async def Describe(  # noqa: N802

@@ -73,9 +73,21 @@ class _Row:
 class TruthWorker:
     """The rows of one scheduler. Of several texts, a prompt's first token says which is said."""
 
-    def __init__(self, truths: Sequence[Sequence[int]], model: worker_pb2.DescribeResponse) -> None:
-        """Takes the texts as tokens, and the description that goes with them."""
-        self._truths, self._model = truths, model
+    def __init__(
+        self,
+        truths: Sequence[Sequence[int]],
+        model: worker_pb2.DescribeResponse,
+        *,
+        by_seed: bool = False,
+    ) -> None:
+        """Takes the texts as tokens, and the description that goes with them.
+
+        Args:
+            truths: Texts, each of token ids.
+            model: What the worker says of itself.
+            by_seed: Whether a request's seed, modulo their number, says which text is said.
+        """
+        self._truths, self._model, self._by_seed = truths, model, by_seed
         self._rows: dict[int, _Row] = {}
 
     @property
@@ -133,6 +145,8 @@ class TruthWorker:
             raise PlanError(f"admissions.slot: {admission.slot} is taken")
         token_ids = from_bytes(admission.token_ids)
         number = int(token_ids[0]) if len(self._truths) > 1 else 0
+        if self._by_seed:
+            number = admission.sampling.seed % len(self._truths)
         if number >= len(self._truths):
             raise PlanError(f"admissions.token_ids: there is no text {number}")
         num_computed = len(from_bytes(admission.cached_blocks)) * self._model.block_size

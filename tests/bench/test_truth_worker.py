@@ -107,3 +107,20 @@ def test_a_plan_that_breaks_the_contract_is_refused() -> None:
         worker.execute(worker_pb2.ExecuteRequest(admissions=[admission]))
     with pytest.raises(PlanError, match="num_repeats"):
         worker.repeat()
+
+
+def test_a_seed_says_which_text_where_that_is_wanted() -> None:
+    for seed in (1, 4):
+        worker = TruthWorker(TRUTHS, MODEL.describe(), by_seed=True)
+        admission = worker_pb2.Admission(
+            slot=0, token_ids=to_bytes([9]), num_prompt_tokens=1, max_length=9
+        )
+        admission.sampling.seed = seed
+        request = worker_pb2.ExecuteRequest(
+            sequence=1,
+            admissions=[admission],
+            slots=to_bytes([0]),
+            num_known_tokens=to_bytes([1]),
+            num_draft_tokens=to_bytes([0]),
+        )
+        assert from_bytes(worker.execute(request).token_ids).tolist() == TRUTHS[1][:1]
