@@ -11,7 +11,7 @@ from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from tests.scheduler.drive import make_window
 from tests.scheduler.situation import Situation
 
-PASSES_TO_REST = 31
+PASSES_TO_REST = 21
 """Passes without an accepted draft until a request without a prediction rests, the first pass
 included."""
 

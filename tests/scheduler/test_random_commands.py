@@ -171,7 +171,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.sources[new.request_id] = Counter()
         self.bases[new.request_id], self.windows[new.request_id] = -1, {}
         self.marks[new.request_id] = {}
-        self.gains[new.request_id] = (4096 if is_predicted else 512) if new.is_followed else -1
+        self.gains[new.request_id] = (4096 if is_predicted else 256) if new.is_followed else -1
         self.observed[new.request_id] = []
         self.told[new.request_id] = Received(new)
         if self.is_eager:
@@ -229,7 +229,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             slot = self.scheduler._requests[request_id].slot
             scale = self.scheduler._state.widths.scales[slot] if slot >= 0 else 1
             is_taken = wakes(left, scale)
-            self.gains[request_id] = 512 if is_taken else self.gains[request_id]
+            self.gains[request_id] = 256 if is_taken else self.gains[request_id]
         assert self.scheduler.set_window(request_id, window) == is_taken
         if is_taken:
             start = tuple(output[:base])
@@ -279,7 +279,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not taken:
             return
         if self.rests(request_id):
-            self.gains[request_id] = 512
+            self.gains[request_id] = 256
         self.bases[request_id] = base
         self.windows[request_id] = {
             (*output, *tokens[: place + 1]): position + place if position >= 0 else -1

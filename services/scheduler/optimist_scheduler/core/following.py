@@ -17,7 +17,7 @@ LEAST_GAIN = 64
 """A request that gains less rests until a window promises a token."""
 WAIT_GAIN = TOKEN
 """Steps wait for windows of requests without a prediction that gain so much."""
-FIRST_GAIN = 512
+FIRST_GAIN = 256
 """What is expected of a request without a prediction, and of one that has rested."""
 FIRST_PREDICTED_GAIN = 4096
 """What is expected of a request with a prediction."""
