@@ -1,6 +1,7 @@
 from array import array
 
 from optimist_bench.predictions.pair import Pair
+from optimist_proposer.core.auto.common import Continuations
 from optimist_proposer.core.auto.layout import BLOCKS, NUM_STEPS, NUM_WEIGHTS
 from optimist_proposer.core.auto.weights import load_weights
 from optimist_proposer.core.lines import INT32
@@ -8,6 +9,7 @@ from optimist_proposer.core.vocabulary import Vocabulary
 from optimist_training import proposer_calibration
 from optimist_training.proposer_calibration import calibrate, correct, measure
 
+NOTHING = Continuations([], [], [], [])
 VOCABULARY = Vocabulary([f"t{number}" for number in range(100)])
 
 
@@ -35,7 +37,7 @@ def test_measure_is_higher_for_weights_that_know_than_for_none() -> None:
     texts = list(range(60)) * 3
     pairs = [pair(texts, [*texts[:70], 99, *texts[70:]])]
     fitted, none = load_weights(is_rewrite=True).logits, [0.0] * NUM_WEIGHTS
-    assert measure(VOCABULARY, pairs, fitted) > measure(VOCABULARY, pairs, none)
+    assert measure(VOCABULARY, NOTHING, pairs, fitted) > measure(VOCABULARY, NOTHING, pairs, none)
 
 
 def test_calibration_takes_the_correction_that_brings_most() -> None:
@@ -44,4 +46,4 @@ def test_calibration_takes_the_correction_that_brings_most() -> None:
     def run(_: object, choices: list[list[float]]) -> list[float]:
         return [float(choice == wanted) for choice in choices]
 
-    assert calibrate(VOCABULARY, [], [0.0] * NUM_WEIGHTS, run) == wanted
+    assert calibrate(VOCABULARY, NOTHING, [], [0.0] * NUM_WEIGHTS, run) == wanted

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from optimist_proposer.core.auto.layout import BLOCKS, NUM_KINDS, NUM_WEIGHTS
-from optimist_training.proposer_examples import ExampleBuilder, Examples, join
+from optimist_training.proposer_examples import (
+    NUM_NONE_FEATURES,
+    ExampleBuilder,
+    Examples,
+    join,
+)
 from optimist_training.proposer_fit import Column, fit, loss_gradient
 
 NEXT_LOGIT = BLOCKS["next_logit"].start
@@ -29,7 +34,7 @@ def sampled(weights: Column, num_groups: int, seed: int, *, is_step: bool = Fals
         ]
         bases = generator.normal(0, 2, len(rows)) if is_step else np.zeros(len(rows))
         kinds = generator.integers(0, NUM_KINDS, len(rows))
-        none = tuple(generator.choice(FEATURES, 4, replace=False) + FEATURES)
+        none = tuple(generator.choice(FEATURES, NUM_NONE_FEATURES, replace=False) + FEATURES)
         logits = np.array([weights[list(row)].sum() for row in rows])
         if is_step:
             logits = logits + weights[NEXT_LOGIT + kinds] * bases

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from optimist_bench.predictions.pair import Pair
+from optimist_proposer.core.auto.common import Continuations
 from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
 from optimist_proposer.core.auto.layout import BLOCKS, NUM_WEIGHTS
 from optimist_proposer.core.auto.weights import Weights, load_weights
@@ -18,6 +19,8 @@ from optimist_training.proposer_passes import Round, collect, collect_pass
 TOKEN_TEXTS = [" a", "b", "\n", "(", "1", " ", "c", " d"]
 OLD, NEW = 6, 7
 PACKAGED = load_weights(is_rewrite=True).logits
+VOCABULARY = Vocabulary(TOKEN_TEXTS)
+NOTHING = Continuations([], [], [], [])
 
 
 def some_logits(seed: int) -> list[float]:
@@ -37,7 +40,7 @@ def edit(before: list[int], after: list[int]) -> Pair:
 
 
 def followed(logits: Sequence[float], before: list[int], output: list[int]) -> AutoFollower:
-    algorithm = AutoAlgorithm(Vocabulary(TOKEN_TEXTS), Weights(logits))
+    algorithm = AutoAlgorithm(VOCABULARY, Weights(logits))
     follower = algorithm.prepare(Sources([array("i", before)])).follow()
     follower.observe(array("i", output))
     return follower
@@ -124,7 +127,7 @@ def test_right_candidates_are_followed_to_where_they_err() -> None:
 
 def test_rows_stay_within_the_weights() -> None:
     before, after = renaming(5)
-    round_ = Round(Vocabulary(TOKEN_TEXTS), some_logits(5), (0.0, 0.1))
+    round_ = Round(VOCABULARY, NOTHING, some_logits(5), (0.0, 0.1))
     for examples in collect(round_, [edit(before, after)]):
         assert examples.num_groups > 5
         assert examples.bounds[-1] == len(examples.features) == len(examples.is_right)
@@ -139,7 +142,7 @@ def test_each_least_value_is_a_request_of_its_own() -> None:
     before, after = renaming(6)
     pair = edit(before, after)
     sizes = [
-        collect(Round(Vocabulary(TOKEN_TEXTS), some_logits(6), values), [pair])[0].num_groups
+        collect(Round(VOCABULARY, NOTHING, some_logits(6), values), [pair])[0].num_groups
         for values in ((0.0,), (0.3,), (0.0, 0.3))
     ]
     assert sizes[2] == sizes[0] + sizes[1]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from optimist_common.errors import SetupError
+from optimist_proposer.core.auto.common import Continuations, write_continuations
 from optimist_proposer.core.auto.layout import BLOCKS
 from optimist_proposer.core.auto.weights import Weights
 from optimist_training.drafters import main
@@ -49,6 +50,22 @@ def test_training_lowers_the_loss_and_writes_weights_that_load(
     assert any(weights.logits)
 
 
+def test_answers_of_conversations_are_fitted_to_with_other_counts(
+    pairs: Path, tmp_path: Path
+) -> None:
+    rows = [json.loads(line) for line in pairs.read_text().splitlines()]
+    answers = [{"prompt": f"user: {row['before']}\n", "answer": row["after"]} for row in rows]
+    path, counts = tmp_path / "answers.jsonl", tmp_path / "counts.json.gz"
+    path.write_text("".join(json.dumps(row) + "\n" for row in answers))
+    counts.write_bytes(write_continuations(Continuations([], [], [], [])))
+    texts = []
+    for more in ((), ("--continuations", str(counts))):
+        out = tmp_path / "weights.json"
+        assert main(arguments(path, out, "--rounds", "1", *more)) == 0
+        texts.append(out.read_text())
+    assert texts[0] != texts[1]
+
+
 def test_weights_depend_on_the_seed_and_not_on_the_number_of_processes(
     pairs: Path, tmp_path: Path
 ) -> None:
@@ -79,6 +96,7 @@ def test_pairs_are_chosen_by_the_seed_if_there_are_too_many(pairs: Path, tmp_pat
         (["--processes", "-1"], "--processes: must be at least 1"),
         (["--seed", "-1"], "--seed: must not be negative"),
         (["--pairs", "nowhere.jsonl"], "--pairs: cannot read nowhere.jsonl"),
+        (["--continuations", "nowhere.gz"], "--continuations: cannot read nowhere.gz"),
         (["--tokenizer", "nowhere.json"], "--tokenizer: no file nowhere.json"),
         (["--out", "nowhere/weights.json"], "--out: nowhere/weights.json is not a file"),
         (["--out", "."], r"--out: \. is not a file"),

@@ -76,7 +76,7 @@ class ExampleBuilder:
     def end_group(self, none: tuple[int, ...] = NO_FEATURES) -> None:
         """Ends a group, with the features of none of its rows being right."""
         self._bounds.append(len(self._features))
-        self._none.append(none)
+        self._none.append(none + (NO_FEATURE,) * (NUM_NONE_FEATURES - len(none)))
 
     def build(self) -> Examples:
         """Returns what was added."""

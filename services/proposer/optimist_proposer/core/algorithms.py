@@ -10,8 +10,16 @@ from optimist_proposer.core.ngram import NgramAlgorithm
 from optimist_proposer.core.suffix import SuffixAlgorithm
 from optimist_proposer.core.vocabulary import Vocabulary
 
+
+def _auto(vocabulary: Vocabulary) -> Algorithm:
+    algorithm = AutoAlgorithm(vocabulary)
+    # Built now, so that no request waits for it.
+    _ = algorithm.common
+    return algorithm
+
+
 ALGORITHMS: dict[str, Callable[[Vocabulary], Algorithm]] = {
-    "auto": AutoAlgorithm,
+    "auto": _auto,
     "exact": lambda _: ExactAlgorithm(),
     "line": lambda vocabulary: LineAlgorithm(vocabulary.newline_token_ids),
     "ngram": lambda _: NgramAlgorithm(),

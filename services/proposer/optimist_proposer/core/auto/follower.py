@@ -1,6 +1,7 @@
 """The default algorithm: follows an output through all that it may repeat."""
 
 from array import array
+from functools import cached_property
 
 import numpy as np
 
@@ -185,14 +186,19 @@ class AutoAlgorithm(Algorithm):
         self._weights, self._rewrite_weights = (
             weights or load_weights(is_rewrite=is_rewrite) for is_rewrite in (False, True)
         )
-        self._common = None
-        if vocabulary.encode is not None:
-            counted = continuations or load_continuations()
-            self._common = Common(counted, vocabulary.encode, self._classes)
+        self._continuations = continuations
+
+    @cached_property
+    def common(self) -> Common | None:
+        """What is common in conversations; it takes a quarter of a second to build."""
+        if self._vocabulary.encode is None:
+            return None
+        counted = self._continuations or load_continuations()
+        return Common(counted, self._vocabulary.encode, self._classes)
 
     def prepare(self, sources: Sources) -> AutoReference:
         """See `Algorithm.prepare`."""
         searched = SearchedText(sources, self._vocabulary)
         if searched.is_rewrite:
             return AutoReference(searched, self._classes, self._rewrite_weights)
-        return AutoReference(searched, self._classes, self._weights, self._common)
+        return AutoReference(searched, self._classes, self._weights, self.common)
