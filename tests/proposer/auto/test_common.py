@@ -17,7 +17,7 @@ from optimist_proposer.core.sources import Sources
 from optimist_proposer.core.vocabulary import Vocabulary
 
 # A piece is a token, but for "check", which is two.
-TOKENS = ["Let", " me", " ch", "eck", " read", ".", "\n", " the"]
+TOKENS = ["Let", " me", " ch", "eck", " read", ".", "\n", " the", "`"]
 PIECES = ["Let", " me", " check", " read", "."]
 COUNTED = Continuations(
     PIECES,
@@ -83,11 +83,12 @@ def test_packaged_counts_name_their_pieces_and_add_up() -> None:
             assert sum(counts) <= total
 
 
-def test_answer_that_repeats_nothing_is_drafted_from_what_is_common() -> None:
+def test_answer_of_an_agent_that_repeats_nothing_is_drafted_from_what_is_common() -> None:
     algorithm = AutoAlgorithm(Vocabulary(TOKENS, encode), continuations=COUNTED)
-    follower = algorithm.prepare(Sources([], array(INT32, encode(".\n")))).follow()
-    follower.observe(array(INT32, encode("Let me")))
-    assert TOKENS.index(" ch") in follower.propose(8, 0.02).token_ids
+    for prompt, is_drafted in (("```\n.\n```\n" + 20 * ".", True), (20 * ".", False)):
+        follower = algorithm.prepare(Sources([], array(INT32, encode(prompt)))).follow()
+        follower.observe(array(INT32, encode("Let me")))
+        assert (TOKENS.index(" ch") in follower.propose(8, 0.02).token_ids) is is_drafted
 
 
 @given(text=st.lists(st.integers(0, 12), max_size=4))

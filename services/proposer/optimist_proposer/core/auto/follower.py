@@ -201,4 +201,6 @@ class AutoAlgorithm(Algorithm):
         searched = SearchedText(sources, self._vocabulary)
         if searched.is_rewrite:
             return AutoReference(searched, self._classes, self._rewrite_weights)
-        return AutoReference(searched, self._classes, self._weights, self.common)
+        # It was counted in the answers of agents; a chat says other things.
+        common = self.common if searched.has_readings else None
+        return AutoReference(searched, self._classes, self._weights, common)

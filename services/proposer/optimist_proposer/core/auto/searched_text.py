@@ -37,6 +37,8 @@ class SearchedText:
             NO_POSITION in what is tokenized anew [num_places].
         starts: Where an output may begin that rewrites something.
         is_rewrite: Whether the output is expected to be a changed text.
+        has_readings: Whether the prompt has blocks, numbered lines or JSON strings, as those of
+            agents have.
         context_start: Where the text begins that the output goes on directly.
     """
 
@@ -46,6 +48,7 @@ class SearchedText:
         self.positions = sources.positions[: self.num_predicted]
         self.token_ids = sources.token_ids[: self.num_predicted]
         self.starts: list[int] = []
+        self.has_readings = False
         prompt = sources.token_ids[self.num_predicted : -1]
         positions = sources.positions[self.num_predicted : -1]
         if self.num_predicted:
@@ -78,7 +81,9 @@ class SearchedText:
             return prompt, positions
         if main.end - main.start > len(text) // 2:
             return self._cut_out(main, prompt, positions, pieces, encode)
+        self.has_readings = bool(blocks) or _ESCAPE in text
         for reading in _readings(text, blocks):
+            self.has_readings = True
             self._append([*encode(reading), SEPARATOR])
         return prompt, positions
 
