@@ -54,7 +54,10 @@ def test_answers_of_conversations_are_fitted_to_with_other_counts(
     pairs: Path, tmp_path: Path
 ) -> None:
     rows = [json.loads(line) for line in pairs.read_text().splitlines()]
-    answers = [{"prompt": f"user: {row['before']}\n", "answer": row["after"]} for row in rows]
+    # Counts are of use where a prompt has blocks, as those of agents have.
+    answers = [
+        {"prompt": f"```\nls\n```\nuser: {row['before']}\n", "answer": row["after"]} for row in rows
+    ]
     path, counts = tmp_path / "answers.jsonl", tmp_path / "counts.json.gz"
     path.write_text("".join(json.dumps(row) + "\n" for row in answers))
     counts.write_bytes(write_continuations(Continuations([], [], [], [])))

@@ -190,7 +190,7 @@ class AutoAlgorithm(Algorithm):
 
     @cached_property
     def common(self) -> Common | None:
-        """What is common in conversations; it takes a quarter of a second to build."""
+        """What is common in conversations; it takes half a second to build."""
         if self._vocabulary.encode is None:
             return None
         counted = self._continuations or load_continuations()
