@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from optimist_common.errors import SetupError
 from optimist_proposer.core.auto.common import Continuations, write_continuations
+from optimist_training.options import require_file_name, require_positive, write_out
 
 _PIECE = re.compile(
     r"'(?i:[sdmt]|ll|ve|re)|(?:[^\r\n\w]|_)?[^\W\d_]+|\d{1,3}| ?(?:[^\s\w]|_)+[\r\n]*"
@@ -54,16 +55,13 @@ def add_continuations_options(parser: argparse.ArgumentParser) -> None:
 
 def train_continuations(options: argparse.Namespace) -> None:
     """Counts `options.texts` and writes the counts; raises SetupError for files of no use."""
-    if options.out.is_dir() or not options.out.parent.is_dir():
-        raise SetupError(f"--out: {options.out} is not a file in a directory that exists")
-    for name in ("least_count", "least_repos", "most"):
-        if getattr(options, name) < 1:
-            raise SetupError(f"--{name.replace('_', '-')}: must be at least 1")
+    require_file_name(options.out)
+    require_positive(options, "least_count", "least_repos", "most")
     bounds = _Bounds(options.least_count, options.least_repos, options.most)
     counted = count_continuations(_read(options.texts), bounds)
     if not counted.pieces:
         raise SetupError("--texts: nothing is met often enough")
-    options.out.write_bytes(write_continuations(counted))
+    write_out(options.out, write_continuations(counted))
     print(f"{len(counted.pieces)} pieces, {len(counted.after_two)} contexts of two")
 
 

@@ -20,6 +20,7 @@ from optimist_training.eagle_training import EagleTrainee, known_head, new_head
 from optimist_training.examples import BUILTIN, Data, Example, batches
 from optimist_training.loop import InterruptedRunError, run
 from optimist_training.medusa_training import MedusaTrainee, known_heads, new_heads
+from optimist_training.options import require_positive
 from optimist_training.proposer_training import add_proposer_options, train_proposer
 from optimist_training.schedule import Schedule
 from optimist_training.target import Target
@@ -110,9 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.threads:
         torch.set_num_threads(options.threads)
-    for name in ("batch_tokens", "max_length", "eval_examples"):
-        if getattr(options, name) < 1:
-            raise SetupError(f"--{name.replace('_', '-')}: must be at least 1")
+    require_positive(options, "batch_tokens", "max_length", "eval_examples")
     if options.steps < 0 or not options.learning_rate > 0:
         raise SetupError("--steps must not be negative, and --learning-rate must be above 0")
     torch.manual_seed(options.seed)

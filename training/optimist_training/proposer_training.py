@@ -32,6 +32,7 @@ from optimist_proposer.core.auto.common import (
 )
 from optimist_proposer.core.auto.layout import NUM_WEIGHTS
 from optimist_proposer.core.auto.weights import to_json
+from optimist_training.options import require_file_name, require_positive, write_out
 from optimist_training.proposer_calibration import calibrate
 from optimist_training.proposer_examples import Examples, join
 from optimist_training.proposer_fit import fit
@@ -80,13 +81,10 @@ def train_proposer(options: argparse.Namespace) -> None:
     Raises:
         SetupError: An option or a file cannot be used.
     """
-    for name in ("rounds", "max_pairs", "processes"):
-        if getattr(options, name) < 1:
-            raise SetupError(f"--{name.replace('_', '-')}: must be at least 1")
+    require_positive(options, "rounds", "max_pairs", "processes")
     if options.seed < 0:
         raise SetupError("--seed: must not be negative")
-    if options.out.is_dir() or not options.out.parent.is_dir():
-        raise SetupError(f"--out: {options.out} is not a file in a directory that exists")
+    require_file_name(options.out)
     tokenizer = load_tokenizer(str(options.tokenizer))
     vocabulary = load_vocabulary(tokenizer)
     continuations = _load_continuations(options.continuations)
@@ -106,11 +104,11 @@ def train_proposer(options: argparse.Namespace) -> None:
         root_loss = fit(weights, roots, is_step=False, seed=seed)
         step_loss = fit(weights, steps, is_step=True, seed=seed)
         print(f"round {number + 1}: first tokens {root_loss:.4f}, further ones {step_loss:.4f}")
-        _write(options.out, to_json(weights[:NUM_WEIGHTS].tolist()))
+        write_out(options.out, to_json(weights[:NUM_WEIGHTS].tolist()).encode())
     some = random.Random(options.seed).sample(pairs, min(len(pairs), MOST_CALIBRATION_PAIRS))
     run = partial(_map, processes=options.processes)
     corrected = calibrate(vocabulary, continuations, some, weights[:NUM_WEIGHTS].tolist(), run)
-    _write(options.out, to_json(corrected))
+    write_out(options.out, to_json(corrected).encode())
 
 
 def _load_continuations(path: Path | None) -> Continuations:
@@ -159,10 +157,3 @@ def _map(function: Callable[[T], U], arguments: Sequence[T], processes: int) -> 
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise SetupError(f"--out: cannot write {path}: {error.strerror}") from None
