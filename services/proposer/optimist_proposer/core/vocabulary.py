@@ -3,18 +3,19 @@
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
+Encode = Callable[[str], Sequence[int]]
+"""Returns the tokens of a text."""
+
 
 class Vocabulary:
     """The tokens of a model."""
 
-    def __init__(
-        self, token_texts: Sequence[str], encode: Callable[[str], Sequence[int]] | None = None
-    ) -> None:
+    def __init__(self, token_texts: Sequence[str], encode: Encode | None = None) -> None:
         """Sets up.
 
         Args:
             token_texts: The decoded form of each token [vocab_size].
-            encode: Returns the tokens of a text; None if the tokenizer is not at hand.
+            encode: The tokenizer; None if it is not at hand.
         """
         self.token_texts, self.encode = tuple(token_texts), encode
 

@@ -6,15 +6,18 @@ public conversations with coding agents. They are turned into tokens of the voca
 
 import gzip
 import json
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from itertools import chain, pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from optimist_proposer.core.auto.context_index import MOST_TOKEN_ID, TOKEN_BITS
 from optimist_proposer.core.auto.layout import NUM_CHANCES, NUM_CLASSES, START
 from optimist_proposer.core.auto.token_class import TokenClasses
+from optimist_proposer.core.vocabulary import Encode
 
 _FILE = "continuations.json.gz"
 _MOST_TOKENS = 8
@@ -25,7 +28,6 @@ _MANY, _ENOUGH = 200, 20
 """Counts of a context from which its chances are believed more."""
 BY_TWO, BY_ONE, BY_CLASS = range(3)
 
-Encode = Callable[[str], Sequence[int]]
 Row = tuple[int, int]
 """A token, and the feature of how common it is."""
 Table = dict[int, tuple[Row, ...]]
@@ -153,9 +155,12 @@ def _tabulate(
         total = counts.total()
         evidence = (total >= _ENOUGH) + (total >= _MANY)
         first = START["common"] + (order * 3 + evidence) * NUM_CHANCES
+        edges = [each * total for each in _CHANCES]
+        # Most contexts are small, where sorting is quicker than `most_common`.
+        likeliest = sorted(counts.items(), key=itemgetter(1), reverse=True)[: _MOST_TOKENS + 1]
         rows = tuple(
-            (token_id, first + sum(count >= each * total for each in _CHANCES))
-            for token_id, count in counts.most_common(_MOST_TOKENS + 1)
+            (token_id, first + bisect_right(edges, count))
+            for token_id, count in likeliest
             if token_id != _OTHER and count >= least_chance * total
         )
         if rows:

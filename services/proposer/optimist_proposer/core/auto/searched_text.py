@@ -8,21 +8,20 @@ and chats send them, it walks through everything.
 import json
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TypeAlias
 
 from optimist_proposer.core.auto.prompt_blocks import Block, find_blocks, find_numbered_lines
 from optimist_proposer.core.lines import INT32
 from optimist_proposer.core.sources import NO_POSITION, SEPARATOR, Sources
-from optimist_proposer.core.vocabulary import Vocabulary
+from optimist_proposer.core.vocabulary import Encode, Vocabulary
 
 _MOST_ENCODED = 65_536
 """Characters of a prompt's readings that are tokenized anew."""
 _ESCAPE = "\\n"
 
 Column: TypeAlias = "array[int]"
-Encode = Callable[[str], Sequence[int]]
 
 
 class SearchedText:
@@ -44,17 +43,17 @@ class SearchedText:
 
     def __init__(self, sources: Sources, vocabulary: Vocabulary) -> None:
         """Lays the sources out; nothing of them is changed."""
-        self.num_predicted = sources.num_predicted
-        self.positions = sources.positions[: self.num_predicted]
-        self.token_ids = sources.token_ids[: self.num_predicted]
+        self.num_predicted = num_predicted = sources.num_predicted
+        self.positions = sources.positions[:num_predicted]
+        self.token_ids = sources.token_ids[:num_predicted]
         self.starts: list[int] = []
         self.has_readings = False
-        prompt = sources.token_ids[self.num_predicted : -1]
-        positions = sources.positions[self.num_predicted : -1]
-        if self.num_predicted:
+        prompt = sources.token_ids[num_predicted:-1]
+        positions = sources.positions[num_predicted:-1]
+        if num_predicted:
             ends = [place for place, each in enumerate(self.token_ids, 1) if each == SEPARATOR]
             self.starts = [0, *ends[:-1]]
-            self.num_aligned = self.num_predicted
+            self.num_aligned = num_predicted
         elif prompt:
             prompt, positions = self._read(prompt, positions, vocabulary)
         self.is_rewrite = bool(self.starts)
@@ -72,18 +71,18 @@ class SearchedText:
     ) -> tuple[Column, Column]:
         """Takes readings of a prompt's blocks; returns what is left of the prompt."""
         texts, encode = vocabulary.token_texts, vocabulary.encode
+        if encode is None:
+            return prompt, positions
         num_texts = len(texts)
         pieces = [texts[each] if each < num_texts else "" for each in prompt]
         text = "".join(pieces)
         blocks = find_blocks(text)
         main = max(blocks, key=lambda block: block.end - block.start, default=Block(0, 0))
-        if encode is None:
-            return prompt, positions
         if main.end - main.start > len(text) // 2:
             return self._cut_out(main, prompt, positions, pieces, encode)
-        self.has_readings = bool(blocks) or _ESCAPE in text
-        for reading in _readings(text, blocks):
-            self.has_readings = True
+        readings = list(_readings(text, blocks))
+        self.has_readings = bool(blocks or readings) or _ESCAPE in text
+        for reading in readings:
             self._append([*encode(reading), SEPARATOR])
         return prompt, positions
 

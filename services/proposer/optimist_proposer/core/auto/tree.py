@@ -8,7 +8,7 @@ nodes with the highest chances (as in OPT-Tree, arXiv 2406.17276), so nodes are 
 from array import array
 from collections.abc import Iterable
 from heapq import heappop, heappush, nlargest
-from math import exp
+from math import exp, inf
 from operator import itemgetter
 
 from optimist_proposer.core.auto.candidates import NO_STOP, Candidate, Sight
@@ -74,6 +74,7 @@ class TreeGrower:
         self._weights, self._positions = weights, positions
         self._next_terms = weights.next_terms[sight.rate][sight.runs]
         self._max_tokens, self._min_value = max_tokens, min_value
+        self._least_open = inf if sight.is_rewrite else LEAST_OPEN * min_value
         self._heap: list[tuple[float, int, int, Branch, int]] = []
         self._num_pushed = 0
         self._least_next = min_value
@@ -174,7 +175,7 @@ class TreeGrower:
 
     def _look_further(self, value: float, step: int) -> None:
         """Finds what may come behind the last node, where no path goes on."""
-        if value < LEAST_OPEN * self._min_value or step > MOST_OPEN_STEPS:
+        if value < self._least_open or step > MOST_OPEN_STEPS:
             return
         nodes, drafted = self._nodes, list[int]()
         node = len(nodes) - 1
