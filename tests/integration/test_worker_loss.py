@@ -48,8 +48,9 @@ def bodies() -> list[tuple[str, dict[str, Any]]]:
             {
                 "model": MODEL,
                 "prompt": chosen[1].before,
-                "max_tokens": 80,
-                "min_tokens": 80,
+                "max_tokens": 200,
+                "min_tokens": 200,
+                "num_speculative_tokens": 0,
                 "temperature": 0.0,
                 "echo": True,
                 "logprobs": 2,
@@ -146,8 +147,9 @@ def test_a_lost_worker_changes_no_answer(
     parts.wait_until(lambda: parts.read("connected") == 2)
     grown = {name: parts.read(name) - before[name] for name in names}
     assert grown["worker_losses_total"] == 1
-    # While a worker that is told to end still serves, others may end.
-    assert grown["moved_requests_total"] >= (1 if how is signal.SIGTERM else 2)
+    # A worker that receives SIGTERM serves for two more seconds, in which all may end.
+    if how is not signal.SIGTERM:
+        assert grown["moved_requests_total"] >= 2
     for answer, expected in zip(told, undisturbed * 2, strict=True):
         compare(answer, expected)
     parts.wait_until(lambda: parts.read("free_blocks") == parts.read("blocks") == 400)
