@@ -30,7 +30,11 @@ class FeatureTap:
             base.layers[number].register_forward_hook(self._note)
 
     def take(self) -> torch.Tensor:
-        """Returns the features of the last pass and forgets them, `[num_tokens, dim]`."""
+        """Returns the features of the last pass and forgets them.
+
+        Returns:
+            `[num_tokens, dim]`, padding included.
+        """
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 

@@ -16,6 +16,10 @@ from optimist_worker.parallel.stage_loading import StageCut, plan_cut
 from optimist_worker.parallel.stage_split import StagePlace
 from optimist_worker.probe import probe_layers
 
+_ROWS_TOGETHER = 4
+_MOST_PADDED_ROWS = 32
+"""With MKL, 8 rows of SmolLM2 take 55 ms, 9 take 71, 12 take 62; beyond 24 it is all the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -34,6 +38,11 @@ class Model:
     """Which part of a pipeline it is; None: the whole model."""
 
     @property
+    def is_padded(self) -> bool:
+        """Whether small passes are padded: the CPU's products in float32 go by four rows."""
+        return self.device.type == "cpu" and self.dtype == torch.float32
+
+    @property
     def num_parameters(self) -> int:
         """Number of weights, tied ones once."""
         return sum(parameter.numel() for parameter in self.module.parameters())
@@ -41,14 +50,23 @@ class Model:
     @torch.inference_mode()
     def forward(self, batch: FlatBatch) -> torch.Tensor:
         """Runs one pass; returns the logits asked for, `[num_logits, vocab_size]`."""
+        num_logits = len(batch.logits_indices)
         output = self.module(
-            input_ids=batch.input_ids[None],
-            position_ids=batch.positions[None],
-            logits_to_keep=batch.logits_indices,
+            input_ids=self._pad(batch.input_ids)[None],
+            position_ids=self._pad(batch.positions)[None],
+            logits_to_keep=self._pad(batch.logits_indices),
             use_cache=False,
             paged=batch.attention,
         )
-        return output.logits[0]
+        return output.logits[0, :num_logits]
+
+    def _pad(self, column: torch.Tensor) -> torch.Tensor:
+        """Returns a column with the first element repeated to a size that is computed fast."""
+        number = len(column)
+        padding = -number % _ROWS_TOGETHER
+        if not (self.is_padded and 1 < number < _MOST_PADDED_ROWS and padding):
+            return column
+        return torch.cat([column, column[:1].expand(padding)])
 
 
 def load_model(

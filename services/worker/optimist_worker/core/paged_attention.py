@@ -32,7 +32,8 @@ def paged_attention(
 
     Args:
         module: The attention layer; its `layer_idx` names the layer of the pool.
-        query: `[1, num_heads, num_tokens, key_dim]`.
+        query: `[1, num_heads, num_tokens, key_dim]`; tokens that the batch does not have are
+            padding, whose output is 0.
         key: `[1, num_kv_heads, num_tokens, key_dim]`.
         value: `[1, num_kv_heads, num_tokens, value_dim]`.
         attention_mask: None; masks follow from the batch.
@@ -48,6 +49,10 @@ def paged_attention(
     layer: int = module.layer_idx  # type: ignore[assignment]
     keys, values = paged.pool.keys[layer], paged.pool.values[layer]
     write, attend = _implementation(query.device, query.dtype)
+    num_tokens = len(paged.slot_mapping)
+    num_padded = query.shape[2] - num_tokens
+    if num_padded:
+        query, key, value = (each[:, :, :num_tokens] for each in (query, key, value))
     write(key, value, keys, values, paged.slot_mapping)
     output = attend(
         query,
@@ -59,6 +64,8 @@ def paged_attention(
         softcap=softcap,
         sinks=s_aux,
     )
+    if num_padded:
+        output = torch.nn.functional.pad(output, (0, 0, 0, 0, 0, num_padded))
     return output, None
 
 
