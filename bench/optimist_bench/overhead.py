@@ -58,10 +58,11 @@ class OverheadSettings(ServiceSettings):
     --pass-ms there is one run, whose passes take that long. With --predictions the answers are
     predicted. With --answers random each answer is of other tokens, drawn one by one, so that
     nothing in it can be drafted: what following such requests costs is the difference between
-    --follow all and --follow predictions. `rested` and `woken` say how often a request was given up
-    and looked at again. As many short requests go before, which do not count. `stolen` is the share
-    of the processor time that a virtual machine's host took for others: with much of it the other
-    figures say something of the host. --json prints the report as one line of JSON instead.
+    --follow all and --follow predictions. `woken` and `rested` say how often a window woke a
+    request, and how often one was given up again. As many short requests go before, which do not
+    count. `stolen` is the share of the processor time that a virtual machine's host took for
+    others: with much of it the other figures say something of the host. --json prints the report as
+    one line of JSON instead.
     """
 
     section: ClassVar[str] = "bench_overhead"
@@ -159,7 +160,7 @@ def _measure(settings: OverheadSettings, pass_ms: float) -> dict[str, Any]:
             "p99": round(latencies[len(latencies) * 99 // 100] / 1e6, 3),
             "max": round(latencies[-1] / 1e6, 3),
         },
-        "rests": {"rested": rested, "woken": woken, "resting_at_end": rested - woken},
+        "following": {"woken": woken, "rested": rested},
         "stolen_share": round(stolen_share, 3),
         "all_right": all(
             "".join(piece for _, piece in answer) == texts[seed % len(texts)]
@@ -210,7 +211,7 @@ def _make_truths(settings: OverheadSettings, tokenizer: Tokenizer) -> list[list[
 
 
 def _count_rests(metrics_port: int) -> tuple[int, int]:
-    """Returns how often requests came to rest, and how often one was woken."""
+    """Returns how often awake requests came to rest, and how often one was woken."""
     url = f"http://127.0.0.1:{metrics_port}/metrics"
     with urllib.request.urlopen(url, timeout=10.0) as response:
         totals = dict(_RESTS.findall(response.read().decode()))
@@ -295,7 +296,7 @@ def describe(report: dict[str, Any]) -> str:
     runs = [report["peak"], report["paced"]] if "peak" in report else [report]
     costs = [f"{name} us" for name in _SERVICES]
     rates, latencies = ("pass ms", "tokens/s", "tokens/pass"), ("p50 ms", "p99 ms")
-    header = (*rates, *costs, *latencies, "rested", "woken", "stolen")
+    header = (*rates, *costs, *latencies, "woken", "rested", "stolen")
     return format_table(header, [_row(run) for run in runs])
 
 
@@ -307,7 +308,7 @@ def _row(run: dict[str, Any]) -> tuple[float, ...]:
         *run["cpu_us_per_token"].values(),
         latency["p50"],
         latency["p99"],
-        run["rests"]["rested"],
-        run["rests"]["woken"],
+        run["following"]["woken"],
+        run["following"]["rested"],
         run["stolen_share"],
     )

@@ -18,23 +18,25 @@ LEAST_GAIN = 64
 WAIT_GAIN = TOKEN
 """Steps wait for windows of requests without a prediction that gain so much."""
 FIRST_GAIN = 256
-"""What is expected of a request without a prediction, and of one that has rested."""
+"""What is expected of a request that wakes."""
 FIRST_PREDICTED_GAIN = 4096
 """What is expected of a request with a prediction."""
 MEMORY_SHIFT = 4
 """A pass counts 1/16 of the average."""
-LEAST_GROUP = 16
+LEAST_GROUP = 8
 """New tokens of a resting request that are sent to proposers together."""
-MOST_GROUP = 128
 GROUP_SHIFT = 3
 """They grow to 1/8 of the output: so much of it goes by at most before it is looked at."""
+MOST_GROUP = 128
+MOST_PREDICTED_GROUP = 16
+"""The same with a prediction, which is likely to be right again."""
 
 
 def find_first_gain(num_predicted_tokens: int, *, is_followed: bool) -> int:
-    """Returns the gain that a request begins with."""
+    """Returns the gain that a request begins with; without a prediction it rests at first."""
     if not is_followed:
         return NOT_FOLLOWED
-    return FIRST_PREDICTED_GAIN if num_predicted_tokens else FIRST_GAIN
+    return FIRST_PREDICTED_GAIN if num_predicted_tokens else 0
 
 
 def rests(gain: int) -> bool:
@@ -66,11 +68,10 @@ def is_due(
 ) -> BoolArray:
     """Tells of which requests proposers are sent the new tokens now [num_rows].
 
-    Those of a request that rests are sent seldom; of one with a prediction, which is likely to be
-    right again, more often [num_rows].
+    Those of a request that rests are sent seldom.
     """
-    groups = np.clip(num_output_tokens >> GROUP_SHIFT, LEAST_GROUP, MOST_GROUP)
-    groups[num_predicted_tokens > 0] = LEAST_GROUP
+    most = np.where(num_predicted_tokens > 0, MOST_PREDICTED_GROUP, MOST_GROUP)
+    groups = np.clip(num_output_tokens >> GROUP_SHIFT, LEAST_GROUP, most)
     due: BoolArray = (num_unsent_tokens >= groups) & (gains > NOT_FOLLOWED)
     due |= gains >= LEAST_GAIN
     return due
