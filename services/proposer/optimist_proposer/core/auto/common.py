@@ -150,22 +150,23 @@ def _count_tokens(counted: Continuations, tokens: list[list[int]]) -> tuple[_Cou
         for index in range(2, len(piece)):
             _add(twos[_key(piece[index - 2], piece[index - 1])], piece[index], count)
     firsts = [piece[0] if piece else _OTHER for piece in tokens]
-    for row in counted.after_one:
-        context = tokens[row[0]][-1:]
-        if context:
-            _add_row(ones[context[0]], firsts, row[1], row[2:])
-            for each, count in _pairs(row[2:]):
+    for before, total, *following in counted.after_one:
+        if tokens[before]:
+            last = tokens[before][-1]
+            _add_row(ones[last], firsts, total, following)
+            for each, count in _pairs(following):
                 if len(tokens[each]) > 1:
-                    _add(twos[_key(context[0], tokens[each][0])], tokens[each][1], count)
-    for row in counted.after_two:
-        context = (tokens[row[0]] + tokens[row[1]])[-2:]
+                    _add(twos[_key(last, tokens[each][0])], tokens[each][1], count)
+    for before, after, total, *following in counted.after_two:
+        context = (tokens[before] + tokens[after])[-2:]
         if len(context) == 2:
-            _add_row(twos[_key(*context)], firsts, row[2], row[3:])
+            _add_row(twos[_key(*context)], firsts, total, following)
     return ones, twos
 
 
 def _pairs(following: list[int]) -> Iterable[tuple[int, int]]:
-    return zip(following[::2], following[1::2], strict=True)
+    each = iter(following)
+    return zip(each, each, strict=True)
 
 
 _OTHER = -1
@@ -178,7 +179,8 @@ def _add(counts: dict[int, int], token_id: int, count: int) -> None:
 
 def _add_row(counts: dict[int, int], firsts: list[int], total: int, following: list[int]) -> None:
     for piece, count in _pairs(following):
-        _add(counts, firsts[piece], count)
+        token_id = firsts[piece]
+        counts[token_id] = counts.get(token_id, 0) + count
         total -= count
     _add(counts, _OTHER, total)
 
