@@ -79,9 +79,12 @@ def count_continuations(texts: Iterable[tuple[str, str]], bounds: _Bounds) -> Co
                 counts[context][pieces[end]] += 1
                 repos[*context, pieces[end]].add(repo)
     ones, twos = (_choose(counts, repos, bounds) for counts in contexts)
-    index: dict[str, int] = {}
-    rows = [[_row(each, index) for each in sorted(chosen)] for chosen in (ones, twos)]
-    return Continuations(list(index), [singles[piece] for piece in index], *rows)
+    used = {piece for each in (*ones, *twos) for piece in _pieces_of(each)}
+    # Frequent ones get short numbers, and similar rows stand beside each other.
+    pieces = sorted(used, key=lambda piece: (-singles[piece], piece))
+    index = {piece: number for number, piece in enumerate(pieces)}
+    rows = [sorted(_row(each, index) for each in chosen) for chosen in (ones, twos)]
+    return Continuations(pieces, [singles[piece] for piece in pieces], *rows)
 
 
 def _choose(
@@ -102,12 +105,18 @@ def _choose(
     return chosen[: bounds.most]
 
 
-def _row(context: _Context, index: dict[str, int]) -> list[int]:
-    """Returns a row of `Continuations`; names new pieces."""
-    row = [index.setdefault(piece, len(index)) for piece in context.pieces]
+def _pieces_of(context: _Context) -> Iterator[str]:
+    yield from context.pieces
+    for piece, _ in context.following:
+        yield piece
+
+
+def _row(context: _Context, index: Mapping[str, int]) -> list[int]:
+    """Returns a row of `Continuations`."""
+    row = [index[piece] for piece in context.pieces]
     row.append(context.total)
     for piece, count in context.following:
-        row += [index.setdefault(piece, len(index)), count]
+        row += [index[piece], count]
     return row
 
 

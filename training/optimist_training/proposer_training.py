@@ -116,7 +116,7 @@ def _load_continuations(path: Path | None) -> Continuations:
         return load_continuations()
     try:
         return read_continuations(path.read_bytes())
-    except (OSError, EOFError, ValueError, TypeError) as error:
+    except (OSError, EOFError, KeyError, ValueError, TypeError) as error:
         raise SetupError(f"--continuations: cannot read {path}: {error}") from None
 
 

@@ -1,6 +1,7 @@
 import json
 from array import array
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,26 @@ def test_prompt_that_is_mostly_a_block_is_a_text_to_rewrite() -> None:
     assert text.num_aligned == len(FILE) + 1
     assert text.num_predicted == 0
     assert text.starts == [0]
+
+
+@pytest.mark.parametrize(
+    ("tag", "is_rewrite"),
+    [
+        ("code", True),
+        ("original_code", True),
+        ("documents", True),
+        ("file-content", True),
+        ("instructions", False),
+        ("output", False),
+        ("tool_call", False),
+        ("context", False),
+    ],
+)
+def test_by_its_tag_a_block_is_a_text_to_rewrite_or_part_of_a_conversation(
+    tag: str, is_rewrite: bool
+) -> None:
+    text = searched(f"See:\n<{tag}>\n{FILE}</{tag}>\nGo on.")
+    assert text.is_rewrite is is_rewrite
 
 
 def test_attached_prediction_goes_first_and_the_prompt_stays_as_it_is() -> None:

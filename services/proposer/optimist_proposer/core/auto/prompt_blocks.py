@@ -6,6 +6,11 @@ from typing import NamedTuple
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^`\n]*)$", re.MULTILINE)
 _TAG = re.compile(r"^[ \t]*<([A-Za-z_][\w.:-]*)(?:\s[^<>\n]*)?>[ \t]*\n?", re.MULTILINE)
+_TEXT_TAG = re.compile(
+    r"(?i)(?:.+[-_])?(?:before|code|content|document|draft|essay|file|input|original|page|selection"
+    r"|snippet|source|text)s?(?:[-_].+)?"
+)
+"""Others (`<instructions>`, `<output>`, `<tool_call>`) hold what is not rewritten."""
 _NUMBER = re.compile(r"^ *(\d{1,7})(→|\t|:| ?\|)", re.MULTILINE)
 _LEAST_LINES = 3
 """Fewer lines with ascending numbers may be a list."""
@@ -16,6 +21,8 @@ class Block(NamedTuple):
 
     start: int
     end: int
+    is_text: bool
+    """Whether this may be a text to be rewritten, by its tag; in a fence it always may."""
 
 
 class NumberedLines(NamedTuple):
@@ -53,7 +60,7 @@ def _find_fenced(prompt: str) -> Iterator[Block]:
         elif len(mark) >= lengths[-1]:
             lengths.pop()
             if not lengths:
-                yield Block(start, max(start, fence.start()))
+                yield Block(start, max(start, fence.start()), True)
 
 
 def _find_tagged(prompt: str) -> Iterator[Block]:
@@ -64,7 +71,7 @@ def _find_tagged(prompt: str) -> Iterator[Block]:
         if end < 0:
             position = tag.end()
         else:
-            yield Block(tag.end(), end)
+            yield Block(tag.end(), end, _TEXT_TAG.fullmatch(tag[1]) is not None)
             position = end
 
 

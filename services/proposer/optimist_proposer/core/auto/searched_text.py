@@ -77,8 +77,8 @@ class SearchedText:
         pieces = [texts[each] if each < num_texts else "" for each in prompt]
         text = "".join(pieces)
         blocks = find_blocks(text)
-        main = max(blocks, key=lambda block: block.end - block.start, default=Block(0, 0))
-        if main.end - main.start > len(text) // 2:
+        main = next((block for block in blocks if block.end - block.start > len(text) // 2), None)
+        if main is not None and main.is_text:
             return self._cut_out(main, prompt, positions, pieces, encode)
         readings = list(_readings(text, blocks))
         self.has_readings = bool(blocks or readings) or _ESCAPE in text

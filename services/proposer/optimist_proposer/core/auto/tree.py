@@ -27,7 +27,7 @@ from optimist_proposer.core.draft import NO_PARENT, Draft
 from optimist_proposer.core.sources import NO_POSITION, SEPARATOR
 
 _MOST_EXPONENT = 30.0
-LEAST_OPEN = 3.0
+LEAST_OPEN = 4.0
 """Nodes are looked behind that are worth so many times the least value."""
 MOST_PATHS = 3
 """Candidates of one first token that are followed further."""
