@@ -10,18 +10,18 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import NamedTuple
 
-from optimist_bench.predictions.pair import Pair
-from optimist_proposer.core.auto.candidates import (
+from optimist_aligner.candidates import (
     NO_STOP,
     Candidate,
     Sight,
     kind_features,
     none_features,
 )
-from optimist_proposer.core.auto.common import Continuations
-from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
-from optimist_proposer.core.auto.further import find_further
-from optimist_proposer.core.auto.layout import (
+from optimist_aligner.common import Continuations
+from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.follower import AutoAlgorithm, AutoFollower
+from optimist_aligner.further import find_further
+from optimist_aligner.layout import (
     LENGTH,
     MOST_LENGTH,
     MOST_LOGIT,
@@ -35,12 +35,12 @@ from optimist_proposer.core.auto.layout import (
     START,
     STEP,
 )
-from optimist_proposer.core.auto.rule import Rule
-from optimist_proposer.core.auto.template import NOWHERE
-from optimist_proposer.core.auto.tree import MOST_PATHS
-from optimist_proposer.core.auto.weights import Weights
-from optimist_proposer.core.draft import NO_PARENT, Draft
-from optimist_proposer.core.vocabulary import Vocabulary
+from optimist_aligner.rule import Rule
+from optimist_aligner.template import NOWHERE
+from optimist_aligner.tree import MOST_PATHS
+from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.weights import Weights
+from optimist_bench.predictions.pair import Pair
 from optimist_training.proposer_examples import ExampleBuilder, Examples
 
 WINDOW = 64

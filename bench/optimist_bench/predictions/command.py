@@ -6,6 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from optimist_aligner.algorithm import Algorithm
+from optimist_aligner.vocabulary import Vocabulary
 from optimist_bench.predictions.cases import compare, describe_cases, large_cases, small_cases
 from optimist_bench.predictions.myers import MyersAlgorithm
 from optimist_bench.predictions.pair import load_pairs, load_tokenizer, load_vocabulary
@@ -13,9 +15,7 @@ from optimist_bench.predictions.report import describe, explain_passes, summaris
 from optimist_bench.predictions.simulation import Simulation
 from optimist_common.errors import SetupError
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
-from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.algorithms import ALGORITHMS
-from optimist_proposer.core.vocabulary import Vocabulary
 
 METHODS: dict[str, Callable[[Vocabulary], Algorithm]] = {
     **ALGORITHMS,
