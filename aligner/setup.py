@@ -3,6 +3,7 @@
 import os
 import tempfile
 from pathlib import Path
+from typing import cast
 
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -22,7 +23,8 @@ def extensions() -> list[Extension]:
     paths = (ROOT / "optimist_aligner").glob("*.py")
     modules = sorted(str(path.relative_to(ROOT)) for path in paths if path.stem not in _INTERPRETED)
     options = ["--config-file=", "--strict"]
-    return list(mypycify([*options, *modules], opt_level="2", group_name="optimist_aligner"))
+    compiled = mypycify([*options, *modules], opt_level="2", group_name="optimist_aligner")
+    return cast(list[Extension], compiled)
 
 
 def _can_compile() -> bool:
