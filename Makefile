@@ -60,6 +60,7 @@ setup: .venv/aligner ## make .venv with everything in it
 # Compiled modules shadow their sources: they are made again when one of these changes, or removed without a compiler.
 .venv/aligner: .venv/installed $(ALIGNER)
 	@rm -f aligner/*.so aligner/optimist_aligner/*.so
+	@echo "compiling the aligner (half a minute), if there is a C compiler"
 	@$(BIN)/python aligner/setup.py -q build_ext --inplace
 	@# What has not changed keeps its time.
 	@touch $@ $$(find aligner -name '*.so')
