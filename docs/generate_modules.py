@@ -13,6 +13,7 @@ PACKAGES = [
     "services/worker/optimist_worker",
     "services/proposer/optimist_proposer",
     "services/common/optimist_common",
+    "aligner/optimist_aligner",
     "cli/optimist_cli",
     "client/optimist_client",
     "bench/optimist_bench",

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Indel
 
+from optimist_aligner.sources import Sources
 from optimist_bench.predictions.myers import MyersAlgorithm, MyersFollower, MyersReference
-from optimist_proposer.core.sources import Sources
 
 texts = st.text("ab\n", max_size=30)
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_aligner.draft import Draft
+from optimist_aligner.sources import Sources
+from optimist_aligner.vocabulary import Vocabulary
 from optimist_cli.__main__ import main
 from optimist_cli.explain import ExplainSettings, StepError, choose_style, page, summarise
 from optimist_cli.explain_log import Chain, Damage, Header, LogError, Proposal, Step, read_log
 from optimist_cli.explain_text import Style, fit, visible, width_of
 from optimist_cli.explain_window import Origin, Window
-from optimist_proposer.core.draft import Draft
-from optimist_proposer.core.sources import Sources
-from optimist_proposer.core.vocabulary import Vocabulary
 from optimist_proposer.request_log import RequestLogs
 
 TEXTS = [

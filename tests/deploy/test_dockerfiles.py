@@ -23,7 +23,7 @@ def copied_paths(service: str) -> list[tuple[str, str]]:
     return [
         (source, target)
         for name, argument in instructions(service)
-        if name == "COPY"
+        if name == "COPY" and "--from=" not in argument
         for *sources, target in [argument.split()]
         for source in sources
     ]

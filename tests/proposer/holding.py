@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
+from optimist_aligner.algorithm import Algorithm
+from optimist_aligner.sources import Sources
+from optimist_aligner.vocabulary import Vocabulary
 from optimist_proposer.batch import BatchProposer
-from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.limits import LimitCheck, Limits
 from optimist_proposer.core.line import LineAlgorithm
 from optimist_proposer.core.log_write import OTHER_OPENING, UNKNOWN, LogWrite, WriteKind
 from optimist_proposer.core.prepared import Prepared
 from optimist_proposer.core.residents import Residents
 from optimist_proposer.core.source_value import SourceName, name_sources, pack_sources
-from optimist_proposer.core.sources import Sources
 from optimist_proposer.core.stored_request import StoredRequest
-from optimist_proposer.core.vocabulary import Vocabulary
 from optimist_proposer.following import Following
 from optimist_proposer.messages import Observation, Open
 from optimist_proposer.redis_store import RedisStore

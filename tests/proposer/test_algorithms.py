@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.algorithm import Algorithm
+from optimist_aligner.algorithm import Algorithm
+from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.sources import INT32, NO_POSITION, Sources
+from optimist_aligner.vocabulary import Vocabulary
 from optimist_proposer.core.algorithms import ALGORITHMS
-from optimist_proposer.core.draft import NO_PARENT, Draft
-from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.sources import NO_POSITION, Sources
-from optimist_proposer.core.vocabulary import Vocabulary
 
 # Words that are in each other, line ends, indentation, half a character: what real tokens are like.
 TOKEN_TEXTS = ["a", "b", "ab", " a", "\n", "\n  ", "  ", "é", "漢", "\ufffd", "_", "(", ")", "old"]

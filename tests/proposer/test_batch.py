@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
+from optimist_aligner.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.draft import Draft
+from optimist_aligner.sources import Sources
 from optimist_proposer.batch import BatchProposer
-from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
-from optimist_proposer.core.draft import Draft
-from optimist_proposer.core.sources import Sources
 from optimist_proposer.core.stored_request import StoredRequest
 from optimist_proposer.messages import UNKNOWN, Answer, Open
 from optimist_proposer.store import StoreError

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from optimist_aligner.algorithm import Algorithm
 from optimist_bench.predictions.cases import compare, large_cases, small_cases
 from optimist_bench.predictions.pair import load_tokenizer, load_vocabulary
-from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.algorithms import ALGORITHMS
 
 TOKENIZER = load_tokenizer(

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.draft import Draft
+from optimist_aligner.draft import Draft
+from optimist_aligner.sources import INT32, Sources
 from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower
-from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.sources import Sources
 from tests.proposer.text import NEWLINES, as_text, followed, num_passes, texts, tokens
 
 LINE = LineAlgorithm(NEWLINES)

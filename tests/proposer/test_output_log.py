@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.lines import INT32
+from optimist_aligner.sources import INT32, SEPARATOR, Sources
 from optimist_proposer.core.output_log import decode_output, encode_output
-from optimist_proposer.core.sources import SEPARATOR, Sources
 from tests.proposer.text import as_text, texts, tokens
 
 CODE = "".join(f"def function_{n}(value):\n    return value * {n}\n\n" for n in range(40))

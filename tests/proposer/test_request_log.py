@@ -13,7 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.draft import Draft
+from optimist_aligner.draft import Draft
+from optimist_aligner.sources import Sources
+from optimist_aligner.vocabulary import Vocabulary
 from optimist_proposer.core.record_lines import (
     MAX_LINE_CHARACTERS,
     OutputLines,
@@ -22,8 +24,6 @@ from optimist_proposer.core.record_lines import (
 )
 from optimist_proposer.core.record_text import quote, token_text
 from optimist_proposer.core.request_record import position_runs, split_chains
-from optimist_proposer.core.sources import Sources
-from optimist_proposer.core.vocabulary import Vocabulary
 from optimist_proposer.messages import Answer, Open
 from optimist_proposer.request_log import (
     FULL,

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_aligner.sources import Sources
 from optimist_proposer.core.source_value import name_sources, pack_sources, unpack_sources
-from optimist_proposer.core.sources import Sources
 from tests.proposer.text import texts, tokens
 
 

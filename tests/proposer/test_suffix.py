@@ -3,10 +3,9 @@ from array import array
 import pytest
 from hypothesis import given
 
-from optimist_proposer.core.draft import Draft
-from optimist_proposer.core.lines import INT32
+from optimist_aligner.draft import Draft
+from optimist_aligner.sources import INT32, LAST_OF_PROMPT, SEPARATOR, Sources
 from optimist_proposer.core.occurrence import MAX_PLACES, GrowingText, SourceIndex
-from optimist_proposer.core.sources import LAST_OF_PROMPT, SEPARATOR, Sources
 from optimist_proposer.core.suffix import FACTOR, SuffixAlgorithm
 from tests.proposer.text import as_text, expected_text, followed, texts, tokens
 

@@ -4,10 +4,9 @@ from array import array
 
 from hypothesis import strategies as st
 
-from optimist_proposer.core.algorithm import Algorithm, Follower
-from optimist_proposer.core.draft import NO_PARENT, Draft
-from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.sources import Sources
+from optimist_aligner.algorithm import Algorithm, Follower
+from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.sources import INT32, Sources
 
 NEWLINE_INDENT = 1000
 """The token whose text is a newline and two spaces; written § in these tests."""

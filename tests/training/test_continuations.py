@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from optimist_aligner.common import read_continuations
 from optimist_common.errors import SetupError
-from optimist_proposer.core.auto.common import read_continuations
 from optimist_training.drafters import main
 
 TEXTS = [

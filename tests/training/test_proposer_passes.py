@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from optimist_aligner.common import Continuations
+from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.follower import Aligner, AutoFollower
+from optimist_aligner.layout import BLOCKS, NUM_WEIGHTS
+from optimist_aligner.sources import Sources
+from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.weights import Weights, load_weights
 from optimist_bench.predictions.pair import Pair
-from optimist_proposer.core.auto.common import Continuations
-from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
-from optimist_proposer.core.auto.layout import BLOCKS, NUM_WEIGHTS
-from optimist_proposer.core.auto.weights import Weights, load_weights
-from optimist_proposer.core.draft import NO_PARENT, Draft
-from optimist_proposer.core.sources import Sources
-from optimist_proposer.core.vocabulary import Vocabulary
 from optimist_training.proposer_examples import NUM_NONE_FEATURES, ExampleBuilder, Examples
 from optimist_training.proposer_passes import Round, collect, collect_pass
 
@@ -40,7 +40,7 @@ def edit(before: list[int], after: list[int]) -> Pair:
 
 
 def followed(logits: Sequence[float], before: list[int], output: list[int]) -> AutoFollower:
-    algorithm = AutoAlgorithm(VOCABULARY, Weights(logits))
+    algorithm = Aligner(VOCABULARY, Weights(logits))
     follower = algorithm.prepare(Sources([array("i", before)])).follow()
     follower.observe(array("i", output))
     return follower

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from optimist_aligner.common import Continuations, write_continuations
+from optimist_aligner.layout import BLOCKS
+from optimist_aligner.weights import Weights
 from optimist_common.errors import SetupError
-from optimist_proposer.core.auto.common import Continuations, write_continuations
-from optimist_proposer.core.auto.layout import BLOCKS
-from optimist_proposer.core.auto.weights import Weights
 from optimist_training.drafters import main
 from optimist_training.edits import edits
 

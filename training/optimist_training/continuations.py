@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from optimist_aligner.common import Continuations, write_continuations
 from optimist_common.errors import SetupError
-from optimist_proposer.core.auto.common import Continuations, write_continuations
 from optimist_training.options import require_file_name, require_positive, write_out
 
 _PIECE = re.compile(

@@ -11,19 +11,19 @@ from functools import partial
 from itertools import product
 from math import log
 
-from optimist_bench.predictions.pair import Pair
-from optimist_bench.predictions.simulator import simulate
-from optimist_proposer.core.auto.common import Continuations
-from optimist_proposer.core.auto.follower import AutoAlgorithm
-from optimist_proposer.core.auto.layout import (
+from optimist_aligner.common import Continuations
+from optimist_aligner.follower import Aligner
+from optimist_aligner.layout import (
     MOST_LENGTH,
     NUM_KINDS,
     NUM_LENGTHS,
     NUM_STEPS,
     START,
 )
-from optimist_proposer.core.auto.weights import Weights
-from optimist_proposer.core.vocabulary import Vocabulary
+from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.weights import Weights
+from optimist_bench.predictions.pair import Pair
+from optimist_bench.predictions.simulator import simulate
 
 DOUBTS = (0.0, 0.15, 0.25, 0.35, 0.45)
 """Taken from the log odds of going on for each doubling of the nodes before."""
@@ -63,7 +63,7 @@ def measure(
     logits: list[float],
 ) -> float:
     """Returns the mean logarithm of the speedups at MARGINAL_COSTS."""
-    algorithm = AutoAlgorithm(vocabulary, Weights(logits), continuations)
+    algorithm = Aligner(vocabulary, Weights(logits), continuations)
     total = 0.0
     for marginal_cost in MARGINAL_COSTS:
         num_tokens = cost = 0.0

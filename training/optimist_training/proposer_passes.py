@@ -10,18 +10,18 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import NamedTuple
 
-from optimist_bench.predictions.pair import Pair
-from optimist_proposer.core.auto.candidates import (
+from optimist_aligner.candidates import (
     NO_STOP,
     Candidate,
     Sight,
     kind_features,
     none_features,
 )
-from optimist_proposer.core.auto.common import Continuations
-from optimist_proposer.core.auto.follower import AutoAlgorithm, AutoFollower
-from optimist_proposer.core.auto.further import find_further
-from optimist_proposer.core.auto.layout import (
+from optimist_aligner.common import Continuations
+from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.follower import Aligner, AutoFollower
+from optimist_aligner.further import find_further
+from optimist_aligner.layout import (
     LENGTH,
     MOST_LENGTH,
     MOST_LOGIT,
@@ -35,12 +35,12 @@ from optimist_proposer.core.auto.layout import (
     START,
     STEP,
 )
-from optimist_proposer.core.auto.rule import Rule
-from optimist_proposer.core.auto.template import NOWHERE
-from optimist_proposer.core.auto.tree import MOST_PATHS
-from optimist_proposer.core.auto.weights import Weights
-from optimist_proposer.core.draft import NO_PARENT, Draft
-from optimist_proposer.core.vocabulary import Vocabulary
+from optimist_aligner.rule import Rule
+from optimist_aligner.template import NOWHERE
+from optimist_aligner.tree import MOST_PATHS
+from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.weights import Weights
+from optimist_bench.predictions.pair import Pair
 from optimist_training.proposer_examples import ExampleBuilder, Examples
 
 WINDOW = 64
@@ -60,7 +60,7 @@ class Round(NamedTuple):
 
 def collect(round_: Round, pairs: Sequence[Pair]) -> tuple[Examples, Examples]:
     """Returns examples of first nodes and of nodes behind them, of some requests."""
-    algorithm = AutoAlgorithm(round_.vocabulary, Weights(round_.logits), round_.continuations)
+    algorithm = Aligner(round_.vocabulary, Weights(round_.logits), round_.continuations)
     roots, steps = ExampleBuilder(), ExampleBuilder()
     for pair in pairs:
         reference = algorithm.prepare(pair.sources)
@@ -93,8 +93,8 @@ def collect_pass(
         steps: Takes examples of nodes behind them.
     """
     sight = follower.look()
-    candidates = follower.find_candidates(sight, min_value)
-    shared, none = kind_features(sight), none_features(sight)
+    candidates, longest = follower.find_candidates(sight, min_value)
+    shared, none = kind_features(sight), none_features(sight, longest)
     none_logit = sum(logits[feature] for feature in none)
     found: list[tuple[float, Candidate]] = []
     for each in candidates:
@@ -153,7 +153,7 @@ class _Row(NamedTuple):
 
 def _begin(sight: Sight, candidate: Candidate, logit: float) -> _Follow:
     alignment = sight.alignment
-    is_cursor = alignment.pending is None and alignment.run > 0
+    is_cursor = alignment.pending is None and alignment.is_found
     return _Follow(
         candidate.kind,
         min(logit, MOST_LOGIT),

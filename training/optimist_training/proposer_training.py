@@ -17,6 +17,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from optimist_aligner.common import (
+    Continuations,
+    load_continuations,
+    read_continuations,
+)
+from optimist_aligner.layout import NUM_WEIGHTS
+from optimist_aligner.weights import to_json
 from optimist_bench.predictions.pair import (
     SOURCES,
     Pair,
@@ -25,13 +32,6 @@ from optimist_bench.predictions.pair import (
     load_vocabulary,
 )
 from optimist_common.errors import SetupError
-from optimist_proposer.core.auto.common import (
-    Continuations,
-    load_continuations,
-    read_continuations,
-)
-from optimist_proposer.core.auto.layout import NUM_WEIGHTS
-from optimist_proposer.core.auto.weights import to_json
 from optimist_training.options import require_file_name, require_positive, write_out
 from optimist_training.proposer_calibration import calibrate
 from optimist_training.proposer_examples import Examples, join

@@ -6,6 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from optimist_aligner import Aligner
+from optimist_aligner.algorithm import Algorithm
+from optimist_aligner.vocabulary import Vocabulary
 from optimist_bench.predictions.cases import compare, describe_cases, large_cases, small_cases
 from optimist_bench.predictions.myers import MyersAlgorithm
 from optimist_bench.predictions.pair import load_pairs, load_tokenizer, load_vocabulary
@@ -13,15 +16,14 @@ from optimist_bench.predictions.report import describe, explain_passes, summaris
 from optimist_bench.predictions.simulation import Simulation
 from optimist_common.errors import SetupError
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
-from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.algorithms import ALGORITHMS
-from optimist_proposer.core.vocabulary import Vocabulary
 
 METHODS: dict[str, Callable[[Vocabulary], Algorithm]] = {
     **ALGORITHMS,
+    "auto-chain": lambda vocabulary: Aligner(vocabulary, is_chain=True),
     "myers": lambda _: MyersAlgorithm(),
 }
-"""What proposers can follow predictions by, and a baseline that they cannot."""
+"""What proposers can follow predictions by, and what they cannot: chains alone, and a baseline."""
 DEFAULT_METHOD = "auto" if "auto" in ALGORITHMS else "all"
 _SWITCHES = ("--json", "--explain-passes", "--cases")
 

@@ -11,11 +11,10 @@ search of the whole output would find.
 
 from array import array
 
-from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.draft import Draft
+from optimist_aligner.sources import INT32, SEPARATOR, Sources
 from optimist_proposer.core.chain import START_EVIDENCE, copied
-from optimist_proposer.core.draft import Draft
-from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.sources import SEPARATOR, Sources
 
 
 class MyersAlgorithm(Algorithm):

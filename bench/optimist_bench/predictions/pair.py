@@ -12,9 +12,9 @@ from typing import Any
 from rapidfuzz.distance import LCSseq
 from tokenizers import Tokenizer
 
+from optimist_aligner.sources import Sources
+from optimist_aligner.vocabulary import Vocabulary
 from optimist_common.errors import SetupError
-from optimist_proposer.core.sources import Sources
-from optimist_proposer.core.vocabulary import Vocabulary
 
 SOURCES = ("prediction", "prompt")
 """Where the text that an edit begins with is: attached, or in the prompt alone."""

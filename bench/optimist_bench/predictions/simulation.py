@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from optimist_aligner.algorithm import Algorithm
 from optimist_bench.predictions.oracle import (
     Course,
     greedy_course,
@@ -11,7 +12,6 @@ from optimist_bench.predictions.oracle import (
 )
 from optimist_bench.predictions.pair import Pair
 from optimist_bench.predictions.simulator import Run, simulate
-from optimist_proposer.core.algorithm import Algorithm
 
 
 @dataclass(frozen=True)

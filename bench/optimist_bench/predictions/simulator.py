@@ -12,9 +12,9 @@ from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 
+from optimist_aligner.algorithm import Algorithm
+from optimist_aligner.draft import NO_PARENT, Draft
 from optimist_bench.predictions.pair import Pair
-from optimist_proposer.core.algorithm import Algorithm
-from optimist_proposer.core.draft import NO_PARENT, Draft
 
 PRIOR_TOKENS = 64.0
 PRIOR_COST = 8.0

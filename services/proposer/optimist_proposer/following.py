@@ -6,15 +6,14 @@ import time
 from array import array
 from collections.abc import Sequence
 
+from optimist_aligner.algorithm import Algorithm
+from optimist_aligner.sources import INT32, Sources
 from optimist_proposer import metrics
-from optimist_proposer.core.algorithm import Algorithm
 from optimist_proposer.core.limits import LimitCheck
-from optimist_proposer.core.lines import INT32
 from optimist_proposer.core.live_request import LiveRequest
 from optimist_proposer.core.prepared import Prepared
 from optimist_proposer.core.residents import Residents
 from optimist_proposer.core.source_value import SourceName, name_sources, pack_sources
-from optimist_proposer.core.sources import Sources
 from optimist_proposer.core.stored_request import GENERATION_BYTES, StoredRequest
 from optimist_proposer.messages import UNKNOWN, Answer, Observation, Open
 from optimist_proposer.request_log import RequestLogs

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from optimist_aligner.draft import Draft
+from optimist_aligner.sources import Sources
+from optimist_aligner.vocabulary import Vocabulary
 from optimist_common.home import home_directory
-from optimist_proposer.core.draft import Draft
 from optimist_proposer.core.request_record import RequestRecord, digest_line, end_document
-from optimist_proposer.core.sources import Sources
-from optimist_proposer.core.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from optimist.proposer.v1 import proposer_pb2_grpc
+from optimist_aligner.vocabulary import Vocabulary
 from optimist_common.metrics import serve_metrics
 from optimist_common.server import GrpcServer, until_signal
 from optimist_common.tracing import OFF, Tracer
@@ -16,7 +17,6 @@ from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.algorithms import ALGORITHMS
 from optimist_proposer.core.limits import LimitCheck, Limits
 from optimist_proposer.core.residents import Residents
-from optimist_proposer.core.vocabulary import Vocabulary
 from optimist_proposer.following import Following
 from optimist_proposer.redis_store import RedisStore
 from optimist_proposer.request_log import RequestLogs, default_log_directory

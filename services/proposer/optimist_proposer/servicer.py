@@ -9,11 +9,10 @@ import grpc
 import numpy as np
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
+from optimist_aligner.sources import INT32, NO_POSITION
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_proposer.batch import BatchProposer
-from optimist_proposer.core.lines import INT32
 from optimist_proposer.core.sent_window import SentWindow
-from optimist_proposer.core.sources import NO_POSITION
 from optimist_proposer.messages import Answer, Observation, Open
 
 _MAX_REQUEST_ID_LENGTH = 256

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
+from optimist_aligner.vocabulary import Vocabulary
 from optimist_common.errors import SetupError
-from optimist_proposer.core.vocabulary import Vocabulary
 
 
 def load_vocabulary(model: str) -> Vocabulary:

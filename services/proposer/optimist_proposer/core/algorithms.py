@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 
-from optimist_proposer.core.algorithm import Algorithm
-from optimist_proposer.core.auto.follower import AutoAlgorithm
+from optimist_aligner.algorithm import Algorithm
+from optimist_aligner.follower import Aligner
+from optimist_aligner.vocabulary import Vocabulary
 from optimist_proposer.core.exact import ExactAlgorithm
 from optimist_proposer.core.line import LineAlgorithm
 from optimist_proposer.core.ngram import NgramAlgorithm
 from optimist_proposer.core.suffix import SuffixAlgorithm
-from optimist_proposer.core.vocabulary import Vocabulary
 
 
 def _auto(vocabulary: Vocabulary) -> Algorithm:
-    algorithm = AutoAlgorithm(vocabulary)
+    algorithm = Aligner(vocabulary)
     # Built now, so that no request waits for it.
     _ = algorithm.common
     return algorithm

@@ -8,9 +8,8 @@ holds is trusted soon.
 
 from array import array
 
-from optimist_proposer.core.draft import FLOAT32, Draft
-from optimist_proposer.core.lines import INT32
-from optimist_proposer.core.sources import NO_POSITION, SEPARATOR, Sources
+from optimist_aligner.draft import FLOAT32, Draft
+from optimist_aligner.sources import INT32, NO_POSITION, SEPARATOR, Sources
 
 START_EVIDENCE = 256
 """Evidence, in tokens, that an output begins as the first prediction does: that is its purpose."""

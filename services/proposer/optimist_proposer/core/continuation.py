@@ -4,9 +4,9 @@ import heapq
 from array import array
 from dataclasses import dataclass
 
-from optimist_proposer.core.draft import NO_PARENT, Draft
+from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.sources import SEPARATOR
 from optimist_proposer.core.occurrence import GrowingText, Match
-from optimist_proposer.core.sources import SEPARATOR
 
 
 @dataclass(slots=True)

@@ -5,10 +5,10 @@ Of several predictions the first counts that the output has not left yet.
 
 from array import array
 
-from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.draft import Draft
+from optimist_aligner.sources import SEPARATOR, Sources
 from optimist_proposer.core.chain import START_EVIDENCE, copied
-from optimist_proposer.core.draft import Draft
-from optimist_proposer.core.sources import SEPARATOR, Sources
 
 
 class ExactAlgorithm(Algorithm):

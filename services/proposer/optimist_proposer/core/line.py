@@ -22,12 +22,12 @@ from collections.abc import Sequence, Set
 
 from rapidfuzz.distance import LCSseq
 
-from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.draft import Draft
+from optimist_aligner.sources import INT32, Sources
 from optimist_proposer.core.chain import START_EVIDENCE, copied
-from optimist_proposer.core.draft import Draft
 from optimist_proposer.core.line_index import LineIndex
-from optimist_proposer.core.lines import INT32, end_of_line
-from optimist_proposer.core.sources import Sources
+from optimist_proposer.core.lines import end_of_line
 
 LOST = -1
 """Place of a follower that does not know where the output stands."""

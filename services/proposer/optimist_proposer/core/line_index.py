@@ -3,8 +3,8 @@
 from array import array
 from collections.abc import Sequence, Set
 
-from optimist_proposer.core.lines import INT32, line_starts
-from optimist_proposer.core.sources import SEPARATOR, Sources
+from optimist_aligner.sources import INT32, SEPARATOR, Sources
+from optimist_proposer.core.lines import line_starts
 
 
 class LineIndex:

@@ -3,9 +3,6 @@
 from array import array
 from collections.abc import Set
 
-INT32 = "i"
-"""Type code of every array of token ids: int32, as on the wire."""
-
 
 def line_starts(token_ids: "array[int]", newline_token_ids: Set[int]) -> list[int]:
     """Returns where each line starts, and the end of the last, [num_lines + 1].

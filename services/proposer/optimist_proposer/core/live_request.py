@@ -2,8 +2,8 @@
 
 from array import array
 
-from optimist_proposer.core.algorithm import Follower
-from optimist_proposer.core.lines import INT32
+from optimist_aligner.algorithm import Follower
+from optimist_aligner.sources import INT32
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.prepared import Prepared
 from optimist_proposer.core.sent_window import SentWindow

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from optimist_proposer.core.algorithm import Reference
+from optimist_aligner.algorithm import Reference
+from optimist_aligner.sources import Sources
 from optimist_proposer.core.source_value import SourceName
-from optimist_proposer.core.sources import Sources
 
 
 @dataclass(slots=True)

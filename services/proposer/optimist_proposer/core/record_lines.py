@@ -5,10 +5,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from optimist_proposer.core.lines import INT32, line_starts
+from optimist_aligner.sources import INT32, SEPARATOR, Sources
+from optimist_aligner.vocabulary import Vocabulary
+from optimist_proposer.core.lines import line_starts
 from optimist_proposer.core.record_text import token_text
-from optimist_proposer.core.sources import SEPARATOR, Sources
-from optimist_proposer.core.vocabulary import Vocabulary
 
 MAX_LINE_CHARACTERS = 1000
 """Of a longer output line only the end is kept."""

@@ -9,11 +9,11 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from optimist_proposer.core.draft import NO_PARENT, Draft
+from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.sources import NO_POSITION, Sources
+from optimist_aligner.vocabulary import Vocabulary
 from optimist_proposer.core.record_lines import OutputLines, PredictedLines, split_predictions
 from optimist_proposer.core.record_text import line_values, quote, token_values
-from optimist_proposer.core.sources import NO_POSITION, Sources
-from optimist_proposer.core.vocabulary import Vocabulary
 
 FORMAT = 2
 """Number of the format; the first line of a log tells it."""

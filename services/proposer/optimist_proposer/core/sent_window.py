@@ -2,8 +2,8 @@
 
 from array import array
 
-from optimist_proposer.core.draft import NO_PARENT, Draft
-from optimist_proposer.core.lines import INT32
+from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.sources import INT32
 
 
 class SentWindow:

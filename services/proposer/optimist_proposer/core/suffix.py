@@ -14,12 +14,12 @@ node counts, beside the frequencies, the hazard law (see `chain`).
 
 from array import array
 
-from optimist_proposer.core.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.algorithm import Algorithm, Follower, Reference
+from optimist_aligner.draft import Draft
+from optimist_aligner.sources import Sources
 from optimist_proposer.core.chain import START_EVIDENCE, copied
 from optimist_proposer.core.continuation import continuation
-from optimist_proposer.core.draft import Draft
 from optimist_proposer.core.occurrence import GrowingText, SourceIndex
-from optimist_proposer.core.sources import Sources
 
 FACTOR = 4
 """Most nodes proposed per matched token."""

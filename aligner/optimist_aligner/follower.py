@@ -1,0 +1,217 @@
+"""The default algorithm: follows an output through all that it may repeat."""
+
+from array import array
+from typing import Final
+
+import numpy as np
+
+from optimist_aligner.alignment import CERTAIN_RUN, Alignment
+from optimist_aligner.candidates import (
+    Candidate,
+    Sight,
+    none_features,
+)
+from optimist_aligner.common import Common, Continuations, load_continuations
+from optimist_aligner.context_index import MOST_TOKEN_ID, ContextIndex
+from optimist_aligner.draft import Draft
+from optimist_aligner.guesses import (
+    guess_ahead,
+    guess_beginning,
+    guess_common,
+    guess_frequent,
+    guess_template,
+)
+from optimist_aligner.matches import LONG_LENGTH, find_matches, find_skipped
+from optimist_aligner.output_index import OutputIndex
+from optimist_aligner.searched_text import SearchedText
+from optimist_aligner.sources import SEPARATOR, Sources
+from optimist_aligner.template import Template
+from optimist_aligner.token_class import TokenClasses
+from optimist_aligner.tree import TreeGrower
+from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.weights import Weights, load_weights
+
+_NUM_FREQUENT: Final = 24
+_FREQUENT_VALUE: Final = 0.02
+"""Where nodes have to be worth more, frequent tokens are not looked at."""
+_FREQUENT_RUN: Final = 6
+_BYTES_PER_TOKEN: Final = 84
+
+
+class AutoReference:
+    """What an output may repeat, with an index of its contexts."""
+
+    def __init__(
+        self,
+        searched: SearchedText,
+        classes: TokenClasses,
+        weights: Weights,
+        common: Common | None,
+        is_chain: bool,
+    ) -> None:
+        token_ids = searched.token_ids
+        if max(token_ids, default=0) > MOST_TOKEN_ID:
+            raise ValueError(f"sources: a token is larger than {MOST_TOKEN_ID}")
+        classes.cover(token_ids)
+        self.searched, self.classes, self.weights = searched, classes, weights
+        self.common, self.is_chain = common, is_chain
+        self.index = ContextIndex(token_ids)
+        self.text = token_ids.tolist()
+        tokens = np.frombuffer(token_ids, np.intc)
+        counts = np.bincount(tokens[tokens != SEPARATOR])
+        distinct = np.flatnonzero(counts)
+        self.counts = dict(zip(distinct.tolist(), counts[distinct].tolist(), strict=True))
+        by_count = distinct[np.argsort(-counts[distinct], kind="stable")]
+        self.frequent = tuple(by_count[:_NUM_FREQUENT].tolist())
+
+    @property
+    def num_bytes(self) -> int:
+        """See `Reference.num_bytes`."""
+        return 4096 + _BYTES_PER_TOKEN * len(self.text)
+
+    def follow(self) -> "AutoFollower":
+        """See `Reference.follow`."""
+        return AutoFollower(self)
+
+
+class AutoFollower:
+    """An output, the places it stands at, and what may come next."""
+
+    def __init__(self, reference: AutoReference) -> None:
+        self._reference = reference
+        self._text = reference.text.copy()
+        self._start = len(self._text)
+        searched = reference.searched
+        self._output = OutputIndex(self._start)
+        self._alignment = Alignment(
+            self._text, searched.num_aligned, searched.context_start, reference.index
+        )
+        self._template = Template(self._text, self._output)
+
+    @property
+    def num_alignments(self) -> int:
+        """See `Follower.num_alignments`."""
+        return self._alignment.num_searches
+
+    def observe(self, token_ids: "array[int]") -> None:
+        """See `Follower.observe`."""
+        text, output, alignment, template = (
+            self._text,
+            self._output,
+            self._alignment,
+            self._template,
+        )
+        # A token that no vocabulary has stands for all of them, so that tables stay small.
+        new, position = [min(token_id, MOST_TOKEN_ID) for token_id in token_ids], 0
+        self._reference.classes.cover(new)
+        while position < len(new):
+            count, first = 0, len(text)
+            if alignment.run >= CERTAIN_RUN:
+                count = alignment.count_following(new[position:])
+            if count:
+                text.extend(new[position : position + count])
+                output.extend(text, first)
+                alignment.follow(count)
+                template.leave()
+                position += count
+            else:
+                token_id = new[position]
+                text.append(token_id)
+                output.extend(text, first)
+                template.advance(token_id)
+                alignment.advance(token_id)
+                position += 1
+
+    def propose(self, max_tokens: int, min_value: float) -> Draft:
+        """See `Follower.propose`."""
+        sight, weights = self.look(), self._reference.weights
+        shared = weights.kind_logits[sight.rate][sight.runs][sight.followed]
+        candidates, longest = self.find_candidates(sight, min_value)
+        seeds = [(each, shared[each.kind] + weights.weigh(each.features)) for each in candidates]
+        none_logit = weights.weigh(none_features(sight, longest))
+        positions = self._reference.searched.positions
+        is_chain = self._reference.is_chain
+        grower = TreeGrower(sight, weights, positions, max_tokens, min_value, is_chain)
+        return grower.grow(seeds, none_logit)
+
+    def find_candidates(self, sight: Sight, min_value: float) -> tuple[list[Candidate], int]:
+        """Returns what may come next, likely or not, and the most tokens that agree before it."""
+        if sight.is_rewrite and not sight.num_output:
+            return guess_beginning(sight, self._reference.searched.starts), 0
+        candidates = find_matches(sight)
+        run = sight.alignment.run
+        longest = 0
+        for each in candidates:
+            longest = max(longest, each.length)
+        if run < CERTAIN_RUN and longest < LONG_LENGTH:
+            taken = {each.place for each in candidates if each.place < self._start}
+            candidates += find_skipped(sight, taken)
+            candidates += guess_template(sight)
+            if sight.is_rewrite:
+                candidates += guess_ahead(sight, taken)
+            elif sight.common is not None:
+                candidates += guess_common(sight, sight.common)
+        if run < _FREQUENT_RUN and min_value < _FREQUENT_VALUE:
+            reference = self._reference
+            candidates += guess_frequent(sight, reference.frequent, reference.counts)
+        return candidates, longest
+
+    def look(self) -> Sight:
+        """Returns what candidates are found in."""
+        return Sight(
+            self._text,
+            self._start,
+            self._reference.searched,
+            self._reference.classes.table,
+            self._reference.index,
+            self._output,
+            self._alignment,
+            self._template,
+            self._reference.common,
+        )
+
+
+class Aligner:
+    """The default."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        weights: Weights | None = None,
+        continuations: Continuations | None = None,
+        is_chain: bool = False,
+    ) -> None:
+        """Sets up.
+
+        Args:
+            vocabulary: Of the model.
+            weights: Others than those of the package.
+            continuations: Counts other than those of the package.
+            is_chain: Whether drafts are one path each, for engines that verify no trees.
+        """
+        self._vocabulary, self._is_chain = vocabulary, is_chain
+        self._classes = TokenClasses(vocabulary.token_texts)
+        self._weights = weights or load_weights(is_rewrite=False)
+        self._rewrite_weights = weights or load_weights(is_rewrite=True)
+        self._continuations = continuations
+        self._common: Common | None = None
+
+    @property
+    def common(self) -> Common | None:
+        """What is common in conversations; it takes half a second to build, once."""
+        encode = self._vocabulary.encode
+        if self._common is None and encode is not None:
+            counted = self._continuations or load_continuations()
+            self._common = Common(counted, encode, self._classes)
+        return self._common
+
+    def prepare(self, sources: Sources) -> AutoReference:
+        """See `Algorithm.prepare`."""
+        searched = SearchedText(sources, self._vocabulary)
+        weights, common = self._weights, None
+        if searched.is_rewrite:
+            weights = self._rewrite_weights
+        elif searched.has_readings:
+            # It was counted in the answers of agents; a chat says other things.
+            common = self.common
+        return AutoReference(searched, self._classes, weights, common, self._is_chain)

@@ -1,0 +1,96 @@
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_aligner.common import (
+    Common,
+    Continuations,
+    load_continuations,
+    read_continuations,
+    write_continuations,
+)
+from optimist_aligner.follower import Aligner
+from optimist_aligner.sources import INT32, Sources
+from optimist_aligner.token_class import TokenClasses
+from optimist_aligner.vocabulary import Vocabulary
+
+# A piece is a token, but for "check", which is two.
+TOKENS = ["Let", " me", " ch", "eck", " read", ".", "\n", " the", "`"]
+PIECES = ["Let", " me", " check", " read", "."]
+COUNTED = Continuations(
+    PIECES,
+    [40, 50, 30, 12, 9],
+    [[0, 40, 1, 40], [1, 50, 2, 25, 3, 10]],
+    [[0, 1, 40, 2, 30, 3, 6]],
+)
+
+
+def encode(text: str) -> list[int]:
+    token_ids = []
+    while text:
+        token_ids.append(next(n for n, each in enumerate(TOKENS) if text.startswith(each)))
+        text = text[len(TOKENS[token_ids[-1]]) :]
+    return token_ids
+
+
+def found(text: str) -> list[str]:
+    classes = TokenClasses(TOKENS)
+    token_ids = encode(text)
+    last_class = classes.table[token_ids[-1]] if token_ids else 0
+    rows = Common(COUNTED, encode, classes).find(token_ids, last_class)
+    return [TOKENS[token_id] for token_id, _ in rows]
+
+
+def test_what_was_counted_most_comes_first_and_behind_two_tokens_before_one() -> None:
+    assert found("Let me") == [" ch", " read", " ch", " read"]
+    assert found(". me") == [" ch", " read"]
+    assert found("Let") == [" me"]
+
+
+def test_piece_of_several_tokens_goes_on() -> None:
+    assert found(" me ch") == ["eck", "eck"]
+    assert found("\n ch") == ["eck"]
+
+
+def test_behind_what_was_never_counted_the_class_counts() -> None:
+    assert set(found(" the")) <= set(TOKENS)
+    assert " me" not in found(" the")
+    assert found("") == []
+
+
+def test_rare_continuations_are_left_out() -> None:
+    counted = COUNTED._replace(after_one=[[0, 1000, 1, 12]], after_two=[])
+    rows = list(Common(counted, encode, TokenClasses(TOKENS)).find(encode("Let"), 0))
+    assert rows == []
+
+
+def test_counts_are_read_as_they_were_written() -> None:
+    data = write_continuations(COUNTED)
+    assert read_continuations(data) == COUNTED
+    assert write_continuations(COUNTED) == data
+
+
+def test_packaged_counts_name_their_pieces_and_add_up() -> None:
+    counted = load_continuations()
+    assert len(counted.pieces) == len(counted.counts) == len(set(counted.pieces))
+    for order, rows in ((1, counted.after_one), (2, counted.after_two)):
+        for row in rows:
+            total, following, counts = row[order], row[order + 1 :: 2], row[order + 2 :: 2]
+            assert max(*row[:order], *following) < len(counted.pieces)
+            assert min(counts) > 0
+            assert sum(counts) <= total
+
+
+def test_answer_of_an_agent_that_repeats_nothing_is_drafted_from_what_is_common() -> None:
+    algorithm = Aligner(Vocabulary(TOKENS, encode), continuations=COUNTED)
+    for prompt, is_drafted in (("```\n.\n```\n" + 20 * ".", True), (20 * ".", False)):
+        follower = algorithm.prepare(Sources([], array(INT32, encode(prompt)))).follow()
+        follower.observe(array(INT32, encode("Let me")))
+        assert (TOKENS.index(" ch") in follower.propose(8, 0.02).token_ids) is is_drafted
+
+
+@given(text=st.lists(st.integers(0, 12), max_size=4))
+def test_tokens_that_the_vocabulary_lacks_are_no_error(text: list[int]) -> None:
+    rows = Common(COUNTED, encode, TokenClasses(TOKENS)).find(text, 9)
+    assert all(0 <= token_id < len(TOKENS) for token_id, _ in rows)

@@ -1,0 +1,292 @@
+from array import array
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_aligner.draft import Draft
+from optimist_aligner.follower import Aligner, AutoFollower
+from optimist_aligner.sources import INT32, LAST_OF_PROMPT, NO_POSITION, SEPARATOR, Sources
+from optimist_aligner.vocabulary import Vocabulary
+from tests.aligner.words import Words, accepted, listing
+
+OLD = listing("session")
+RENAMED = listing("store")
+INDENTED = OLD.replace("\n    ", "\n        ")
+WITH_CR_LF = OLD.replace("\n", "\r\n")
+NEW_LINES = "class Other:\n    unlike = anything(else, here)\n"
+LINES = OLD.splitlines(keepends=True)
+WORDS = Words(OLD, RENAMED, INDENTED, WITH_CR_LF, NEW_LINES)
+NUM_EXACT = WORDS.count_passes([OLD], OLD)
+FUNCTION = 6
+"""Lines of each function."""
+FIRST_LINES = [line.rstrip("\n") for line in LINES[::FUNCTION]]
+
+
+def without(start: int, end: int) -> str:
+    return "".join(LINES[:start] + LINES[end:])
+
+
+def with_lines(start: int, *new: str) -> str:
+    return "".join([*LINES[:start], *new, *LINES[start:]])
+
+
+def behind(truth: str, end: str, number: int = 1) -> tuple[str, str]:
+    """Divides a text behind an occurrence of some words."""
+    place = -1
+    for _ in range(number):
+        place = truth.index(end, place + 1)
+    return truth[: place + len(end)], truth[place + len(end) :]
+
+
+def test_exact_prediction_fills_every_pass() -> None:
+    num_tokens = len(WORDS.tokens(OLD))
+    assert -(-num_tokens // 17) == NUM_EXACT
+
+
+def test_positions_are_those_of_the_tokens_in_the_prediction() -> None:
+    output, rest = behind(OLD, "def save_order(")
+    follower = WORDS.follow([OLD], output)
+    kept, positions = WORDS.kept(follower.propose(32, 0.0), rest)
+    assert len(kept) > 20
+    start = len(WORDS.tokens(output))
+    assert positions == list(range(start, start + len(positions)))
+
+
+def test_name_seen_renamed_once_is_proposed_renamed() -> None:
+    # Seen: the parameter and the use in the first function.
+    output, rest = behind(RENAMED, "if loaded >")
+    kept, positions = WORDS.kept(WORDS.follow([OLD], output).propose(64, 0.0), rest)
+    expected = " 0:\n        return user\n    return loaded\n\ndef save_order(store, order):\n"
+    assert kept.startswith(expected)
+    renamed = len(WORDS.tokens(expected[: expected.index("store")]))
+    start = len(WORDS.tokens(output))
+    assert positions[renamed] == NO_POSITION
+    assert positions[:renamed] == list(range(start, start + renamed))
+    assert positions[renamed + 1 : renamed + 8] == list(
+        range(start + renamed + 1, start + renamed + 8)
+    )
+
+
+def test_renaming_everywhere_costs_a_few_passes() -> None:
+    assert WORDS.count_passes([OLD], RENAMED) <= NUM_EXACT + 3
+
+
+def test_name_is_proposed_as_predicted_too() -> None:
+    output, _ = behind(RENAMED, "def save_order(")
+    draft = WORDS.follow([OLD], output).propose(16, 0.0)
+    roots = [
+        WORDS.text([token_id])
+        for token_id, parent in zip(draft.token_ids, draft.parents, strict=True)
+        if parent < 0
+    ]
+    assert {"store", "session"} == set(roots[:2])
+
+
+@pytest.mark.parametrize(
+    ("changed", "most_more"),
+    [
+        (INDENTED, 4),
+        (WITH_CR_LF, 8),
+        (with_lines(20, NEW_LINES), 10),
+        (without(20, 24), 1),
+        (without(12, 24), -3),
+        ("".join(LINES[:6] + LINES[12:18] + LINES[6:12] + LINES[18:]), 3),
+        (with_lines(18, *LINES[12:18]), 3),
+    ],
+    ids=[
+        "re-indented",
+        "CR LF",
+        "inserted",
+        "deleted",
+        "functions deleted",
+        "moved",
+        "duplicated",
+    ],
+)
+def test_edit_costs_a_few_passes(changed: str, most_more: int) -> None:
+    assert WORDS.count_passes([OLD], changed) <= NUM_EXACT + most_more
+
+
+def test_place_is_found_again_behind_an_insertion() -> None:
+    truth = with_lines(2 * FUNCTION, NEW_LINES)
+    output, rest = behind(truth, FIRST_LINES[2])
+    _, positions = WORDS.kept(WORDS.follow([OLD], output).propose(16, 0.0), rest)
+    assert len(positions) == 16
+    start = len(WORDS.tokens(behind(OLD, FIRST_LINES[2])[0]))
+    assert positions == list(range(start, start + 16))
+
+
+def test_place_is_found_again_behind_a_deletion() -> None:
+    truth = without(FUNCTION, 2 * FUNCTION)
+    output, rest = behind(truth, FIRST_LINES[2])
+    _, positions = WORDS.kept(WORDS.follow([OLD], output).propose(8, 0.0), rest)
+    start = len(WORDS.tokens(behind(OLD, FIRST_LINES[2])[0]))
+    assert positions == list(range(start, start + 8))
+
+
+def test_first_tokens_are_those_of_each_prediction() -> None:
+    draft = WORDS.follow([OLD, NEW_LINES], "").propose(64, 0.0)
+    roots = [
+        (WORDS.text([token_id]), position)
+        for token_id, parent, position in zip(
+            draft.token_ids, draft.parents, draft.positions, strict=True
+        )
+        if parent < 0
+    ]
+    assert sorted(roots) == [("class", len(WORDS.tokens(OLD))), ("def", 0)]
+
+
+def test_it_jumps_to_the_second_prediction() -> None:
+    first, second = "".join(LINES[: 6 * FUNCTION]), "".join(LINES[6 * FUNCTION :])
+    output, rest = behind(second, FIRST_LINES[6])
+    _, positions = WORDS.kept(WORDS.follow([first, second], output).propose(16, 0.0), rest)
+    start = len(WORDS.tokens(first)) + len(WORDS.tokens(output))
+    assert len(positions) >= 8
+    assert positions == list(range(start, start + len(positions)))
+    # From the end of the first, too.
+    assert WORDS.count_passes([second, first], first + second) <= NUM_EXACT + 4
+
+
+def test_alternative_prediction_is_taken_where_the_first_is_wrong() -> None:
+    assert WORDS.count_passes([RENAMED, OLD], OLD) <= NUM_EXACT + 2
+
+
+def test_prompt_is_a_source_with_positions_from_its_end() -> None:
+    output, rest = behind(OLD, "def save_order(")
+    kept, positions = WORDS.kept(WORDS.follow([], output, prompt=OLD).propose(8, 0.0), rest)
+    assert len(kept) > 0
+    first = LAST_OF_PROMPT + 1 - len(WORDS.tokens(rest))
+    assert positions == list(range(first, first + len(positions)))
+    without_prompt = WORDS.count_passes([], OLD)
+    assert WORDS.count_passes([], OLD, prompt=OLD) < 0.5 * without_prompt
+
+
+def test_own_output_is_a_source_without_positions() -> None:
+    output, rest = behind(OLD + OLD, "def save_order(", 2)
+    kept, positions = WORDS.kept(WORDS.follow([], output).propose(16, 0.0), rest)
+    assert len(positions) >= 8
+    assert set(positions) == {NO_POSITION}
+    assert kept
+
+
+def test_output_without_any_source_repeats_its_pattern() -> None:
+    assert WORDS.count_passes([], OLD) < 0.5 * len(WORDS.tokens(OLD))
+
+
+VOCABULARY_SIZE = 8
+ALGORITHM = Aligner(Vocabulary([" a", "b", "\n", "(", "1", " ", "\n  ", "é"]))
+token_lists = st.lists(st.integers(0, VOCABULARY_SIZE - 1), max_size=50)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[Sources, "array[int]"]:
+    """Sources, and an output that takes long runs from the first prediction, changed."""
+    runs = draw(st.lists(st.lists(st.integers(0, VOCABULARY_SIZE - 1), max_size=30), max_size=5))
+    predicted = [token_id for run in runs for token_id in run]
+    output = list(predicted)
+    for _ in range(draw(st.integers(0, 4))):
+        start, removed = draw(st.integers(0, len(output))), draw(st.integers(0, 3))
+        output[start : start + removed] = draw(st.lists(st.integers(0, 9), max_size=3))
+    sources = Sources(
+        [array(INT32, predicted), array(INT32, draw(token_lists))], array(INT32, draw(token_lists))
+    )
+    return sources, array(INT32, output)
+
+
+@given(
+    request_=requests(),
+    cuts=st.lists(st.integers(0, 150), max_size=8),
+    max_tokens=st.integers(1, 64),
+    min_value=st.sampled_from([0.0, 0.02, 0.1, 0.3]),
+)
+def test_division_of_the_output_does_not_matter_and_proposing_changes_nothing(
+    request_: tuple[Sources, "array[int]"], cuts: list[int], max_tokens: int, min_value: float
+) -> None:
+    sources, output = request_
+    reference = ALGORITHM.prepare(sources)
+    divided, whole, single = reference.follow(), reference.follow(), reference.follow()
+    edges = sorted({0, len(output), *(cut for cut in cuts if cut < len(output))})
+    for start, end in pairwise(edges):
+        divided.propose(max_tokens, min_value)
+        divided.observe(output[start:end])
+        divided.observe(array(INT32))
+    whole.observe(output)
+    for token_id in output:
+        single.observe(array(INT32, [token_id]))
+    expected = whole.propose(max_tokens, min_value)
+    assert whole.propose(max_tokens, min_value) == expected
+    assert divided.propose(max_tokens, min_value) == expected
+    assert single.propose(max_tokens, min_value) == expected
+
+
+@given(request_=requests(), other_=requests())
+def test_followers_of_one_reference_do_not_meet(
+    request_: tuple[Sources, "array[int]"], other_: tuple[Sources, "array[int]"]
+) -> None:
+    sources, output = request_
+    reference = ALGORITHM.prepare(sources)
+    before = reference.text.copy()
+    one, other = reference.follow(), reference.follow()
+    other.observe(other_[1])
+    one.observe(output)
+    alone = ALGORITHM.prepare(sources).follow()
+    alone.observe(output)
+    assert one.propose(32, 0.0) == alone.propose(32, 0.0)
+    assert reference.text == before
+
+
+@given(request_=requests())
+def test_separators_are_never_proposed_and_positions_are_right(
+    request_: tuple[Sources, "array[int]"],
+) -> None:
+    sources, output = request_
+    follower = ALGORITHM.prepare(sources).follow()
+    follower.observe(output)
+    draft = follower.propose(100, 0.0)
+    assert SEPARATOR not in draft.token_ids
+    stands = dict(zip(sources.positions, sources.token_ids, strict=True))
+    for token_id, position in zip(draft.token_ids, draft.positions, strict=True):
+        assert position == NO_POSITION or stands[position] == token_id
+
+
+def test_draft_ends_where_its_only_source_ends() -> None:
+    output = WORDS.tokens(OLD)
+    draft = WORDS.follow([OLD], WORDS.text(output[:-3])).propose(64, 0.0)
+    assert WORDS.kept(draft, WORDS.text(output[-3:]))[1] == list(
+        range(len(output) - 3, len(output))
+    )
+    deepest = accepted(draft, output[-3:])
+    assert all(
+        parent != deepest[-1] or position < 0
+        for parent, position in zip(draft.parents, draft.positions, strict=True)
+    )
+
+
+def propose(predictions: list[list[int]], output: list[int]) -> Draft:
+    follower: AutoFollower = ALGORITHM.prepare(
+        Sources([array(INT32, each) for each in predictions])
+    ).follow()
+    follower.observe(array(INT32, output))
+    return follower.propose(16, 0.0)
+
+
+def test_tokens_that_the_vocabulary_lacks_are_followed_and_proposed() -> None:
+    strange = 5 * VOCABULARY_SIZE
+    draft = propose([[strange, strange + 1, strange + 2, 1]], [strange, strange + 1])
+    assert draft.token_ids[:2].tolist() == [strange + 2, 1]
+    draft = propose([[1, 2, 3, 4]], [1, 2, strange])
+    assert {3, 4} <= set(draft.token_ids)
+
+
+@pytest.mark.parametrize("predictions", [[], [[]], [[], []]])
+def test_empty_sources_propose_nothing_before_the_output(predictions: list[list[int]]) -> None:
+    assert len(propose(predictions, [])) == 0
+    assert propose(predictions, [1, 2, 3, 4, 1, 2, 3]).token_ids[0] == 4
+
+
+def test_empty_prediction_before_another_changes_nothing_but_places() -> None:
+    one, other = propose([[1, 2, 3, 4]], [1, 2]), propose([[], [1, 2, 3, 4]], [1, 2])
+    assert one.token_ids == other.token_ids
+    assert one.positions == other.positions

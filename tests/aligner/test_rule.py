@@ -1,0 +1,101 @@
+import pytest
+
+from optimist_aligner.layout import NUM_SIGHTINGS
+from optimist_aligner.rule import MOST_RULES_PER_TOKEN, MOST_TOKENS, Rule, Rules
+
+# Predicted 10 11 12 10 11, separator; said 20 21 22 20 23.
+TEXT = [10, 11, 12, 10, 11, -1, 20, 21, 22, 20, 23]
+
+
+def test_rule_is_found_wherever_what_it_replaces_stands() -> None:
+    rules = Rules()
+    rules.learn(TEXT, 0, 2, 6, 9)
+    (rule,) = rules.find(TEXT, 0)
+    assert rules.find(TEXT, 3) == [rule]
+    assert (rule.replaced, rule.place, rule.length) == ([10, 11], 6, 3)
+    assert [place for place in range(len(TEXT)) if rules.find(TEXT, place)] == [0, 3]
+
+
+def test_beginning_alone_is_not_what_is_replaced() -> None:
+    rules = Rules()
+    rules.learn(TEXT, 0, 3, 6, 7)
+    assert rules.find(TEXT, 0)
+    assert not rules.find(TEXT, 3)
+
+
+def test_rule_seen_again_is_counted() -> None:
+    text = [*TEXT, 20, 21]
+    rules = Rules()
+    rules.learn(text, 0, 2, 6, 8)
+    rules.learn(text, 3, 5, 11, 13)
+    (rule,) = rules.find(text, 0)
+    assert (rule.num_sightings, rule.place) == (2, 6)
+
+
+def test_other_replacements_of_the_same_are_rules_of_their_own_and_the_last_ones_stay() -> None:
+    text = [10, -1, *range(20, 20 + MOST_RULES_PER_TOKEN + 1)]
+    rules = Rules()
+    for place in range(2, len(text)):
+        rules.learn(text, 0, 1, place, place + 1)
+    places = [rule.place for rule in rules.find(text, 0)]
+    assert places == list(range(3, 3 + MOST_RULES_PER_TOKEN))
+
+
+def test_insertion_is_a_rule_for_the_token_behind_it() -> None:
+    text = [10, 11, -1, 10, 20, 21, 11]
+    rules = Rules()
+    rules.learn(text, 1, 1, 4, 6)
+    (rule,) = rules.find(text, 1)
+    assert (rule.replaced, rule.place, rule.length, rule.is_pure) == ([11], 4, 3, True)
+
+
+def test_what_is_left_out_is_a_rule_with_the_token_behind_it() -> None:
+    text = [10, 11, 12, -1, 10, 12]
+    rules = Rules()
+    rules.learn(text, 1, 2, 5, 5)
+    (rule,) = rules.find(text, 1)
+    assert (rule.replaced, rule.place, rule.length, rule.is_pure) == ([11, 12], 5, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "place", "place_end"),
+    [
+        (3, 5, 0, 2),  # the same
+        (4, 6, 6, 7),  # across the end of a text
+        (5, 5, 6, 8),  # before the end of a text
+    ],
+)
+def test_what_is_no_substitution_is_not_learned(
+    start: int, end: int, place: int, place_end: int
+) -> None:
+    rules = Rules()
+    rules.learn(TEXT, start, end, place, place_end)
+    assert not rules.by_token
+
+
+@pytest.mark.parametrize(
+    ("num_replaced", "num_said", "is_learned"),
+    [
+        (MOST_TOKENS, MOST_TOKENS, True),
+        (MOST_TOKENS + 1, 1, False),
+        (1, MOST_TOKENS + 1, False),
+    ],
+)
+def test_long_substitutions_are_not_learned(
+    num_replaced: int, num_said: int, is_learned: bool
+) -> None:
+    text = [*range(num_replaced), -1, *range(50, 50 + num_said)]
+    rules = Rules()
+    rules.learn(text, 0, num_replaced, num_replaced + 1, len(text))
+    assert bool(rules.find(text, 0)) == is_learned
+
+
+def test_sightings_have_a_bucket_for_each_pair_of_counts() -> None:
+    buckets = {
+        Rule([1], 2, 1, is_pure, num_sightings=seen, num_passed=passed).sightings
+        for is_pure in (False, True)
+        for seen in range(1, 5)
+        for passed in range(4)
+    }
+    assert buckets == set(range(NUM_SIGHTINGS))
+    assert Rule([1], 2, 1, True, 100, 100).sightings == NUM_SIGHTINGS - 1

@@ -1,0 +1,139 @@
+import json
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_aligner.follower import Aligner
+from optimist_aligner.searched_text import SearchedText
+from optimist_aligner.sources import INT32, SEPARATOR, Sources
+from optimist_aligner.vocabulary import Vocabulary
+
+# One token for each character, and one of two characters that begins or ends lines.
+TEXTS = [chr(code) for code in range(128)] + ["\n\n", "`\n", "e\n"]
+
+
+def encode(text: str) -> list[int]:
+    return [ord(character) for character in text]
+
+
+def join(token_ids: "array[int]") -> str:
+    return "".join("|" if each == SEPARATOR else TEXTS[each] for each in token_ids)
+
+
+VOCABULARY = Vocabulary(TEXTS, encode)
+FILE = "".join(f"line = {number}\n" for number in range(20))
+
+
+def searched(prompt: str, *predictions: str) -> SearchedText:
+    sources = Sources([array(INT32, encode(each)) for each in predictions], codes(prompt))
+    return SearchedText(sources, VOCABULARY)
+
+
+def codes(text: str) -> "array[int]":
+    return array(INT32, encode(text))
+
+
+def test_prompt_that_is_mostly_a_block_is_a_text_to_rewrite() -> None:
+    text = searched(f"Change it:\n```\n{FILE}```\nAll of it.")
+    assert text.is_rewrite
+    assert join(text.token_ids) == f"{FILE}|Change it:\n```\n|```\nAll of it."
+    assert text.num_aligned == len(FILE) + 1
+    assert text.num_predicted == 0
+    assert text.starts == [0]
+
+
+@pytest.mark.parametrize(
+    ("tag", "is_rewrite"),
+    [
+        ("code", True),
+        ("original_code", True),
+        ("documents", True),
+        ("file-content", True),
+        ("instructions", False),
+        ("output", False),
+        ("tool_call", False),
+        ("context", False),
+    ],
+)
+def test_by_its_tag_a_block_is_a_text_to_rewrite_or_part_of_a_conversation(
+    tag: str, is_rewrite: bool
+) -> None:
+    text = searched(f"See:\n<{tag}>\n{FILE}</{tag}>\nGo on.")
+    assert text.is_rewrite is is_rewrite
+
+
+def test_attached_prediction_goes_first_and_the_prompt_stays_as_it_is() -> None:
+    text = searched(f"```\n{FILE}```\n", "abc", "de")
+    assert text.is_rewrite
+    assert join(text.token_ids) == f"abc|de|```\n{FILE}```\n"
+    assert text.num_aligned == text.num_predicted == 7
+    assert text.starts == [0, 4]
+
+
+def test_conversation_is_followed_as_a_whole() -> None:
+    prompt = "user: hello\nassistant: hello\nuser: again\n"
+    text = searched(prompt)
+    assert not text.is_rewrite
+    assert join(text.token_ids) == prompt
+    assert text.num_aligned == len(prompt)
+    assert text.context_start == 0
+
+
+def test_files_are_read_without_line_numbers_and_as_json() -> None:
+    shown = "".join(
+        f"{number}\t{line}" for number, line in enumerate(FILE.splitlines(keepends=True), 1)
+    )
+    prompt = f"{shown}\n" + json.dumps({"command": "ls\nls"}) * 50
+    text = searched(prompt)
+    escaped = json.dumps(FILE)[1:-1]
+    assert join(text.token_ids) == f"{FILE}|{escaped}|{prompt}"
+    without_json = searched(shown + "x" * 500)
+    assert join(without_json.token_ids) == f"{FILE}|{shown}{'x' * 500}"
+
+
+def test_readings_are_bounded() -> None:
+    shown = "".join(f"{number}\t{'x' * 90}\n" for number in range(3_000))
+    text = searched(shown)
+    assert len(text.token_ids) == len(shown)
+
+
+def test_without_a_tokenizer_only_the_prompt_is_read() -> None:
+    prompt = f"```\n{FILE}```\n"
+    text = SearchedText(Sources([], codes(prompt)), Vocabulary(TEXTS))
+    assert join(text.token_ids) == prompt
+
+
+def test_without_anything_nothing_is_searched() -> None:
+    text = searched("")
+    assert (len(text.token_ids), text.num_aligned, text.is_rewrite) == (0, 0, False)
+
+
+def test_answer_is_drafted_from_the_prompts_block_from_its_first_token_on() -> None:
+    algorithm = Aligner(VOCABULARY)
+    prompt = codes(f"Change it:\n```\n{FILE}```\nAll of it.")
+    draft = algorithm.prepare(Sources([], prompt)).follow().propose(16, 0.0)
+    attached = algorithm.prepare(Sources([codes(FILE)])).follow().propose(16, 0.0)
+    assert draft.token_ids == attached.token_ids
+    first = prompt.index(ord("l")) - len(prompt) - 1
+    assert list(draft.positions) == list(range(first, first + len(draft)))
+
+
+@given(
+    before=st.integers(0, 3),
+    after=st.integers(0, 3),
+    body=st.lists(st.integers(97, 130), min_size=30, max_size=40),
+)
+def test_block_is_whole_wherever_tokens_are_divided(
+    before: int, after: int, body: list[int]
+) -> None:
+    # "`\n" ends the fence in one token, "e\n" and "\n\n" reach over the ends of lines.
+    opening = [[96, 96, 96, 10], [96, 96, 129], [96, 96, 96, 128], [10, 96, 96, 129]][before]
+    closing = [[10, 96, 96, 96], [130, 96, 96, 96], [128, 96, 96, 96], [10, 96, 96, 129]][after]
+    prompt = array(INT32, [*opening, *body, *closing])
+    whole = join(prompt)
+    start, end = whole.index("```\n") + 4, whole.rindex("```")
+    text = SearchedText(Sources([], prompt), VOCABULARY)
+    assert text.is_rewrite
+    assert join(text.token_ids[: text.num_aligned]) == whole[start:end] + "|"

@@ -1,0 +1,56 @@
+from optimist_aligner.output_index import OutputIndex
+from optimist_aligner.template import NOWHERE, Template
+
+SOURCES = "sources are no template"
+
+
+def placed(output: str) -> Template:
+    text = [ord(letter) for letter in SOURCES]
+    index = OutputIndex(len(text))
+    template = Template(text, index)
+    for letter in output:
+        text.append(ord(letter))
+        index.extend(text, len(text) - 1)
+        template.advance(ord(letter))
+    return template
+
+
+def test_it_is_nowhere_before_anything_is_said_again() -> None:
+    template = placed("abcdefgh")
+    assert (template.place, template.lost_at) == (NOWHERE, NOWHERE)
+    assert placed("sources").place == NOWHERE
+
+
+def test_three_tokens_said_before_are_a_place() -> None:
+    assert placed("abcdef-ab").place == NOWHERE
+    assert placed("abcdef-abc").place == len(SOURCES) + 3
+
+
+def test_it_is_sure_after_going_along() -> None:
+    template = placed("abcdef-abcdef")
+    assert template.place == template.lost_at == len(SOURCES) + 6
+    assert template.num_lost == 0
+
+
+def test_latest_place_is_taken() -> None:
+    assert placed("abc1abc2abc").place == len(SOURCES) + 7
+
+
+def test_lost_place_is_kept() -> None:
+    template = placed("abcdefgh-abcde!")
+    assert (template.lost_at, template.place) == (len(SOURCES) + 5, len(SOURCES) + 5)
+    assert template.num_lost == 1
+    assert placed("abcdefgh-abcde!?").num_lost == 2
+
+
+def test_single_token_near_the_lost_place_is_found() -> None:
+    template = placed("abcdefgh-abcde!g")
+    assert template.place == len(SOURCES) + 7
+    assert template.num_lost == 2
+    assert placed("abcdefgh-abcde!ghx").lost_at == len(SOURCES) + 5
+
+
+def test_leaving_goes_nowhere() -> None:
+    template = placed("abcdefgh-abcde!")
+    template.leave()
+    assert (template.place, template.lost_at, template.num_lost) == (NOWHERE, NOWHERE, 0)

@@ -1,0 +1,164 @@
+import random
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.follower import Aligner, AutoFollower
+from optimist_aligner.layout import BLOCKS, MOST_STEPS, NUM_WEIGHTS, START
+from optimist_aligner.sources import INT32, NO_POSITION, Sources
+from optimist_aligner.tree import LEAST_OPEN
+from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.weights import Weights, load_weights
+from tests.aligner.enumeration import Enumeration
+
+VOCABULARY = Vocabulary([" a", "b", "\n", "(", "1", " "])
+PACKAGED = load_weights(is_rewrite=True).logits
+token_lists = st.lists(st.integers(0, len(VOCABULARY.token_texts) - 1), max_size=20)
+
+
+def some_logits(seed: int) -> list[float]:
+    """Returns random weights; what goes on is likelier than not, so that trees are deep."""
+    generator = random.Random(seed)
+    logits = [generator.gauss(0, 0.7) for _ in range(NUM_WEIGHTS)]
+    for kind in range(BLOCKS["next_logit"].num_weights):
+        logits[START["next_logit"] + kind] = generator.uniform(0, 1)
+    return logits
+
+
+weights = st.integers(0, 30).map(some_logits) | st.just(PACKAGED)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[list[float], Sources, list[int]]:
+    """Weights, and an output that is an edit of its prediction."""
+    logits = draw(weights)
+    predictions = draw(st.lists(token_lists, max_size=2))
+    output = list(predictions[0]) if predictions else draw(token_lists)
+    for _ in range(draw(st.integers(0, 3))):
+        start, removed = draw(st.integers(0, len(output))), draw(st.integers(0, 3))
+        output[start : start + removed] = draw(st.lists(st.integers(0, 5), max_size=3))
+    sources = Sources([array(INT32, each) for each in predictions], array(INT32, draw(token_lists)))
+    return logits, sources, output[: draw(st.integers(0, len(output)))]
+
+
+def follow(
+    request: tuple[list[float], Sources, list[int]], *, is_chain: bool = False
+) -> AutoFollower:
+    logits, sources, output = request
+    aligner = Aligner(VOCABULARY, Weights(logits), is_chain=is_chain)
+    follower = aligner.prepare(sources).follow()
+    follower.observe(array(INT32, output))
+    return follower
+
+
+def followers() -> st.SearchStrategy[tuple[AutoFollower, list[float]]]:
+    """A follower of an output that is an edit of its prediction, and the weights it has."""
+    return requests().map(lambda request: (follow(request), request[0]))
+
+
+def paths(draft: Draft) -> list[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = []
+    for token_id, parent in zip(draft.token_ids, draft.parents, strict=True):
+        found.append((*(found[parent] if parent != NO_PARENT else ()), token_id))
+    return found
+
+
+@given(follower_=followers(), max_tokens=st.integers(1, 70), min_value=st.floats(0, 0.5))
+def test_tree_is_bounded_with_parents_and_likelier_nodes_first(
+    follower_: tuple[AutoFollower, list[float]], max_tokens: int, min_value: float
+) -> None:
+    draft = follower_[0].propose(max_tokens, min_value)
+    assert len(draft) <= max_tokens
+    assert all(NO_PARENT <= parent < node for node, parent in enumerate(draft.parents))
+    assert all(later <= earlier for earlier, later in pairwise(draft.values))
+    assert all(min_value * (1 - 1e-6) <= value <= 1 for value in draft.values)
+    assert len(set(paths(draft))) == len(draft)
+    assert all(token_id >= 0 for token_id in draft.token_ids)
+
+
+@given(follower_=followers(), max_tokens=st.integers(1, 40))
+def test_tree_is_the_best_first_part_of_all_that_there_is(
+    follower_: tuple[AutoFollower, list[float]], max_tokens: int
+) -> None:
+    follower, logits = follower_
+    least = 1e-3
+    every = Enumeration(follower, logits, least).values
+    draft = follower.propose(max_tokens, least)
+    if near_bound(every, least):
+        return
+    assert len(draft) == min(max_tokens, len(every))
+    best = sorted(every.values(), reverse=True)[: len(draft)]
+    assert list(draft.values) == pytest.approx(best, rel=1e-4)
+    for path, value in zip(paths(draft), draft.values, strict=True):
+        assert value == pytest.approx(every[path], rel=1e-4)
+
+
+@given(edit=requests(), max_tokens=st.integers(1, 40))
+def test_chain_goes_to_the_likeliest_node_of_the_tree_each_time(
+    edit: tuple[list[float], Sources, list[int]], max_tokens: int
+) -> None:
+    tree = follow(edit).propose(10_000, 1e-2)
+    draft = follow(edit, is_chain=True).propose(max_tokens, 1e-2)
+    assert draft.is_chain
+    path: list[int] = []
+    for value in draft.values:
+        children = [node for node in range(len(tree)) if tree.parents[node] == (path or [-1])[-1]]
+        assert value == pytest.approx(max(tree.values[node] for node in children))
+        path.append(children[0])
+    assert draft.token_ids == array(INT32, [tree.token_ids[node] for node in path])
+    assert draft.positions == array(INT32, [tree.positions[node] for node in path])
+    assert len(path) == max_tokens or not path or path[-1] not in tree.parents
+
+
+def near_bound(values: dict[tuple[int, ...], float], bound: float) -> bool:
+    """Whether a value is so near one that decides about nodes that rounding does."""
+    bounds = bound, LEAST_OPEN * bound
+    return any(abs(value / each - 1) < 1e-6 for value in values.values() for each in bounds)
+
+
+@given(follower_=followers(), sizes=st.tuples(st.integers(1, 30), st.integers(1, 30)))
+def test_smaller_tree_is_the_beginning_of_a_larger_one(
+    follower_: tuple[AutoFollower, list[float]], sizes: tuple[int, int]
+) -> None:
+    small, large = (follower_[0].propose(size, 0.0) for size in sorted(sizes))
+    count = len(small)
+    assert small.token_ids == large.token_ids[:count]
+    assert small.parents == large.parents[:count]
+    assert small.positions == large.positions[:count]
+    assert small.values == large.values[:count]
+
+
+def followed(predicted: Sequence[int], output: Sequence[int]) -> AutoFollower:
+    sources = Sources([array(INT32, predicted)])
+    follower = Aligner(VOCABULARY).prepare(sources).follow()
+    follower.observe(array(INT32, output))
+    return follower
+
+
+def test_sure_prediction_is_a_chain_to_its_end_with_its_positions() -> None:
+    predicted = [0, 1, 2, 3, 4, 5] * 10
+    draft = followed(predicted, predicted[:20]).propose(1000, 0.05)
+    assert draft.token_ids[:40].tolist() == predicted[20:]
+    assert draft.positions[:40].tolist() == list(range(20, 60))
+    assert draft.is_chain
+
+
+def test_path_is_no_longer_than_the_weights_know_steps() -> None:
+    predicted = [place * place % 6 for place in range(2 * MOST_STEPS)]
+    draft = followed(predicted, predicted[:50]).propose(3 * MOST_STEPS, 0.0)
+    assert max(map(len, paths(draft))) == MOST_STEPS
+
+
+def test_what_is_read_from_the_output_has_no_position() -> None:
+    draft = followed([], [0, 1, 2, 3, 4, 5, 0, 1, 2]).propose(8, 0.0)
+    assert draft.token_ids[0] == 3
+    assert set(draft.positions) == {NO_POSITION}
+
+
+def test_nothing_is_worth_more_than_certainty() -> None:
+    assert len(followed([0, 1, 2, 3], [0, 1]).propose(8, 1.0)) == 0

@@ -1,0 +1,87 @@
+"""Texts as tokens: words, signs, and line ends with the indentation behind them."""
+
+import re
+from array import array
+from collections.abc import Sequence
+
+from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.follower import Aligner, AutoFollower
+from optimist_aligner.sources import INT32, Sources
+from optimist_aligner.vocabulary import Vocabulary
+
+_TOKEN = re.compile(r"\r?\n *|\r| ?\w+| +|.")
+
+_NAMES = {
+    "load": "user",
+    "save": "order",
+    "close": "page",
+    "open": "index",
+    "read": "cache",
+    "write": "token",
+    "check": "field",
+    "parse": "group",
+    "send": "event",
+    "merge": "image",
+    "count": "route",
+    "sort": "price",
+}
+
+
+def listing(name: str) -> str:
+    """Returns code in which every function uses one name twice, and words of its own."""
+    return "".join(
+        f"def {verb}_{noun}({name}, {noun}):\n    {verb}ed = {name}.{verb}({noun})\n"
+        f"    if {verb}ed > {number}:\n        return {noun}\n    return {verb}ed\n\n"
+        for number, (verb, noun) in enumerate(_NAMES.items())
+    )
+
+
+class Words:
+    """The tokens of some texts, and the default algorithm for them."""
+
+    def __init__(self, *texts: str) -> None:
+        found = dict.fromkeys(token for text in texts for token in _TOKEN.findall(text))
+        self._ids = {token: token_id for token_id, token in enumerate(found)}
+        self._texts = list(found)
+        self.algorithm = Aligner(Vocabulary(self._texts))
+
+    def tokens(self, text: str) -> "array[int]":
+        """Returns a text as tokens."""
+        return array(INT32, [self._ids[token] for token in _TOKEN.findall(text)])
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Returns tokens as text."""
+        return "".join(self._texts[token_id] for token_id in token_ids)
+
+    def follow(self, predictions: Sequence[str], output: str, prompt: str = "") -> AutoFollower:
+        """Returns a follower that observed an output."""
+        sources = Sources([self.tokens(each) for each in predictions], self.tokens(prompt))
+        follower = self.algorithm.prepare(sources).follow()
+        follower.observe(self.tokens(output))
+        return follower
+
+    def kept(self, draft: Draft, truth: str) -> tuple[str, list[int]]:
+        """Returns what of a tree the truth begins with, and the positions of its nodes."""
+        nodes = accepted(draft, self.tokens(truth))
+        text = self.text([draft.token_ids[node] for node in nodes])
+        return text, [draft.positions[node] for node in nodes]
+
+    def count_passes(self, predictions: Sequence[str], truth: str, prompt: str = "") -> int:
+        """Returns how many passes of 16 nodes it takes to say the truth."""
+        follower, rest, num_passes = self.follow(predictions, "", prompt), self.tokens(truth), 0
+        while rest:
+            num_kept = len(accepted(follower.propose(16, 0.0), rest))
+            follower.observe(rest[: num_kept + 1])
+            rest = rest[num_kept + 1 :]
+            num_passes += 1
+        return num_passes
+
+
+def accepted(draft: Draft, truth: Sequence[int]) -> list[int]:
+    """Returns the nodes that the truth begins with."""
+    nodes: list[int] = []
+    for node, parent in enumerate(draft.parents):
+        is_next = parent == (nodes[-1] if nodes else NO_PARENT)
+        if is_next and len(nodes) < len(truth) and draft.token_ids[node] == truth[len(nodes)]:
+            nodes.append(node)
+    return nodes
