@@ -179,5 +179,5 @@ clean-images: ## remove the images that were built without a Docker engine
 	@deploy/containers/engine.sh clean
 
 clean: ## remove whatever the other targets made, but images
-	@rm -rf .venv .venv-clients node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
+	@rm -rf .venv .venv-clients .venv-vllm node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
