@@ -5,5 +5,7 @@ from vllm.entrypoints.serve.engine.serving import BaseServing
 
 
 class OpenAIServingChat(BaseServing):
-    async def create_chat_completion(self, request: ChatCompletionRequest, raw_request: Any = None) -> Any:
+    async def create_chat_completion(
+        self, request: ChatCompletionRequest, raw_request: Any = None
+    ) -> Any:
         return await self._answer(request)

@@ -6,7 +6,7 @@ from vllm.sampling_params import SamplingParams
 
 class CompletionRequest(OpenAIBaseModel):
     prompt: str
-    max_tokens: int = 100
+    max_tokens: int = 1000
     n: int = 1
     stream: bool = False
     vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
