@@ -1,7 +1,7 @@
 """The plugin's scheduler in a loop with a model whose output is known."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from functools import cache
 from types import SimpleNamespace
@@ -49,8 +49,8 @@ class Engine:
     def __init__(self, monkeypatch: Any, num_drafts: int = 64, max_model_len: int = 10_000) -> None:
         monkeypatch.setattr(module, "ThreadPoolExecutor", Inline)
         monkeypatch.setattr(module, "AutoAlgorithm", lambda _vocabulary: algorithm())
-        monkeypatch.setattr(module, "perf_counter_ns", lambda: self.now)
         self.now = 0
+        monkeypatch.setattr(module, "perf_counter_ns", lambda: self.now)
         self.grammar = StructuredOutputManager()
         config = SimpleNamespace(
             num_speculative_tokens=num_drafts,
@@ -69,10 +69,10 @@ class Engine:
         truth: str,
         prompt: Sequence[int] | None = None,
         max_tokens: int = 1000,
-        **extra_args: Any,
+        extra_args: Mapping[str, Any] | None = None,
     ) -> Request:
-        params = SamplingParams(max_tokens, 1, extra_args or None)
-        if PAYLOAD in extra_args:
+        params = SamplingParams(max_tokens, 1, dict(extra_args or {}))
+        if extra_args and PAYLOAD in extra_args:
             # As it arrives in another process.
             params.extra_args = {**extra_args, PAYLOAD: dataclasses.asdict(extra_args[PAYLOAD])}
         request = Request(request_id, list(prompt) if prompt else tokens("ask"), params)

@@ -38,10 +38,10 @@ class Served:
         self.completion = OpenAIServingCompletion(self._generate)
 
     def _generate(self, prompt: str, params: Any) -> list[str]:
-        extra_args = dict(params.extra_args or {})
+        extra_args = params.extra_args
         ids = [f"{index}_{prompt}" for index in range(params.n)]
         for request_id in ids:
-            self.engine.add(request_id, CODE, max_tokens=params.max_tokens, **extra_args)
+            self.engine.add(request_id, CODE, max_tokens=params.max_tokens, extra_args=extra_args)
         while self.engine.scheduler.requests:
             for request_id in self.processor.process_outputs(self.engine.step()):
                 self.engine.scheduler.requests.pop(request_id, None)

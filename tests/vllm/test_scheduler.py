@@ -25,7 +25,7 @@ def test_a_prediction_saves_passes_and_is_counted(monkeypatch: pytest.MonkeyPatc
     engine = Engine(monkeypatch)
     engine.add("plain", RENAMED, prompt=tokens("?"))
     num_plain = engine.run()
-    engine.add("predicted", RENAMED, prompt=tokens("?"), **{PAYLOAD: payload(CODE, key=5)})
+    engine.add("predicted", RENAMED, prompt=tokens("?"), extra_args={PAYLOAD: payload(CODE, key=5)})
     num_predicted = engine.run()
     assert engine.text("plain") == engine.text("predicted") == RENAMED
     assert num_predicted < num_plain / 2
@@ -43,7 +43,7 @@ def test_the_prompt_and_a_text_in_extra_args_are_followed_too(
     assert engine.run() < len(CODE) / 4
     # What the prompt holds was not predicted.
     assert last_report(engine, "1").num_accepted == 0
-    engine.add("2", CODE, prediction=CODE)
+    engine.add("2", CODE, extra_args={"prediction": CODE})
     assert engine.run() < len(CODE) / 4
     assert engine.text("1") == engine.text("2") == CODE
     assert last_report(engine, "2").key is None
@@ -55,7 +55,9 @@ def test_predictions_go_no_further_than_the_scheduler(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     engine = Engine(monkeypatch)
-    request = engine.add("1", "secret text", other=1, **{PAYLOAD: payload("secret text")})
+    request = engine.add(
+        "1", "secret text", extra_args={"other": 1, PAYLOAD: payload("secret text")}
+    )
     assert request.sampling_params.extra_args == {"other": 1}
     engine.step()
     output = engine.scheduler.schedule()
@@ -71,7 +73,7 @@ def test_what_is_no_prediction_leaves_the_request_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = Engine(monkeypatch)
-    engine.add("1", "a" * 50, prediction={"type": "secret"})
+    engine.add("1", "a" * 50, extra_args={"prediction": {"type": "secret"}})
     assert engine.run() == 51
     assert "request 1 is not followed: prediction: must be" in caplog.text
     assert "secret" not in caplog.text
@@ -81,8 +83,8 @@ def test_a_fault_of_the_aligner_costs_one_request_its_drafts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = Engine(monkeypatch)
-    engine.add("1", CODE, **{PAYLOAD: payload(CODE)})
-    engine.add("2", CODE, **{PAYLOAD: payload(CODE)})
+    engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
+    engine.add("2", CODE, extra_args={PAYLOAD: payload(CODE)})
     engine.step()
 
     def fail(*_args: Any) -> None:
@@ -99,8 +101,8 @@ def test_a_fault_of_the_aligner_costs_one_request_its_drafts(
 def test_several_choices_share_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch)
     for request_id in ("0_1", "1_1"):
-        engine.add(request_id, CODE, **{PAYLOAD: payload(CODE)})
-    engine.add("other", CODE, **{PAYLOAD: payload(CODE + "#")})
+        engine.add(request_id, CODE, extra_args={PAYLOAD: payload(CODE)})
+    engine.add("other", CODE, extra_args={PAYLOAD: payload(CODE + "#")})
     entries = engine.scheduler._entries
     first, second, other = (entries[each].prepared.result().reference for each in entries)
     assert first is second
@@ -109,11 +111,11 @@ def test_several_choices_share_what_was_read(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_drafts_end_with_the_output_and_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch, max_model_len=40)
-    engine.add("1", CODE, max_tokens=10, **{PAYLOAD: payload(CODE)})
+    engine.add("1", CODE, max_tokens=10, extra_args={PAYLOAD: payload(CODE)})
     engine.run()
     assert engine.outputs["1"] == tokens(CODE)[:10]
     assert max(len(each.get("1", ())) for each in engine.drafts) <= 8
-    engine.add("2", CODE[:36], prompt=tokens("?"), **{PAYLOAD: payload(CODE)})
+    engine.add("2", CODE[:36], prompt=tokens("?"), extra_args={PAYLOAD: payload(CODE)})
     engine.run()
     assert engine.text("2") == CODE[:36]
 
@@ -121,7 +123,7 @@ def test_drafts_end_with_the_output_and_the_context(monkeypatch: pytest.MonkeyPa
 def test_grammars_cut_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch)
     engine.grammar.forbidden = {ord("\n")}
-    engine.add("1", CODE, **{PAYLOAD: payload(CODE)})
+    engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
     engine.run()
     assert engine.text("1") == CODE
     assert all(ord("\n") not in each.get("1", ()) for each in engine.drafts)
@@ -129,7 +131,7 @@ def test_grammars_cut_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_workers_proposer_is_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch)
-    request = engine.add("1", CODE, **{PAYLOAD: payload(CODE)})
+    request = engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
     engine.step()
     drafts = list(request.spec_token_ids)
     engine.scheduler.update_draft_token_ids({"1": []})
@@ -171,7 +173,7 @@ def test_whatever_is_predicted_the_output_is_the_models(
         for index, (truth, prompt, prediction, max_tokens, begins) in enumerate(requests):
             if begins == len(engine.drafts):
                 extra = {PAYLOAD: payload(prediction)} if prediction else {}
-                engine.add(str(index), truth, tokens(prompt), max_tokens, **extra)
+                engine.add(str(index), truth, tokens(prompt), max_tokens, extra)
         aborted |= {
             request_id
             for request_id in list(engine.scheduler.requests)

@@ -106,7 +106,8 @@ class FollowedRequest:
 
 def _likeliest_path(draft: Draft) -> Draft:
     """Returns the nodes of a tree from the likeliest beginning on, each behind the one before."""
-    nodes, node = [], NO_PARENT
+    nodes: list[tuple[int, int, int, float]] = []
+    node = NO_PARENT
     for index, parent in enumerate(draft.parents):
         if parent == node:
             node = index
