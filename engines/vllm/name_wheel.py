@@ -11,7 +11,8 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-LEFT_OUT = ("torch", "torchaudio", "torchvision", "torchcodec")
+LEFT_OUT = "torch"
+"""The beginning of the names of PyTorch and what belongs to it."""
 
 
 def main(wheel: Path, directory: Path) -> None:
