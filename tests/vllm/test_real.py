@@ -26,9 +26,9 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-OPTIONS = ("--dtype", "float32", "--block-size", "16", "--max-num-batched-tokens", "256")
-NUM_BLOCKS = 150
-"""So few that requests at once preempt each other; one alone may have 128."""
+OPTIONS = ("--dtype", "float32", "--block-size", "32", "--max-num-batched-tokens", "256")
+NUM_BLOCKS = 80
+"""So few that requests at once preempt each other; one alone may have 64."""
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
     served = Server(
         logs / "served.log", str(BUNDLED_MODEL), *OPTIONS, *small, "--speculative-config", FLAG
     )
-    yield plain.wait(), served.wait()
-    plain.stop()
-    served.stop()
+    try:
+        yield plain.wait(), served.wait()
+    finally:
+        plain.stop()
+        served.stop()
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +267,7 @@ def test_cached_beginnings(client: OpenAI, reference: OpenAI) -> None:
         )
         return str(answer.choices[0].text)
 
-    lengths = [*range(33, 50)] * 2
+    lengths = [*range(30, 70)] * 2
     expected = [complete(reference, length) for length in lengths]
     with ThreadPoolExecutor(4) as pool:
         found = list(
@@ -325,9 +327,8 @@ def test_logs_and_metrics(server: Server, client: OpenAI) -> None:
     [
         (("--pipeline-parallel-size", "2"), {}, "optimist-vllm: --pipeline-parallel-size"),
         ((), {"VLLM_PLUGINS": "none"}, "did not load the plugin; leave VLLM_PLUGINS out"),
-        ((), {"VLLM_USE_RUST_FRONTEND": "1"}, "optimist-vllm: VLLM_USE_RUST_FRONTEND"),
     ],
-    ids=["pipeline", "plugins", "rust"],
+    ids=["pipeline", "plugins"],
 )
 def test_a_misfit_does_not_start(
     tmp_path: Path, options: tuple[str, ...], variables: dict[str, str], message: str
