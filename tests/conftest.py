@@ -37,6 +37,14 @@ SLOW = (
 )
 
 
+def pytest_sessionstart() -> None:
+    """Refuses to test compiled modules whose sources have changed since."""
+    for compiled in (Path(__file__).parents[1] / "aligner" / "optimist_aligner").glob("*.so"):
+        source = compiled.with_name(compiled.name.partition(".")[0] + ".py")
+        if not source.exists() or source.stat().st_mtime > compiled.stat().st_mtime:
+            pytest.exit(f"{source} is newer than what was compiled of it: make setup", 1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Lets slow files begin first; the order is otherwise as it was."""
     items.sort(key=lambda item: not item.nodeid.startswith(SLOW))

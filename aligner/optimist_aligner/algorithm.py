@@ -1,13 +1,14 @@
 """What an algorithm is: it reads the sources once, then follows outputs and says how they go on."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from array import array
+from typing import Protocol
 
 from optimist_aligner.draft import Draft
 from optimist_aligner.sources import Sources
 
 
-class Follower(ABC):
+class Follower(Protocol):
     """Follows the output of one request.
 
     What it proposes depends on the sources and the output alone, not on how the output was divided
@@ -34,7 +35,7 @@ class Follower(ABC):
         """
 
 
-class Reference(ABC):
+class Reference(Protocol):
     """Sources in the form that an algorithm searches; requests with the same sources share it."""
 
     @property
@@ -47,7 +48,7 @@ class Reference(ABC):
         """Begins to follow an output from its first token on."""
 
 
-class Algorithm(ABC):
+class Algorithm(Protocol):
     """Makes references. Holds no state of any request, so that it serves all of them."""
 
     @abstractmethod

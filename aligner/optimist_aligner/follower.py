@@ -1,11 +1,9 @@
 """The default algorithm: follows an output through all that it may repeat."""
 
 from array import array
-from functools import cached_property
 
 import numpy as np
 
-from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.alignment import CERTAIN_RUN, Alignment
 from optimist_aligner.candidates import (
     Candidate,
@@ -39,7 +37,7 @@ _FREQUENT_RUN = 6
 _BYTES_PER_TOKEN = 84
 
 
-class AutoReference(Reference):
+class AutoReference:
     """What an output may repeat, with an index of its contexts."""
 
     def __init__(
@@ -74,7 +72,7 @@ class AutoReference(Reference):
         return AutoFollower(self)
 
 
-class AutoFollower(Follower):
+class AutoFollower:
     """An output, the places it stands at, and what may come next."""
 
     def __init__(self, reference: AutoReference) -> None:
@@ -171,7 +169,7 @@ class AutoFollower(Follower):
         )
 
 
-class AutoAlgorithm(Algorithm):
+class Aligner:
     """The default."""
 
     def __init__(
@@ -183,18 +181,19 @@ class AutoAlgorithm(Algorithm):
         """Takes the model's vocabulary, and weights and counts other than those of the package."""
         self._vocabulary = vocabulary
         self._classes = TokenClasses(vocabulary.token_texts)
-        self._weights, self._rewrite_weights = (
-            weights or load_weights(is_rewrite=is_rewrite) for is_rewrite in (False, True)
-        )
+        self._weights = weights or load_weights(is_rewrite=False)
+        self._rewrite_weights = weights or load_weights(is_rewrite=True)
         self._continuations = continuations
+        self._common: Common | None = None
 
-    @cached_property
+    @property
     def common(self) -> Common | None:
-        """What is common in conversations; it takes half a second to build."""
-        if self._vocabulary.encode is None:
-            return None
-        counted = self._continuations or load_continuations()
-        return Common(counted, self._vocabulary.encode, self._classes)
+        """What is common in conversations; it takes half a second to build, once."""
+        encode = self._vocabulary.encode
+        if self._common is None and encode is not None:
+            counted = self._continuations or load_continuations()
+            self._common = Common(counted, encode, self._classes)
+        return self._common
 
     def prepare(self, sources: Sources) -> AutoReference:
         """See `Algorithm.prepare`."""

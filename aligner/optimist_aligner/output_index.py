@@ -43,9 +43,10 @@ class OutputIndex:
 
 
 def _add(order: dict[int, int | list[int]], key: int, place: int) -> None:
-    places = order.setdefault(key, place)
-    if places is not place:
-        if isinstance(places, int):
-            order[key] = [places, place]
-        else:
-            places.append(place)
+    places = order.get(key)
+    if places is None:
+        order[key] = place
+    elif isinstance(places, int):
+        order[key] = [places, place]
+    else:
+        places.append(place)

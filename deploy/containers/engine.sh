@@ -15,6 +15,7 @@ ROOT=$(dirname "$(dirname "$(dirname "$SELF")")")
 STORE=${OPTIMIST_CONTAINERS:-${XDG_CACHE_HOME:-$HOME/.cache}/optimist-containers}
 # Images that the Dockerfiles and docker-compose.yml name, and the release of Debian that has their Python.
 PYTHON_IMAGE=python:3.11-slim
+COMPILER_IMAGE=python:3.11
 REDIS_IMAGE=redis:7.2-alpine
 BASE_SUITE=bookworm
 # The first release of Debian with docker-compose 2.
@@ -98,11 +99,11 @@ base_image() {
 build_images() {
 	local work=$1 service volumes
 	configure "$STORE/images" "$work"
-	podman image exists "$PYTHON_IMAGE" || podman pull --quiet "$PYTHON_IMAGE" "$REDIS_IMAGE" >/dev/null 2>&1 || true
-	base_image "$work" "$PYTHON_IMAGE" ca-certificates,python3,python3-pip,python3-venv <<-'END'
-		rm usr/lib/python3*/EXTERNALLY-MANAGED
-		ln -s python3 usr/bin/python
-	END
+	podman image exists "$PYTHON_IMAGE" || podman pull --quiet "$PYTHON_IMAGE" "$COMPILER_IMAGE" "$REDIS_IMAGE" >/dev/null 2>&1 || true
+	local python=ca-certificates,python3,python3-pip,python3-venv
+	local finish='rm usr/lib/python3*/EXTERNALLY-MANAGED; ln -s python3 usr/bin/python'
+	base_image "$work" "$PYTHON_IMAGE" "$python" <<<"$finish"
+	base_image "$work" "$COMPILER_IMAGE" "$python,gcc,libc6-dev,python3-dev" <<<"$finish"
 	base_image "$work" "$REDIS_IMAGE" redis-server </dev/null
 	mapfile -t volumes < <("$ROOT/.venv/bin/python" "$ROOT/deploy/containers/pip_volumes.py" "$work/pip.conf")
 	for service in scheduler gateway proposer worker; do

@@ -10,7 +10,7 @@ from optimist_aligner.common import (
     read_continuations,
     write_continuations,
 )
-from optimist_aligner.follower import AutoAlgorithm
+from optimist_aligner.follower import Aligner
 from optimist_aligner.sources import INT32, Sources
 from optimist_aligner.token_class import TokenClasses
 from optimist_aligner.vocabulary import Vocabulary
@@ -83,7 +83,7 @@ def test_packaged_counts_name_their_pieces_and_add_up() -> None:
 
 
 def test_answer_of_an_agent_that_repeats_nothing_is_drafted_from_what_is_common() -> None:
-    algorithm = AutoAlgorithm(Vocabulary(TOKENS, encode), continuations=COUNTED)
+    algorithm = Aligner(Vocabulary(TOKENS, encode), continuations=COUNTED)
     for prompt, is_drafted in (("```\n.\n```\n" + 20 * ".", True), (20 * ".", False)):
         follower = algorithm.prepare(Sources([], array(INT32, encode(prompt)))).follow()
         follower.observe(array(INT32, encode("Let me")))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.draft import Draft
-from optimist_aligner.follower import AutoAlgorithm, AutoFollower
+from optimist_aligner.follower import Aligner, AutoFollower
 from optimist_aligner.sources import INT32, LAST_OF_PROMPT, NO_POSITION, SEPARATOR, Sources
 from optimist_aligner.vocabulary import Vocabulary
 from tests.aligner.words import Words, accepted, listing
@@ -176,7 +176,7 @@ def test_output_without_any_source_repeats_its_pattern() -> None:
 
 
 VOCABULARY_SIZE = 8
-ALGORITHM = AutoAlgorithm(Vocabulary([" a", "b", "\n", "(", "1", " ", "\n  ", "é"]))
+ALGORITHM = Aligner(Vocabulary([" a", "b", "\n", "(", "1", " ", "\n  ", "é"]))
 token_lists = st.lists(st.integers(0, VOCABULARY_SIZE - 1), max_size=50)
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from optimist_aligner.alignment import CERTAIN_RUN
 from optimist_aligner.candidates import NO_STOP, Candidate, Sight
-from optimist_aligner.follower import AutoAlgorithm
+from optimist_aligner.follower import Aligner
 from optimist_aligner.layout import (
     BLOCKS,
     MOST_LENGTH,
@@ -18,7 +18,7 @@ from optimist_aligner.matches import find_matches, find_skipped
 from optimist_aligner.sources import INT32, Sources
 from optimist_aligner.vocabulary import Vocabulary
 
-ALGORITHM = AutoAlgorithm(Vocabulary([chr(code) for code in range(128)]))
+ALGORITHM = Aligner(Vocabulary([chr(code) for code in range(128)]))
 token_lists = st.lists(st.integers(97, 100), max_size=40)
 
 

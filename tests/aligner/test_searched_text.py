@@ -4,7 +4,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.follower import AutoAlgorithm
+from optimist_aligner.follower import Aligner
 from optimist_aligner.searched_text import SearchedText
 from optimist_aligner.sources import INT32, SEPARATOR, Sources
 from optimist_aligner.vocabulary import Vocabulary
@@ -90,7 +90,7 @@ def test_without_anything_nothing_is_searched() -> None:
 
 
 def test_answer_is_drafted_from_the_prompts_block_from_its_first_token_on() -> None:
-    algorithm = AutoAlgorithm(VOCABULARY)
+    algorithm = Aligner(VOCABULARY)
     prompt = codes(f"Change it:\n```\n{FILE}```\nAll of it.")
     draft = algorithm.prepare(Sources([], prompt)).follow().propose(16, 0.0)
     attached = algorithm.prepare(Sources([codes(FILE)])).follow().propose(16, 0.0)

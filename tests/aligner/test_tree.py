@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.draft import NO_PARENT, Draft
-from optimist_aligner.follower import AutoAlgorithm, AutoFollower
+from optimist_aligner.follower import Aligner, AutoFollower
 from optimist_aligner.layout import BLOCKS, MOST_STEPS, NUM_WEIGHTS, START
 from optimist_aligner.sources import INT32, NO_POSITION, Sources
 from optimist_aligner.tree import LEAST_OPEN
@@ -43,7 +43,7 @@ def followers(draw: st.DrawFn) -> tuple[AutoFollower, list[float]]:
         start, removed = draw(st.integers(0, len(output))), draw(st.integers(0, 3))
         output[start : start + removed] = draw(st.lists(st.integers(0, 5), max_size=3))
     sources = Sources([array(INT32, each) for each in predictions], array(INT32, draw(token_lists)))
-    follower = AutoAlgorithm(VOCABULARY, Weights(logits)).prepare(sources).follow()
+    follower = Aligner(VOCABULARY, Weights(logits)).prepare(sources).follow()
     follower.observe(array(INT32, output[: draw(st.integers(0, len(output)))]))
     return follower, logits
 
@@ -105,7 +105,7 @@ def test_smaller_tree_is_the_beginning_of_a_larger_one(
 
 def followed(predicted: Sequence[int], output: Sequence[int]) -> AutoFollower:
     sources = Sources([array(INT32, predicted)])
-    follower = AutoAlgorithm(VOCABULARY).prepare(sources).follow()
+    follower = Aligner(VOCABULARY).prepare(sources).follow()
     follower.observe(array(INT32, output))
     return follower
 

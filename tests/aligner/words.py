@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Sequence
 
 from optimist_aligner.draft import NO_PARENT, Draft
-from optimist_aligner.follower import AutoAlgorithm, AutoFollower
+from optimist_aligner.follower import Aligner, AutoFollower
 from optimist_aligner.sources import INT32, Sources
 from optimist_aligner.vocabulary import Vocabulary
 
@@ -43,7 +43,7 @@ class Words:
         found = dict.fromkeys(token for text in texts for token in _TOKEN.findall(text))
         self._ids = {token: token_id for token_id, token in enumerate(found)}
         self._texts = list(found)
-        self.algorithm = AutoAlgorithm(Vocabulary(self._texts))
+        self.algorithm = Aligner(Vocabulary(self._texts))
 
     def tokens(self, text: str) -> "array[int]":
         """Returns a text as tokens."""

@@ -80,6 +80,7 @@ def test_report_has_its_keys(
         "method",
         "window",
         "marginal_cost",
+        "aligner_is_compiled",
         "by_language",
         "by_edit_ratio",
     }

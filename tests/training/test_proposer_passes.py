@@ -7,7 +7,7 @@ import pytest
 
 from optimist_aligner.common import Continuations
 from optimist_aligner.draft import NO_PARENT, Draft
-from optimist_aligner.follower import AutoAlgorithm, AutoFollower
+from optimist_aligner.follower import Aligner, AutoFollower
 from optimist_aligner.layout import BLOCKS, NUM_WEIGHTS
 from optimist_aligner.sources import Sources
 from optimist_aligner.vocabulary import Vocabulary
@@ -40,7 +40,7 @@ def edit(before: list[int], after: list[int]) -> Pair:
 
 
 def followed(logits: Sequence[float], before: list[int], output: list[int]) -> AutoFollower:
-    algorithm = AutoAlgorithm(VOCABULARY, Weights(logits))
+    algorithm = Aligner(VOCABULARY, Weights(logits))
     follower = algorithm.prepare(Sources([array("i", before)])).follow()
     follower.observe(array("i", output))
     return follower

@@ -11,8 +11,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from optimist_aligner.follower import AutoAlgorithm
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner import Aligner, Vocabulary
 from optimist_vllm import scheduler as module
 from optimist_vllm.core.payload import PAYLOAD
 
@@ -38,9 +37,9 @@ class Inline(Executor):
 
 
 @cache
-def algorithm() -> AutoAlgorithm:
+def algorithm() -> Aligner:
     """Returns the one that all engines share, since it takes a while to set up."""
-    return AutoAlgorithm(Vocabulary([chr(token_id) for token_id in range(128)], tokens))
+    return Aligner(Vocabulary([chr(token_id) for token_id in range(128)], tokens))
 
 
 class Engine:
@@ -48,7 +47,7 @@ class Engine:
 
     def __init__(self, monkeypatch: Any, num_drafts: int = 64, max_model_len: int = 10_000) -> None:
         monkeypatch.setattr(module, "ThreadPoolExecutor", Inline)
-        monkeypatch.setattr(module, "AutoAlgorithm", lambda _vocabulary: algorithm())
+        monkeypatch.setattr(module, "Aligner", lambda _vocabulary: algorithm())
         self.now = 0
         monkeypatch.setattr(module, "perf_counter_ns", lambda: self.now)
         self.grammar = StructuredOutputManager()

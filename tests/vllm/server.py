@@ -11,7 +11,7 @@ from tests.stack import REPOSITORY, free_port
 
 BIN = REPOSITORY / ".venv-vllm" / "bin"
 FLAG = '{"model":"optimist_vllm.Proposer","num_speculative_tokens":64}'
-START_SECONDS = 280.0
+START_SECONDS = 600.0
 
 
 class Server:

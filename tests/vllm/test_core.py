@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.algorithm import Follower, Reference
-from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner import NO_PARENT, Draft, Follower, Reference
 from optimist_vllm.core.account import Account
 from optimist_vllm.core.followed_request import FollowedRequest
 from optimist_vllm.core.payload import PAYLOAD, TEXT, Payload, Report, take_attached

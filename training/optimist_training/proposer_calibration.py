@@ -12,7 +12,7 @@ from itertools import product
 from math import log
 
 from optimist_aligner.common import Continuations
-from optimist_aligner.follower import AutoAlgorithm
+from optimist_aligner.follower import Aligner
 from optimist_aligner.layout import (
     MOST_LENGTH,
     NUM_KINDS,
@@ -63,7 +63,7 @@ def measure(
     logits: list[float],
 ) -> float:
     """Returns the mean logarithm of the speedups at MARGINAL_COSTS."""
-    algorithm = AutoAlgorithm(vocabulary, Weights(logits), continuations)
+    algorithm = Aligner(vocabulary, Weights(logits), continuations)
     total = 0.0
     for marginal_cost in MARGINAL_COSTS:
         num_tokens = cost = 0.0

@@ -19,7 +19,7 @@ from optimist_aligner.candidates import (
 )
 from optimist_aligner.common import Continuations
 from optimist_aligner.draft import NO_PARENT, Draft
-from optimist_aligner.follower import AutoAlgorithm, AutoFollower
+from optimist_aligner.follower import Aligner, AutoFollower
 from optimist_aligner.further import find_further
 from optimist_aligner.layout import (
     LENGTH,
@@ -60,7 +60,7 @@ class Round(NamedTuple):
 
 def collect(round_: Round, pairs: Sequence[Pair]) -> tuple[Examples, Examples]:
     """Returns examples of first nodes and of nodes behind them, of some requests."""
-    algorithm = AutoAlgorithm(round_.vocabulary, Weights(round_.logits), round_.continuations)
+    algorithm = Aligner(round_.vocabulary, Weights(round_.logits), round_.continuations)
     roots, steps = ExampleBuilder(), ExampleBuilder()
     for pair in pairs:
         reference = algorithm.prepare(pair.sources)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from optimist_aligner import IS_COMPILED
 from optimist_bench.predictions.oracle import Course
 from optimist_bench.predictions.pair import BUCKETS
 from optimist_bench.predictions.simulation import Outcome
@@ -21,6 +22,7 @@ def summarise(
         "method": method,
         "window": window,
         "marginal_cost": marginal_cost,
+        "aligner_is_compiled": IS_COMPILED,
         **_figures(outcomes, marginal_cost),
         **{f"by_{name}": _grouped(outcomes, marginal_cost, name) for name in _groupings(outcomes)},
     }

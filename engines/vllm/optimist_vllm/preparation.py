@@ -7,8 +7,7 @@ from concurrent.futures import Executor, Future
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from optimist_aligner.algorithm import Algorithm, Reference
-from optimist_aligner.sources import INT32, Sources
+from optimist_aligner import INT32, Algorithm, Reference, Sources
 from optimist_vllm.core.payload import Attached
 from optimist_vllm.core.prediction import check_num_tokens, read_prediction
 

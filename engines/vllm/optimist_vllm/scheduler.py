@@ -11,10 +11,7 @@ from vllm.logger import init_logger
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from optimist_aligner.draft import Draft
-from optimist_aligner.follower import AutoAlgorithm
-from optimist_aligner.sources import INT32
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner import INT32, Aligner, Draft, Vocabulary
 from optimist_vllm.core.drafts import Drafts
 from optimist_vllm.core.followed_request import FollowedRequest
 from optimist_vllm.core.payload import PAYLOAD, Report, take_attached
@@ -45,7 +42,7 @@ class PredictionScheduler(Scheduler):
         encode = partial(tokenizer.encode, add_special_tokens=False)
         self._vocabulary_size: int = model_config.get_vocab_size()
         texts = _read_texts(tokenizer, self._vocabulary_size)
-        algorithm = AutoAlgorithm(Vocabulary(texts, encode))
+        algorithm = Aligner(Vocabulary(texts, encode))
         executor = ThreadPoolExecutor(1, "optimist-prepare")
         # So that the first request does not wait for it.
         executor.submit(lambda: algorithm.common)

@@ -3,9 +3,7 @@
 from array import array
 from collections.abc import Sequence
 
-from optimist_aligner.algorithm import Follower, Reference
-from optimist_aligner.draft import NO_PARENT, Draft
-from optimist_aligner.sources import INT32
+from optimist_aligner import INT32, NO_PARENT, Draft, Follower, Reference
 from optimist_vllm.core.account import Account
 
 _FIRST_GAIN = 0.25

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from optimist_aligner.sources import INT32
+from optimist_aligner import INT32
 
 PAYLOAD = "optimist"
 """Key of the payload in `extra_args`, and of the report in `kv_transfer_params`."""

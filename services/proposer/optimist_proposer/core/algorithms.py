@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from optimist_aligner.algorithm import Algorithm
-from optimist_aligner.follower import AutoAlgorithm
+from optimist_aligner.follower import Aligner
 from optimist_aligner.vocabulary import Vocabulary
 from optimist_proposer.core.exact import ExactAlgorithm
 from optimist_proposer.core.line import LineAlgorithm
@@ -12,7 +12,7 @@ from optimist_proposer.core.suffix import SuffixAlgorithm
 
 
 def _auto(vocabulary: Vocabulary) -> Algorithm:
-    algorithm = AutoAlgorithm(vocabulary)
+    algorithm = Aligner(vocabulary)
     # Built now, so that no request waits for it.
     _ = algorithm.common
     return algorithm
