@@ -38,7 +38,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface schemathesis clean clean-images
+.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface wheels schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -202,6 +202,11 @@ vllm-setup: .venv-vllm/installed ## make .venv-vllm: vLLM's CPU build (3.4 GB) a
 
 vllm-test: vllm-setup ## try the plugin in real vLLM, with models/tiny-edit and, if it is there, models/smollm2
 	@$(BIN)/pytest tests/vllm $(ARGS)
+
+wheels: setup ## build the wheels of optimist, optimist-aligner and optimist-vllm in dist; models are not in them
+	@rm -rf dist
+	@$(BIN)/pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist . ./aligner ./engines/vllm
+	@ls dist
 
 vllm-interface: setup ## compare what the plugin builds on with the newest vLLM (it downloads 340 MB)
 	@work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
