@@ -63,7 +63,8 @@ setup: .venv/aligner ## make .venv with everything in it
 .venv/aligner: .venv/installed $(ALIGNER)
 	@rm -f aligner/*.so aligner/optimist_aligner/*.so
 	@$(BIN)/python aligner/setup.py -q build_ext --inplace
-	@touch $@
+	@# What has not changed keeps its time.
+	@touch $@ $$(find aligner -name '*.so')
 
 up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS="--port 8001"
 	@$(BIN)/optimist serve $(MODEL) $(ARGS)

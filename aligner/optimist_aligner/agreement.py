@@ -1,10 +1,11 @@
 """How far what stands before a place agrees with what the output ends with."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from optimist_aligner.layout import MOST_LENGTH
 
-_LENGTHS = (MOST_LENGTH, 16, 8, 5)
+_LENGTHS: Final = (MOST_LENGTH, 16, 8, 5)
 
 
 def count_equal(text: list[int], place: int, num_output: int) -> int:

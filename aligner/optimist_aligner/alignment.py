@@ -1,25 +1,26 @@
 """Where in what it repeats the output stands, and what it says in place of what stands there."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from optimist_aligner.agreement import choose_longest
 from optimist_aligner.context_index import MOST_ORDER, ContextIndex, context_key
 from optimist_aligner.layout import NUM_RUNS, run_bucket
 from optimist_aligner.rule import Rule, Rules
 
-SURE_RUN = 3
+SURE_RUN: Final = 3
 """So many tokens as predicted, and the place is taken to be right."""
-CERTAIN_RUN = 16
+CERTAIN_RUN: Final = 16
 """With so many, nothing else has to be looked at."""
-_NEAR = 6
+_NEAR: Final = 6
 """A single token is looked for so far behind the place of the loss."""
-_BEHIND, _AHEAD = 64, 256
+_BEHIND: Final = 64
+_AHEAD: Final = 256
 """Two tokens are believed so far from there."""
-_MOST_AMBIGUOUS = 24
+_MOST_AMBIGUOUS: Final = 24
 """Places behind the same tokens that are compared."""
-_MOST_HUNK = 12
+_MOST_HUNK: Final = 12
 """Tokens of the output between a loss and the next place that may make a rule."""
-_FIRST_TOKENS = 8
+_FIRST_TOKENS: Final = 8
 """With fewer the rate of losses says nothing."""
 
 

@@ -1,6 +1,6 @@
 """What may come next: candidates, each with its features."""
 
-from typing import NamedTuple
+from typing import Final
 
 from optimist_aligner.alignment import Alignment
 from optimist_aligner.common import Common
@@ -21,24 +21,51 @@ from optimist_aligner.output_index import OutputIndex
 from optimist_aligner.searched_text import SearchedText
 from optimist_aligner.template import Template
 
-NO_STOP = -1
+NO_STOP: Final = -1
+
+_CLASS: Final = START["class"]
+_RATE: Final = START["rate"]
+_RUNS: Final = START["runs"]
+_FOLLOWED: Final = START["followed"]
+_NONE: Final = START["none"]
+_NONE_LENGTH: Final = START["none_length"]
+_NONE_CLASS: Final = START["none_class"]
+_NONE_LOST: Final = START["none_lost"]
+_NONE_LONGEST: Final = START["none_longest"]
 
 
-class Candidate(NamedTuple):
-    """A token that may come next, and where the text goes on behind it."""
+class Candidate:
+    """A token that may come next, and where the text goes on behind it.
 
-    token_id: int
-    kind: int
-    length: int
-    """Tokens before it that agree."""
-    place: int
-    """Where it stands in the text; NOWHERE if nowhere in particular."""
-    stop: int
-    """Place at which the text goes on elsewhere; NO_STOP if it does not."""
-    resume: int
-    """Where it goes on then."""
-    features: tuple[int, ...]
-    """Its own, besides those of its kind."""
+    Attributes:
+        token_id: The token.
+        kind: See `layout.py`.
+        length: Tokens before it that agree.
+        place: Where it stands in the text; NOWHERE if nowhere in particular.
+        stop: Place at which the text goes on elsewhere; NO_STOP if it does not.
+        resume: Where it goes on then.
+        features: Its own, besides those of its kind.
+    """
+
+    __slots__ = ("features", "kind", "length", "place", "resume", "stop", "token_id")
+
+    def __init__(
+        self,
+        token_id: int,
+        kind: int,
+        length: int,
+        place: int,
+        stop: int,
+        resume: int,
+        features: tuple[int, ...],
+    ) -> None:
+        self.token_id = token_id
+        self.kind = kind
+        self.length = length
+        self.place = place
+        self.stop = stop
+        self.resume = resume
+        self.features = features
 
 
 class Sight:
@@ -51,7 +78,6 @@ class Sight:
         num_context: Tokens of the text that the output goes on, and of the output.
         num_aligned: Places that the cursor walks through.
         is_rewrite: Whether the output is expected to be a changed text.
-        longest: Tokens before it that agree anywhere, as far as candidates were looked for.
         last_class: Class of its last token.
         rate, runs: Buckets of how the output was as predicted, see Alignment.
         followed: Bucket of how many tokens in a row were as predicted.
@@ -66,7 +92,6 @@ class Sight:
         "followed",
         "is_rewrite",
         "last_class",
-        "longest",
         "num_aligned",
         "num_context",
         "num_output",
@@ -84,7 +109,7 @@ class Sight:
         text: list[int],
         start: int,
         searched: SearchedText,
-        classes: bytearray,
+        classes: list[int],
         contexts: ContextIndex,
         output: OutputIndex,
         alignment: Alignment,
@@ -100,7 +125,7 @@ class Sight:
         self.last_class = classes[text[-1]] if self.num_context else 0
         self.rate, self.runs = alignment.rate, alignment.runs
         self.followed = FOLLOWED[min(alignment.run, MOST_LENGTH)]
-        self.longest, self.rejected = 0, -1
+        self.rejected = -1
         if alignment.num_lost and alignment.lost_at < self.num_aligned:
             self.rejected = text[alignment.lost_at]
 
@@ -120,7 +145,7 @@ def lost_bucket(num_lost: int) -> int:
 
 def class_row(kind: int, last_class: int) -> int:
     """Returns where the weights of the next token's class begin."""
-    return START["class"] + (kind * NUM_CLASSES + last_class) * NUM_CLASSES
+    return _CLASS + (kind * NUM_CLASSES + last_class) * NUM_CLASSES
 
 
 def kind_features(sight: Sight) -> list[tuple[int, ...]]:
@@ -128,21 +153,26 @@ def kind_features(sight: Sight) -> list[tuple[int, ...]]:
 
     `Weights.kind_logits` has their sums.
     """
-    rate, runs = START["rate"] + sight.rate, START["runs"] + sight.runs
-    followed = START["followed"] + sight.followed
+    rate, runs = _RATE + sight.rate, _RUNS + sight.runs
+    followed = _FOLLOWED + sight.followed
     return [
         (rate + kind * NUM_RUNS, runs + kind * NUM_RUNS, followed + kind * NUM_FOLLOWED)
         for kind in range(NUM_KINDS)
     ]
 
 
-def none_features(sight: Sight) -> tuple[int, ...]:
-    """Returns the features of none of the candidates being right."""
+def none_features(sight: Sight, longest: int) -> tuple[int, ...]:
+    """Returns the features of none of the candidates being right.
+
+    Args:
+        sight: What is looked at.
+        longest: Most tokens that agree before a candidate.
+    """
     alignment = sight.alignment
     return (
-        START["none"],
-        START["none_length"] + LENGTH[min(alignment.run, MOST_LENGTH)],
-        START["none_class"] + sight.last_class,
-        START["none_lost"] + lost_bucket(alignment.num_lost),
-        START["none_longest"] + LENGTH[sight.longest],
+        _NONE,
+        _NONE_LENGTH + LENGTH[min(alignment.run, MOST_LENGTH)],
+        _NONE_CLASS + sight.last_class,
+        _NONE_LOST + lost_bucket(alignment.num_lost),
+        _NONE_LONGEST + LENGTH[longest],
     )

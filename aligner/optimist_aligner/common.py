@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from itertools import chain, pairwise
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from optimist_aligner.context_index import MOST_TOKEN_ID, TOKEN_BITS
 from optimist_aligner.layout import NUM_CHANCES, NUM_CLASSES, START
 from optimist_aligner.token_class import TokenClasses
 from optimist_aligner.vocabulary import Encode
 
-_FILE = "continuations.json.gz"
-_MOST_TOKENS = 8
+_FILE: Final = "continuations.json.gz"
+_MOST_TOKENS: Final = 8
 """Behind one context."""
-_LEAST_CHANCE = 0.02
-_CHANCES = (0.04, 0.08, 0.16, 0.3, 0.5, 0.75)
+_LEAST_CHANCE: Final = 0.02
+_CHANCES: Final = (0.04, 0.08, 0.16, 0.3, 0.5, 0.75)
 _MANY, _ENOUGH = 200, 20
 """Counts of a context from which its chances are believed more."""
 BY_TWO, BY_ONE, BY_CLASS = range(3)
@@ -135,7 +135,7 @@ def _pairs(following: list[int]) -> Iterable[tuple[int, int]]:
     return zip(following[::2], following[1::2], strict=True)
 
 
-_OTHER = -1
+_OTHER: Final = -1
 """Stands for all that is not named."""
 
 

@@ -2,18 +2,18 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from optimist_aligner.sources import INT32
 
-MOST_ORDER = 3
-TOKEN_BITS = 21
-MOST_TOKEN_ID = (1 << TOKEN_BITS) - 3
+MOST_ORDER: Final = 3
+TOKEN_BITS: Final = 21
+MOST_TOKEN_ID: Final = (1 << TOKEN_BITS) - 3
 """Three tokens make a key of 63 bits; 0 stands for what is before the beginning."""
-TOKEN_OFFSET = 2
+TOKEN_OFFSET: Final = 2
 
 
 def context_key(tokens: list[int], order: int) -> int:

@@ -3,12 +3,13 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from optimist_aligner.sources import INT32
 
-FLOAT32 = "f"
+FLOAT32: Final = "f"
 """Type code of arrays of chances."""
-NO_PARENT = -1
+NO_PARENT: Final = -1
 """Parent of a node that comes right behind the output."""
 
 

@@ -1,6 +1,7 @@
 """The default algorithm: follows an output through all that it may repeat."""
 
 from array import array
+from typing import Final
 
 import numpy as np
 
@@ -30,11 +31,11 @@ from optimist_aligner.tree import TreeGrower
 from optimist_aligner.vocabulary import Vocabulary
 from optimist_aligner.weights import Weights, load_weights
 
-_NUM_FREQUENT = 24
-_FREQUENT_VALUE = 0.02
+_NUM_FREQUENT: Final = 24
+_FREQUENT_VALUE: Final = 0.02
 """Where nodes have to be worth more, frequent tokens are not looked at."""
-_FREQUENT_RUN = 6
-_BYTES_PER_TOKEN = 84
+_FREQUENT_RUN: Final = 6
+_BYTES_PER_TOKEN: Final = 84
 
 
 class AutoReference:
@@ -45,14 +46,15 @@ class AutoReference:
         searched: SearchedText,
         classes: TokenClasses,
         weights: Weights,
-        common: Common | None = None,
+        common: Common | None,
+        is_chain: bool,
     ) -> None:
         token_ids = searched.token_ids
         if max(token_ids, default=0) > MOST_TOKEN_ID:
             raise ValueError(f"sources: a token is larger than {MOST_TOKEN_ID}")
         classes.cover(token_ids)
         self.searched, self.classes, self.weights = searched, classes, weights
-        self.common = common
+        self.common, self.is_chain = common, is_chain
         self.index = ContextIndex(token_ids)
         self.text = token_ids.tolist()
         tokens = np.frombuffer(token_ids, np.intc)
@@ -123,24 +125,24 @@ class AutoFollower:
     def propose(self, max_tokens: int, min_value: float) -> Draft:
         """See `Follower.propose`."""
         sight, weights = self.look(), self._reference.weights
-        logits = weights.logits
-        weigh = logits.__getitem__
         shared = weights.kind_logits[sight.rate][sight.runs][sight.followed]
-        seeds = [
-            (each, shared[each[1]] + sum(map(weigh, each[6])))
-            for each in self.find_candidates(sight, min_value)
-        ]
-        none_logit = sum(map(weigh, none_features(sight)))
+        candidates, longest = self.find_candidates(sight, min_value)
+        seeds = [(each, shared[each.kind] + weights.weigh(each.features)) for each in candidates]
+        none_logit = weights.weigh(none_features(sight, longest))
         positions = self._reference.searched.positions
-        return TreeGrower(sight, weights, positions, max_tokens, min_value).grow(seeds, none_logit)
+        is_chain = self._reference.is_chain
+        grower = TreeGrower(sight, weights, positions, max_tokens, min_value, is_chain)
+        return grower.grow(seeds, none_logit)
 
-    def find_candidates(self, sight: Sight, min_value: float) -> list[Candidate]:
-        """Returns what may come next, likely or not."""
+    def find_candidates(self, sight: Sight, min_value: float) -> tuple[list[Candidate], int]:
+        """Returns what may come next, likely or not, and the most tokens that agree before it."""
         if sight.is_rewrite and not sight.num_output:
-            return guess_beginning(sight, self._reference.searched.starts)
+            return guess_beginning(sight, self._reference.searched.starts), 0
         candidates = find_matches(sight)
         run = sight.alignment.run
-        sight.longest = longest = max([each[2] for each in candidates], default=0)
+        longest = 0
+        for each in candidates:
+            longest = max(longest, each.length)
         if run < CERTAIN_RUN and longest < LONG_LENGTH:
             taken = {each.place for each in candidates if each.place < self._start}
             candidates += find_skipped(sight, taken)
@@ -152,7 +154,7 @@ class AutoFollower:
         if run < _FREQUENT_RUN and min_value < _FREQUENT_VALUE:
             reference = self._reference
             candidates += guess_frequent(sight, reference.frequent, reference.counts)
-        return candidates
+        return candidates, longest
 
     def look(self) -> Sight:
         """Returns what candidates are found in."""
@@ -177,9 +179,17 @@ class Aligner:
         vocabulary: Vocabulary,
         weights: Weights | None = None,
         continuations: Continuations | None = None,
+        is_chain: bool = False,
     ) -> None:
-        """Takes the model's vocabulary, and weights and counts other than those of the package."""
-        self._vocabulary = vocabulary
+        """Sets up.
+
+        Args:
+            vocabulary: Of the model.
+            weights: Others than those of the package.
+            continuations: Counts other than those of the package.
+            is_chain: Whether drafts are one path each, for engines that verify no trees.
+        """
+        self._vocabulary, self._is_chain = vocabulary, is_chain
         self._classes = TokenClasses(vocabulary.token_texts)
         self._weights = weights or load_weights(is_rewrite=False)
         self._rewrite_weights = weights or load_weights(is_rewrite=True)
@@ -198,8 +208,10 @@ class Aligner:
     def prepare(self, sources: Sources) -> AutoReference:
         """See `Algorithm.prepare`."""
         searched = SearchedText(sources, self._vocabulary)
+        weights, common = self._weights, None
         if searched.is_rewrite:
-            return AutoReference(searched, self._classes, self._rewrite_weights)
-        # It was counted in the answers of agents; a chat says other things.
-        common = self.common if searched.has_readings else None
-        return AutoReference(searched, self._classes, self._weights, common)
+            weights = self._rewrite_weights
+        elif searched.has_readings:
+            # It was counted in the answers of agents; a chat says other things.
+            common = self.common
+        return AutoReference(searched, self._classes, weights, common, self._is_chain)

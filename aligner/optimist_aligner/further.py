@@ -1,17 +1,18 @@
 """Candidates behind tokens that are only drafted, where a branch of the tree ends."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from optimist_aligner.candidates import NO_STOP, Candidate, Sight
 from optimist_aligner.context_index import MOST_ORDER, context_key
 from optimist_aligner.layout import COMMON, NUM_SHARES, OWN, START, share_bucket
 from optimist_aligner.template import NOWHERE
 
-MOST_OPEN_STEPS = 6
+MOST_OPEN_STEPS: Final = 6
 """Nodes before the end of a branch that is still looked behind."""
-_MOST_PLACES = 8
-_FURTHER = START["further"]
-_FROM_COMMON = START["further_common"] - START["common"]
+_MOST_PLACES: Final = 8
+_FURTHER: Final = START["further"]
+_FROM_COMMON: Final = START["further_common"] - START["common"]
 
 
 def find_further(sight: Sight, drafted: Sequence[int]) -> list[Candidate]:

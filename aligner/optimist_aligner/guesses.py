@@ -1,6 +1,7 @@
 """Candidates without agreeing tokens before them: near a lost place, frequent and common ones."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from optimist_aligner.candidates import (
     NO_STOP,
@@ -26,20 +27,25 @@ from optimist_aligner.layout import (
 from optimist_aligner.template import NOWHERE
 from optimist_aligner.token_class import NEWLINE
 
-_MOST_TEMPLATE_AHEAD = 10
-_MOST_LINES = 3
-_MOST_LINE_TOKENS = 200
-_MOST_RECENT = 24
+_MOST_TEMPLATE_AHEAD: Final = 10
+_MOST_LINES: Final = 3
+_MOST_LINE_TOKENS: Final = 200
+_MOST_RECENT: Final = 24
 """Tokens of the output; below 2 ** (NUM_COUNTS - 1), so that each has a bucket of its age."""
 
-_COUNT = START["count"]
-_AGE = START["age"]
+_AHEAD: Final = START["ahead"]
+_SAME_CLASS: Final = START["same_class"]
+_NEXT_LINE: Final = START["next_line"]
+_TEMPLATE_AHEAD: Final = START["template_ahead"]
+_TEMPLATE_SAME_CLASS: Final = START["template_same_class"]
+_COUNT: Final = START["count"]
+_AGE: Final = START["age"]
 
 
 def guess_beginning(sight: Sight, starts: list[int]) -> list[Candidate]:
     """Returns the first token of each prediction."""
     row = class_row(EXPECTED, sight.last_class)
-    features = START["ahead"] + AHEAD[0], START["same_class"]
+    features = _AHEAD + AHEAD[0], _SAME_CLASS
     return [
         Candidate(
             token_id,
@@ -55,20 +61,21 @@ def guess_beginning(sight: Sight, starts: list[int]) -> list[Candidate]:
     ]
 
 
-def guess_ahead(sight: Sight, taken: set[int]) -> Iterator[Candidate]:
-    """Iterates over what stands where the place in the prediction was lost, and behind it.
+def guess_ahead(sight: Sight, taken: set[int]) -> list[Candidate]:
+    """Returns what stands where the place in the prediction was lost, and behind it.
 
     Args:
         sight: What is looked at.
         taken: Places that are candidates already.
     """
     alignment, text = sight.alignment, sight.text
+    candidates: list[Candidate] = []
     if not alignment.num_lost:
-        return
+        return candidates
     start, lost = alignment.lost_at, lost_bucket(alignment.num_lost)
     same = sight.compare_classes(start, alignment.num_lost)
-    row, aheads = class_row(EXPECTED, sight.last_class), START["ahead"] + lost * NUM_AHEAD
-    nears, classes = START["same_class"] + lost * 3 + same, sight.classes
+    row, aheads = class_row(EXPECTED, sight.last_class), _AHEAD + lost * NUM_AHEAD
+    nears, classes = _SAME_CLASS + lost * 3 + same, sight.classes
     seen = set()
     for ahead, token_id in enumerate(text[start : min(start + MOST_AHEAD, sight.num_aligned)]):
         if token_id < 0:
@@ -80,17 +87,19 @@ def guess_ahead(sight: Sight, taken: set[int]) -> Iterator[Candidate]:
                 nears + NEAR[ahead] * NUM_LOST * 3,
                 row + classes[token_id],
             )
-            yield Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features)
+            candidates.append(Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features))
         seen.add(token_id)
     if sight.last_class == NEWLINE:
-        yield from _guess_lines(sight, taken)
+        candidates += _guess_lines(sight, taken)
+    return candidates
 
 
-def guess_template(sight: Sight) -> Iterator[Candidate]:
-    """Iterates over what stands where the place in the earlier output was lost, and behind it."""
+def guess_template(sight: Sight) -> list[Candidate]:
+    """Returns what stands where the place in the earlier output was lost, and behind it."""
     template, text = sight.template, sight.text
+    candidates: list[Candidate] = []
     if not template.num_lost or template.lost_at < 0:
-        return
+        return candidates
     lost, start = lost_bucket(template.num_lost), template.lost_at
     same = sight.compare_classes(start, template.num_lost)
     row = class_row(TEMPLATE, sight.last_class)
@@ -101,17 +110,18 @@ def guess_template(sight: Sight) -> Iterator[Candidate]:
             continue
         seen.add(token_id)
         features = (
-            START["template_ahead"] + lost * NUM_AHEAD + AHEAD[ahead],
-            START["template_same_class"] + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
+            _TEMPLATE_AHEAD + lost * NUM_AHEAD + AHEAD[ahead],
+            _TEMPLATE_SAME_CLASS + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
             row + sight.classes[token_id],
         )
-        yield Candidate(token_id, TEMPLATE, 0, place, NO_STOP, NO_STOP, features)
+        candidates.append(Candidate(token_id, TEMPLATE, 0, place, NO_STOP, NO_STOP, features))
+    return candidates
 
 
 def guess_frequent(
     sight: Sight, frequent: Iterable[int], counts: Mapping[int, int]
-) -> Iterator[Candidate]:
-    """Iterates over the latest tokens of the output and the most frequent ones of the sources.
+) -> list[Candidate]:
+    """Returns the latest tokens of the output and the most frequent ones of the sources.
 
     Args:
         sight: What is looked at.
@@ -123,43 +133,49 @@ def guess_frequent(
     recent = sight.text[start:]
     latest = dict(zip(recent, range(start, end), strict=True))
     row = class_row(FREQUENT, sight.last_class)
-    classes, count_own = sight.classes, sight.output.count
+    classes, output = sight.classes, sight.output
+    candidates: list[Candidate] = []
     for token_id in dict.fromkeys([*reversed(recent), *frequent]):
         place = latest.get(token_id, NOWHERE)
-        count = (counts.get(token_id, 0) + count_own(token_id)).bit_length()
+        count = (counts.get(token_id, 0) + output.count(token_id)).bit_length()
         features = (
             _COUNT + (count if count < NUM_COUNTS else NUM_COUNTS - 1),
             _AGE + (end - place).bit_length() if place != NOWHERE else _AGE,
             row + classes[token_id],
         )
-        yield Candidate(token_id, FREQUENT, 0, place, NO_STOP, NO_STOP, features)
+        candidates.append(Candidate(token_id, FREQUENT, 0, place, NO_STOP, NO_STOP, features))
+    return candidates
 
 
-def guess_common(sight: Sight, common: Common) -> Iterator[Candidate]:
-    """Iterates over what commonly follows the last tokens."""
+def guess_common(sight: Sight, common: Common) -> list[Candidate]:
+    """Returns what commonly follows the last tokens."""
     row, classes = class_row(COMMON, sight.last_class), sight.classes
+    candidates: list[Candidate] = []
     for token_id, feature in common.find(sight.text, sight.last_class):
         features = (feature, row + classes[token_id])
-        yield Candidate(token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, features)
+        candidates.append(Candidate(token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, features))
+    return candidates
 
 
-def _guess_lines(sight: Sight, taken: set[int]) -> Iterator[Candidate]:
-    """Iterates over the beginnings of the next lines behind the place of the loss."""
+def _guess_lines(sight: Sight, taken: set[int]) -> list[Candidate]:
+    """Returns the beginnings of the next lines behind the place of the loss."""
     alignment = sight.alignment
     lost = lost_bucket(alignment.num_lost)
     row = class_row(EXPECTED, sight.last_class)
+    candidates: list[Candidate] = []
     place = alignment.lost_at
     for number in range(_MOST_LINES):
         place = _find_line(sight, place)
         if place < 0:
-            return
+            break
         token_id = sight.text[place]
         if place not in taken:
             features = (
-                START["next_line"] + number * NUM_LOST + lost,
+                _NEXT_LINE + number * NUM_LOST + lost,
                 row + sight.classes[token_id],
             )
-            yield Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features)
+            candidates.append(Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features))
+    return candidates
 
 
 def _find_line(sight: Sight, place: int) -> int:

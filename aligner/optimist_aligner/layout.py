@@ -6,21 +6,28 @@ one cell of one of these blocks.
 
 from typing import Final, NamedTuple
 
-PREDICTED, OWN, PREDICTED_SKIP, OWN_SKIP, EXPECTED, TEMPLATE, FREQUENT, COMMON = range(8)
+PREDICTED: Final = 0
+OWN: Final = 1
+PREDICTED_SKIP: Final = 2
+OWN_SKIP: Final = 3
+EXPECTED: Final = 4
+TEMPLATE: Final = 5
+FREQUENT: Final = 6
+COMMON: Final = 7
 """Kinds of candidates: places of what is aligned (predictions, or the prompt) or of the output (or
 the rest of the prompt) behind the same tokens; behind the same tokens but for the last; places near
 where the cursor or the template was lost; tokens that are frequent here; and tokens that are
 common behind such tokens in what models write."""
-NUM_KINDS = 8
+NUM_KINDS: Final = 8
 SOURCE: Final = (0, 1, 0, 1, 0, 1, 1, 1)
 """Of a kind: 0 continues in a prediction, 1 in the output."""
 
-NUM_CLASSES = 10
+NUM_CLASSES: Final = 10
 """See `token_class.py`."""
-MOST_LENGTH = 32
+MOST_LENGTH: Final = 32
 """Longer agreement than this tells no more."""
-MOST_LOGIT = 8.0
-MOST_STEPS = 1024
+MOST_LOGIT: Final = 8.0
+MOST_STEPS: Final = 1024
 """Nodes behind each other that a tree may have."""
 
 
@@ -40,22 +47,23 @@ def _lay_out(*sizes: tuple[str, int]) -> dict[str, Block]:
     return blocks
 
 
-NUM_LENGTHS = 13
-NUM_DISTANCES = 16
-NO_DISTANCE = 15
-NUM_RECENCIES = 6
-FROM_PROMPT = 5
-NUM_LATEST = 7
-NUM_TOTALS, NUM_SHARES = 6, 4
-NUM_LOST = 8
-NUM_AHEAD = 12
-NUM_NEAR = 6
-NUM_RUNS = 8
-NUM_FOLLOWED = 6
-NUM_COUNTS = 8
-NUM_CHANCES = 7
-NUM_SIGHTINGS = 32
-NUM_STEPS = 12
+NUM_LENGTHS: Final = 13
+NUM_DISTANCES: Final = 16
+NO_DISTANCE: Final = 15
+NUM_RECENCIES: Final = 6
+FROM_PROMPT: Final = 5
+NUM_LATEST: Final = 7
+NUM_TOTALS: Final = 6
+NUM_SHARES: Final = 4
+NUM_LOST: Final = 8
+NUM_AHEAD: Final = 12
+NUM_NEAR: Final = 6
+NUM_RUNS: Final = 8
+NUM_FOLLOWED: Final = 6
+NUM_COUNTS: Final = 8
+NUM_CHANCES: Final = 7
+NUM_SIGHTINGS: Final = 32
+NUM_STEPS: Final = 12
 
 BLOCKS: Final = _lay_out(
     # Of every candidate, by kind.
@@ -120,21 +128,21 @@ def _buckets(edges: tuple[int, ...], size: int) -> tuple[int, ...]:
 LENGTH: Final = _buckets((1, 2, 3, 4, 5, 6, 7, 9, 13, 17, 25, 32), MOST_LENGTH + 1)
 LENGTH_CLASS: Final = _buckets((2, 5), MOST_LENGTH + 1)
 FOLLOWED: Final = _buckets((1, 2, 4, 8, 16), MOST_LENGTH + 1)
-MOST_LOST = 20
+MOST_LOST: Final = 20
 LOST: Final = _buckets((1, 2, 3, 4, 5, 7, 12), MOST_LOST + 1)
-MOST_AHEAD = 16
+MOST_AHEAD: Final = 16
 AHEAD: Final = _buckets((1, 2, 3, 4, 6, 9, 13, 17), MOST_AHEAD)
 NEAR: Final = _buckets((1, 2, 3, 4, 8), MOST_AHEAD)
 RECENCY: Final = _buckets((1, 2, 4, 8), 64)
-MOST_COUNTED = 24
+MOST_COUNTED: Final = 24
 TOTAL: Final = _buckets((2, 3, 5, 9, 17), MOST_COUNTED + 1)
-MOST_RANK = 33
+MOST_RANK: Final = 33
 LATEST: Final = _buckets((1, 2, 4, 8, 16, 33), MOST_RANK + 1)
 STEP: Final = tuple(min(step.bit_length(), NUM_STEPS - 1) for step in range(MOST_STEPS + 1))
 
-_AHEAD_EDGES = (1, 2, 3, 5, 9, 17, 33, 65, 257)
-_BEHIND_EDGES = (3, 9, 65, 257)
-_MOST_DISTANCE = 300
+_AHEAD_EDGES: Final = (1, 2, 3, 5, 9, 17, 33, 65, 257)
+_BEHIND_EDGES: Final = (3, 9, 65, 257)
+_MOST_DISTANCE: Final = 300
 _DISTANCE: Final = tuple(
     sum(distance >= edge for edge in _AHEAD_EDGES)
     if distance >= 0

@@ -1,6 +1,7 @@
 """Candidates made of places, with the features of what agrees there."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from optimist_aligner.agreement import count_equal
 from optimist_aligner.candidates import NO_STOP, Candidate, Sight, class_row
@@ -23,17 +24,17 @@ from optimist_aligner.layout import (
 from optimist_aligner.rule import Rule
 from optimist_aligner.template import NOWHERE
 
-_MOST_SKIP_LENGTH = 8
+_MOST_SKIP_LENGTH: Final = 8
 
-_LENGTH = START["length"]
-_DISTANCE = START["distance"]
-_SKIP_DISTANCE = START["skip_distance"]
-_RECENCY = START["recency"]
-_SKIP_RECENCY = START["skip_recency"]
-_TEMPLATE_DISTANCE = START["template_distance"]
-_CURSOR = START["cursor"]
-_RULE = START["rule"]
-_REJECTED = START["rejected"]
+_LENGTH: Final = START["length"]
+_DISTANCE: Final = START["distance"]
+_SKIP_DISTANCE: Final = START["skip_distance"]
+_RECENCY: Final = START["recency"]
+_SKIP_RECENCY: Final = START["skip_recency"]
+_TEMPLATE_DISTANCE: Final = START["template_distance"]
+_CURSOR: Final = START["cursor"]
+_RULE: Final = START["rule"]
+_REJECTED: Final = START["rejected"]
 
 
 def make_predicted(sight: Sight, places: Mapping[int, tuple[int, ...]]) -> list[Candidate]:

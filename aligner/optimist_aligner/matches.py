@@ -1,6 +1,7 @@
 """Candidates behind the same tokens, or behind the same but for the last one."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from optimist_aligner.agreement import choose_longest
 from optimist_aligner.alignment import CERTAIN_RUN
@@ -26,19 +27,21 @@ from optimist_aligner.match_features import (
     make_skipped,
 )
 
-_RULE_PASSED = START["rule_passed"]
-_LATEST, _SHARE, _OWN_SHARE = START["latest"], START["share"], START["own_share"]
+_RULE_PASSED: Final = START["rule_passed"]
+_LATEST: Final = START["latest"]
+_SHARE: Final = START["share"]
+_OWN_SHARE: Final = START["own_share"]
 
-_MOST_PLACES = (4, 6, 7)
+_MOST_PLACES: Final = (4, 6, 7)
 """Of the sources, by order of the context."""
-_MOST_CONVERSATION_PLACES = (3, 4, 5)
-_MOST_OWN_PLACES = (3, 4, 6)
-_ENOUGH_OWN_PLACES = 8
-_MOST_AMBIGUOUS = 20
+_MOST_CONVERSATION_PLACES: Final = (3, 4, 5)
+_MOST_OWN_PLACES: Final = (3, 4, 6)
+_ENOUGH_OWN_PLACES: Final = 8
+_MOST_AMBIGUOUS: Final = 20
 """Places behind the same three tokens that are looked at more closely."""
-LONG_LENGTH = 8
-_MOST_SKIPPED = 4
-_MOST_OWN_SKIPPED = 3
+LONG_LENGTH: Final = 8
+_MOST_SKIPPED: Final = 4
+_MOST_OWN_SKIPPED: Final = 3
 
 
 def find_matches(sight: Sight) -> list[Candidate]:
@@ -213,7 +216,6 @@ def _apply_rules(sight: Sight, candidates: list[Candidate]) -> list[Candidate]:
     for rule in alignment.rules.find(sight.text, alignment.place)[:1]:
         passed = _RULE_PASSED + rule.sightings
         resume = alignment.place + len(rule.replaced)
-        first = candidates[0]
-        candidates[0] = first._replace(features=(*first.features, passed))
+        candidates[0].features += (passed,)
         candidates.append(make_ruled(sight, rule, rule.place, resume, length))
     return candidates

@@ -4,10 +4,11 @@ What is inserted or left out is a rule for the token behind it.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
-MOST_TOKENS = 6
+MOST_TOKENS: Final = 6
 """Of what is replaced, and of what it is replaced by."""
-MOST_RULES_PER_TOKEN = 3
+MOST_RULES_PER_TOKEN: Final = 3
 
 
 @dataclass(slots=True)

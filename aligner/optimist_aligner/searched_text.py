@@ -10,15 +10,15 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from optimist_aligner.prompt_blocks import Block, find_blocks, find_numbered_lines
 from optimist_aligner.sources import INT32, NO_POSITION, SEPARATOR, Sources
 from optimist_aligner.vocabulary import Encode, Vocabulary
 
-_MOST_ENCODED = 65_536
+_MOST_ENCODED: Final = 65_536
 """Characters of a prompt's readings that are tokenized anew."""
-_ESCAPE = "\\n"
+_ESCAPE: Final = "\\n"
 
 Column: TypeAlias = "array[int]"
 

@@ -2,14 +2,15 @@
 
 from array import array
 from collections.abc import Sequence
+from typing import Final
 
-INT32 = "i"
+INT32: Final = "i"
 """Type code of every array of token ids: int32, as on the wire."""
-SEPARATOR = -1
+SEPARATOR: Final = -1
 """Stands behind every text; equals no token, so that nothing is copied across the end of one."""
-NO_POSITION = -1
+NO_POSITION: Final = -1
 """Position of what is neither in a prediction nor in the prompt."""
-LAST_OF_PROMPT = -2
+LAST_OF_PROMPT: Final = -2
 """Position of the prompt's last token; the one before it has -3, and so on."""
 
 

@@ -1,11 +1,13 @@
 """Where in its own earlier text the output stands: code and lists repeat themselves, changed."""
 
+from typing import Final
+
 from optimist_aligner.alignment import SURE_RUN
 from optimist_aligner.context_index import MOST_ORDER, context_key
 from optimist_aligner.output_index import OutputIndex
 
-_NEAR = 6
-NOWHERE = -1
+_NEAR: Final = 6
+NOWHERE: Final = -1
 
 
 class Template:

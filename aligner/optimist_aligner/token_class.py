@@ -1,8 +1,18 @@
 """What sort of token a token is: enough to tell names from brackets, without knowing a language."""
 
 from collections.abc import Sequence
+from typing import Final
 
-NEWLINE, SPACE, SPACED_WORD, WORD, NUMBER, OPENING, CLOSING, COMMA, QUOTE, OTHER = range(10)
+NEWLINE: Final = 0
+SPACE: Final = 1
+SPACED_WORD: Final = 2
+WORD: Final = 3
+NUMBER: Final = 4
+OPENING: Final = 5
+CLOSING: Final = 6
+COMMA: Final = 7
+QUOTE: Final = 8
+OTHER: Final = 9
 
 
 def token_class(text: str) -> int:
@@ -32,10 +42,10 @@ class TokenClasses:
     """The class of each token of a vocabulary."""
 
     def __init__(self, token_texts: Sequence[str]) -> None:
-        self.table = bytearray(map(token_class, token_texts))
+        self.table = [token_class(text) for text in token_texts]
 
     def cover(self, token_ids: Sequence[int]) -> None:
         """Makes the table long enough for tokens that the vocabulary does not have."""
         missing = max(token_ids, default=0) + 1 - len(self.table)
         if missing > 0:
-            self.table.extend(bytes([OTHER]) * missing)
+            self.table.extend([OTHER] * missing)

@@ -6,10 +6,10 @@ nodes with the highest chances (as in OPT-Tree, arXiv 2406.17276), so nodes are 
 """
 
 from array import array
-from collections.abc import Iterable
 from heapq import heappop, heappush, nlargest
 from math import exp, inf
-from operator import itemgetter
+from operator import attrgetter, itemgetter
+from typing import Final
 
 from optimist_aligner.candidates import NO_STOP, Candidate, Sight
 from optimist_aligner.draft import NO_PARENT, Draft
@@ -26,10 +26,10 @@ from optimist_aligner.sources import NO_POSITION, SEPARATOR
 from optimist_aligner.template import NOWHERE
 from optimist_aligner.weights import Continuation, Weights
 
-_MOST_EXPONENT = 30.0
-LEAST_OPEN = 3.0
+_MOST_EXPONENT: Final = 30.0
+LEAST_OPEN: Final = 3.0
 """Nodes are looked behind that are worth so many times the least value."""
-MOST_PATHS = 3
+MOST_PATHS: Final = 3
 """Candidates of one first token that are followed further."""
 
 Path = tuple[float, Continuation, int, int, int, int]
@@ -53,6 +53,16 @@ class Branch:
         self.paths = paths
 
 
+class First:
+    """A first token: its odds against none of the candidates, and what it was found as."""
+
+    __slots__ = ("odds", "seeds", "token_id", "value")
+
+    def __init__(self, token_id: int, odds: float) -> None:
+        self.token_id, self.odds, self.value = token_id, odds, 0.0
+        self.seeds: list[Seed] = []
+
+
 class TreeGrower:
     """Grows one tree."""
 
@@ -63,8 +73,12 @@ class TreeGrower:
         positions: "array[int]",
         max_tokens: int,
         min_value: float,
+        is_chain: bool,
     ) -> None:
-        """Takes what candidates were found in, and the bounds of the tree (`Follower.propose`)."""
+        """Takes what candidates were found in, and the bounds of the tree (`Follower.propose`).
+
+        A chain is one path of a tree, in which nothing competes for the room.
+        """
         alignment, self._sight = sight.alignment, sight
         self._text, self._classes = sight.text, sight.classes
         self._num_aligned, self._rules = sight.num_aligned, alignment.rules
@@ -73,7 +87,7 @@ class TreeGrower:
             self._cursor = alignment.place
         self._weights, self._positions = weights, positions
         self._next_terms = weights.next_terms[sight.rate][sight.runs]
-        self._max_tokens, self._min_value = max_tokens, min_value
+        self._max_tokens, self._min_value, self._is_chain = max_tokens, min_value, is_chain
         self._least_open = inf if sight.is_rewrite else LEAST_OPEN * min_value
         self._heap: list[tuple[float, int, int, Branch, int]] = []
         self._num_pushed = 0
@@ -82,40 +96,26 @@ class TreeGrower:
         self._nodes: list[tuple[int, int, int, float]] = []
         """Rows of the columns of a draft."""
 
-    def grow(self, seeds: Iterable[Seed], none_logit: float) -> Draft:
+    def grow(self, seeds: list[Seed], none_logit: float) -> Draft:
         """Returns the tree.
 
         Args:
             seeds: What may come first, with logits.
             none_logit: Logit of none of them being right.
         """
-        found: dict[int, list[Seed]] = {}
-        odds: dict[int, float] = {}
-        total = 1.0
-        for candidate, logit in seeds:
-            logit -= none_logit
-            weight = exp(logit if logit < _MOST_EXPONENT else _MOST_EXPONENT)
-            total += weight
-            token_id = candidate[0]
-            if token_id in odds:
-                odds[token_id] += weight
-                if candidate[3] != NOWHERE:
-                    found[token_id].append((candidate, logit))
-            else:
-                odds[token_id] = weight
-                found[token_id] = [(candidate, logit)] if candidate[3] != NOWHERE else []
-        token_ids = sorted(odds, key=odds.__getitem__, reverse=True)
-        values = [odds[token_id] / total for token_id in token_ids]
-        values.append(0.0)
-        for number, token_id in enumerate(token_ids):
-            value = values[number]
+        firsts = _add_up(seeds, none_logit)
+        if self._is_chain:
+            del firsts[1:]
+        for number, first in enumerate(firsts):
+            value = first.value
             if value < self._min_value:
                 break
             self._grow_above(value)
             if len(self._nodes) >= self._max_tokens:
                 break
-            branch = self._sprout(token_id, odds[token_id], found[token_id])
-            self._least_next = max(values[number + 1], self._min_value)
+            branch = self._sprout(first)
+            following = firsts[number + 1].value if number + 1 < len(firsts) else 0.0
+            self._least_next = max(following, self._min_value)
             self._take(branch, value, NO_PARENT, 0)
         self._grow_above(0.0)
         return Draft.from_nodes(self._nodes)
@@ -127,13 +127,13 @@ class TreeGrower:
             value, _, parent, branch, step = heappop(heap)
             self._take(branch, -value, parent, step)
 
-    def _sprout(self, token_id: int, weight: float, seeds: list[Seed]) -> Branch:
+    def _sprout(self, first: First) -> Branch:
         """Makes paths of what a first node was found as."""
-        branch = Branch(token_id, weight, NO_POSITION, [])
+        branch, seeds = Branch(first.token_id, first.odds, NO_POSITION, []), first.seeds
         if len(seeds) > MOST_PATHS:
             seeds = nlargest(MOST_PATHS, seeds, key=itemgetter(1))
         for candidate, logit in seeds:
-            _, kind, length, place, stop, resume, _ = candidate
+            kind, place = candidate.kind, candidate.place
             slope, of_rate, of_runs = self._next_terms[kind]
             if logit > MOST_LOGIT:
                 logit = MOST_LOGIT
@@ -141,8 +141,8 @@ class TreeGrower:
             factors = self._weights.continuations[kind]
             if place == self._cursor:
                 factors = self._weights.cursor
-            agreed = length if kind in (PREDICTED, OWN) else 0
-            branch.paths.append((factor, factors, agreed, place, stop, resume))
+            agreed = candidate.length if kind in (PREDICTED, OWN) else 0
+            branch.paths.append((factor, factors, agreed, place, candidate.stop, candidate.resume))
             branch.position = _prefer(branch.position, self._find_position(place))
         return branch
 
@@ -183,16 +183,17 @@ class TreeGrower:
             drafted.append(nodes[node][0])
             node = nodes[node][1]
         slope, of_rate, of_runs = self._next_terms[OWN]
-        logits, factors = self._weights.logits, self._weights.continuations[OWN]
+        weights, factors = self._weights, self._weights.continuations[OWN]
         branches: dict[int, Branch] = {}
         for candidate in find_further(self._sight, drafted[::-1]):
-            token_id, _, length, place, _, _, features = candidate
-            logit = sum([logits[each] for each in features])
+            token_id, place = candidate.token_id, candidate.place
+            logit = weights.weigh(candidate.features)
             branch = branches.setdefault(token_id, Branch(token_id, 0.0, NO_POSITION, []))
             branch.weight += exp(min(logit, _MOST_EXPONENT))
             if place != NOWHERE and len(branch.paths) < MOST_PATHS:
                 factor = exp(slope * min(logit, MOST_LOGIT) + of_rate + of_runs)
-                path = (factor, factors, length - step, place - step, NO_STOP, NO_STOP)
+                agreed = candidate.length - step
+                path = (factor, factors, agreed, place - step, NO_STOP, NO_STOP)
                 branch.paths.append(path)
                 branch.position = _prefer(branch.position, self._find_position(place))
         self._push_all(list(branches.values()), value, len(nodes) - 1, step)
@@ -244,7 +245,12 @@ class TreeGrower:
         return step, value
 
     def _push_all(self, branches: list[Branch], value: float, parent: int, step: int) -> None:
-        share = value / (1.0 + sum([branch.weight for branch in branches]))
+        total = 0.0
+        for branch in branches:
+            total += branch.weight
+        share = value / (1.0 + total)
+        if self._is_chain and branches:
+            branches = [max(branches, key=attrgetter("weight"))]
         for branch in branches:
             self._push(branch, branch.weight * share, parent, step)
 
@@ -314,6 +320,27 @@ class TreeGrower:
         ruled = weight * self._weights.next_rule[rule.sightings]
         self._add(branches, self._text[rule.place], ruled, rule.place, replaced)
         return weight * self._weights.next_rule_passed[rule.sightings]
+
+
+def _add_up(seeds: list[Seed], none_logit: float) -> list[First]:
+    """Returns the tokens of candidates with their chances, the likeliest first."""
+    firsts: dict[int, First] = {}
+    total = 1.0
+    for candidate, logit in seeds:
+        logit -= none_logit
+        weight = exp(logit if logit < _MOST_EXPONENT else _MOST_EXPONENT)
+        total += weight
+        first = firsts.get(candidate.token_id)
+        if first is None:
+            first = firsts[candidate.token_id] = First(candidate.token_id, weight)
+        else:
+            first.odds += weight
+        if candidate.place != NOWHERE:
+            first.seeds.append((candidate, logit))
+    ordered = sorted(firsts.values(), key=attrgetter("odds"), reverse=True)
+    for first in ordered:
+        first.value = first.odds / total
+    return ordered
 
 
 def _prefer(position: int, other: int) -> int:

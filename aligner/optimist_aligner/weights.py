@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from optimist_aligner.layout import (
     BLOCKS,
@@ -22,8 +22,8 @@ from optimist_aligner.layout import (
     STEP,
 )
 
-_FILES = {False: "weights.json", True: "rewrite_weights.json"}
-_MOST_EXPONENT = 30.0
+_FILES: Final = {False: "weights.json", True: "rewrite_weights.json"}
+_MOST_EXPONENT: Final = 30.0
 
 
 class Continuation(NamedTuple):
@@ -98,6 +98,13 @@ class Weights:
         ]
         self.next_rule = self._factors("next_rule")
         self.next_rule_passed = self._factors("next_rule_passed")
+
+    def weigh(self, features: Sequence[int]) -> float:
+        """Returns the sum of the weights of some features."""
+        logits, total = self.logits, 0.0
+        for feature in features:
+            total += logits[feature]
+        return total
 
     def _kind_logits(self, rate: int, runs: int, followed: int) -> list[float]:
         logits = self.logits

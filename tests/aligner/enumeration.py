@@ -48,8 +48,8 @@ class Enumeration:
         sight, alignment = self._sight, self._sight.alignment
         shared = kind_features(sight)
         found: dict[int, tuple[float, list[Trace]]] = {}
-        candidates = follower.find_candidates(sight, min_value)
-        none = sum(logits[each] for each in none_features(sight))
+        candidates, longest = follower.find_candidates(sight, min_value)
+        none = sum(logits[each] for each in none_features(sight, longest))
         for each in candidates:
             logit = sum(logits[one] for one in (*each.features, *shared[each.kind])) - none
             traces = []

@@ -62,15 +62,20 @@ def encode(text: str) -> list[int]:
     return [128 + int(each[5:]) if len(each) > 1 else min(ord(each), 127) for each in pieces]
 
 
-def aligner_of(package: Any) -> Any:
-    aligner = package.Aligner(package.Vocabulary(TEXTS, encode))
+def aligner_of(package: Any, *, is_chain: bool) -> Any:
+    aligner = package.Aligner(package.Vocabulary(TEXTS, encode), is_chain=is_chain)
     # Built once for all examples.
     assert aligner.common is not None
     return aligner
 
 
 PURE = import_sources()
-IMPLEMENTATIONS = [(package, aligner_of(package)) for package in (optimist_aligner, PURE)]
+IMPLEMENTATIONS = {
+    is_chain: [
+        (package, aligner_of(package, is_chain=is_chain)) for package in (optimist_aligner, PURE)
+    ]
+    for is_chain in (False, True)
+}
 
 lines = st.builds(
     lambda indent, verb, noun, end: f"{'    ' * indent}{verb} word{noun}(word{noun + 1}){end}\n",
@@ -136,15 +141,18 @@ def drafts(
     edits(),
     files.map("".join),
     st.integers(0, 4),
+    st.booleans(),
     st.sampled_from([1, 7, 32, 128]),
     st.sampled_from([0.0, 0.005, 0.05, 0.3]),
 )
 def test_compiled_and_pure_drafts_are_the_same(
-    edit: tuple[str, str], hint: str, layout: int, window: int, least: float
+    edit: tuple[str, str], hint: str, layout: int, is_chain: bool, window: int, least: float
 ) -> None:
     before, answer = edit
     request = list(layouts(before, hint))[layout]
-    compiled, pure = (drafts(each, request, answer, window, least) for each in IMPLEMENTATIONS)
+    compiled, pure = (
+        drafts(each, request, answer, window, least) for each in IMPLEMENTATIONS[is_chain]
+    )
     assert compiled == pure
 
 

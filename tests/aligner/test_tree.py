@@ -34,8 +34,8 @@ weights = st.integers(0, 30).map(some_logits) | st.just(PACKAGED)
 
 
 @st.composite
-def followers(draw: st.DrawFn) -> tuple[AutoFollower, list[float]]:
-    """A follower of an output that is an edit of its prediction, and the weights it has."""
+def requests(draw: st.DrawFn) -> tuple[list[float], Sources, list[int]]:
+    """Weights, and an output that is an edit of its prediction."""
     logits = draw(weights)
     predictions = draw(st.lists(token_lists, max_size=2))
     output = list(predictions[0]) if predictions else draw(token_lists)
@@ -43,9 +43,22 @@ def followers(draw: st.DrawFn) -> tuple[AutoFollower, list[float]]:
         start, removed = draw(st.integers(0, len(output))), draw(st.integers(0, 3))
         output[start : start + removed] = draw(st.lists(st.integers(0, 5), max_size=3))
     sources = Sources([array(INT32, each) for each in predictions], array(INT32, draw(token_lists)))
-    follower = Aligner(VOCABULARY, Weights(logits)).prepare(sources).follow()
-    follower.observe(array(INT32, output[: draw(st.integers(0, len(output)))]))
-    return follower, logits
+    return logits, sources, output[: draw(st.integers(0, len(output)))]
+
+
+def follow(
+    request: tuple[list[float], Sources, list[int]], *, is_chain: bool = False
+) -> AutoFollower:
+    logits, sources, output = request
+    aligner = Aligner(VOCABULARY, Weights(logits), is_chain=is_chain)
+    follower = aligner.prepare(sources).follow()
+    follower.observe(array(INT32, output))
+    return follower
+
+
+def followers() -> st.SearchStrategy[tuple[AutoFollower, list[float]]]:
+    """A follower of an output that is an edit of its prediction, and the weights it has."""
+    return requests().map(lambda request: (follow(request), request[0]))
 
 
 def paths(draft: Draft) -> list[tuple[int, ...]]:
@@ -83,6 +96,23 @@ def test_tree_is_the_best_first_part_of_all_that_there_is(
     assert list(draft.values) == pytest.approx(best, rel=1e-4)
     for path, value in zip(paths(draft), draft.values, strict=True):
         assert value == pytest.approx(every[path], rel=1e-4)
+
+
+@given(edit=requests(), max_tokens=st.integers(1, 40))
+def test_chain_goes_to_the_likeliest_node_of_the_tree_each_time(
+    edit: tuple[list[float], Sources, list[int]], max_tokens: int
+) -> None:
+    tree = follow(edit).propose(10_000, 1e-2)
+    draft = follow(edit, is_chain=True).propose(max_tokens, 1e-2)
+    assert draft.is_chain
+    path: list[int] = []
+    for value in draft.values:
+        children = [node for node in range(len(tree)) if tree.parents[node] == (path or [-1])[-1]]
+        assert value == pytest.approx(max(tree.values[node] for node in children))
+        path.append(children[0])
+    assert draft.token_ids == array(INT32, [tree.token_ids[node] for node in path])
+    assert draft.positions == array(INT32, [tree.positions[node] for node in path])
+    assert len(path) == max_tokens or not path or path[-1] not in tree.parents
 
 
 def near_bound(values: dict[tuple[int, ...], float], bound: float) -> bool:

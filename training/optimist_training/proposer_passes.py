@@ -93,8 +93,8 @@ def collect_pass(
         steps: Takes examples of nodes behind them.
     """
     sight = follower.look()
-    candidates = follower.find_candidates(sight, min_value)
-    shared, none = kind_features(sight), none_features(sight)
+    candidates, longest = follower.find_candidates(sight, min_value)
+    shared, none = kind_features(sight), none_features(sight, longest)
     none_logit = sum(logits[feature] for feature in none)
     found: list[tuple[float, Candidate]] = []
     for each in candidates:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from optimist_aligner import Aligner
 from optimist_aligner.algorithm import Algorithm
 from optimist_aligner.vocabulary import Vocabulary
 from optimist_bench.predictions.cases import compare, describe_cases, large_cases, small_cases
@@ -19,9 +20,10 @@ from optimist_proposer.core.algorithms import ALGORITHMS
 
 METHODS: dict[str, Callable[[Vocabulary], Algorithm]] = {
     **ALGORITHMS,
+    "auto-chain": lambda vocabulary: Aligner(vocabulary, is_chain=True),
     "myers": lambda _: MyersAlgorithm(),
 }
-"""What proposers can follow predictions by, and a baseline that they cannot."""
+"""What proposers can follow predictions by, and what they cannot: chains alone, and a baseline."""
 DEFAULT_METHOD = "auto" if "auto" in ALGORITHMS else "all"
 _SWITCHES = ("--json", "--explain-passes", "--cases")
 
