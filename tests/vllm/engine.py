@@ -39,7 +39,8 @@ class Inline(Executor):
 @cache
 def algorithm() -> Aligner:
     """Returns the one that all engines share, since it takes a while to set up."""
-    return Aligner(Vocabulary([chr(token_id) for token_id in range(128)], tokens))
+    vocabulary = Vocabulary([chr(token_id) for token_id in range(128)], tokens)
+    return Aligner(vocabulary, is_chain=True)
 
 
 class Engine:
@@ -47,7 +48,7 @@ class Engine:
 
     def __init__(self, monkeypatch: Any, num_drafts: int = 64, max_model_len: int = 10_000) -> None:
         monkeypatch.setattr(module, "ThreadPoolExecutor", Inline)
-        monkeypatch.setattr(module, "Aligner", lambda _vocabulary: algorithm())
+        monkeypatch.setattr(module, "Aligner", lambda *_, is_chain: algorithm())
         self.now = 0
         monkeypatch.setattr(module, "perf_counter_ns", lambda: self.now)
         self.grammar = StructuredOutputManager()

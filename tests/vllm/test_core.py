@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner import NO_PARENT, Draft, Follower, Reference
+from optimist_aligner import Draft, Follower, Reference
 from optimist_vllm.core.account import Account
 from optimist_vllm.core.followed_request import FollowedRequest
 from optimist_vllm.core.payload import PAYLOAD, TEXT, Payload, Report, take_attached
@@ -158,7 +158,7 @@ def test_drafts_as_much_as_pays() -> None:
 
 
 class _Repeating(Follower, Reference):
-    """Expects `expected`, as a tree whose likeliest path it is, from the output's end on."""
+    """Expects `expected`, from the output's end on."""
 
     def __init__(self, expected: list[int], value: float) -> None:
         self.expected, self.value = expected, value
@@ -175,25 +175,21 @@ class _Repeating(Follower, Reference):
         self.output += token_ids
 
     def propose(self, max_tokens: int, min_value: float) -> Draft:
-        rest = self.expected[len(self.output) :][: max_tokens // 2]
-        nodes, parent, value = [], NO_PARENT, 1.0
-        for index, token_id in enumerate(rest):
-            value *= self.value
-            if value < min_value:
-                break
-            nodes.append((token_id, parent, len(self.output) + index, value))
-            nodes.append((99, parent, -1, value))
-            parent = len(nodes) - 2
+        rest = self.expected[len(self.output) :][:max_tokens]
+        nodes = [
+            (token_id, index - 1, len(self.output) + index, self.value ** (index + 1))
+            for index, token_id in enumerate(rest)
+            if self.value ** (index + 1) >= min_value
+        ]
         return Draft.from_nodes(nodes)
 
 
-def test_drafts_the_likeliest_path_and_counts_what_became_of_it() -> None:
+def test_drafts_what_follows_and_counts_what_became_of_it() -> None:
     followed = FollowedRequest(_Repeating(list(range(20)), 0.9), 20)
     output = [0]
     assert followed.is_due(1, 0.0)
-    path = followed.find_path(output, 8, 0.01, 0.0)
+    path = followed.find_path(output, 4, 0.01, 0.0)
     assert path.token_ids.tolist() == [1, 2, 3, 4]
-    assert path.parents.tolist() == [-1, 0, 1, 2]
     followed.draft(path.positions[:3])
     assert followed.settle([1, 2, 50], [1, 2, 3]) == [True, True]
     assert (followed.account.num_accepted, followed.account.num_rejected) == (2, 1)
@@ -225,4 +221,4 @@ def test_a_high_price_lets_a_request_rest_that_gains_less() -> None:
 def test_an_output_that_was_taken_back_is_followed_anew() -> None:
     followed = FollowedRequest(_Repeating(list(range(100)), 0.9), 100)
     followed.find_path([0, 1, 2, 3], 8, 0.01, 0.0)
-    assert followed.find_path([0, 1], 8, 0.01, 0.0).token_ids.tolist() == [2, 3, 4, 5]
+    assert followed.find_path([0, 1], 4, 0.01, 0.0).token_ids.tolist() == [2, 3, 4, 5]

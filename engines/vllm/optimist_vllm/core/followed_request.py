@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Sequence
 
-from optimist_aligner import INT32, NO_PARENT, Draft, Follower, Reference
+from optimist_aligner import INT32, Draft, Follower, Reference
 from optimist_vllm.core.account import Account
 
 _FIRST_GAIN = 0.25
@@ -27,7 +27,7 @@ class FollowedRequest:
     """
 
     def __init__(self, reference: Reference, num_predicted: int) -> None:
-        """Takes what the output may repeat, and how many tokens of it are predicted."""
+        """Takes what the output may repeat, followed by chains, and its predicted tokens."""
         self.account = Account(num_predicted)
         self.draft_ns = 0
         self._reference = reference
@@ -88,7 +88,7 @@ class FollowedRequest:
         is_first = not self._num_observed
         self._follower.observe(array(INT32, output_token_ids[self._num_observed :]))
         self._num_observed = len(output_token_ids)
-        path = _likeliest_path(self._follower.propose(most, min_value))
+        path = self._follower.propose(most, min_value)
         promised = sum(path.values)
         if self._gain < max(_LEAST_GAIN, price) or is_first:
             if promised >= max(_WAKING_GAIN, price):
@@ -100,21 +100,3 @@ class FollowedRequest:
     def draft(self, positions: Sequence[int]) -> None:
         """Notes where the drafts of the next pass were read from [num_drafts]."""
         self._positions = positions
-
-
-def _likeliest_path(draft: Draft) -> Draft:
-    """Returns the nodes of a tree from the likeliest beginning on, each behind the one before."""
-    nodes: list[tuple[int, int, int, float]] = []
-    node = NO_PARENT
-    for index, parent in enumerate(draft.parents):
-        if parent == node:
-            node = index
-            nodes.append(
-                (
-                    draft.token_ids[index],
-                    len(nodes) - 1,
-                    draft.positions[index],
-                    draft.values[index],
-                )
-            )
-    return Draft.from_nodes(nodes)
