@@ -12,6 +12,14 @@ from tests.stack import REPOSITORY, free_port
 BIN = REPOSITORY / ".venv-vllm" / "bin"
 FLAG = '{"model":"optimist_vllm.Proposer","num_speculative_tokens":64}'
 START_SECONDS = 600.0
+ENVIRONMENT = {
+    # Threads that share the work of small models would only wait for each other.
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 class Server:
@@ -20,14 +28,6 @@ class Server:
     def __init__(self, log: Path, model: str, *options: str, **variables: str) -> None:
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         self.log = log
-        environment = {
-            # Threads that share the work of small models would only wait for each other.
-            "OMP_NUM_THREADS": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
         command = [str(BIN / "vllm"), "serve", model, "--host", "127.0.0.1", "--port", str(port)]
         command += ["--served-model-name", "model", "--max-model-len", "2048", "--enforce-eager"]
         with log.open("wb") as file:
@@ -36,7 +36,7 @@ class Server:
                 cwd=REPOSITORY,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=os.environ | environment | variables,
+                env=os.environ | ENVIRONMENT | variables,
             )
 
     def wait(self) -> "Server":

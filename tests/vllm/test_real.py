@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import subprocess
 from collections import Counter
@@ -15,8 +16,8 @@ from openai import BadRequestError, OpenAI
 
 from optimist_training.edits import Edit
 from tests.integration.edit import edits
-from tests.stack import BUNDLED_MODEL
-from tests.vllm.server import BIN, FLAG, Server
+from tests.stack import BUNDLED_MODEL, REPOSITORY
+from tests.vllm.server import BIN, ENVIRONMENT, FLAG, Server
 
 pytestmark = [
     pytest.mark.skipif(
@@ -321,6 +322,24 @@ def test_logs_and_metrics(server: Server, client: OpenAI) -> None:
     log = server.log.read_text()
     assert "<prediction of " in log
     assert "nowhere_else" not in log
+
+
+def test_llm_in_python() -> None:
+    edit = next(each for each in edits(20) if each.kind == "repeat")
+    script = REPOSITORY / "tests" / "vllm" / "scripts" / "llm.py"
+    prompt = str(edit.messages()[0]["content"])
+    done = subprocess.run(
+        [BIN / "python", script, BUNDLED_MODEL, prompt, edit.after],
+        env=os.environ | ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    # vLLM prints there as well.
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("[["))
+    (plain, _), (predicted_text, num_accepted) = json.loads(line)
+    assert predicted_text == plain
+    assert num_accepted > 20
 
 
 @pytest.mark.parametrize(

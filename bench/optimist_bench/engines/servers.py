@@ -27,7 +27,7 @@ _GENERATE = ("{python}", "-m", "optimist_bench.peers.generate_server", "{model}"
 _TRANSFORMERS = (*_GENERATE, "--dtype", "{dtype}", "--port", "{port}")
 _VLLM = (
     *("{vllm}/bin/vllm", "serve", "{model}", "--dtype", "{dtype}", "--port", "{port}"),
-    *("--host", "127.0.0.1", "--max-model-len", "4096"),
+    *("--host", "127.0.0.1", "--max-model-len", "4096", "--enforce-eager"),
 )
 _VLLM_VARIABLES = {
     "VLLM_CPU_KVCACHE_SPACE": "2",
