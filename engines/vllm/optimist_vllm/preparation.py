@@ -4,7 +4,7 @@ import hashlib
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import NamedTuple
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from optimist_aligner import INT32, Algorithm, Reference, Sources
@@ -17,7 +17,8 @@ MAX_BYTES = 1 << 30
 """Memory of all references together, roughly."""
 
 
-class Prepared(NamedTuple):
+@dataclass(frozen=True)
+class Prepared:
     """What a request may repeat."""
 
     reference: Reference
@@ -39,7 +40,8 @@ class Preparation:
             executor: Has one thread.
         """
         self._algorithm, self._encode, self._executor = algorithm, encode, executor
-        self._references: WeakValueDictionary[bytes, Reference] = WeakValueDictionary()
+        # Not of references, which have no weak ones where the aligner is compiled.
+        self._prepared: WeakValueDictionary[bytes, Prepared] = WeakValueDictionary()
 
     def begin(self, attached: Attached, prompt_token_ids: Sequence[int]) -> "Future[Prepared]":
         """Begins to read a request.
@@ -66,10 +68,12 @@ class Preparation:
             digest.update(len(each).to_bytes(8, "little"))
             digest.update(each)
         key = digest.digest()
-        reference = self._references.get(key)
-        if reference is None:
-            if sum(each.num_bytes for each in list(self._references.values())) > MAX_BYTES:
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            known = list(self._prepared.values())
+            if sum(each.reference.num_bytes for each in known) > MAX_BYTES:
                 raise MemoryError("predictions and prompts in progress take too much memory")
             reference = self._algorithm.prepare(Sources(predictions, prompt))
-            self._references[key] = reference
-        return Prepared(reference, sum(map(len, predictions)))
+            prepared = Prepared(reference, sum(map(len, predictions)))
+            self._prepared[key] = prepared
+        return prepared

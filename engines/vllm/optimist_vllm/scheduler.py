@@ -169,7 +169,8 @@ class PredictionScheduler(Scheduler):
                 logger.warning("request %s is not followed: %s", request_id, error)
                 del self._entries[request_id]
                 return None
-            entry.followed = FollowedRequest(*entry.prepared.result())
+            prepared = entry.prepared.result()
+            entry.followed = FollowedRequest(prepared.reference, prepared.num_predicted)
         return entry.followed
 
     def _forget_gone(self) -> None:
