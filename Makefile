@@ -62,9 +62,9 @@ setup: .venv/aligner ## make .venv with everything in it
 # Compiled modules shadow their sources: they are made again when one of these changes, or removed without a compiler.
 .venv/aligner: .venv/installed $(ALIGNER)
 	@rm -f aligner/*.so aligner/optimist_aligner/*.so
+	@echo "compiling the aligner (half a minute), if there is a C compiler"
 	@$(BIN)/python aligner/setup.py -q build_ext --inplace
-	@# What has not changed keeps its time.
-	@touch $@ $$(find aligner -name '*.so')
+	@touch $@
 
 up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS="--port 8001"
 	@$(BIN)/optimist serve $(MODEL) $(ARGS)
@@ -222,6 +222,6 @@ clean-images: ## remove the images that were built without a Docker engine
 	@deploy/containers/engine.sh clean
 
 clean: ## remove whatever the other targets made, but images
-	@rm -rf .venv .venv-clients .venv-vllm node_modules build dist aligner/build aligner/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
+	@rm -rf .venv .venv-clients .venv-vllm node_modules build dist aligner/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
 	@rm -f aligner/*.so aligner/optimist_aligner/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -45,20 +45,13 @@ _AGE: Final = START["age"]
 def guess_beginning(sight: Sight, starts: list[int]) -> list[Candidate]:
     """Returns the first token of each prediction."""
     row = class_row(EXPECTED, sight.last_class)
-    features = _AHEAD + AHEAD[0], _SAME_CLASS
-    return [
-        Candidate(
-            token_id,
-            EXPECTED,
-            0,
-            place,
-            NO_STOP,
-            NO_STOP,
-            (*features, row + sight.classes[token_id]),
-        )
-        for place, token_id in ((place, sight.text[place]) for place in starts)
-        if token_id >= 0
-    ]
+    candidates: list[Candidate] = []
+    for place in starts:
+        token_id = sight.text[place]
+        if token_id >= 0:
+            features = _AHEAD + AHEAD[0], _SAME_CLASS, row + sight.classes[token_id]
+            candidates.append(Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features))
+    return candidates
 
 
 def guess_ahead(sight: Sight, taken: set[int]) -> list[Candidate]:

@@ -83,7 +83,7 @@ class TreeGrower:
         self._text, self._classes = sight.text, sight.classes
         self._num_aligned, self._rules = sight.num_aligned, alignment.rules
         self._cursor = NOWHERE
-        if alignment.pending is None and alignment.run:
+        if alignment.pending is None and alignment.is_found:
             self._cursor = alignment.place
         self._weights, self._positions = weights, positions
         self._next_terms = weights.next_terms[sight.rate][sight.runs]

@@ -147,5 +147,5 @@ def to_json(logits: Sequence[float]) -> str:
         block.name: [round(logit, 3) for logit in logits[block.start :][: block.num_weights]]
         for block in BLOCKS.values()
     }
-    lines = (f" {json.dumps(name)}: {json.dumps(values)}" for name, values in blocks.items())
+    lines = [f" {json.dumps(name)}: {json.dumps(values)}" for name, values in blocks.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"

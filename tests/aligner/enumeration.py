@@ -55,7 +55,7 @@ class Enumeration:
             traces = []
             if each.place >= 0:
                 counted = each.length if each.kind in (PREDICTED, OWN) else 0
-                at_cursor = alignment.pending is None and alignment.run > 0
+                at_cursor = alignment.pending is None and alignment.is_found
                 is_cursor = at_cursor and each.place == alignment.place
                 end = each.place + 1
                 one = Trace(each.kind, logit, counted, end, each.stop, each.resume, is_cursor)

@@ -153,7 +153,7 @@ class _Row(NamedTuple):
 
 def _begin(sight: Sight, candidate: Candidate, logit: float) -> _Follow:
     alignment = sight.alignment
-    is_cursor = alignment.pending is None and alignment.run > 0
+    is_cursor = alignment.pending is None and alignment.is_found
     return _Follow(
         candidate.kind,
         min(logit, MOST_LOGIT),
