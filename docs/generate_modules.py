@@ -14,6 +14,7 @@ PACKAGES = [
     "services/proposer/optimist_proposer",
     "services/common/optimist_common",
     "aligner/optimist_aligner",
+    "engines/vllm/optimist_vllm",
     "cli/optimist_cli",
     "client/optimist_client",
     "bench/optimist_bench",

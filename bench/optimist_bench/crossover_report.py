@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from optimist_aligner.cost import CostCurve
 from optimist_bench.crossover_load import StepCosts
 from optimist_bench.table import format_table
-from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.crossover import should_use_speculation
 
 LEAST_RATIO = 0.98

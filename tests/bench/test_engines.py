@@ -63,6 +63,7 @@ def test_a_predicted_rewrite_is_the_same_request_with_the_file_attached(tmp_path
         (["--dtype", "int4"], "--dtype: Input should be 'float32', 'bfloat16' or 'float16'"),
         (["--model", "/nowhere"], "--model: /nowhere is no directory with a config.json"),
         (["--files", "/nowhere"], "--files: /nowhere does not exist"),
+        (["--engines", "vllm", "--vllm", "/nowhere"], "--vllm: vllm needs vLLM in /nowhere: make"),
         (["--prompts", "900"], "--files: .* of 600 to 2000 characters; --prompts wants 900"),
         (["--report", "/nowhere"], "--report: /nowhere cannot be read"),
     ],
@@ -163,7 +164,7 @@ def test_all_engines_answer_the_same_requests(
     rows = {(row["engine"], row["workload"], row["streams"]): row for row in report["rows"]}
     assert set(rows) == {
         (engine, workload, streams)
-        for engine in ENGINES
+        for engine in settings.engines
         for workload in settings.workloads
         for streams in (1, 2)
     }

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.acceptance import expected_accepted
-from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.crossover import choose_crossover, should_use_speculation
 
 # 1 ms up to 64 tokens, then 10 us more per token.

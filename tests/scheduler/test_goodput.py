@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.acceptance import expected_accepted
 from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array
-from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.goodput import MIN_GAIN, choose_goodput
 from optimist_scheduler.core.threshold import MIN_HAZARD
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.acceptance import expected_accepted
 from optimist_scheduler.core.arrays import BoolArray, Int32Array
-from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.drafter import DrafterRows
 from optimist_scheduler.core.goodput import MIN_GAIN, choose_goodput
 from tests.scheduler.test_goodput import curves, line

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.acceptance import WINDOW_PRIOR, Acceptance
 from optimist_scheduler.core.claims import Claims
-from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.goodput import choose_goodput
 from optimist_scheduler.core.window import LEAST_HAZARD, PRIOR_HAZARD
 from tests.scheduler.drive import make_window, window_of

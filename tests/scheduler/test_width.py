@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_scheduler.core.cost import CostCurve
+from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.width import PROBE_PERIOD, DraftWidthPolicy, DraftWidths
 
 POLICIES: tuple[DraftWidthPolicy, ...] = get_args(DraftWidthPolicy)

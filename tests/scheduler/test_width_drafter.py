@@ -4,9 +4,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from optimist_aligner.cost import CostCurve
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.acceptance import DRAFTER_PRIOR, Acceptance
-from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.crossover import choose_crossover
 from optimist_scheduler.core.drafter import Drafter, DrafterRows
 from optimist_scheduler.core.width import PROBE_PERIOD, PROBE_SHARE, DraftWidthPolicy, DraftWidths

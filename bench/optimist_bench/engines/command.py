@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from optimist_bench.engines.asking import Asker
 from optimist_bench.engines.report import Key, Measured, describe, make_rows
-from optimist_bench.engines.servers import ENGINES, require_model, running_engine
+from optimist_bench.engines.servers import ENGINES, require_model, require_vllm, running_engine
 from optimist_bench.engines.workloads import (
     WORKLOADS,
     Prompt,
@@ -40,11 +40,15 @@ class EnginesSettings(ServiceSettings):
 
     section: ClassVar[str] = "bench_engines"
 
-    engines: CommaSeparated = Field(list(ENGINES), description="engines to measure, with commas")
+    engines: CommaSeparated = Field(
+        [name for name, each in ENGINES.items() if not each.needs_vllm],
+        description="engines to measure, with commas",
+    )
     model: str = Field("models/smollm2", description="directory of the model that all serve")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="number format of the weights: float32, bfloat16 or float16"
     )
+    vllm: str = Field(".venv-vllm", description="directory of the environment that has vLLM")
     streams: CommaSeparated = Field(
         ["1", "8"], description="numbers of requests at a time, with commas"
     )
@@ -129,6 +133,7 @@ def measure(settings: EnginesSettings, arguments: Sequence[str]) -> dict[str, An
         SetupError: A file is missing, an engine does not start, or a request fails.
     """
     require_model(settings.model)
+    require_vllm(settings.engines, settings.vllm)
     sent = {name: _sent_workloads(settings, name) for name in settings.engines}
     prompts = {
         workload: make_prompts(workload, settings.files, settings.prompts)
@@ -156,7 +161,9 @@ def measure(settings: EnginesSettings, arguments: Sequence[str]) -> dict[str, An
         "versions": {"python": platform.python_version(), **_versions()},
         "variables": {key: os.environ[key] for key in sorted(os.environ) if "OPTIMIST_" in key},
         "engines": {
-            name: " ".join(ENGINES[name].words(settings.model, settings.dtype, "PORT"))
+            name: " ".join(
+                ENGINES[name].words(settings.model, settings.dtype, settings.vllm, "PORT")
+            )
             for name in settings.engines
         },
         "seconds": round(time.monotonic() - started, 1),
@@ -178,7 +185,9 @@ def _measure_engine(
     measured: Measured,
 ) -> None:
     """Starts an engine, and adds a round of each workload and number of streams."""
-    with running_engine(name, settings.model, settings.dtype, _num_threads(settings)) as url:
+    with running_engine(
+        name, settings.model, settings.dtype, settings.vllm, _num_threads(settings)
+    ) as url:
         asker = Asker(name, url)
         try:
             for streams in _streams(settings):

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,17 @@ _SERVE = ("{python}", "-m", "optimist_cli", "serve", "{model}")
 _OURS = (*_SERVE, "--dtype", "{dtype}", "--port", "{port}")
 _GENERATE = ("{python}", "-m", "optimist_bench.peers.generate_server", "{model}")
 _TRANSFORMERS = (*_GENERATE, "--dtype", "{dtype}", "--port", "{port}")
+_VLLM = (
+    *("{vllm}/bin/vllm", "serve", "{model}", "--dtype", "{dtype}", "--port", "{port}"),
+    *("--host", "127.0.0.1", "--max-model-len", "4096", "--enforce-eager"),
+)
+_VLLM_VARIABLES = {
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    # As vLLM's page on CPUs advises.
+    "LD_PRELOAD": "{vllm}/lib/libiomp5.so",
+}
 
 # Our worker waits for its threads that way. The client runs beside the servers, and threads that
 # wait actively for one that has no processor would slow the others down several times.
@@ -36,17 +47,22 @@ class Engine:
     """How to start a server that answers /health, /v1/models and /v1/chat/completions."""
 
     command: tuple[str, ...]
-    """Words with {python}, {model}, {dtype} and {port}."""
+    """Words with {python}, {vllm}, {model}, {dtype} and {port}."""
     without_drafts: str
     """The engine whose answers these have to be equal to: the same software, drafting nothing."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of the environment, besides what all engines get."""
+    """Of the environment, besides what all engines get; words as in `command`."""
     takes_predictions: bool = False
 
-    def words(self, model: str, dtype: str, port: int | str) -> list[str]:
+    def words(self, model: str, dtype: str, vllm: str, port: int | str) -> list[str]:
         """Returns the command line."""
-        values = {"python": sys.executable, "model": model, "dtype": dtype, "port": port}
-        return [word.format(**values) for word in self.command]
+        values = {"python": sys.executable, "vllm": vllm, "model": model}
+        return [word.format(**values, dtype=dtype, port=port) for word in self.command]
+
+    @property
+    def needs_vllm(self) -> bool:
+        """Whether it runs in vLLM's environment."""
+        return self.command[0].startswith("{vllm}")
 
 
 ENGINES = {
@@ -56,17 +72,33 @@ ENGINES = {
     ),
     "transformers": Engine(_TRANSFORMERS, "transformers"),
     "transformers-lookup": Engine((*_TRANSFORMERS, "--lookup"), "transformers"),
+    "vllm": Engine(_VLLM, "vllm", _VLLM_VARIABLES),
+    "vllm-ngram": Engine(
+        (*_VLLM, "--speculative-config", '{{"method":"ngram","num_speculative_tokens":16}}'),
+        "vllm",
+        _VLLM_VARIABLES,
+    ),
+    "vllm-optimist": Engine(
+        (
+            *(*_VLLM, "--speculative-config"),
+            '{{"model":"optimist_vllm.Proposer","num_speculative_tokens":64}}',
+        ),
+        "vllm",
+        _VLLM_VARIABLES,
+        takes_predictions=True,
+    ),
 }
 
 
 @contextmanager
-def running_engine(name: str, model: str, dtype: str, num_threads: int) -> Iterator[str]:
+def running_engine(name: str, model: str, dtype: str, vllm: str, num_threads: int) -> Iterator[str]:
     """Starts an engine and yields its URL when it can be asked; ends it afterwards.
 
     Args:
         name: A key of ENGINES.
         model: Directory of the model.
         dtype: Number format, such as float32.
+        vllm: Directory of the environment that has vLLM.
         num_threads: CPU threads of a forward pass.
 
     Raises:
@@ -75,14 +107,14 @@ def running_engine(name: str, model: str, dtype: str, num_threads: int) -> Itera
     engine = ENGINES[name]
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    variables = {**_VARIABLES, "OMP_NUM_THREADS": str(num_threads), **engine.variables}
+    variables = {key: value.format(vllm=vllm) for key, value in engine.variables.items()}
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(  # noqa: S603
-            engine.words(model, dtype, port),
+            engine.words(model, dtype, vllm, port),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | variables,
+            env=os.environ | _VARIABLES | {"OMP_NUM_THREADS": str(num_threads)} | variables,
             preexec_fn=end_with_this_process(signal.SIGTERM),
         )
         try:
@@ -117,6 +149,13 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def require_vllm(names: Sequence[str], vllm: str) -> None:
+    """Raises SetupError if an engine needs vLLM and it is not there."""
+    for name in names:
+        if ENGINES[name].needs_vllm and not (Path(vllm) / "bin" / "vllm").is_file():
+            raise SetupError(f"--vllm: {name} needs vLLM in {vllm}: make vllm-setup")
 
 
 def require_model(model: str) -> None:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.acceptance import expected_accepted
 from optimist_scheduler.core.arrays import BoolArray, FloatArray, Int32Array, Int64Array
-from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.drafter import DrafterRows
 
 

@@ -8,9 +8,9 @@ import numpy.typing as npt
 from pydantic import model_validator
 from pydantic.dataclasses import dataclass as validated_dataclass
 
+from optimist_aligner.cost import CostCurve
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.arrays import Int32Array
-from optimist_scheduler.core.cost import CostCurve
 
 
 @validated_dataclass(frozen=True)

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array, Int64Array
-from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.drafter import DrafterRows
 from optimist_scheduler.core.threshold import (
     MAX_DEPTH,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.account import DraftAccounts
 from optimist_scheduler.core.arrays import BoolArray, Int32Array, SlotArray
 from optimist_scheduler.core.blocks import BlockPool
 from optimist_scheduler.core.config import EngineConfig
-from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.following import FIRST_GAIN, rests, wakes
 from optimist_scheduler.core.prefix import hash_blocks
 from optimist_scheduler.core.queue import WaitingQueue

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.arrays import (
     BoolArray,
     Float32Array,
@@ -17,7 +18,6 @@ from optimist_scheduler.core.arrays import (
     Int32Array,
     Int64Array,
 )
-from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.drafter import DrafterRows
 
 MIN_HAZARD = 1 / 1024

@@ -5,11 +5,11 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.acceptance import DRAFTER_PRIOR, Acceptance
 from optimist_scheduler.core.adaptive import START_WIDTH, AdaptiveWidths
 from optimist_scheduler.core.arrays import BoolArray, Float32Array, Int32Array, SlotArray
 from optimist_scheduler.core.claims import Claims
-from optimist_scheduler.core.cost import CostCurve
 from optimist_scheduler.core.crossover import choose_crossover
 from optimist_scheduler.core.drafter import Drafter, DrafterRows
 from optimist_scheduler.core.goodput import choose_goodput

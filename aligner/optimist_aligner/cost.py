@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from optimist_scheduler.core.arrays import FloatArray
+FloatArray = npt.NDArray[np.float64]
 
 # Variances are relative to the variance of one step's time.
 STEP_NOISE = 1.0

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_scheduler.core.cost import CostCurve
+from optimist_aligner.cost import CostCurve
 
 steps = st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 10**9)), max_size=60)
 

@@ -1,0 +1,1 @@
+"""What the plugin decides, without vLLM."""

@@ -1,0 +1,102 @@
+"""A request that is followed: what is drafted for it, and whether that is worth the time."""
+
+from array import array
+from collections.abc import Sequence
+
+from optimist_aligner import INT32, Draft, Follower, Reference
+from optimist_vllm.core.account import Account
+
+_FIRST_GAIN = 0.25
+_SPAN = 16
+"""Passes that a gain averages over."""
+_LEAST_GAIN = 1 / 16
+"""A request that gains less rests, however cheap drafting is."""
+_WAKING_GAIN = 1.0
+"""Tokens that drafts have to promise to wake a request that rests."""
+
+
+class FollowedRequest:
+    """The follower of a request, the drafts of its next pass, and its account.
+
+    A request gains the accepted drafts per pass, averaged. One that gains less than looking for
+    drafts costs rests: it is looked at once an eighth of its output is new.
+
+    Attributes:
+        account: What the predictions were worth so far.
+        draft_ns: Nanoseconds that drafting took and that were not reported yet.
+    """
+
+    def __init__(self, reference: Reference, num_predicted: int) -> None:
+        """Takes what the output may repeat, followed by chains, and its predicted tokens."""
+        self.account = Account(num_predicted)
+        self.draft_ns = 0
+        self._reference = reference
+        self._follower: Follower = reference.follow()
+        self._num_observed = 0
+        self._gain = _FIRST_GAIN
+        self._positions: Sequence[int] = ()
+
+    def settle(self, new_token_ids: Sequence[int], drafts: Sequence[int]) -> list[bool]:
+        """Counts what became of the drafts of a pass.
+
+        Args:
+            new_token_ids: What the pass emitted, cut at the end of the output [num_new].
+            drafts: What was verified, from the first draft on; what is no token fills up
+                [num_drafts].
+
+        Returns:
+            Whether each accepted draft was predicted [num_accepted].
+        """
+        num_accepted = 0
+        # The token behind the accepted drafts is never the draft that it was verified against.
+        for token_id, draft in zip(new_token_ids, drafts, strict=False):
+            if token_id != draft:
+                break
+            num_accepted += 1
+        positions = self._positions[: len(drafts)]
+        self._positions = ()
+        self.account.settle(positions, num_accepted)
+        self._gain += (num_accepted - self._gain) / _SPAN
+        return [position >= 0 for position in positions[:num_accepted]]
+
+    def is_due(self, num_output_tokens: int, price: float) -> bool:
+        """Tells whether to look for drafts now.
+
+        Args:
+            num_output_tokens: Length of the output.
+            price: Tokens that the server emits in the time that a look takes.
+        """
+        if self._gain >= max(_LEAST_GAIN, price) or not self._num_observed:
+            return True
+        num_new = num_output_tokens - self._num_observed
+        return num_new >= min(max(num_output_tokens // 8, 16), 128)
+
+    def find_path(
+        self, output_token_ids: Sequence[int], most: int, min_value: float, price: float
+    ) -> Draft:
+        """Returns the likeliest continuation of the output as a chain; empty if it rests on.
+
+        Args:
+            output_token_ids: The whole output [num_output_tokens].
+            most: Most tokens, at least 1.
+            min_value: Least chance of a token.
+            price: See `is_due`.
+        """
+        if len(output_token_ids) < self._num_observed:
+            # Some of it was taken back.
+            self._follower, self._num_observed = self._reference.follow(), 0
+        is_first = not self._num_observed
+        self._follower.observe(array(INT32, output_token_ids[self._num_observed :]))
+        self._num_observed = len(output_token_ids)
+        path = self._follower.propose(most, min_value)
+        promised = sum(path.values)
+        if self._gain < max(_LEAST_GAIN, price) or is_first:
+            if promised >= max(_WAKING_GAIN, price):
+                self._gain = promised
+            elif not is_first:
+                return Draft()
+        return path
+
+    def draft(self, positions: Sequence[int]) -> None:
+        """Notes where the drafts of the next pass were read from [num_drafts]."""
+        self._positions = positions

@@ -1,0 +1,9 @@
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class SamplingParams:
+    max_tokens: int = 16
+    n: int = 1
+    extra_args: dict[str, Any] | None = None

@@ -1,0 +1,1 @@
+from .registry import cached_tokenizer_from_config as cached_tokenizer_from_config

@@ -1,0 +1,72 @@
+"""`vllm serve` as a user starts it, in vLLM's own environment (`make vllm-setup`)."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+
+from tests.stack import REPOSITORY, free_port
+
+BIN = REPOSITORY / ".venv-vllm" / "bin"
+FLAG = '{"model":"optimist_vllm.Proposer","num_speculative_tokens":64}'
+START_SECONDS = 600.0
+ENVIRONMENT = {
+    # Threads that share the work of small models would only wait for each other.
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+class Server:
+    """A server on a free port; its log is a file."""
+
+    def __init__(self, log: Path, model: str, *options: str, **variables: str) -> None:
+        self.url = f"http://127.0.0.1:{(port := free_port())}"
+        self.log = log
+        command = [str(BIN / "vllm"), "serve", model, "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--served-model-name", "model", "--max-model-len", "2048", "--enforce-eager"]
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(
+                [*command, *options],
+                cwd=REPOSITORY,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=os.environ | ENVIRONMENT | variables,
+            )
+
+    def wait(self) -> "Server":
+        """Waits until it serves."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self._answers():
+            assert self._process.poll() is None, self.log.read_text()[-4000:]
+            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
+            time.sleep(0.2)
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5.0).is_success
+        except httpx.TransportError:
+            return False
+
+    def end(self) -> int:
+        """Waits until it has ended by itself; returns its exit status."""
+        return self._process.wait(START_SECONDS)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self.end()
+
+    def metric(self, name: str) -> float:
+        """Returns the sum of a counter over its labels."""
+        lines = httpx.get(f"{self.url}/metrics", timeout=30.0).text.splitlines()
+        return sum(
+            float(line.rsplit(" ", 1)[1])
+            for line in lines
+            if line.startswith((f"{name} ", f"{name}{{"))
+        )

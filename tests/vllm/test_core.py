@@ -1,0 +1,224 @@
+import dataclasses
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_aligner import Draft, Follower, Reference
+from optimist_vllm.core.account import Account
+from optimist_vllm.core.followed_request import FollowedRequest
+from optimist_vllm.core.payload import PAYLOAD, TEXT, Payload, Report, take_attached
+from optimist_vllm.core.prediction import (
+    MAX_CHARACTERS,
+    MAX_PREDICTIONS,
+    MAX_TOKENS,
+    check_num_tokens,
+    read_prediction,
+)
+from optimist_vllm.core.width import MAX_DRAFTS, DraftWidths
+
+
+@pytest.mark.parametrize(
+    ("field", "texts"),
+    [
+        ({"type": "content", "content": "a\r\nb\rc"}, ["a\nb\nc"]),
+        (
+            {"type": "content", "content": [{"type": "text", "text": each} for each in "ab"]},
+            ["ab"],
+        ),
+        ([{"type": "content", "content": "a"}, {"type": "content", "content": "b"}], ["a", "b"]),
+        ("a", ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([], []),
+    ],
+)
+def test_reads_predictions(field: object, texts: list[str]) -> None:
+    assert read_prediction(field) == texts
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        1,
+        None,
+        {},
+        {"type": "content"},
+        {"type": "file", "content": "secret"},
+        {"type": "content", "content": 1},
+        {"type": "content", "content": ["secret"]},
+        {"type": "content", "content": [{"type": "text", "text": 1}]},
+        {"type": "content", "content": [{"type": "image", "text": "secret"}]},
+        ["secret"] * (MAX_PREDICTIONS + 1),
+        "secret" * (MAX_CHARACTERS // 6 + 1),
+        [["secret"]],
+    ],
+)
+def test_refuses_what_is_no_prediction_without_quoting_it(field: object) -> None:
+    with pytest.raises(ValueError, match=r"^prediction: ") as error:
+        read_prediction(field)
+    assert "secret" not in str(error.value)
+
+
+def test_refuses_too_many_tokens() -> None:
+    check_num_tokens([range(MAX_TOKENS)])
+    with pytest.raises(ValueError, match=f"^prediction: at most {MAX_TOKENS} tokens, not "):
+        check_num_tokens([range(MAX_TOKENS), range(1)])
+
+
+PREDICTIONS = st.lists(st.lists(st.integers(0, 2**31 - 1)))
+
+
+@given(PREDICTIONS, st.dictionaries(st.text(), st.integers()), st.booleans())
+def test_a_payload_arrives_and_nothing_else_is_touched(
+    predictions: list[list[int]], others: dict[str, int], is_sent: bool
+) -> None:
+    others.pop(PAYLOAD, None)
+    others.pop(TEXT, None)
+    payload = Payload.of(7, predictions)
+    num_tokens = sum(map(len, predictions))
+    assert repr(payload) == f"<prediction of {num_tokens} tokens>"
+    extra_args = {**others, PAYLOAD: dataclasses.asdict(payload) if is_sent else payload}
+    attached, rest = take_attached(extra_args)
+    assert attached.key == 7
+    assert [each.tolist() for each in attached.predictions] == predictions
+    assert rest == (others or None)
+    assert PAYLOAD in extra_args
+
+
+@pytest.mark.parametrize("value", [None, 1, "text", ["text"]])
+def test_what_is_no_payload_is_taken_away(value: object) -> None:
+    attached, rest = take_attached({PAYLOAD: value, TEXT: "text"})
+    assert (attached.key, attached.predictions, attached.text, rest) == (None, [], "text", None)
+
+
+@given(st.lists(st.booleans()), st.integers(0, 20))
+def test_what_the_client_does_not_get_is_not_accepted(
+    is_predicted: list[bool], num_delivered: int
+) -> None:
+    before = 3
+    report = Report(0, before + sum(is_predicted), 0, is_predicted, 0)
+    assert report.count_accepted(num_delivered) == before + sum(is_predicted[:num_delivered])
+
+
+PASSES = st.lists(st.tuples(st.lists(st.integers(-2, 9), max_size=12), st.integers(0, 12)))
+
+
+@given(PASSES)
+def test_accounts_are_those_of_a_simpler_count(passes: list[tuple[list[int], int]]) -> None:
+    account = Account(10)
+    kept, drafted = [], set()
+    for positions, num_kept in passes:
+        account.settle(positions, num_kept)
+        kept += [position for position in positions[:num_kept] if position >= 0]
+        drafted |= {position for position in positions if position >= 0}
+        assert account.num_accepted == len(kept)
+        assert account.num_rejected == len(drafted - set(kept))
+
+
+ROWS = st.lists(
+    st.lists(st.floats(0.001, 1), max_size=128).map(lambda row: sorted(row)[::-1]),
+    max_size=40,
+)
+TIMES = st.lists(
+    st.tuples(st.integers(1, 4096), st.integers(0, 512), st.integers(0, 64), st.integers(1, 10**9)),
+    max_size=20,
+)
+
+
+@given(ROWS, TIMES)
+def test_widths_stay_within_rows_and_the_bound_of_a_pass(
+    values: list[list[float]], times: list[tuple[int, int, int, int]]
+) -> None:
+    widths = DraftWidths()
+    for num_tokens, num_drafts, num_emitted, pass_ns in times:
+        widths.observe_pass(num_tokens + num_drafts, num_drafts, num_emitted, pass_ns)
+    chosen = widths.choose(values, max(1, len(values)))
+    assert len(chosen) == len(values)
+    assert all(0 <= width <= len(row) for width, row in zip(chosen, values, strict=True))
+    assert sum(chosen) <= MAX_DRAFTS
+    assert 0 < widths.least_value <= 0.5
+    # The best ones are taken, whichever rows they belong to.
+    taken = [value for width, row in zip(chosen, values, strict=True) for value in row[:width]]
+    left = [value for width, row in zip(chosen, values, strict=True) for value in row[width:]]
+    assert min(taken, default=1.0) >= max(left, default=0.0) or not taken
+
+
+def test_drafts_as_much_as_pays() -> None:
+    row = [0.9**index for index in range(1, 65)]
+    chosen = []
+    for slope in (0, 100_000, 1_000_000, 10_000_000):
+        widths = DraftWidths()
+        for num_tokens in (1, 2, 4, 8, 16, 32, 64) * 20:
+            widths.observe_pass(num_tokens, num_tokens - 1, 1, 1_000_000 + slope * num_tokens)
+        chosen += widths.choose([row], 1)
+    assert chosen[0] == 64
+    assert chosen == sorted(chosen, reverse=True)
+    assert chosen[-1] == 0
+
+
+class _Repeating(Follower, Reference):
+    """Expects `expected`, from the output's end on."""
+
+    def __init__(self, expected: list[int], value: float) -> None:
+        self.expected, self.value = expected, value
+        self.output: list[int] = []
+
+    @property
+    def num_bytes(self) -> int:
+        return 0
+
+    def follow(self) -> "_Repeating":
+        return _Repeating(self.expected, self.value)
+
+    def observe(self, token_ids: "array[int]") -> None:
+        self.output += token_ids
+
+    def propose(self, max_tokens: int, min_value: float) -> Draft:
+        rest = self.expected[len(self.output) :][:max_tokens]
+        nodes = [
+            (token_id, index - 1, len(self.output) + index, self.value ** (index + 1))
+            for index, token_id in enumerate(rest)
+            if self.value ** (index + 1) >= min_value
+        ]
+        return Draft.from_nodes(nodes)
+
+
+def test_drafts_what_follows_and_counts_what_became_of_it() -> None:
+    followed = FollowedRequest(_Repeating(list(range(20)), 0.9), 20)
+    output = [0]
+    assert followed.is_due(1, 0.0)
+    path = followed.find_path(output, 4, 0.01, 0.0)
+    assert path.token_ids.tolist() == [1, 2, 3, 4]
+    followed.draft(path.positions[:3])
+    assert followed.settle([1, 2, 50], [1, 2, 3]) == [True, True]
+    assert (followed.account.num_accepted, followed.account.num_rejected) == (2, 1)
+
+
+def test_what_gains_nothing_rests_and_wakes_when_something_is_promised() -> None:
+    expected = [*range(100, 300), *range(20)]
+    follower = _Repeating(expected, 0.001)
+    followed = FollowedRequest(follower, 0)
+    looks, output = 0, []
+    for token_id in range(200):
+        output.append(token_id)
+        if followed.is_due(len(output), 0.0):
+            looks += 1
+            path = followed.find_path(output, 64, 0.01, 0.0)
+            followed.draft(path.positions)
+        followed.settle([token_id + 1], [])
+    assert 20 <= looks <= 40
+
+
+def test_a_high_price_lets_a_request_rest_that_gains_less() -> None:
+    followed = FollowedRequest(_Repeating(list(range(100)), 0.9), 100)
+    followed.find_path([0], 64, 0.01, 20.0)
+    assert not followed.is_due(2, 20.0)
+    assert followed.is_due(2, 0.1)
+    assert followed.is_due(17, 20.0)
+
+
+def test_an_output_that_was_taken_back_is_followed_anew() -> None:
+    followed = FollowedRequest(_Repeating(list(range(100)), 0.9), 100)
+    followed.find_path([0, 1, 2, 3], 8, 0.01, 0.0)
+    assert followed.find_path([0, 1], 4, 0.01, 0.0).token_ids.tolist() == [2, 3, 4, 5]

@@ -1,0 +1,359 @@
+"""The plugin in real vLLM, with the bundled model (`make vllm-test`)."""
+
+import json
+import math
+import os
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from optimist_training.edits import Edit
+from tests.integration.edit import edits
+from tests.stack import BUNDLED_MODEL, REPOSITORY
+from tests.vllm.server import BIN, ENVIRONMENT, FLAG, Server
+
+pytestmark = [
+    pytest.mark.skipif(
+        not (BIN.parent / "installed").exists(), reason="`make vllm-setup` was not run"
+    ),
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
+
+OPTIONS = ("--dtype", "float32", "--block-size", "32", "--max-num-batched-tokens", "256")
+NUM_BLOCKS = 80
+"""So few that requests at once preempt each other; one alone may have 64."""
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    """vLLM alone, and with the plugin, in a small cache and with prompts in chunks."""
+    logs = tmp_path_factory.mktemp("vllm")
+    plain = Server(logs / "plain.log", str(BUNDLED_MODEL), *OPTIONS)
+    small = ("--num-gpu-blocks-override", str(NUM_BLOCKS), "--enable-log-requests")
+    served = Server(
+        logs / "served.log", str(BUNDLED_MODEL), *OPTIONS, *small, "--speculative-config", FLAG
+    )
+    try:
+        yield plain.wait(), served.wait()
+    finally:
+        plain.stop()
+        served.stop()
+
+
+@pytest.fixture(scope="module")
+def server(servers: tuple[Server, Server]) -> Server:
+    return servers[1]
+
+
+@pytest.fixture(scope="module")
+def reference(servers: tuple[Server, Server]) -> OpenAI:
+    """A client of vLLM without the plugin."""
+    return OpenAI(base_url=f"{servers[0].url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> OpenAI:
+    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+def predicted(text: str) -> dict[str, Any]:
+    return {"prediction": {"type": "content", "content": text}}
+
+
+def ask(client: OpenAI, edit: Edit, **options: Any) -> Any:
+    options = {"temperature": 0.0, "max_tokens": 400, **options}
+    # The client's overloads do not accept options that are put together.
+    create: Any = client.chat.completions.create
+    return create(model="model", messages=edit.messages(), **options)
+
+
+def text(answer: Any) -> str:
+    content: str = answer.choices[0].message.content
+    return content
+
+
+def counts(usage: Any) -> tuple[int, int]:
+    details = usage.completion_tokens_details
+    return details.accepted_prediction_tokens, details.rejected_prediction_tokens
+
+
+def test_edits_are_the_same_text_with_and_without_predictions(
+    client: OpenAI, reference: OpenAI
+) -> None:
+    asked = edits(120)
+    with ThreadPoolExecutor(8) as pool:
+        plain = list(pool.map(lambda edit: ask(reference, edit), asked))
+        answers = list(pool.map(lambda edit: ask(client, edit, **predicted(edit.before)), asked))
+        followed = list(pool.map(lambda edit: ask(client, edit), asked))
+    assert [text(each) for each in answers] == [text(each) for each in plain]
+    assert [text(each) for each in followed] == [text(each) for each in plain]
+    num_tokens = sum(each.usage.completion_tokens for each in answers)
+    num_accepted = sum(counts(each.usage)[0] for each in answers)
+    assert num_accepted > num_tokens * 0.6
+    assert all(each.usage.completion_tokens_details is None for each in followed)
+
+
+def test_a_stream_ends_with_the_counts(client: OpenAI) -> None:
+    edit = edits(1)[0]
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    chunks = list(ask(client, edit, **predicted(edit.before), **options))
+    streamed = "".join(each.choices[0].delta.content or "" for each in chunks if each.choices)
+    whole = ask(client, edit, **predicted(edit.before))
+    assert streamed == text(whole)
+    assert counts(chunks[-1].usage)[0] > whole.usage.completion_tokens / 2
+
+
+def test_curl(server: Server, client: OpenAI) -> None:
+    edit = edits(1)[0]
+    body = {
+        "model": "model",
+        "messages": edit.messages(),
+        "temperature": 0,
+        "prediction": {"type": "content", "content": [{"type": "text", "text": edit.before}]},
+    }
+    command = ["curl", "-sS", f"{server.url}/v1/chat/completions", "-d", json.dumps(body)]
+    command += ["-H", "Content-Type: application/json"]
+    answer = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert answer["choices"][0]["message"]["content"] == text(ask(client, edit))
+    assert answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 20
+
+
+def test_completions_take_a_prediction(client: OpenAI, reference: OpenAI) -> None:
+    options: Any = {"model": "model", "prompt": "def f(a):\n", "max_tokens": 40, "temperature": 0.0}
+    plain = reference.completions.create(**options)
+    answer = client.completions.create(**options, extra_body=predicted(plain.choices[0].text))
+    assert answer.choices[0].text == plain.choices[0].text
+    assert counts(answer.usage)[0] > 20
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stop": ["return"]},
+        {"logprobs": True, "top_logprobs": 2},
+        {"presence_penalty": 0.5, "frequency_penalty": 0.5},
+        {"extra_body": {"repetition_penalty": 1.3}},
+        {"extra_body": {"structured_outputs": {"regex": "[a-z ]{5,60}"}}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {
+                    "name": "it",
+                    "schema": {
+                        "type": "object",
+                        "properties": {"a": {"type": "string", "maxLength": 40}},
+                        "required": ["a"],
+                        "additionalProperties": False,
+                    },
+                },
+            }
+        },
+        {"max_tokens": 7},
+        {"extra_body": {"min_tokens": 200, "max_tokens": 220}},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_answers_are_those_of_vllm_without_the_plugin(
+    client: OpenAI, reference: OpenAI, options: dict[str, Any]
+) -> None:
+    for edit in edits(4):
+        plain = ask(reference, edit, **options)
+        answer = ask(client, edit, **predicted(edit.before), **options)
+        assert text(answer) == text(plain)
+        assert answer.choices[0].finish_reason == plain.choices[0].finish_reason
+        assert answer.usage.completion_tokens == plain.usage.completion_tokens
+        if "logprobs" in options:
+            steps = zip(
+                answer.choices[0].logprobs.content, plain.choices[0].logprobs.content, strict=True
+            )
+            assert all(
+                one.logprob == pytest.approx(other.logprob, abs=1e-3) for one, other in steps
+            )
+        accepted, rejected = counts(answer.usage)
+        assert accepted <= answer.usage.completion_tokens
+        assert rejected >= 0
+
+
+def test_choices_add_up(client: OpenAI) -> None:
+    edit = edits(1)[0]
+    one = ask(client, edit, **predicted(edit.before))
+    # vLLM has but one greedy answer.
+    two = ask(client, edit, **predicted(edit.before), n=2, temperature=0.01, seed=1)
+    assert [each.message.content for each in two.choices] == [text(one)] * 2
+    assert counts(two.usage)[0] > 1.5 * counts(one.usage)[0]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 1.0},
+        {"temperature": 1.5, "top_p": 0.9},
+        {"temperature": 2.0, "extra_body": {"top_k": 4}},
+    ],
+    ids=lambda sampling: "-".join(sampling),
+)
+def test_sampled_text_has_the_distribution_of_vllm_without_the_plugin(
+    client: OpenAI, reference: OpenAI, sampling: dict[str, Any]
+) -> None:
+    # Few tokens behind a prompt that the model knows little of, so that there are many answers.
+    options: Any = {
+        "model": "model",
+        "prompt": "x",
+        "max_tokens": 4,
+        "n": 400,
+        "seed": 1,
+        "logprobs": 0,
+        **sampling,
+    }
+    extra = {**options.pop("extra_body", {})}
+    plain = reference.completions.create(**options, extra_body=extra)
+    common = Counter(each.text for each in plain.choices).most_common(1)[0][0]
+    answer = client.completions.create(**options, extra_body={**extra, **predicted(common)})
+    for position in range(4):
+        samples = [
+            Counter(each.logprobs.tokens[position] for each in one.choices)
+            for one in (plain, answer)
+        ]
+        assert distance(*samples) < 3.5
+
+
+def distance(one: Counter[str], other: Counter[str]) -> float:
+    """Returns how far two samples are apart: chi-square in standard deviations above its mean."""
+    pairs = [(one[key], other[key]) for key in {*one, *other}]
+    rare = [pair for pair in pairs if sum(pair) < 10]
+    pairs = [pair for pair in pairs if sum(pair) >= 10]
+    if rare:
+        pairs.append((sum(pair[0] for pair in rare), sum(pair[1] for pair in rare)))
+    degrees = max(len(pairs) - 1, 1)
+    ratio = one.total() / other.total()
+    chi_square: float = sum((a - b * ratio) ** 2 / (a + b * ratio**2) for a, b in pairs)
+    return (chi_square - degrees) / math.sqrt(2 * degrees)
+
+
+def test_many_at_once_in_a_small_cache(server: Server, client: OpenAI, reference: OpenAI) -> None:
+    asked = edits(32, seed=11)
+    expected = [text(ask(reference, edit)) for edit in asked]
+
+    def answer(index: int) -> str:
+        before = asked[index].before
+        bodies: tuple[dict[str, Any], ...] = (
+            {},
+            predicted("nothing of the sort\n" * 50),
+            predicted(before),
+        )
+        return text(ask(client, asked[index], **bodies[index % 3]))
+
+    with ThreadPoolExecutor(32) as pool:
+        answers = list(pool.map(answer, range(32)))
+    assert answers == expected
+    assert server.metric("vllm:num_preemptions_total") > 0
+
+
+def test_cached_beginnings(client: OpenAI, reference: OpenAI) -> None:
+    """Prompts of all lengths, so that of some a single token is not in the cache."""
+
+    def complete(client: OpenAI, length: int, **extra: Any) -> str:
+        # The client's overloads do not accept options that are put together.
+        create: Any = client.completions.create
+        prompt = list(range(300, 300 + length))
+        answer = create(
+            model="model", prompt=prompt, max_tokens=20, temperature=0.0, extra_body=extra
+        )
+        return str(answer.choices[0].text)
+
+    lengths = [*range(30, 70)] * 2
+    expected = [complete(reference, length) for length in lengths]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(
+            pool.map(lambda length: complete(client, length, **predicted("x = 1\n")), lengths)
+        )
+    assert found == expected
+
+
+def test_aborts_leave_the_others_alone(server: Server, client: OpenAI, reference: OpenAI) -> None:
+    asked = edits(12, seed=3)
+    expected = [text(ask(reference, edit)) for edit in asked]
+
+    def answer(index: int) -> str | None:
+        if index % 2:
+            return text(ask(client, asked[index], **predicted(asked[index].before)))
+        with ask(client, asked[index], **predicted(asked[index].before), stream=True) as stream:
+            next(iter(stream))
+        return None
+
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(answer, range(12)))
+    assert answers[1::2] == expected[1::2]
+    assert server.metric("vllm:num_requests_running") == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ({"type": "content"}, "prediction: must be"),
+        ({"type": "content", "content": "x = 1\n" * 75_000}, "at most 262144 tokens, not 3"),
+        ({"type": "content", "content": "x" * 5_000_000}, "at most 4194304 characters"),
+        (7, "prediction: must be"),
+    ],
+    ids=["no content", "many tokens", "many characters", "a number"],
+)
+def test_what_is_no_prediction_is_a_400(client: OpenAI, field: Any, message: str) -> None:
+    edit = edits(1)[0]
+    with pytest.raises(BadRequestError, match=re.escape(message)) as error:
+        ask(client, edit, extra_body={"prediction": field})
+    assert error.value.param == "prediction"
+    assert text(ask(client, edit))
+
+
+def test_logs_and_metrics(server: Server, client: OpenAI) -> None:
+    edit = edits(1)[0]
+    before = server.metric("optimist:prediction_tokens_total")
+    answer = ask(client, edit, **predicted("nowhere_else = 1\n" + edit.before))
+    assert server.metric("optimist:prediction_tokens_total") - before == sum(counts(answer.usage))
+    assert server.metric("optimist:draft_seconds_total") > 0
+    log = server.log.read_text()
+    assert "<prediction of " in log
+    assert "nowhere_else" not in log
+
+
+def test_llm_in_python() -> None:
+    edit = next(each for each in edits(20) if each.kind == "repeat")
+    script = REPOSITORY / "tests" / "vllm" / "scripts" / "llm.py"
+    prompt = str(edit.messages()[0]["content"])
+    done = subprocess.run(
+        [BIN / "python", script, BUNDLED_MODEL, prompt, edit.after],
+        env=os.environ | ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    # vLLM prints there as well.
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("[["))
+    (plain, _), (predicted_text, num_accepted) = json.loads(line)
+    assert predicted_text == plain
+    assert num_accepted > 20
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "message"),
+    [
+        (("--pipeline-parallel-size", "2"), {}, "optimist-vllm: --pipeline-parallel-size"),
+        ((), {"VLLM_PLUGINS": "none"}, "did not load the plugin; leave VLLM_PLUGINS out"),
+    ],
+    ids=["pipeline", "plugins"],
+)
+def test_a_misfit_does_not_start(
+    tmp_path: Path, options: tuple[str, ...], variables: dict[str, str], message: str
+) -> None:
+    flags = ("--dtype", "float32", *options, "--speculative-config", FLAG)
+    server = Server(tmp_path / "log", str(BUNDLED_MODEL), *flags, **variables)
+    assert server.end() != 0
+    assert message in server.log.read_text()

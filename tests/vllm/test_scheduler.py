@@ -1,0 +1,195 @@
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from optimist_vllm.core.payload import PAYLOAD, Payload, Report
+from optimist_vllm.core.width import MAX_DRAFTS
+from tests.vllm.engine import Engine, tokens
+
+CODE = "def area(width, height):\n    check(width, height)\n    return width * height\n\n" * 3
+RENAMED = CODE.replace("width", "breadth")
+
+
+def payload(*texts: str, key: int = 0) -> Payload:
+    return Payload.of(key, [tokens(text) for text in texts])
+
+
+def last_report(engine: Engine, request_id: str) -> Report:
+    return Report(*engine.reports[request_id][-1])
+
+
+def test_a_prediction_saves_passes_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    engine.add("plain", RENAMED, prompt=tokens("?"))
+    num_plain = engine.run()
+    engine.add("predicted", RENAMED, prompt=tokens("?"), extra_args={PAYLOAD: payload(CODE, key=5)})
+    num_predicted = engine.run()
+    assert engine.text("plain") == engine.text("predicted") == RENAMED
+    assert num_predicted < num_plain / 2
+    report = last_report(engine, "predicted")
+    assert report.key == 5
+    assert len(RENAMED) * 0.6 < report.num_accepted < len(RENAMED)
+    assert 0 < report.num_rejected < len(CODE) - report.num_accepted + 20
+
+
+def test_the_prompt_and_a_text_in_extra_args_are_followed_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine(monkeypatch)
+    engine.add("1", CODE, prompt=tokens(f"Repeat:\n```\n{CODE}```\n"))
+    assert engine.run() < len(CODE) / 4
+    # What the prompt holds was not predicted.
+    assert last_report(engine, "1").num_accepted == 0
+    engine.add("2", CODE, extra_args={"prediction": CODE})
+    assert engine.run() < len(CODE) / 4
+    assert engine.text("1") == engine.text("2") == CODE
+    assert last_report(engine, "2").key is None
+    assert last_report(engine, "2").num_accepted > len(CODE) / 2
+
+
+def test_predictions_go_no_further_than_the_scheduler(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    engine = Engine(monkeypatch)
+    request = engine.add(
+        "1", "secret text", extra_args={"other": 1, PAYLOAD: payload("secret text")}
+    )
+    assert request.sampling_params.extra_args == {"other": 1}
+    engine.step()
+    output = engine.scheduler.schedule()
+    drafts = output.scheduled_spec_decode_tokens["1"]
+    assert list(drafts) == tokens("ecret text")[: len(drafts)]
+    # What vLLM's dump of a crash prints of what it finds in a pass.
+    assert drafts.anon_repr() == f"<{len(drafts)} drafts>"
+    assert not isinstance(drafts, list | tuple | dict | set)
+    assert "secret" not in caplog.text
+
+
+def test_what_is_no_prediction_leaves_the_request_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Engine(monkeypatch)
+    engine.add("1", "a" * 50, extra_args={"prediction": {"type": "secret"}})
+    assert engine.run() == 51
+    assert "request 1 is not followed: prediction: must be" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_fault_of_the_aligner_costs_one_request_its_drafts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Engine(monkeypatch)
+    engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
+    engine.add("2", CODE, extra_args={PAYLOAD: payload(CODE)})
+    engine.step()
+
+    def fail(*_args: Any) -> None:
+        raise ZeroDivisionError
+
+    followed = engine.scheduler._entries["1"].followed
+    monkeypatch.setattr(followed, "find_path", fail)
+    engine.run()
+    assert engine.text("1") == engine.text("2") == CODE
+    assert "request 1 is not followed any more" in caplog.text
+    assert not any("1" in each for each in engine.drafts[2:])
+
+
+def test_several_choices_share_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    for request_id in ("0_1", "1_1"):
+        engine.add(request_id, CODE, extra_args={PAYLOAD: payload(CODE)})
+    engine.add("other", CODE, extra_args={PAYLOAD: payload(CODE + "#")})
+    entries = engine.scheduler._entries
+    first, second, other = (entries[each].prepared.result().reference for each in entries)
+    assert first is second
+    assert first is not other
+
+
+def test_drafts_end_with_the_output_and_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch, max_model_len=40)
+    engine.add("1", CODE, max_tokens=10, extra_args={PAYLOAD: payload(CODE)})
+    engine.run()
+    assert engine.outputs["1"] == tokens(CODE)[:10]
+    assert max(len(each.get("1", ())) for each in engine.drafts) <= 8
+    engine.add("2", CODE[:36], prompt=tokens("?"), extra_args={PAYLOAD: payload(CODE)})
+    engine.run()
+    assert engine.text("2") == CODE[:36]
+
+
+def test_grammars_cut_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    engine.grammar.forbidden = {ord("\n")}
+    engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
+    engine.run()
+    assert engine.text("1") == CODE
+    assert all(ord("\n") not in each.get("1", ()) for each in engine.drafts)
+
+
+def test_the_workers_proposer_is_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    request = engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
+    engine.step()
+    drafts = list(request.spec_token_ids)
+    engine.scheduler.update_draft_token_ids({"1": []})
+    assert request.spec_token_ids == drafts
+
+
+TEXTS = st.text("ab\n(x", max_size=80)
+REQUESTS = st.lists(
+    st.tuples(TEXTS, TEXTS, TEXTS, st.integers(1, 100), st.integers(0, 6)), min_size=1, max_size=8
+)
+
+
+def disturb(engine: Engine, choice: int, request_id: str) -> bool:
+    """Does something to a request that happens in vLLM; returns whether it was aborted."""
+    if choice == 1:
+        # As when it is preempted.
+        engine.scheduler.requests[request_id].spec_token_ids = []
+    elif choice == 0:
+        del engine.scheduler.requests[request_id]
+    return choice == 0
+
+
+def check_drafts(engine: Engine) -> None:
+    for drafts in engine.drafts:
+        assert all(len(each) <= 16 for each in drafts.values())
+        assert sum(map(len, drafts.values())) <= MAX_DRAFTS
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(REQUESTS, st.data())
+def test_whatever_is_predicted_the_output_is_the_models(
+    monkeypatch: pytest.MonkeyPatch,
+    requests: list[tuple[str, str, str, int, int]],
+    data: st.DataObject,
+) -> None:
+    engine = Engine(monkeypatch, num_drafts=16)
+    aborted = set()
+    while len(engine.drafts) < 7 or engine.scheduler.requests:
+        for index, (truth, prompt, prediction, max_tokens, begins) in enumerate(requests):
+            if begins == len(engine.drafts):
+                extra = {PAYLOAD: payload(prediction)} if prediction else {}
+                engine.add(str(index), truth, tokens(prompt), max_tokens, extra)
+        aborted |= {
+            request_id
+            for request_id in list(engine.scheduler.requests)
+            if disturb(engine, data.draw(st.integers(0, 30)), request_id)
+        }
+        engine.step()
+    for index, (truth, _, prediction, max_tokens, _) in enumerate(requests):
+        request_id = str(index)
+        output = [*tokens(truth), 0][:max_tokens]
+        if request_id in aborted:
+            output = output[: len(engine.outputs[request_id])]
+        assert engine.outputs[request_id] == output
+        for report in engine.reports[request_id]:
+            assert 0 <= Report(*report).num_rejected <= len(prediction)
+            assert 0 <= Report(*report).num_accepted <= len(output)
+    check_drafts(engine)
+    assert set(engine.scheduler._entries) <= aborted
+    engine.add("last", "")
+    assert set(engine.scheduler._entries) == {"last"}

@@ -1,0 +1,104 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.sample import rejection_sampler
+from vllm.v1.sample.ops import topk_topp_sampler
+
+import optimist_vllm
+from optimist_vllm import interface, repairs
+from optimist_vllm.proposer import SCHEDULER, Proposer
+
+optimist_vllm.register()
+
+
+def config(num_drafts: int = 64) -> dict[str, Any]:
+    return {"model": "optimist_vllm.Proposer", "num_speculative_tokens": num_drafts}
+
+
+def test_the_flag_brings_the_scheduler() -> None:
+    assert EngineArgs(config()).create_engine_config().scheduler_cls == SCHEDULER
+
+
+@pytest.mark.parametrize("speculative", [None, {"model": "ngram"}, {"method": "ngram"}])
+def test_without_the_flag_nothing_changes(speculative: dict[str, Any] | None) -> None:
+    args = EngineArgs(speculative, pipeline_parallel_size=2, scheduler_cls="other.Scheduler")
+    assert args.create_engine_config().scheduler_cls == "other.Scheduler"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size: .* use --tensor-parallel-size"),
+        ({"scheduler_cls": "other.Scheduler"}, r"--scheduler-cls: other\.Scheduler .* leave"),
+        ({"skip_tokenizer_init": True}, "--skip-tokenizer-init: .* leave it out"),
+        ({"speculative_config": config(129)}, "num_speculative_tokens: .* at most 128 .* not 129"),
+    ],
+)
+def test_refuses_what_does_not_go_together(wrong: dict[str, Any], message: str) -> None:
+    args = EngineArgs(**{"speculative_config": config(), **wrong})
+    with pytest.raises(ValueError, match=f"^optimist-vllm: {message}"):
+        args.create_engine_config()
+
+
+def test_refuses_a_front_end_that_drops_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_USE_RUST_FRONTEND", "1")
+    with pytest.raises(ValueError, match=r"VLLM_USE_RUST_FRONTEND: .* leave it out"):
+        EngineArgs(config()).create_engine_config()
+
+
+def test_refuses_a_vllm_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "v1/core/sched/scheduler.py:Scheduler.add_request"
+    monkeypatch.setitem(interface.FUNCTIONS, name, ["self", "request", "more"])
+    expected = rf"knows vLLM 0\.32 and 0\.33; in 0\.33\.0 {name} takes \(self, request\): pip inst"
+    with pytest.raises(RuntimeError, match=expected):
+        EngineArgs(config()).create_engine_config()
+
+
+def test_a_newer_vllm_with_the_same_interface_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("vllm.__version__", "0.34.0")
+    EngineArgs(config()).create_engine_config()
+    assert "was tried with vLLM 0.32 and 0.33, not with 0.34.0" in caplog.text
+
+
+def worker_config(scheduler: object) -> Any:
+    return SimpleNamespace(scheduler_config=SimpleNamespace(scheduler_cls=scheduler))
+
+
+def test_without_the_plugin_workers_refuse_to_start() -> None:
+    with pytest.raises(RuntimeError, match="did not load the plugin; leave VLLM_PLUGINS out"):
+        Proposer(worker_config(None))
+
+
+def test_the_proposer_drafts_nothing_and_mends_what_drafts_uncover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module, name in (
+        (rejection_sampler, "expand_batch_to_tokens"),
+        (topk_topp_sampler, "apply_top_k_only"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    proposer = Proposer(worker_config(SCHEDULER))
+    proposer.load_model(object())
+    assert proposer.propose([[1, 2], [3]], None, None, slot_mappings=None) == [[], []]
+
+    values, ends = torch.tensor([0.7, 0.0, 0.5]), torch.tensor([2, 3, 6])
+    expanded = rejection_sampler.expand_batch_to_tokens(values, ends, 6, 0, 1)
+    assert torch.equal(expanded, torch.tensor([0.7, 0.7, 1.0, 0.5, 0.5, 0.5]))
+    top_k = topk_topp_sampler.apply_top_k_only
+    assert top_k(torch.empty(0, 4), torch.empty(0, dtype=torch.int64)).shape == (0, 4)
+    assert top_k(torch.ones(2, 4), torch.tensor([1, 2])).shape == (2, 2)
+
+
+def test_leaves_what_is_right_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = repairs.expand_batch_to_tokens
+    other = repairs._skipping_no_rows(topk_topp_sampler.apply_top_k_only)
+    monkeypatch.setattr(rejection_sampler, "expand_batch_to_tokens", right)
+    monkeypatch.setattr(topk_topp_sampler, "apply_top_k_only", other)
+    repairs.apply()
+    assert rejection_sampler.expand_batch_to_tokens is right
+    assert topk_topp_sampler.apply_top_k_only is other
