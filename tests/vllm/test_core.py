@@ -195,19 +195,30 @@ def test_drafts_what_follows_and_counts_what_became_of_it() -> None:
     assert (followed.account.num_accepted, followed.account.num_rejected) == (2, 1)
 
 
-def test_what_gains_nothing_rests_and_wakes_when_something_is_promised() -> None:
-    expected = [*range(100, 300), *range(20)]
-    follower = _Repeating(expected, 0.001)
-    followed = FollowedRequest(follower, 0)
+@pytest.mark.parametrize(("num_predicted", "least", "most"), [(0, 10, 25), (1000, 60, 90)])
+def test_what_gains_nothing_rests(num_predicted: int, least: int, most: int) -> None:
+    followed = FollowedRequest(_Repeating(list(range(1000, 2000)), 0.3), num_predicted)
     looks, output = 0, []
     for token_id in range(200):
         output.append(token_id)
         if followed.is_due(len(output), 0.0):
             looks += 1
             path = followed.find_path(output, 64, 0.01, 0.0)
+            # What promises less than a token wakes nobody.
+            assert num_predicted or not path.token_ids
             followed.draft(path.positions)
         followed.settle([token_id + 1], [])
-    assert 20 <= looks <= 40
+    assert least <= looks <= most
+
+
+def test_what_promises_a_token_wakes() -> None:
+    followed = FollowedRequest(_Repeating(list(range(100)), 0.9), 0)
+    path = followed.find_path([0], 64, 0.01, 0.0)
+    assert path.token_ids.tolist()[:3] == [1, 2, 3]
+    # Read from the prompt.
+    followed.draft([-1, -2, -3])
+    followed.settle([1, 2, 3, 4], [1, 2, 3])
+    assert followed.is_due(5, 0.0)
 
 
 def test_a_high_price_lets_a_request_rest_that_gains_less() -> None:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from optimist_aligner import INT32, Draft, Follower, Reference
 from optimist_vllm.core.account import Account
 
-_FIRST_GAIN = 0.25
+_FIRST_PREDICTED_GAIN = 4.0
+"""What is expected of a request with a prediction; one without rests at first."""
+_WOKEN_GAIN = 0.25
 _SPAN = 16
 """Passes that a gain averages over."""
 _LEAST_GAIN = 1 / 16
@@ -19,7 +21,8 @@ class FollowedRequest:
     """The follower of a request, the drafts of its next pass, and its account.
 
     A request gains the accepted drafts per pass, averaged. One that gains less than looking for
-    drafts costs rests: it is looked at once an eighth of its output is new.
+    drafts costs rests: it is looked at once an eighth of its output is new, and wakes when what is
+    found promises a token.
 
     Attributes:
         account: What the predictions were worth so far.
@@ -33,7 +36,8 @@ class FollowedRequest:
         self._reference = reference
         self._follower: Follower = reference.follow()
         self._num_observed = 0
-        self._gain = _FIRST_GAIN
+        self._gain = _FIRST_PREDICTED_GAIN if num_predicted else 0.0
+        self._most_new = 16 if num_predicted else 128
         self._positions: Sequence[int] = ()
 
     def settle(self, new_token_ids: Sequence[int], drafts: Sequence[int]) -> list[bool]:
@@ -69,7 +73,7 @@ class FollowedRequest:
         if self._gain >= max(_LEAST_GAIN, price) or not self._num_observed:
             return True
         num_new = num_output_tokens - self._num_observed
-        return num_new >= min(max(num_output_tokens // 8, 16), 128)
+        return num_new >= min(max(num_output_tokens // 8, 8), self._most_new)
 
     def find_path(
         self, output_token_ids: Sequence[int], most: int, min_value: float, price: float
@@ -85,16 +89,13 @@ class FollowedRequest:
         if len(output_token_ids) < self._num_observed:
             # Some of it was taken back.
             self._follower, self._num_observed = self._reference.follow(), 0
-        is_first = not self._num_observed
         self._follower.observe(array(INT32, output_token_ids[self._num_observed :]))
         self._num_observed = len(output_token_ids)
         path = self._follower.propose(most, min_value)
-        promised = sum(path.values)
-        if self._gain < max(_LEAST_GAIN, price) or is_first:
-            if promised >= max(_WAKING_GAIN, price):
-                self._gain = promised
-            elif not is_first:
+        if self._gain < max(_LEAST_GAIN, price):
+            if sum(path.values) < max(_WAKING_GAIN, price):
                 return Draft()
+            self._gain = max(_WOKEN_GAIN, price)
         return path
 
     def draft(self, positions: Sequence[int]) -> None:
