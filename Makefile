@@ -101,7 +101,7 @@ lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfile
 	@$(BUF) lint
 	@$(BUF) breaking --against protos/baseline.json
 	@# DL3013 wants versions on the command line; pyproject.toml has them.
-	@$(BIN)/hadolint --ignore DL3013 services/*/Dockerfile
+	@$(BIN)/hadolint --ignore DL3013 services/*/Dockerfile engines/*/Dockerfile deploy/containers/*.Dockerfile
 	@$(BIN)/mypy
 
 format: setup ## format the sources and mend what can be mended
