@@ -38,7 +38,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface vllm-image wheels schemathesis clean clean-images
+.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -214,6 +214,9 @@ wheels: setup ## build the wheels of optimist, optimist-aligner and optimist-vll
 	@rm -rf dist
 	@$(BIN)/pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist . ./aligner ./engines/vllm
 	@ls dist
+
+wheels-test: wheels ## try the wheels of optimist and the aligner in an empty environment (some minutes)
+	@$(BIN)/python -m tests.wheels dist
 
 vllm-interface: setup ## compare what the plugin builds on with the newest vLLM (it downloads 340 MB)
 	@work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \

@@ -28,7 +28,7 @@ def check_cpu_overlay() -> str:
             assert time.monotonic() < started + _READY_SECONDS, pod_logs(names)
             time.sleep(0.2)
         seconds = time.monotonic() - started
-        rest, grpc = ask_rest(gateway), ask_grpc(gateway)
+        rest, grpc = ask_rest(f"http://{gateway}:8000"), ask_grpc(gateway)
         log = pod_logs(names)
         assert "Traceback" not in log, log
     return (

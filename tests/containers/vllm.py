@@ -63,18 +63,19 @@ def _run_on_cpu(spec: dict[str, Any]) -> None:
 
 def _ask(host: str, key: str, logs: Callable[[], str]) -> str:
     """Asks as soon as it serves; returns what to say of it."""
+    url = f"http://{host}:8000"
     started = time.monotonic()
-    while not _is_healthy(host):
+    while not _is_healthy(url):
         assert not engine("ps", "--all", "--quiet", "--filter", "status=exited"), logs()
         assert time.monotonic() < started + START_SECONDS, logs()
         time.sleep(0.5)
     seconds = time.monotonic() - started
-    accepted = ask_rest(host, key)
+    accepted = ask_rest(url, key)
     return f"serving after {seconds:.0f} s, {accepted} predicted tokens accepted"
 
 
-def _is_healthy(host: str) -> bool:
+def _is_healthy(url: str) -> bool:
     try:
-        return httpx.get(f"http://{host}:8000/health", timeout=5.0, trust_env=False).is_success
+        return httpx.get(f"{url}/health", timeout=5.0, trust_env=False).is_success
     except httpx.TransportError:
         return False
