@@ -55,8 +55,9 @@ def _run_on_cpu(spec: dict[str, Any]) -> None:
     container["args"] = [*_ARGUMENTS, *container["args"][1:]]
     container["env"] += [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
     container["volumeMounts"].append({"name": "model", "mountPath": "/model", "readOnly": True})
-    # podman's emptyDir has the rights of the image's directory, a cluster's those of /tmp.
-    container["volumeMounts"] = [one for one in container["volumeMounts"] if one["name"] != "shm"]
+    # podman gives an emptyDir the rights of the image's directory, a cluster those of /tmp.
+    shared = {"name": "shm", "hostPath": {"path": "/dev/shm", "type": "Directory"}}
+    spec["volumes"] = [each for each in spec["volumes"] if each["name"] != "shm"] + [shared]
     path = {"path": str(BUNDLED_MODEL), "type": "Directory"}
     spec["volumes"].append({"name": "model", "hostPath": path})
 
