@@ -71,6 +71,8 @@ def _ask(host: str, key: str, logs: Callable[[], str]) -> str:
         assert time.monotonic() < started + START_SECONDS, logs()
         time.sleep(0.5)
     seconds = time.monotonic() - started
+    without_key = httpx.get(f"{url}/v1/models", timeout=5.0, trust_env=False)
+    assert without_key.status_code == (401 if key == _KEY else 200), without_key.text
     accepted = ask_rest(url, key)
     return f"serving after {seconds:.0f} s, {accepted} predicted tokens accepted"
 
