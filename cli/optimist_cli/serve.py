@@ -39,8 +39,10 @@ def main(arguments: list[str]) -> int:
 def _require_services() -> None:
     missing = [service for service, package in PACKAGES.items() if find_spec(package) is None]
     if missing:
-        extras = ",".join(missing)
-        raise SetupError(f"install the {' and '.join(missing)}: pip install 'optimist[{extras}]'")
+        raise SetupError(
+            f"not installed: {', '.join(missing)}; install them with: "
+            f"pip install 'optimist[{','.join(missing)}]'"
+        )
 
 
 async def serve(settings: ServeSettings, config: str | None) -> int:
