@@ -31,7 +31,8 @@ _VLLM = (
 )
 _VLLM_VARIABLES = {
     "VLLM_CPU_KVCACHE_SPACE": "2",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # Then vLLM sets how its threads wait too; passively its attention takes three times as long.
+    "VLLM_CPU_OMP_THREADS_BIND": "{cpus}",
     "VLLM_NO_USAGE_STATS": "1",
     # As vLLM's page on CPUs advises.
     "LD_PRELOAD": "{vllm}/lib/libiomp5.so",
@@ -39,7 +40,8 @@ _VLLM_VARIABLES = {
 
 # Our worker waits for its threads that way. The client runs beside the servers, and threads that
 # wait actively for one that has no processor would slow the others down several times.
-_VARIABLES = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+_VARIABLES = {"HF_HUB_OFFLINE": "1"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Engine:
     without_drafts: str
     """The engine whose answers these have to be equal to: the same software, drafting nothing."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of the environment, besides what all engines get; words as in `command`."""
+    """Of the environment, besides what all engines get, with {vllm} and {cpus}."""
     takes_predictions: bool = False
 
     def words(self, model: str, dtype: str, vllm: str, port: int | str) -> list[str]:
@@ -66,12 +68,12 @@ class Engine:
 
 
 ENGINES = {
-    "optimist": Engine(_OURS, "optimist-plain", takes_predictions=True),
+    "optimist": Engine(_OURS, "optimist-plain", _WAITING, takes_predictions=True),
     "optimist-plain": Engine(
-        _OURS, "optimist-plain", {"OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"}
+        _OURS, "optimist-plain", {**_WAITING, "OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"}
     ),
-    "transformers": Engine(_TRANSFORMERS, "transformers"),
-    "transformers-lookup": Engine((*_TRANSFORMERS, "--lookup"), "transformers"),
+    "transformers": Engine(_TRANSFORMERS, "transformers", _WAITING),
+    "transformers-lookup": Engine((*_TRANSFORMERS, "--lookup"), "transformers", _WAITING),
     "vllm": Engine(_VLLM, "vllm", _VLLM_VARIABLES),
     "vllm-ngram": Engine(
         (*_VLLM, "--speculative-config", '{{"method":"ngram","num_speculative_tokens":16}}'),
@@ -107,7 +109,10 @@ def running_engine(name: str, model: str, dtype: str, vllm: str, num_threads: in
     engine = ENGINES[name]
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    variables = {key: value.format(vllm=vllm) for key, value in engine.variables.items()}
+    cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))[:num_threads]))
+    variables = {
+        key: value.format(vllm=vllm, cpus=cpus) for key, value in engine.variables.items()
+    }
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(  # noqa: S603
             engine.words(model, dtype, vllm, port),
