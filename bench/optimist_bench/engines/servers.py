@@ -28,6 +28,8 @@ _TRANSFORMERS = (*_GENERATE, "--dtype", "{dtype}", "--port", "{port}")
 _VLLM = (
     *("{vllm}/bin/vllm", "serve", "{model}", "--dtype", "{dtype}", "--port", "{port}"),
     *("--host", "127.0.0.1", "--max-model-len", "4096", "--enforce-eager"),
+    # Rounds repeat their prompts, which no other engine keeps.
+    "--no-enable-prefix-caching",
 )
 _VLLM_VARIABLES = {
     "VLLM_CPU_KVCACHE_SPACE": "2",
@@ -75,6 +77,15 @@ ENGINES = {
     "vllm": Engine(_VLLM, "vllm", _VLLM_VARIABLES),
     "vllm-ngram": Engine(
         (*_VLLM, "--speculative-config", '{{"method":"ngram","num_speculative_tokens":16}}'),
+        "vllm",
+        _VLLM_VARIABLES,
+    ),
+    "vllm-suffix": Engine(
+        (
+            *(*_VLLM, "--speculative-config"),
+            # It would keep the answers of earlier rounds, which these repeat.
+            '{{"method":"suffix","suffix_decoding_max_cached_requests":0}}',
+        ),
         "vllm",
         _VLLM_VARIABLES,
     ),
