@@ -39,6 +39,8 @@ _VLLM_VARIABLES = {
     "LD_PRELOAD": "{vllm}/lib/libiomp5.so",
 }
 
+_ARCTIC = "lib/python*/site-packages/arctic_inference"
+
 # Our worker waits for its threads that way. The client runs beside the servers, and threads that
 # wait actively for one that has no processor would slow the others down several times.
 _VARIABLES = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
@@ -163,10 +165,14 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def require_vllm(names: Sequence[str], vllm: str) -> None:
-    """Raises SetupError if an engine needs vLLM and it is not there."""
+    """Raises SetupError if an engine needs vLLM, or vLLM what it drafts with, and it lacks."""
     for name in names:
         if ENGINES[name].needs_vllm and not (Path(vllm) / "bin" / "vllm").is_file():
             raise SetupError(f"--vllm: {name} needs vLLM in {vllm}: make vllm-setup")
+        if name == "vllm-suffix" and not any(Path(vllm).glob(_ARCTIC)):
+            raise SetupError(
+                f"--vllm: {name} needs arctic-inference in {vllm}: see docs/benchmarks.md"
+            )
 
 
 def require_model(model: str) -> None:
