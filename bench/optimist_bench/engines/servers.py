@@ -32,7 +32,7 @@ _VLLM = (
     "--no-enable-prefix-caching",
 )
 _VLLM_VARIABLES = {
-    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",
     # As vLLM's page on CPUs advises.
