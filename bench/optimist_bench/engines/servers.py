@@ -28,15 +28,19 @@ _TRANSFORMERS = (*_GENERATE, "--dtype", "{dtype}", "--port", "{port}")
 _VLLM = (
     *("{vllm}/bin/vllm", "serve", "{model}", "--dtype", "{dtype}", "--port", "{port}"),
     *("--host", "127.0.0.1", "--max-model-len", "4096", "--enforce-eager"),
+    # Rounds repeat their prompts, which no other engine keeps.
+    "--no-enable-prefix-caching",
 )
 _VLLM_VARIABLES = {
-    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
     # Then vLLM sets how its threads wait too; passively its attention takes three times as long.
     "VLLM_CPU_OMP_THREADS_BIND": "{cpus}",
     "VLLM_NO_USAGE_STATS": "1",
     # As vLLM's page on CPUs advises.
     "LD_PRELOAD": "{vllm}/lib/libiomp5.so",
 }
+
+_ARCTIC = "lib/python*/site-packages/arctic_inference"
 
 # Our worker waits for its threads that way. The client runs beside the servers, and threads that
 # wait actively for one that has no processor would slow the others down several times.
@@ -77,6 +81,15 @@ ENGINES = {
     "vllm": Engine(_VLLM, "vllm", _VLLM_VARIABLES),
     "vllm-ngram": Engine(
         (*_VLLM, "--speculative-config", '{{"method":"ngram","num_speculative_tokens":16}}'),
+        "vllm",
+        _VLLM_VARIABLES,
+    ),
+    "vllm-suffix": Engine(
+        (
+            *(*_VLLM, "--speculative-config"),
+            # It would keep the answers of earlier rounds, which these repeat.
+            '{{"method":"suffix","suffix_decoding_max_cached_requests":0}}',
+        ),
         "vllm",
         _VLLM_VARIABLES,
     ),
@@ -157,10 +170,14 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def require_vllm(names: Sequence[str], vllm: str) -> None:
-    """Raises SetupError if an engine needs vLLM and it is not there."""
+    """Raises SetupError if an engine needs vLLM, or vLLM what it drafts with, and it lacks."""
     for name in names:
         if ENGINES[name].needs_vllm and not (Path(vllm) / "bin" / "vllm").is_file():
             raise SetupError(f"--vllm: {name} needs vLLM in {vllm}: make vllm-setup")
+        if name == "vllm-suffix" and not any(Path(vllm).glob(_ARCTIC)):
+            raise SetupError(
+                f"--vllm: {name} needs arctic-inference in {vllm}: see docs/benchmarks.md"
+            )
 
 
 def require_model(model: str) -> None:
