@@ -20,6 +20,10 @@ FUNCTIONS = {
     "entrypoints/openai/completion/serving.py:OpenAIServingCompletion.create_completion": [
         "self", "request", "raw_request",
     ],
+    "entrypoints/openai/responses/protocol.py:ResponsesRequest.to_sampling_params": ["self"],
+    "entrypoints/openai/responses/serving.py:OpenAIServingResponses.create_responses": [
+        "self", "request", "raw_request",
+    ],
     "entrypoints/serve/engine/serving.py:BaseServing.create_error_response": [
         "message", "err_type", "status_code", "param",
     ],
