@@ -143,7 +143,14 @@ async def test_a_text_that_looks_like_the_last_chunk_is_left_alone(
 
 
 @pytest.mark.parametrize(
-    "field", [1, "x" * 5_000_000, {"type": "content"}, {"type": "secret", "content": "secret"}]
+    "field",
+    [
+        1,
+        "x" * 5_000_000,
+        {"type": "content"},
+        {"type": "secret", "content": "secret"},
+        "secret \ud800",
+    ],
 )
 async def test_what_is_no_prediction_is_an_error_that_names_the_field(
     monkeypatch: pytest.MonkeyPatch, field: object
