@@ -178,6 +178,15 @@ def test_answers_are_those_of_vllm_without_the_plugin(
         assert rejected >= 0
 
 
+def test_an_answer_may_end_at_its_least_length(client: OpenAI, reference: OpenAI) -> None:
+    for edit in edits(6):
+        plain = ask(reference, edit)
+        # The end is a token too.
+        least = {"min_tokens": plain.usage.completion_tokens - 1}
+        answer = ask(client, edit, **predicted(text(plain)), extra_body=least)
+        assert text(answer) == text(plain)
+
+
 def test_choices_add_up(client: OpenAI) -> None:
     edit = edits(1)[0]
     one = ask(client, edit, **predicted(edit.before))

@@ -53,7 +53,7 @@ FIELDS = {
     ],
     "entrypoints/serve/engine/protocol.py:CompletionTokenUsageInfo": [],
     "entrypoints/serve/engine/protocol.py:UsageInfo": ["completion_tokens_details"],
-    "sampling_params.py:SamplingParams": ["extra_args"],
+    "sampling_params.py:SamplingParams": ["extra_args", "min_tokens"],
     "v1/core/sched/output.py:SchedulerOutput": [
         "scheduled_spec_decode_tokens", "total_num_scheduled_tokens",
     ],
