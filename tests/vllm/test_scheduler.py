@@ -52,6 +52,21 @@ def test_the_prompt_and_a_text_in_extra_args_are_followed_too(
     assert last_report(engine, "2").num_accepted > len(CODE) / 2
 
 
+def test_the_token_behind_the_drafts_may_end_the_text_if_it_is_long_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine(monkeypatch)
+    request = engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
+    request.sampling_params.min_tokens = 100
+    num_passes = 0
+    while engine.scheduler.requests:
+        num_output = request.num_output_tokens
+        engine.step()
+        num_passes += 1
+        assert num_output >= 100 or num_output + len(engine.drafts[-1].get("1", ())) < 100
+    assert num_passes < len(CODE) / 4
+
+
 def test_predictions_go_no_further_than_the_scheduler(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

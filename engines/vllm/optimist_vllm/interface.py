@@ -20,6 +20,10 @@ FUNCTIONS = {
     "entrypoints/openai/completion/serving.py:OpenAIServingCompletion.create_completion": [
         "self", "request", "raw_request",
     ],
+    "entrypoints/openai/responses/protocol.py:ResponsesRequest.to_sampling_params": ["self"],
+    "entrypoints/openai/responses/serving.py:OpenAIServingResponses.create_responses": [
+        "self", "request", "raw_request",
+    ],
     "entrypoints/serve/engine/serving.py:BaseServing.create_error_response": [
         "message", "err_type", "status_code", "param",
     ],
@@ -49,7 +53,7 @@ FIELDS = {
     ],
     "entrypoints/serve/engine/protocol.py:CompletionTokenUsageInfo": [],
     "entrypoints/serve/engine/protocol.py:UsageInfo": ["completion_tokens_details"],
-    "sampling_params.py:SamplingParams": ["extra_args"],
+    "sampling_params.py:SamplingParams": ["extra_args", "min_tokens"],
     "v1/core/sched/output.py:SchedulerOutput": [
         "scheduled_spec_decode_tokens", "total_num_scheduled_tokens",
     ],

@@ -150,6 +150,11 @@ class PredictionScheduler(Scheduler):
             self.max_model_len - request.num_tokens - 1,
             request.max_tokens - num_output - 1,
         )
+        min_tokens = request.sampling_params.min_tokens
+        if num_output < min_tokens:
+            # Where a pass begins before the least length, vLLM lets the token behind its drafts be
+            # no end, wherever that token is.
+            room = min(room, min_tokens - num_output - 1)
         if room < 1 or not followed.is_due(num_output, price):
             return None
         path = followed.find_path(request.output_token_ids, room, self._widths.least_value, price)
