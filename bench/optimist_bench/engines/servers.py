@@ -123,9 +123,7 @@ def running_engine(name: str, model: str, dtype: str, vllm: str, num_threads: in
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))[:num_threads]))
-    variables = {
-        key: value.format(vllm=vllm, cpus=cpus) for key, value in engine.variables.items()
-    }
+    variables = {key: value.format(vllm=vllm, cpus=cpus) for key, value in engine.variables.items()}
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(  # noqa: S603
             engine.words(model, dtype, vllm, port),
