@@ -1,4 +1,7 @@
-"""`vllm serve` as a user starts it, in vLLM's own environment (`make vllm-setup`)."""
+"""`vllm serve` as a user starts it, in vLLM's own environment (`make vllm-setup`).
+
+`OPTIMIST_TEST_VLLM` names another environment that has vLLM and the plugin.
+"""
 
 import os
 import subprocess
@@ -9,7 +12,7 @@ import httpx
 
 from tests.stack import REPOSITORY, free_port
 
-BIN = REPOSITORY / ".venv-vllm" / "bin"
+BIN = Path(os.environ.get("OPTIMIST_TEST_VLLM", REPOSITORY / ".venv-vllm")) / "bin"
 FLAG = '{"model":"optimist_vllm.Proposer","num_speculative_tokens":64}'
 START_SECONDS = 600.0
 ENVIRONMENT = {

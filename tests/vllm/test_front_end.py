@@ -10,6 +10,8 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine.output_processor import OutputProcessor
 
@@ -29,13 +31,14 @@ def plugin() -> None:
 
 
 class Served:
-    """Both endpoints in front of an engine whose model answers every request with `CODE`."""
+    """The endpoints in front of an engine whose model answers every request with `CODE`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> None:
         self.engine = Engine(monkeypatch)
         self.processor = OutputProcessor(stop)
         self.chat = OpenAIServingChat(self._generate)
         self.completion = OpenAIServingCompletion(self._generate)
+        self.responses = OpenAIServingResponses(self._generate)
 
     def _generate(self, prompt: str, params: Any) -> list[str]:
         extra_args = params.extra_args
@@ -55,6 +58,9 @@ class Served:
 
     async def complete(self, **body: Any) -> Any:
         return await self.completion.create_completion(CompletionRequest(prompt="?", **body))
+
+    async def respond(self, **body: Any) -> Any:
+        return await self.responses.create_responses(ResponsesRequest(prompt="?", **body))
 
 
 def counts(answer: Any) -> tuple[int, int]:
@@ -137,7 +143,14 @@ async def test_a_text_that_looks_like_the_last_chunk_is_left_alone(
 
 
 @pytest.mark.parametrize(
-    "field", [1, "x" * 5_000_000, {"type": "content"}, {"type": "secret", "content": "secret"}]
+    "field",
+    [
+        1,
+        "x" * 5_000_000,
+        {"type": "content"},
+        {"type": "secret", "content": "secret"},
+        "secret \ud800",
+    ],
 )
 async def test_what_is_no_prediction_is_an_error_that_names_the_field(
     monkeypatch: pytest.MonkeyPatch, field: object
@@ -161,23 +174,40 @@ async def test_predictions_are_in_no_log(
     served = Served(monkeypatch)
     for body in ({"prediction": PREDICTION}, {"vllm_xargs": {"prediction": CODE}}):
         await served.ask(**body)
+        await served.respond(**body)
     # vLLM logs the parameters of requests with --enable-log-requests.
-    assert f"<prediction of {len(CODE)} tokens>" in caplog.text
+    assert caplog.text.count(f"<prediction of {len(CODE)} tokens>") == 4
     assert "width" not in caplog.text
+
+
+def metric(result: str) -> float:
+    labels = {"result": result}
+    return REGISTRY.get_sample_value("optimist:prediction_tokens_total", labels) or 0.0
 
 
 async def test_metrics_count_what_the_predictions_were_worth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def value(result: str) -> float:
-        labels = {"result": result}
-        return REGISTRY.get_sample_value("optimist:prediction_tokens_total", labels) or 0.0
-
-    before = value("accepted"), value("rejected")
+    before = metric("accepted"), metric("rejected")
     accepted, rejected = counts(await Served(monkeypatch).ask(prediction=PREDICTION))
     await events(await Served(monkeypatch).ask(prediction=PREDICTION, stream=True))
-    assert value("accepted") - before[0] == 2 * accepted
-    assert value("rejected") - before[1] == 2 * rejected
+    assert metric("accepted") - before[0] == 2 * accepted
+    assert metric("rejected") - before[1] == 2 * rejected
+
+
+async def test_responses_take_a_prediction_and_count_it_in_the_metrics_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = metric("accepted")
+    answer = await Served(monkeypatch).respond(prediction=PREDICTION)
+    assert answer.texts == [CODE]
+    assert vars(answer.usage) == {"output_tokens": len(CODE)}
+    one = metric("accepted") - before
+    assert one > len(CODE) * 0.8
+    chunks = await Served(monkeypatch).respond(vllm_xargs={"prediction": CODE}, stream=True)
+    assert ["width" in chunk.text async for chunk in chunks] == [True, False, False]
+    assert metric("accepted") - before == 2 * one
+    assert (await Served(monkeypatch).respond(prediction=7)).param == "prediction"
 
 
 def test_params_of_a_connector_are_left_alone() -> None:

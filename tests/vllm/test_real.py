@@ -6,8 +6,9 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,7 @@ from tests.stack import BUNDLED_MODEL, REPOSITORY
 from tests.vllm.server import BIN, ENVIRONMENT, FLAG, Server
 
 pytestmark = [
-    pytest.mark.skipif(
-        not (BIN.parent / "installed").exists(), reason="`make vllm-setup` was not run"
-    ),
+    pytest.mark.skipif(not (BIN / "vllm").exists(), reason="`make vllm-setup` was not run"),
     pytest.mark.slow,
     pytest.mark.timeout(900),
 ]
@@ -30,6 +29,29 @@ pytestmark = [
 OPTIONS = ("--dtype", "float32", "--block-size", "32", "--max-num-batched-tokens", "256")
 NUM_BLOCKS = 80
 """So few that requests at once preempt each other; one alone may have 64."""
+OPTIONS_OF_ANSWERS: tuple[dict[str, Any], ...] = (
+    {"stop": ["return"]},
+    {"logprobs": True, "top_logprobs": 2},
+    {"presence_penalty": 0.5, "frequency_penalty": 0.5},
+    {"extra_body": {"repetition_penalty": 1.3}},
+    {"extra_body": {"structured_outputs": {"regex": "[a-z ]{5,60}"}}},
+    {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {
+                "name": "it",
+                "schema": {
+                    "type": "object",
+                    "properties": {"a": {"type": "string", "maxLength": 40}},
+                    "required": ["a"],
+                    "additionalProperties": False,
+                },
+            },
+        }
+    },
+    {"max_tokens": 7},
+    {"extra_body": {"min_tokens": 200, "max_tokens": 220}},
+)
 
 
 @pytest.fixture(scope="module")
@@ -134,33 +156,7 @@ def test_completions_take_a_prediction(client: OpenAI, reference: OpenAI) -> Non
     assert counts(answer.usage)[0] > 20
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"stop": ["return"]},
-        {"logprobs": True, "top_logprobs": 2},
-        {"presence_penalty": 0.5, "frequency_penalty": 0.5},
-        {"extra_body": {"repetition_penalty": 1.3}},
-        {"extra_body": {"structured_outputs": {"regex": "[a-z ]{5,60}"}}},
-        {
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {
-                    "name": "it",
-                    "schema": {
-                        "type": "object",
-                        "properties": {"a": {"type": "string", "maxLength": 40}},
-                        "required": ["a"],
-                        "additionalProperties": False,
-                    },
-                },
-            }
-        },
-        {"max_tokens": 7},
-        {"extra_body": {"min_tokens": 200, "max_tokens": 220}},
-    ],
-    ids=lambda options: "-".join(options),
-)
+@pytest.mark.parametrize("options", OPTIONS_OF_ANSWERS, ids="-".join)
 def test_answers_are_those_of_vllm_without_the_plugin(
     client: OpenAI, reference: OpenAI, options: dict[str, Any]
 ) -> None:
@@ -180,6 +176,15 @@ def test_answers_are_those_of_vllm_without_the_plugin(
         accepted, rejected = counts(answer.usage)
         assert accepted <= answer.usage.completion_tokens
         assert rejected >= 0
+
+
+def test_an_answer_may_end_at_its_least_length(client: OpenAI, reference: OpenAI) -> None:
+    for edit in edits(6):
+        plain = ask(reference, edit)
+        # The end is a token too.
+        least = {"min_tokens": plain.usage.completion_tokens - 1}
+        answer = ask(client, edit, **predicted(text(plain)), extra_body=least)
+        assert text(answer) == text(plain)
 
 
 def test_choices_add_up(client: OpenAI) -> None:
@@ -217,6 +222,7 @@ def test_sampled_text_has_the_distribution_of_vllm_without_the_plugin(
     plain = reference.completions.create(**options, extra_body=extra)
     common = Counter(each.text for each in plain.choices).most_common(1)[0][0]
     answer = client.completions.create(**options, extra_body={**extra, **predicted(common)})
+    assert counts(answer.usage)[0] > 100
     for position in range(4):
         samples = [
             Counter(each.logprobs.tokens[position] for each in one.choices)
@@ -240,16 +246,15 @@ def distance(one: Counter[str], other: Counter[str]) -> float:
 
 def test_many_at_once_in_a_small_cache(server: Server, client: OpenAI, reference: OpenAI) -> None:
     asked = edits(32, seed=11)
-    expected = [text(ask(reference, edit)) for edit in asked]
+    options = [({}, *OPTIONS_OF_ANSWERS)[index % 9] for index in range(32)]
+    expected = [
+        text(ask(reference, edit, **each)) for edit, each in zip(asked, options, strict=True)
+    ]
 
     def answer(index: int) -> str:
-        before = asked[index].before
-        bodies: tuple[dict[str, Any], ...] = (
-            {},
-            predicted("nothing of the sort\n" * 50),
-            predicted(before),
-        )
-        return text(ask(client, asked[index], **bodies[index % 3]))
+        predictions = "nothing of the sort\n" * 50, asked[index].before
+        attached = predicted(predictions[index % 2]) if index % 3 else {}
+        return text(ask(client, asked[index], **attached, **options[index]))
 
     with ThreadPoolExecutor(32) as pool:
         answers = list(pool.map(answer, range(32)))
@@ -257,7 +262,26 @@ def test_many_at_once_in_a_small_cache(server: Server, client: OpenAI, reference
     assert server.metric("vllm:num_preemptions_total") > 0
 
 
-def test_cached_beginnings(client: OpenAI, reference: OpenAI) -> None:
+def test_prompts_in_chunks(client: OpenAI, reference: OpenAI) -> None:
+    """Some passes have a chunk of a prompt beside drafts of others."""
+    pieces = [each.before for each in edits(48, seed=5)]
+    asked = [
+        replace(edit, before="\n".join(pieces[8 * index : 8 * (index + 1)]))
+        for index, edit in enumerate(edits(6))
+    ]
+    plain = [ask(reference, edit, max_tokens=100) for edit in asked]
+    assert all(each.usage.prompt_tokens > 3 * 256 for each in plain)
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(
+            pool.map(
+                lambda edit: ask(client, edit, max_tokens=100, **predicted(edit.before)), asked
+            )
+        )
+    assert [text(each) for each in answers] == [text(each) for each in plain]
+    assert sum(counts(each.usage)[0] for each in answers) > 300
+
+
+def test_cached_beginnings(server: Server, client: OpenAI, reference: OpenAI) -> None:
     """Prompts of all lengths, so that of some a single token is not in the cache."""
 
     def complete(client: OpenAI, length: int, **extra: Any) -> str:
@@ -269,6 +293,7 @@ def test_cached_beginnings(client: OpenAI, reference: OpenAI) -> None:
         )
         return str(answer.choices[0].text)
 
+    hits = server.metric("vllm:prefix_cache_hits_total")
     lengths = [*range(30, 70)] * 2
     expected = [complete(reference, length) for length in lengths]
     with ThreadPoolExecutor(4) as pool:
@@ -276,6 +301,7 @@ def test_cached_beginnings(client: OpenAI, reference: OpenAI) -> None:
             pool.map(lambda length: complete(client, length, **predicted("x = 1\n")), lengths)
         )
     assert found == expected
+    assert server.metric("vllm:prefix_cache_hits_total") > hits
 
 
 def test_aborts_leave_the_others_alone(server: Server, client: OpenAI, reference: OpenAI) -> None:
@@ -298,29 +324,63 @@ def test_aborts_leave_the_others_alone(server: Server, client: OpenAI, reference
 @pytest.mark.parametrize(
     ("field", "message"),
     [
+        (7, "prediction: must be"),
         ({"type": "content"}, "prediction: must be"),
+        ({"type": "text", "content": "x"}, "prediction: must be"),
+        ({"type": "content", "content": [{"type": "image_url"}]}, "prediction: each part must be"),
+        (["x"] * 17, "prediction: at most 16, not 17"),
         ({"type": "content", "content": "x = 1\n" * 75_000}, "at most 262144 tokens, not 3"),
         ({"type": "content", "content": "x" * 5_000_000}, "at most 4194304 characters"),
-        (7, "prediction: must be"),
     ],
-    ids=["no content", "many tokens", "many characters", "a number"],
+    ids=["number", "nothing", "type", "part", "many", "tokens", "characters"],
 )
 def test_what_is_no_prediction_is_a_400(client: OpenAI, field: Any, message: str) -> None:
     edit = edits(1)[0]
-    with pytest.raises(BadRequestError, match=re.escape(message)) as error:
-        ask(client, edit, extra_body={"prediction": field})
-    assert error.value.param == "prediction"
+    body = {"prediction": field}
+    # The client's overloads do not accept options that are put together.
+    complete: Any = client.completions.create
+    respond: Any = client.responses.create
+    endpoints: tuple[Callable[[], Any], ...] = (
+        lambda: ask(client, edit, extra_body=body),
+        lambda: complete(model="model", prompt="x", extra_body=body),
+        lambda: respond(model="model", input="x", extra_body=body),
+    )
+    for endpoint in endpoints:
+        with pytest.raises(BadRequestError, match=re.escape(message)) as error:
+            endpoint()
+        assert error.value.param == "prediction"
     assert text(ask(client, edit))
+
+
+def test_responses_take_a_prediction(server: Server, client: OpenAI) -> None:
+    edit = edits(1)[0]
+    before = server.metric("optimist:prediction_tokens_total")
+    # The client's overloads do not accept options that are put together.
+    respond: Any = client.responses.create
+    options = {"model": "model", "input": edit.messages(), "temperature": 0.0}
+    expected = text(ask(client, edit))
+    answer = respond(**options, extra_body=predicted(edit.before))
+    assert answer.output_text == expected
+    accepted = server.metric("optimist:prediction_tokens_total") - before
+    assert accepted > answer.usage.output_tokens / 2
+    body = {"vllm_xargs": {"prediction": edit.before}}
+    events = list(respond(**options, stream=True, extra_body=body))
+    assert events[-1].response.output_text == expected
+    assert server.metric("optimist:prediction_tokens_total") - before == 2 * accepted
 
 
 def test_logs_and_metrics(server: Server, client: OpenAI) -> None:
     edit = edits(1)[0]
     before = server.metric("optimist:prediction_tokens_total")
-    answer = ask(client, edit, **predicted("nowhere_else = 1\n" + edit.before))
+    expected = "nowhere_else = 1\n" + edit.before
+    answer = ask(client, edit, **predicted(expected))
     assert server.metric("optimist:prediction_tokens_total") - before == sum(counts(answer.usage))
     assert server.metric("optimist:draft_seconds_total") > 0
+    client.responses.create(
+        model="model", input="x", extra_body={"vllm_xargs": {"prediction": expected}}
+    )
     log = server.log.read_text()
-    assert "<prediction of " in log
+    assert log.count("<prediction of ") > 1
     assert "nowhere_else" not in log
 
 
@@ -340,6 +400,31 @@ def test_llm_in_python() -> None:
     (plain, _), (predicted_text, num_accepted) = json.loads(line)
     assert predicted_text == plain
     assert num_accepted > 20
+
+
+def test_tensor_parallel(tmp_path: Path) -> None:
+    # The bundled model has five heads, which are not to be parted.
+    flags = ("--dtype", "float32", "--tensor-parallel-size", "2", "--speculative-config", FLAG)
+    server = Server(tmp_path / "log", str(REPOSITORY / "models" / "tiny-edit-draft"), *flags)
+    try:
+        client = OpenAI(base_url=f"{server.wait().url}/v1", api_key="none", max_retries=0)
+        asked = edits(8)
+        with ThreadPoolExecutor(4) as pool:
+            plain = list(pool.map(lambda edit: ask(client, edit, max_tokens=100), asked))
+            answers = list(
+                pool.map(
+                    lambda edit, answer: ask(
+                        client, edit, max_tokens=100, **predicted(text(answer))
+                    ),
+                    asked,
+                    plain,
+                )
+            )
+    finally:
+        server.stop()
+    assert [text(each) for each in answers] == [text(each) for each in plain]
+    num_tokens = sum(each.usage.completion_tokens for each in answers)
+    assert sum(counts(each.usage)[0] for each in answers) > num_tokens * 0.8
 
 
 @pytest.mark.parametrize(

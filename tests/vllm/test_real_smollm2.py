@@ -15,7 +15,7 @@ MODEL = REPOSITORY / "models" / "smollm2"
 
 pytestmark = [
     pytest.mark.skipif(
-        not (BIN.parent / "installed").exists() or not MODEL.is_dir(),
+        not (BIN / "vllm").exists() or not MODEL.is_dir(),
         reason="`make vllm-setup smollm2` was not run",
     ),
     pytest.mark.slow,

@@ -1,9 +1,11 @@
 import logging
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from vllm.v1.engine.core import EngineCore
 
 from optimist_vllm.core.payload import PAYLOAD, Payload, Report
 from optimist_vllm.core.width import MAX_DRAFTS
@@ -48,6 +50,21 @@ def test_the_prompt_and_a_text_in_extra_args_are_followed_too(
     assert engine.text("1") == engine.text("2") == CODE
     assert last_report(engine, "2").key is None
     assert last_report(engine, "2").num_accepted > len(CODE) / 2
+
+
+def test_the_token_behind_the_drafts_may_end_the_text_if_it_is_long_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine(monkeypatch)
+    request = engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
+    request.sampling_params.min_tokens = 100
+    num_passes = 0
+    while engine.scheduler.requests:
+        num_output = request.num_output_tokens
+        engine.step()
+        num_passes += 1
+        assert num_output >= 100 or num_output + len(engine.drafts[-1].get("1", ())) < 100
+    assert num_passes < len(CODE) / 4
 
 
 def test_predictions_go_no_further_than_the_scheduler(
@@ -129,13 +146,15 @@ def test_grammars_cut_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(ord("\n") not in each.get("1", ()) for each in engine.drafts)
 
 
-def test_the_workers_proposer_is_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_asked_for_drafts_with_other_schedulers_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine = Engine(monkeypatch)
-    request = engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
-    engine.step()
-    drafts = list(request.spec_token_ids)
-    engine.scheduler.update_draft_token_ids({"1": []})
-    assert request.spec_token_ids == drafts
+    workers, other = Mock(), Mock()
+    EngineCore(engine.scheduler, workers).post_step(model_executed=True)
+    assert not workers.method_calls
+    EngineCore(other, workers).post_step(model_executed=True)
+    other.update_draft_token_ids.assert_called_once_with(workers.take_draft_token_ids())
 
 
 TEXTS = st.text("ab\n(x", max_size=80)

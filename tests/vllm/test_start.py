@@ -34,6 +34,10 @@ def test_without_the_flag_nothing_changes(speculative: dict[str, Any] | None) ->
         ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size: .* use --tensor-parallel-size"),
         ({"scheduler_cls": "other.Scheduler"}, r"--scheduler-cls: other\.Scheduler .* leave"),
         ({"skip_tokenizer_init": True}, "--skip-tokenizer-init: .* leave it out"),
+        (
+            {"speculative_config": {"model": "optimist_vllm.Propser"}},
+            r"--speculative-config: model is optimist_vllm\.Proposer, not optimist_vllm\.Propser",
+        ),
         ({"speculative_config": config(129)}, "num_speculative_tokens: .* at most 128 .* not 129"),
     ],
 )

@@ -27,7 +27,7 @@ def _wrap(create: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(create)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         config = self.speculative_config
-        if isinstance(config, dict) and config.get("model") == MODEL:
+        if isinstance(config, dict) and str(config.get("model")).startswith("optimist_vllm."):
             check(self, config)
             self.scheduler_cls = SCHEDULER
             from optimist_vllm import front_end
@@ -45,6 +45,9 @@ def check(engine_args: Any, speculative_config: dict[str, Any]) -> None:
         ValueError: Something that was asked for does not go with it.
         RuntimeError: This vLLM is not as the plugin knows it.
     """
+    model = speculative_config["model"]
+    if model != MODEL:
+        raise ValueError(f"optimist-vllm: --speculative-config: model is {MODEL}, not {model}")
     if engine_args.pipeline_parallel_size > 1:
         raise ValueError(
             "optimist-vllm: --pipeline-parallel-size: vLLM does not verify drafts across stages;"

@@ -25,14 +25,18 @@ def install() -> None:
     from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+    from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
 
     accounts.install()
     encoder = _Encoder()
     for owner, name, wrap in (
         (ChatCompletionRequest, "to_sampling_params", _attach),
         (CompletionRequest, "to_sampling_params", _attach),
+        (ResponsesRequest, "to_sampling_params", _attach),
         (OpenAIServingChat, "create_chat_completion", encoder.answer),
         (OpenAIServingCompletion, "create_completion", encoder.answer),
+        (OpenAIServingResponses, "create_responses", encoder.answer),
     ):
         setattr(owner, name, wrap(getattr(owner, name)))
 
@@ -83,8 +87,10 @@ class _Encoder:
             if isinstance(result, AsyncIterator):
                 return _add_to_stream(result, account)
             account.close()
-            if getattr(result, "usage", None) is not None:
-                _add_to_usage(result.usage, account)
+            usage = getattr(result, "usage", None)
+            # That of /v1/responses has no such field.
+            if hasattr(usage, "completion_tokens_details"):
+                _add_to_usage(usage, account)
             return result
 
         return create_with_prediction
@@ -113,11 +119,12 @@ def _add_to_usage(usage: Any, account: RequestAccount) -> None:
     usage.completion_tokens_details = CompletionTokenUsageInfo(**known, **account.details)
 
 
-async def _add_to_stream(chunks: AsyncIterator[str], account: RequestAccount) -> AsyncIterator[str]:
+async def _add_to_stream(chunks: AsyncIterator[Any], account: RequestAccount) -> AsyncIterator[Any]:
     try:
         async for chunk in chunks:
             # The last chunk alone has no choices and a usage. Quotes in a text have a backslash.
-            if '"choices":[]' in chunk and '"usage":{' in chunk:
+            # Chunks of /v1/responses are objects.
+            if isinstance(chunk, str) and '"choices":[]' in chunk and '"usage":{' in chunk:
                 body = json.loads(chunk.removeprefix("data: "))
                 details = body["usage"].get("completion_tokens_details") or {}
                 body["usage"]["completion_tokens_details"] = {**details, **account.details}

@@ -20,16 +20,20 @@ FUNCTIONS = {
     "entrypoints/openai/completion/serving.py:OpenAIServingCompletion.create_completion": [
         "self", "request", "raw_request",
     ],
+    "entrypoints/openai/responses/protocol.py:ResponsesRequest.to_sampling_params": ["self"],
+    "entrypoints/openai/responses/serving.py:OpenAIServingResponses.create_responses": [
+        "self", "request", "raw_request",
+    ],
     "entrypoints/serve/engine/serving.py:BaseServing.create_error_response": [
         "message", "err_type", "status_code", "param",
     ],
     "tokenizers/registry.py:cached_tokenizer_from_config": ["model_config"],
     "v1/core/sched/scheduler.py:Scheduler.add_request": ["self", "request"],
     "v1/core/sched/scheduler.py:Scheduler.schedule": ["self"],
-    "v1/core/sched/scheduler.py:Scheduler.update_draft_token_ids": ["self", "draft_token_ids"],
     "v1/core/sched/scheduler.py:Scheduler.update_from_output": [
         "self", "scheduler_output", "model_runner_output",
     ],
+    "v1/engine/core.py:EngineCore.post_step": ["self"],
     "v1/engine/output_processor.py:OutputProcessor.process_outputs": [
         "self", "engine_core_outputs",
     ],
@@ -49,7 +53,7 @@ FIELDS = {
     ],
     "entrypoints/serve/engine/protocol.py:CompletionTokenUsageInfo": [],
     "entrypoints/serve/engine/protocol.py:UsageInfo": ["completion_tokens_details"],
-    "sampling_params.py:SamplingParams": ["extra_args"],
+    "sampling_params.py:SamplingParams": ["extra_args", "min_tokens"],
     "v1/core/sched/output.py:SchedulerOutput": [
         "scheduled_spec_decode_tokens", "total_num_scheduled_tokens",
     ],
@@ -60,6 +64,7 @@ FIELDS = {
         "finish_reason", "kv_transfer_params", "new_token_ids", "request_id",
     ],
     "v1/engine/__init__.py:EngineCoreOutputs": ["outputs"],
+    "v1/engine/core.py:EngineCore": ["scheduler"],
     "v1/request.py:Request": [
         "max_tokens", "num_output_tokens", "num_tokens", "output_token_ids", "prompt_token_ids",
         "request_id", "resumable", "sampling_params", "spec_token_ids",

@@ -26,6 +26,11 @@ def read_prediction(field: object) -> list[str]:
     num_characters = sum(map(len, texts))
     if num_characters > MAX_CHARACTERS:
         raise ValueError(f"prediction: at most {MAX_CHARACTERS} characters, not {num_characters}")
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        # JSON can carry them, and no tokenizer takes them.
+        raise ValueError("prediction: must be without halves of surrogate pairs") from None
     # Models write LF.
     return [text.replace("\r\n", "\n").replace("\r", "\n") for text in texts]
 
