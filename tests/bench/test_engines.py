@@ -12,8 +12,8 @@ from optimist_bench.engines.asking import Answer, Round
 from optimist_bench.engines.command import EnginesSettings, main
 from optimist_bench.engines.plot import draw
 from optimist_bench.engines.report import Key, describe, make_rows
-from optimist_bench.engines.servers import ENGINES, Engine
-from optimist_bench.engines.workloads import make_prompts, read_files
+from optimist_bench.engines.servers import ENGINES, Engine, require_vllm
+from optimist_bench.engines.workloads import WORKLOADS, make_prompts, read_files
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
 from tests.stack import BUNDLED_MODEL
@@ -53,6 +53,16 @@ def test_a_predicted_rewrite_is_the_same_request_with_the_file_attached(tmp_path
     assert len(make_prompts("chat", pairs, 2)) == 2
 
 
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_more_streams_add_requests_to_the_same_ones(tmp_path: Path, workload: str) -> None:
+    pairs = pairs_file(tmp_path, 5)
+    few, many = make_prompts(workload, pairs, 2), make_prompts(workload, pairs, 2, 10)
+    assert make_prompts(workload, pairs, 2, 2) == few == many[:2]
+    assert len({each.text for each in many}) == len(many) == 10
+    with pytest.raises(SetupError, match=rf"^--streams: {workload} has 1[06] requests, not 17$"):
+        make_prompts(workload, pairs, 2, 17)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -72,6 +82,16 @@ def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
     with pytest.raises(SetupError, match=message) as caught:
         main(["--model", str(BUNDLED_MODEL), *arguments])
     assert "\n" not in str(caught.value)
+
+
+def test_a_drafter_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "vllm").touch()
+    require_vllm(["vllm-ngram"], str(tmp_path))
+    with pytest.raises(SetupError, match="vllm-suffix needs arctic-inference in "):
+        require_vllm(["vllm-suffix"], str(tmp_path))
+    (tmp_path / "lib/python3/site-packages/arctic_inference").mkdir(parents=True)
+    require_vllm(["vllm-suffix"], str(tmp_path))
 
 
 def test_a_broken_pair_is_named(tmp_path: Path) -> None:
@@ -96,7 +116,7 @@ ROUNDS = {
     Key("optimist-plain", "rewrite", 1): [_round(4, "a", "b"), _round(4, "a", "b")],
     Key("transformers-lookup", "rewrite", 1): [_round(2, "a", "b"), _round(2, "a", "b")],
 }
-WORKLOADS = ("rewrite", "rewrite-predicted")
+REWRITES = ("rewrite", "rewrite-predicted")
 
 
 def _report() -> dict[str, Any]:
@@ -109,7 +129,7 @@ def _report() -> dict[str, Any]:
         "turns": 2,
         "max_tokens": 10,
         "versions": {"optimist": "0.1.0"},
-        "rows": make_rows(ROUNDS, engines, WORKLOADS, [1]),
+        "rows": make_rows(ROUNDS, engines, REWRITES, [1]),
     }
 
 
@@ -128,9 +148,17 @@ def test_a_row_has_the_median_the_spread_and_what_it_was_compared_with() -> None
     assert itself["same_text_reason"] == "these are the answers to compare with"
     # It takes no prediction, so that this is the same measurement.
     assert rows["optimist-plain", "rewrite-predicted"]["seconds"] == itself["seconds"]
+    assert (ours["requests"], itself["requests"]) == (2, 2)
     alone = rows["transformers-lookup", "rewrite"]
     assert alone["same_text"] is None
     assert alone["same_text_reason"] == "transformers was not run"
+
+
+def test_texts_are_compared_as_far_as_both_have_the_request() -> None:
+    key = Key("optimist-plain", "chat", 1)
+    measured = {key: [_round(1, "a")], key._replace(streams=2): [_round(1, "a", "b")]}
+    rows = make_rows(measured, ["optimist-plain"], ["chat"], [1, 2])
+    assert [(row["requests"], row["same_text"]) for row in rows] == [(1, None), (2, 1)]
 
 
 def test_a_report_is_printed_and_drawn_again(
@@ -144,11 +172,66 @@ def test_a_report_is_printed_and_drawn_again(
         _report()
     )
     texts = "".join(ElementTree.parse(plot).getroot().itertext())
-    for text in ("smollm2, float32, 2 x Processor", "tokens per second", *WORKLOADS, "optimist"):
+    for text in ("smollm2, float32, 2 x Processor", "tokens per second", *REWRITES, "optimist"):
         assert text in texts
     assert "prefers-color-scheme" in plot.read_text()
     with pytest.raises(SetupError, match="--plot: cannot write /nowhere/plot"):
         draw(_report(), Path("/nowhere/plot.svg"))
+
+
+SERVER = r"""
+import json, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+port, starts = sys.argv[1:]
+with open(starts, "a") as file:
+    file.write("started\n")
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self._answer(json.dumps({"data": [{"id": "model"}]}))
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        choice = {"index": 0, "delta": {"content": "Yes."}}
+        event = {"choices": [choice], "usage": {"completion_tokens": 2}}
+        self._answer(f"data: {json.dumps(event)}\n\n")
+
+    def _answer(self, text):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+ThreadingHTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize(("keep_running", "num_starts"), [("false", 3), ("true", 1)])
+def test_servers_are_started_in_each_turn_or_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    keep_running: str,
+    num_starts: int,
+) -> None:
+    for name in ("optimist", "transformers"):
+        words = ("{python}", "-c", SERVER.replace("{", "{{").replace("}", "}}"), "{port}")
+        engine = Engine((*words, str(tmp_path / name)), "transformers")
+        monkeypatch.setitem(ENGINES, name, engine)
+    arguments = ["--model", str(BUNDLED_MODEL), "--engines", "optimist,transformers", "--json"]
+    arguments += ["--workloads", "chat", "--prompts", "1", "--streams", "1,2", "--turns", "3"]
+    assert main([*arguments, "--keep-running", keep_running]) == 0
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
+    assert report["keep_running"] is (keep_running == "true")
+    assert [(row["streams"], row["requests"], len(row["rounds"])) for row in report["rows"]] == [
+        *[(1, 1, 3)] * 2,
+        *[(2, 2, 3)] * 2,
+    ]
+    order = [line.split()[-1] for line in printed.err.splitlines() if line.startswith("turn ")]
+    assert order == ["optimist", "transformers", "transformers", "optimist", "optimist", order[1]]
+    for name in ("optimist", "transformers"):
+        assert (tmp_path / name).read_text().count("started") == num_starts
 
 
 @pytest.mark.slow

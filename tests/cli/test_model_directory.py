@@ -47,5 +47,7 @@ async def test_other_models_are_left_to_the_services(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"^--model: cannot read none.gguf: No such file"):
         await find_directory("none.gguf", print)
     missing = str(tmp_path / "missing")
-    with pytest.raises(SetupError, match=r"^--model: \S*missing is not there, and \S* is a dir"):
-        await find_directory(missing, print)
+    # Not in a checkout, and outside of one.
+    for model in (missing, "models/missing", "tiny-edit", "../models/tiny-edit"):
+        with pytest.raises(SetupError, match=r"^--model: \S* is not there; .* has no models: "):
+            await find_directory(model, print)

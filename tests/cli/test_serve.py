@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from optimist_cli import serve
 from optimist_cli.serve_settings import serve_settings
 from optimist_cli.service_specs import gateway_url, model_name, service_specs
 from optimist_common.errors import SetupError
@@ -202,3 +203,9 @@ def test_the_gateway_may_be_on_ipv6(host: str) -> None:
         *_, gateway = service_specs(serve_settings(["model", *options]))
         assert gateway.is_healthy()
     assert _value(gateway.arguments, "--host") == "::1"
+
+
+def test_services_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "find_spec", {"fastapi": True, "redis": True}.get)
+    with pytest.raises(SetupError, match=r"^install the scheduler and worker: pip install 'optim"):
+        serve.main(["some/model"])

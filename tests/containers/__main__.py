@@ -1,4 +1,7 @@
-"""`python -m tests.containers`, run by `make compose-test`: the stack in real containers."""
+"""The stack, or vLLM with the plugin, in real containers.
+
+`python -m tests.containers [vllm]`, run by `make compose-test` and `make vllm-image`.
+"""
 
 import asyncio
 import inspect
@@ -7,32 +10,48 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
-from tests.containers import compose, pods
+from tests.containers import compose, pods, vllm
 
 
 def main() -> int:
     """Runs all checks; returns 0, or 1 after the first that fails."""
     try:
-        with compose.compose_up() as started:
-            print(f"compose: {started}", flush=True)
-            for check in (
-                compose.check_requests,
-                compose.check_redis,
-                compose.check_moved_scheduler,
-                compose.check_scaled_workers,
-                compose.check_requests,
-                compose.check_logs,
-            ):
-                _run(check)
-        _run(compose.check_nothing_left)
-        if os.environ["ENGINE"] != "podman":
-            print("pods: skipped, only podman runs pods")
-            return 0
-        _run(pods.check_cpu_overlay)
+        if sys.argv[1:] == ["vllm"]:
+            _check_vllm()
+        else:
+            _check_stack()
     except AssertionError as error:
         print(f"FAILED: {error}", flush=True)
         return 1
     return 0
+
+
+def _check_stack() -> None:
+    with compose.compose_up() as started:
+        print(f"compose: {started}", flush=True)
+        for check in (
+            compose.check_requests,
+            compose.check_redis,
+            compose.check_moved_scheduler,
+            compose.check_scaled_workers,
+            compose.check_requests,
+            compose.check_logs,
+        ):
+            _run(check)
+    _run(compose.check_nothing_left)
+    _run_pods(pods.check_cpu_overlay)
+
+
+def _check_vllm() -> None:
+    _run(vllm.check_image)
+    _run_pods(vllm.check_overlay)
+
+
+def _run_pods(check: Callable[[], str]) -> None:
+    if os.environ["ENGINE"] == "podman":
+        _run(check)
+    else:
+        print("pods: skipped, only podman runs pods")
 
 
 def _run(check: Callable[[], str | Awaitable[str]]) -> None:

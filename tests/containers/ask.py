@@ -1,4 +1,4 @@
-"""Requests as users make them, from outside of the containers."""
+"""Requests as users make them."""
 
 from openai import OpenAI, omit
 from openai.types.chat import ChatCompletionPredictionContentParam
@@ -15,9 +15,9 @@ PREDICTION: ChatCompletionPredictionContentParam = {"type": "content", "content"
 ANSWER = CODE.replace("width", "breadth")
 
 
-def ask_rest(host: str) -> int:
+def ask_rest(url: str, key: str = "none") -> int:
     """Asks for an edit by REST, with and without a prediction; returns the accepted tokens."""
-    with OpenAI(base_url=f"http://{host}:8000/v1", api_key="none", max_retries=0) as client:
+    with OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
         answers = [
             client.chat.completions.create(
                 model=MODEL_NAME,

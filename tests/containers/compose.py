@@ -41,7 +41,7 @@ def compose_up() -> Iterator[str]:
 
 def check_requests() -> str:
     """REST and gRPC requests with predictions, at the ports that are published."""
-    rest, grpc = ask_rest(HOST), ask_grpc(HOST)
+    rest, grpc = ask_rest(_URL), ask_grpc(HOST)
     return f"{rest} predicted tokens accepted by REST, {grpc} by gRPC"
 
 

@@ -22,6 +22,8 @@ OVERLAYS = (
     "overlays/gpu-pools",
     "overlays/tensor-parallel",
 )
+VLLM = "overlays/vllm"
+"""An installation of its own, without our services."""
 STACKS = {
     "alone": (),
     "keda": (
@@ -166,8 +168,8 @@ def render(overlay: str, components: tuple[str, ...] = ()) -> Installation:
 
 
 def combinations() -> list[tuple[str, tuple[str, ...]]]:
-    """Every overlay with every stack."""
-    return [(overlay, stack) for overlay in OVERLAYS for stack in STACKS.values()]
+    """Every overlay with every stack, and vLLM, which no component knows, alone."""
+    return [*((overlay, stack) for overlay in OVERLAYS for stack in STACKS.values()), (VLLM, ())]
 
 
 def single_components() -> list[tuple[str, tuple[str, ...]]]:

@@ -37,9 +37,14 @@ def documents(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text()))
 
 
-def instructions(service: str) -> list[tuple[str, str]]:
-    """Returns the instructions of a service's Dockerfile, each with its joined argument."""
-    text = (REPOSITORY / "services" / service / "Dockerfile").read_text().replace("\\\n", " ")
+def instructions(name: str) -> list[tuple[str, str]]:
+    """Returns the instructions of a Dockerfile, each with its joined argument.
+
+    Args:
+        name: A service, or the path of the file in the repository.
+    """
+    path = f"services/{name}/Dockerfile" if name in SERVICES else name
+    text = (REPOSITORY / path).read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return [(name, argument) for name, _, argument in (line.partition(" ") for line in lines)]
 

@@ -18,6 +18,9 @@ from tests.deploy.manifest import (
     settings_values,
 )
 
+VLLM = "engines/vllm/Dockerfile"
+DOCKERFILES = (*SERVICES, VLLM, "deploy/containers/vllm-cpu.Dockerfile")
+
 
 def copied_paths(service: str) -> list[tuple[str, str]]:
     return [
@@ -47,7 +50,7 @@ def copy_sources(service: str, directory: Path, *, code: bool) -> None:
             shutil.copytree(path, directory / target)
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", DOCKERFILES)
 def test_copies_what_exists(service: str) -> None:
     paths = copied_paths(service)
     assert paths
@@ -55,7 +58,7 @@ def test_copies_what_exists(service: str) -> None:
         assert (REPOSITORY / source).exists(), source
 
 
-@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("service", DOCKERFILES)
 def test_copies_nothing_that_dockerignore_hides(service: str) -> None:
     lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
     assert "*" in lines
@@ -91,6 +94,13 @@ def test_the_worker_image_has_the_torch_of_the_makefile() -> None:
         word for name, text in instructions("worker") for word in text.split() if "torch==" in word
     )
     assert f"TORCH := {torch}\n" in (REPOSITORY / "Makefile").read_text()
+
+
+def test_the_plugin_is_installed_in_the_version_of_vllm_that_is_tested() -> None:
+    (image,) = (text for name, text in instructions(VLLM) if name == "ARG")
+    assert image.startswith("VLLM_IMAGE=vllm/vllm-openai:v")
+    version = image.rpartition(":v")[2]
+    assert f"VLLM_CPU := vllm-cpu=={version}\n" in (REPOSITORY / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("service", SERVICES)

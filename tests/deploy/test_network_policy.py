@@ -1,11 +1,12 @@
 """Who may speak with whom: what the policies allow is what the settings need, and nothing else."""
 
 from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
 
-from tests.deploy.installation import OVERLAYS, STACKS, Installation, Pod, matches, render
+from tests.deploy.installation import OVERLAYS, STACKS, VLLM, Installation, Pod, matches, render
 from tests.deploy.manifest import SERVICES
 
 _DNS = {"k8s-app": "kube-dns"}
@@ -126,3 +127,18 @@ def test_all_may_look_up_names_and_reach_nothing_else_outside(installation: Inst
         assert dns == [53, 53]
         for labels, space in (({}, "kube-system"), (_DNS, "default"), ({}, _OUTSIDE)):
             assert not [port for rule in rules for port in allows(rule, "to", labels, space)]
+
+
+def test_vllm_is_asked_and_asks_for_names_and_models_alone() -> None:
+    installation = render(VLLM)
+    (pod,) = installation.pods
+    (incoming,) = policies(installation, pod, "ingress")
+    assert incoming == {"ports": [{"port": pod.ports["http"]}]}
+    names, models = policies(installation, pod, "egress")
+    assert allows(names, "to", _DNS, "kube-system") == [53, 53]
+    assert not allows(names, "to", _DNS, _OUTSIDE)
+    assert models["ports"] == [{"port": 443}]
+    (world,) = models["to"]
+    closed = [ip_network(each) for each in world["ipBlock"]["except"]]
+    for private in ("10.1.2.3", "100.64.0.1", "169.254.169.254", "172.31.0.1", "192.168.1.1"):
+        assert any(ip_address(private) in each for each in closed)

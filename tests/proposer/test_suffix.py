@@ -41,6 +41,13 @@ def test_equally_frequent_branches_come_in_the_order_of_the_text() -> None:
     assert (as_text(draft.token_ids), list(draft.positions)) == ("21", [2, 5])
 
 
+def test_a_chain_is_the_likeliest_path() -> None:
+    draft = followed(SuffixAlgorithm(is_chain=True), "ab1.ab2.ab2!ab2!", "ab").propose(9, 0.0)
+    assert as_text(draft.token_ids) == "2!ab2!"
+    assert list(draft.parents) == [-1, 0, 1, 2, 3, 4]
+    assert list(draft.values[:2]) == pytest.approx([3 / 4 * 2 / 3, 2 / 4 * 2 / 4])
+
+
 def test_prompt_and_output_are_copied_from() -> None:
     follower = SUFFIX.prepare(Sources([tokens("q")], tokens("abc"))).follow()
     follower.observe(tokens("xyz!ab"))

@@ -1,9 +1,11 @@
 import logging
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from vllm.v1.engine.core import EngineCore
 
 from optimist_vllm.core.payload import PAYLOAD, Payload, Report
 from optimist_vllm.core.width import MAX_DRAFTS
@@ -144,13 +146,15 @@ def test_grammars_cut_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(ord("\n") not in each.get("1", ()) for each in engine.drafts)
 
 
-def test_the_workers_proposer_is_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_asked_for_drafts_with_other_schedulers_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine = Engine(monkeypatch)
-    request = engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
-    engine.step()
-    drafts = list(request.spec_token_ids)
-    engine.scheduler.update_draft_token_ids({"1": []})
-    assert request.spec_token_ids == drafts
+    workers, other = Mock(), Mock()
+    EngineCore(engine.scheduler, workers).post_step(model_executed=True)
+    assert not workers.method_calls
+    EngineCore(other, workers).post_step(model_executed=True)
+    other.update_draft_token_ids.assert_called_once_with(workers.take_draft_token_ids())
 
 
 TEXTS = st.text("ab\n(x", max_size=80)

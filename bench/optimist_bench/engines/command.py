@@ -6,7 +6,8 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -33,9 +34,9 @@ _PACKAGES = ("optimist", "torch", "transformers")
 class EnginesSettings(ServiceSettings):
     """Measures servers, ours and others, with the same greedy requests over HTTP.
 
-    One server runs at a time. In each turn every engine is started, warmed up and asked all
-    workloads; every second turn has the engines in reverse order, so that a drift of the machine
-    shows as spread. Without --json the report is a table in Markdown.
+    In each turn every engine is started, warmed up, asked all workloads and ended; every second
+    turn has the engines in reverse order, so that a drift of the machine shows as spread. Without
+    --json the report is a table in Markdown.
     """
 
     section: ClassVar[str] = "bench_engines"
@@ -56,7 +57,11 @@ class EnginesSettings(ServiceSettings):
         list(WORKLOADS), description="workloads to measure, with commas"
     )
     prompts: int = Field(
-        12, ge=1, le=1000, description="requests of a workload and round; of chat at most 8"
+        12,
+        ge=1,
+        le=1000,
+        description="requests of a workload and round, of chat at most 8; "
+        "but as many as there are streams",
     )
     files: str = Field(
         "",
@@ -65,6 +70,11 @@ class EnginesSettings(ServiceSettings):
     )
     max_tokens: int = Field(64, ge=1, le=4096, description="most tokens of an answer")
     turns: int = Field(2, ge=1, le=100, description="how often all engines are measured")
+    keep_running: bool = Field(
+        False,
+        description="start all engines once, and ask one after the other in each turn while the "
+        "others wait: needs the memory of all of them",
+    )
     num_threads: int = Field(0, ge=0, le=1024, description="CPU threads of each engine; 0: cores")
     plot: str = Field("", description="SVG file to draw the tokens per second to")
     report: str = Field(
@@ -135,19 +145,32 @@ def measure(settings: EnginesSettings, arguments: Sequence[str]) -> dict[str, An
     require_model(settings.model)
     require_vllm(settings.engines, settings.vllm)
     sent = {name: _sent_workloads(settings, name) for name in settings.engines}
+    streams = _streams(settings)
     prompts = {
-        workload: make_prompts(workload, settings.files, settings.prompts)
+        workload: {
+            each: make_prompts(workload, settings.files, settings.prompts, each) for each in streams
+        }
         for workload in WORKLOADS
         if any(workload in each for each in sent.values())
     }
     started = time.monotonic()
     measured: Measured = {}
-    for turn in range(1, settings.turns + 1):
-        for name in settings.engines if turn % 2 else settings.engines[::-1]:
-            _say(f"turn {turn} of {settings.turns}: {name}")
-            _measure_engine(
-                settings, name, [(each, prompts[each]) for each in sent[name]], measured
-            )
+    with ExitStack() as stack:
+        kept = {
+            name: stack.enter_context(_asking(settings, name))
+            for name in settings.engines
+            if settings.keep_running
+        }
+        for turn in range(1, settings.turns + 1):
+            for name in settings.engines if turn % 2 else settings.engines[::-1]:
+                _say(f"turn {turn} of {settings.turns}: {name}")
+                with nullcontext(kept[name]) if kept else _asking(settings, name) as asker:
+                    for workload in sent[name]:
+                        for each, asked in prompts[workload].items():
+                            done = asker.ask_all(asked, each, settings.max_tokens)
+                            _say(f"  {workload}, {each} at a time: {done.seconds:.1f} s")
+                            measured.setdefault(Key(name, workload, each), []).append(done)
+    most = {name: each[streams[-1]] for name, each in prompts.items()}
     return {
         "command": shlex.join(["optimist", "bench", "engines", *arguments]),
         "model": settings.model,
@@ -156,8 +179,9 @@ def measure(settings: EnginesSettings, arguments: Sequence[str]) -> dict[str, An
         "threads": _num_threads(settings),
         "turns": settings.turns,
         "max_tokens": settings.max_tokens,
-        "prompts": {name: len(each) for name, each in prompts.items()},
-        "prompts_digest": {name: digest(each) for name, each in prompts.items()},
+        "keep_running": settings.keep_running,
+        "prompts": {name: len(each) for name, each in most.items()},
+        "prompts_digest": {name: digest(each) for name, each in most.items()},
         "versions": {"python": platform.python_version(), **_versions()},
         "variables": {key: os.environ[key] for key in sorted(os.environ) if "OPTIMIST_" in key},
         "engines": {
@@ -167,7 +191,7 @@ def measure(settings: EnginesSettings, arguments: Sequence[str]) -> dict[str, An
             for name in settings.engines
         },
         "seconds": round(time.monotonic() - started, 1),
-        "rows": make_rows(measured, settings.engines, settings.workloads, _streams(settings)),
+        "rows": make_rows(measured, settings.engines, settings.workloads, streams),
     }
 
 
@@ -178,27 +202,18 @@ def _sent_workloads(settings: EnginesSettings, name: str) -> list[str]:
     return list(dict.fromkeys(sent))
 
 
-def _measure_engine(
-    settings: EnginesSettings,
-    name: str,
-    workloads: Sequence[tuple[str, list[Prompt]]],
-    measured: Measured,
-) -> None:
-    """Starts an engine, and adds a round of each workload and number of streams."""
-    with running_engine(
-        name, settings.model, settings.dtype, settings.vllm, _num_threads(settings)
-    ) as url:
-        asker = Asker(name, url)
-        try:
-            for streams in _streams(settings):
-                asker.ask_all(_warm_up(streams), streams, _WARM_UP_TOKENS)
-            for workload, prompts in workloads:
-                for streams in _streams(settings):
-                    done = asker.ask_all(prompts, streams, settings.max_tokens)
-                    _say(f"  {workload}, {streams} at a time: {done.seconds:.1f} s")
-                    measured.setdefault(Key(name, workload, streams), []).append(done)
-        finally:
-            asker.close()
+@contextmanager
+def _asking(settings: EnginesSettings, name: str) -> Iterator[Asker]:
+    """Starts an engine, warms it up with each number of streams, and ends it afterwards."""
+    with (
+        running_engine(
+            name, settings.model, settings.dtype, settings.vllm, _num_threads(settings)
+        ) as url,
+        closing(Asker(name, url)) as asker,
+    ):
+        for streams in _streams(settings):
+            asker.ask_all(_warm_up(streams), streams, _WARM_UP_TOKENS)
+        yield asker
 
 
 def _warm_up(num_prompts: int) -> list[Prompt]:

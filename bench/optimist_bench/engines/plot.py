@@ -11,7 +11,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from optimist_common.errors import SetupError
 
-_COLOURS = ("#1f77d0", "#9ab8d8", "#c9712b", "#e3b184", "#5a9e6f", "#a78bc0", "#c46a94")
+_COLOURS = (
+    *("#1f77d0", "#9ab8d8", "#c9712b", "#e3b184"),
+    *("#5a9e6f", "#a78bc0", "#8a8f98", "#c46a94"),
+)
 """Of the engines, in their order; each is readable on white and on black."""
 # What Matplotlib writes for text and ground, and what a style sheet makes of it.
 _INK, _GROUND = "#24292e", "#fefefe"

@@ -28,18 +28,24 @@ _TRANSFORMERS = (*_GENERATE, "--dtype", "{dtype}", "--port", "{port}")
 _VLLM = (
     *("{vllm}/bin/vllm", "serve", "{model}", "--dtype", "{dtype}", "--port", "{port}"),
     *("--host", "127.0.0.1", "--max-model-len", "4096", "--enforce-eager"),
+    # Rounds repeat their prompts, which no other engine keeps.
+    "--no-enable-prefix-caching",
 )
 _VLLM_VARIABLES = {
-    "VLLM_CPU_KVCACHE_SPACE": "2",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    # Then vLLM sets how its threads wait too; passively its attention takes three times as long.
+    "VLLM_CPU_OMP_THREADS_BIND": "{cpus}",
     "VLLM_NO_USAGE_STATS": "1",
     # As vLLM's page on CPUs advises.
     "LD_PRELOAD": "{vllm}/lib/libiomp5.so",
 }
 
+_ARCTIC = "lib/python*/site-packages/arctic_inference"
+
 # Our worker waits for its threads that way. The client runs beside the servers, and threads that
 # wait actively for one that has no processor would slow the others down several times.
-_VARIABLES = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
+_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+_VARIABLES = {"HF_HUB_OFFLINE": "1"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Engine:
     without_drafts: str
     """The engine whose answers these have to be equal to: the same software, drafting nothing."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Of the environment, besides what all engines get; words as in `command`."""
+    """Of the environment, besides what all engines get, with {vllm} and {cpus}."""
     takes_predictions: bool = False
 
     def words(self, model: str, dtype: str, vllm: str, port: int | str) -> list[str]:
@@ -66,15 +72,24 @@ class Engine:
 
 
 ENGINES = {
-    "optimist": Engine(_OURS, "optimist-plain", takes_predictions=True),
+    "optimist": Engine(_OURS, "optimist-plain", _WAITING, takes_predictions=True),
     "optimist-plain": Engine(
-        _OURS, "optimist-plain", {"OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"}
+        _OURS, "optimist-plain", {**_WAITING, "OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"}
     ),
-    "transformers": Engine(_TRANSFORMERS, "transformers"),
-    "transformers-lookup": Engine((*_TRANSFORMERS, "--lookup"), "transformers"),
+    "transformers": Engine(_TRANSFORMERS, "transformers", _WAITING),
+    "transformers-lookup": Engine((*_TRANSFORMERS, "--lookup"), "transformers", _WAITING),
     "vllm": Engine(_VLLM, "vllm", _VLLM_VARIABLES),
     "vllm-ngram": Engine(
         (*_VLLM, "--speculative-config", '{{"method":"ngram","num_speculative_tokens":16}}'),
+        "vllm",
+        _VLLM_VARIABLES,
+    ),
+    "vllm-suffix": Engine(
+        (
+            *(*_VLLM, "--speculative-config"),
+            # It would keep the answers of earlier rounds, which these repeat.
+            '{{"method":"suffix","suffix_decoding_max_cached_requests":0}}',
+        ),
         "vllm",
         _VLLM_VARIABLES,
     ),
@@ -107,7 +122,8 @@ def running_engine(name: str, model: str, dtype: str, vllm: str, num_threads: in
     engine = ENGINES[name]
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    variables = {key: value.format(vllm=vllm) for key, value in engine.variables.items()}
+    cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))[:num_threads]))
+    variables = {key: value.format(vllm=vllm, cpus=cpus) for key, value in engine.variables.items()}
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(  # noqa: S603
             engine.words(model, dtype, vllm, port),
@@ -152,10 +168,14 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def require_vllm(names: Sequence[str], vllm: str) -> None:
-    """Raises SetupError if an engine needs vLLM and it is not there."""
+    """Raises SetupError if an engine needs vLLM, or vLLM what it drafts with, and it lacks."""
     for name in names:
         if ENGINES[name].needs_vllm and not (Path(vllm) / "bin" / "vllm").is_file():
             raise SetupError(f"--vllm: {name} needs vLLM in {vllm}: make vllm-setup")
+        if name == "vllm-suffix" and not any(Path(vllm).glob(_ARCTIC)):
+            raise SetupError(
+                f"--vllm: {name} needs arctic-inference in {vllm}: see docs/benchmarks.md"
+            )
 
 
 def require_model(model: str) -> None:

@@ -29,7 +29,17 @@ _QUESTIONS = (
     "How does bread rise?",
     "Describe a market in a small town on a Saturday morning.",
     "What should somebody know before their first night in a tent?",
+    "Tell me a story about two neighbours who share a garden.",
+    "Why do leaves change their colours in autumn?",
+    "Give me three tips for somebody who begins to run.",
+    "What is the difference between a letter and a diary?",
+    "Write a poem about an old railway station.",
+    "How does a bicycle stay upright?",
+    "Describe a harbour early in the morning.",
+    "What should somebody ask before they adopt a dog?",
 )
+_NUM_CHATS = 8
+"""Chats of a round, however many requests are wanted, if there are not more streams."""
 
 
 @dataclass(frozen=True)
@@ -46,32 +56,43 @@ def sent_workload(workload: str, *, takes_predictions: bool) -> str:
     return "rewrite" if workload == "rewrite-predicted" and not takes_predictions else workload
 
 
-def make_prompts(workload: str, files: str, num_prompts: int) -> list[Prompt]:
-    """Returns the requests of a workload.
+def make_prompts(workload: str, files: str, num_prompts: int, num_streams: int = 1) -> list[Prompt]:
+    """Returns the requests of a round: at least as many as streams, the others always the same.
 
     Args:
         workload: One of WORKLOADS.
         files: As for `read_files`.
-        num_prompts: How many; there are no more chats than questions.
+        num_prompts: How many; of chats at most 8.
+        num_streams: Requests at a time.
 
     Raises:
-        SetupError: There are fewer files.
+        SetupError: There are fewer files, or fewer requests than streams.
     """
     if workload == "chat":
-        return [Prompt(question) for question in _QUESTIONS[:num_prompts]]
-    texts = read_files(files)
-    if len(texts) < num_prompts:
-        sizes = f"{FILE_CHARS[0]} to {FILE_CHARS[1]} characters"
-        raise SetupError(f"--files: {len(texts)} files of {sizes}; --prompts wants {num_prompts}")
-    # Spread over them, so that few files are of many kinds too.
-    chosen = [texts[each * len(texts) // num_prompts] for each in range(num_prompts)]
-    return [
-        Prompt(
-            f"{text}\n\n{_CHANGES[number % len(_CHANGES)]}",
-            text if workload == "rewrite-predicted" else None,
-        )
-        for number, text in enumerate(chosen)
-    ]
+        prompts = [Prompt(question) for question in _QUESTIONS]
+        num_prompts = min(num_prompts, _NUM_CHATS)
+    else:
+        texts = read_files(files)
+        if len(texts) < num_prompts:
+            sizes = f"{FILE_CHARS[0]} to {FILE_CHARS[1]} characters"
+            raise SetupError(
+                f"--files: {len(texts)} files of {sizes}; --prompts wants {num_prompts}"
+            )
+        # Spread over them, so that few files are of many kinds too.
+        chosen = [texts[each * len(texts) // num_prompts] for each in range(num_prompts)]
+        chosen += [text for text in texts if text not in chosen]
+        # All with one of the changes, then all with the other.
+        prompts = [
+            Prompt(
+                f"{text}\n\n{_CHANGES[(number + turn) % len(_CHANGES)]}",
+                text if workload == "rewrite-predicted" else None,
+            )
+            for turn in range(len(_CHANGES))
+            for number, text in enumerate(chosen)
+        ]
+    if len(prompts) < num_streams:
+        raise SetupError(f"--streams: {workload} has {len(prompts)} requests, not {num_streams}")
+    return prompts[: max(num_prompts, num_streams)]
 
 
 def read_files(path: str) -> list[str]:

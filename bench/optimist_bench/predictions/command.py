@@ -17,10 +17,12 @@ from optimist_bench.predictions.simulation import Simulation
 from optimist_common.errors import SetupError
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
 from optimist_proposer.core.algorithms import ALGORITHMS
+from optimist_proposer.core.suffix import SuffixAlgorithm
 
 METHODS: dict[str, Callable[[Vocabulary], Algorithm]] = {
     **ALGORITHMS,
     "auto-chain": lambda vocabulary: Aligner(vocabulary, is_chain=True),
+    "suffix-chain": lambda _: SuffixAlgorithm(is_chain=True),
     "myers": lambda _: MyersAlgorithm(),
 }
 """What proposers can follow predictions by, and what they cannot: chains alone, and a baseline."""

@@ -30,10 +30,10 @@ FUNCTIONS = {
     "tokenizers/registry.py:cached_tokenizer_from_config": ["model_config"],
     "v1/core/sched/scheduler.py:Scheduler.add_request": ["self", "request"],
     "v1/core/sched/scheduler.py:Scheduler.schedule": ["self"],
-    "v1/core/sched/scheduler.py:Scheduler.update_draft_token_ids": ["self", "draft_token_ids"],
     "v1/core/sched/scheduler.py:Scheduler.update_from_output": [
         "self", "scheduler_output", "model_runner_output",
     ],
+    "v1/engine/core.py:EngineCore.post_step": ["self"],
     "v1/engine/output_processor.py:OutputProcessor.process_outputs": [
         "self", "engine_core_outputs",
     ],
@@ -64,6 +64,7 @@ FIELDS = {
         "finish_reason", "kv_transfer_params", "new_token_ids", "request_id",
     ],
     "v1/engine/__init__.py:EngineCoreOutputs": ["outputs"],
+    "v1/engine/core.py:EngineCore": ["scheduler"],
     "v1/request.py:Request": [
         "max_tokens", "num_output_tokens", "num_tokens", "output_token_ids", "prompt_token_ids",
         "request_id", "resumable", "sampling_params", "spec_token_ids",

@@ -21,8 +21,10 @@ class _Branch:
     """Where its token stands, ascending."""
 
 
-def continuation(text: GrowingText, match: Match, max_tokens: int, min_value: float) -> Draft:
-    """Returns the likeliest nodes of the tree behind a match.
+def continuation(
+    text: GrowingText, match: Match, max_tokens: int, min_value: float, *, is_chain: bool
+) -> Draft:
+    """Returns the likeliest nodes of the tree behind a match; of a chain, those of one path.
 
     The value of a node is how often it followed, times e/(e + n) for the n-th token behind a match
     of e tokens (the hazard law, see `chain`). Nodes of equal value come in the order of the text.
@@ -32,6 +34,8 @@ def continuation(text: GrowingText, match: Match, max_tokens: int, min_value: fl
     num_pushed = 0
     waiting = _branches(text.token_ids, NO_PARENT, 1, 1.0, list(match.places))
     while len(draft) < max_tokens:
+        if is_chain and waiting:
+            waiting = [max(waiting, key=lambda branch: branch.share)]
         for branch in waiting:
             value = branch.share * match.length / (match.length + branch.depth)
             heapq.heappush(heap, (-value, num_pushed, branch))

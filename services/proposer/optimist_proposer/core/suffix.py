@@ -30,17 +30,22 @@ MAX_MATCH = 64
 class SuffixAlgorithm(Algorithm):
     """Looks up the longest suffix in all that is known."""
 
+    def __init__(self, *, is_chain: bool = False) -> None:
+        """Proposes trees; with `is_chain` the likeliest path alone."""
+        self._is_chain = is_chain
+
     def prepare(self, sources: Sources) -> "SuffixReference":
         """See `Algorithm.prepare`."""
-        return SuffixReference(sources)
+        return SuffixReference(sources, is_chain=self._is_chain)
 
 
 class SuffixReference(Reference):
     """The sources and the places of their tokens."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, *, is_chain: bool) -> None:
         self.sources = sources
         self.index = SourceIndex(sources)
+        self.is_chain = is_chain
 
     @property
     def num_bytes(self) -> int:
@@ -55,11 +60,12 @@ class SuffixReference(Reference):
 class SuffixFollower(Follower):
     """Knows the output and the places of its tokens."""
 
-    __slots__ = ("_sources", "_text")
+    __slots__ = ("_is_chain", "_sources", "_text")
 
     def __init__(self, reference: SuffixReference) -> None:
         self._sources = reference.sources
         self._text = GrowingText(reference.index)
+        self._is_chain = reference.is_chain
 
     def observe(self, token_ids: "array[int]") -> None:
         """See `Follower.observe`."""
@@ -76,7 +82,7 @@ class SuffixFollower(Follower):
             # No tree is worth more than a chain that is always right.
             if limit * match.length / (match.length + 1) <= best_score:
                 break
-            draft = continuation(self._text, match, limit, min_value)
+            draft = continuation(self._text, match, limit, min_value, is_chain=self._is_chain)
             score = sum(draft.values)
             if score > best_score:
                 best, best_score = draft, score

@@ -49,7 +49,3 @@ class Scheduler:
                 del self.requests[request_id]
             outputs.outputs.append(EngineCoreOutput(request_id, new, finish_reason))
         return {0: outputs}
-
-    def update_draft_token_ids(self, draft_token_ids: dict[str, list[int]]) -> None:
-        for request_id, token_ids in draft_token_ids.items():
-            self.requests[request_id].spec_token_ids = token_ids
