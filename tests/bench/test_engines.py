@@ -12,7 +12,7 @@ from optimist_bench.engines.asking import Answer, Round
 from optimist_bench.engines.command import EnginesSettings, main
 from optimist_bench.engines.plot import draw
 from optimist_bench.engines.report import Key, describe, make_rows
-from optimist_bench.engines.servers import ENGINES, Engine, require_vllm
+from optimist_bench.engines.servers import ENGINES, Engine, find_vllm_version, require_vllm
 from optimist_bench.engines.workloads import WORKLOADS, make_prompts, read_files
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
@@ -84,14 +84,18 @@ def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_drafter_that_is_not_installed_is_named(tmp_path: Path) -> None:
+def test_what_vllm_s_environment_has_is_found(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "vllm").touch()
     require_vllm(["vllm-ngram"], str(tmp_path))
     with pytest.raises(SetupError, match="vllm-suffix needs arctic-inference in "):
         require_vllm(["vllm-suffix"], str(tmp_path))
-    (tmp_path / "lib/python3/site-packages/arctic_inference").mkdir(parents=True)
+    packages = tmp_path / "lib/python3/site-packages"
+    (packages / "arctic_inference").mkdir(parents=True)
     require_vllm(["vllm-suffix"], str(tmp_path))
+    assert find_vllm_version(str(tmp_path)) is None
+    (packages / "vllm-0.32.0+cpu.dist-info").mkdir()
+    assert find_vllm_version(str(tmp_path)) == "0.32.0+cpu"
 
 
 def test_a_broken_pair_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,13 @@ from pydantic import Field, field_validator
 
 from optimist_bench.engines.asking import Asker
 from optimist_bench.engines.report import Key, Measured, describe, make_rows
-from optimist_bench.engines.servers import ENGINES, require_model, require_vllm, running_engine
+from optimist_bench.engines.servers import (
+    ENGINES,
+    find_vllm_version,
+    require_model,
+    require_vllm,
+    running_engine,
+)
 from optimist_bench.engines.workloads import (
     WORKLOADS,
     Prompt,
@@ -182,7 +188,7 @@ def measure(settings: EnginesSettings, arguments: Sequence[str]) -> dict[str, An
         "keep_running": settings.keep_running,
         "prompts": {name: len(each) for name, each in most.items()},
         "prompts_digest": {name: digest(each) for name, each in most.items()},
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {"python": platform.python_version(), **_versions(settings)},
         "variables": {key: os.environ[key] for key in sorted(os.environ) if "OPTIMIST_" in key},
         "engines": {
             name: " ".join(
@@ -241,11 +247,13 @@ def _cpu() -> str:
     return f"{len(names)} x {names[0]}" if names else platform.processor()
 
 
-def _versions() -> dict[str, str | None]:
+def _versions(settings: EnginesSettings) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = None
+    if any(ENGINES[name].needs_vllm for name in settings.engines):
+        found["vllm"] = find_vllm_version(settings.vllm)
     return found

@@ -40,7 +40,7 @@ _VLLM_VARIABLES = {
     "LD_PRELOAD": "{vllm}/lib/libiomp5.so",
 }
 
-_ARCTIC = "lib/python*/site-packages/arctic_inference"
+_PACKAGES = "lib/python*/site-packages"
 
 # Our worker waits for its threads that way. The client runs beside the servers, and threads that
 # wait actively for one that has no processor would slow the others down several times.
@@ -172,10 +172,17 @@ def require_vllm(names: Sequence[str], vllm: str) -> None:
     for name in names:
         if ENGINES[name].needs_vllm and not (Path(vllm) / "bin" / "vllm").is_file():
             raise SetupError(f"--vllm: {name} needs vLLM in {vllm}: make vllm-setup")
-        if name == "vllm-suffix" and not any(Path(vllm).glob(_ARCTIC)):
+        if name == "vllm-suffix" and not any(Path(vllm).glob(f"{_PACKAGES}/arctic_inference")):
             raise SetupError(
                 f"--vllm: {name} needs arctic-inference in {vllm}: see docs/benchmarks.md"
             )
+
+
+def find_vllm_version(vllm: str) -> str | None:
+    """Returns the version of vLLM in its environment, such as `0.32.0+cpu`; None if unknown."""
+    for found in Path(vllm).glob(f"{_PACKAGES}/vllm-*.dist-info"):
+        return found.name.removeprefix("vllm-").removesuffix(".dist-info")
+    return None
 
 
 def require_model(model: str) -> None:
