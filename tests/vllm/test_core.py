@@ -121,18 +121,21 @@ ROWS = st.lists(
     max_size=40,
 )
 TIMES = st.lists(
-    st.tuples(st.integers(1, 4096), st.integers(0, 512), st.integers(0, 64), st.integers(1, 10**9)),
+    st.tuples(
+        *(st.integers(1, 4096), st.integers(0, 512), st.integers(0, 64)),
+        *(st.integers(0, 64), st.integers(1, 10**9)),
+    ),
     max_size=20,
 )
 
 
 @given(ROWS, TIMES)
 def test_widths_stay_within_rows_and_the_bound_of_a_pass(
-    values: list[list[float]], times: list[tuple[int, int, int, int]]
+    values: list[list[float]], times: list[tuple[int, int, int, int, int]]
 ) -> None:
     widths = DraftWidths()
-    for num_tokens, num_drafts, num_emitted, pass_ns in times:
-        widths.observe_pass(num_tokens + num_drafts, num_drafts, num_emitted, pass_ns)
+    for num_tokens, num_drafts, num_rows, num_emitted, pass_ns in times:
+        widths.observe_pass(num_tokens + num_drafts, num_drafts, num_rows, num_emitted, pass_ns)
     chosen = widths.choose(values, max(1, len(values)))
     assert len(chosen) == len(values)
     assert all(0 <= width <= len(row) for width, row in zip(chosen, values, strict=True))
@@ -150,11 +153,32 @@ def test_drafts_as_much_as_pays() -> None:
     for slope in (0, 100_000, 1_000_000, 10_000_000):
         widths = DraftWidths()
         for num_tokens in (1, 2, 4, 8, 16, 32, 64) * 20:
-            widths.observe_pass(num_tokens, num_tokens - 1, 1, 1_000_000 + slope * num_tokens)
+            widths.observe_pass(num_tokens, num_tokens - 1, 1, 1, 1_000_000 + slope * num_tokens)
         chosen += widths.choose([row], 1)
     assert chosen[0] == 64
     assert chosen == sorted(chosen, reverse=True)
     assert chosen[-1] == 0
+
+
+def test_prompts_do_not_make_drafts_look_cheap() -> None:
+    rows = [[0.5] * 64 for _ in range(8)]
+    widths = DraftWidths()
+    for num_drafts in (0, 8, 24, 56) * 5:
+        # A draft takes an eighth of a pass without any, and brings half a token.
+        pass_ns = (8 + num_drafts) * 1_000_000
+        widths.observe_pass(8 + num_drafts, num_drafts, 8, 8 + num_drafts // 2, pass_ns)
+        widths.observe_pass(4096, 0, 8, 8, 8_000_000)
+    assert sum(widths.choose(rows, 8)) == 0
+
+
+def test_a_pass_has_at_most_twice_the_tokens_of_the_largest_before() -> None:
+    row = [0.9] * 64
+    widths, chosen = DraftWidths(), []
+    for _ in range(4):
+        (width,) = widths.choose([row], 1)
+        widths.observe_pass(1 + width, width, 1, 1, 1_000_000)
+        chosen.append(width)
+    assert chosen == [16, 33, 64, 64]
 
 
 class _Repeating(Follower, Reference):

@@ -87,6 +87,7 @@ class PredictionScheduler(Scheduler):
         self._widths.observe_pass(
             scheduler_output.total_num_scheduled_tokens,
             sum(map(len, drafts.values())),
+            len(emitting),
             sum(len(output.new_token_ids) for output in emitting),
             pass_ns,
         )
