@@ -43,7 +43,9 @@ class WindowsSettings(ServiceSettings):
     tokenizer: str = Field(
         "models/tiny-edit/tokenizer.json", description="tokenizer file of Hugging Face's library"
     )
-    algorithm: str = Field("auto", description="what the proposers follow with")
+    algorithm: Literal["auto", "line"] = Field(
+        "auto", description="what the proposers follow with: auto or line"
+    )
     requests: int = Field(256, ge=1, le=100_000, description="requests, the texts in turn")
     concurrency: int = Field(64, ge=1, le=1024, description="requests at a time")
     replicas: int = Field(1, ge=1, le=16, description="proposers, each with a memory of its own")

@@ -20,7 +20,10 @@ def test_defaults() -> None:
         (["--model", "x", "--store", "disk"], "--store: must be memory or a URL"),
         (["--model", "x", "--key-prefix", "a{b}"], "--key-prefix: must not contain braces"),
         (["--model", "x", "--min-value", "1"], "--min-value"),
-        (["--model", "x", "--algorithm", "magic"], "--algorithm"),
+        (
+            ["--model", "x", "--algorithm", "suffix"],
+            "--algorithm: Input should be 'auto' or 'line', not 'suffix'",
+        ),
         (["--model", "x", "--window-tokens", "1"], "--window-tokens"),
     ],
 )

@@ -9,24 +9,28 @@ from pydantic import Field, field_validator
 from optimist_aligner import Aligner
 from optimist_aligner.algorithm import Algorithm
 from optimist_aligner.vocabulary import Vocabulary
+from optimist_bench.predictions.baselines.exact import ExactAlgorithm
+from optimist_bench.predictions.baselines.myers import MyersAlgorithm
+from optimist_bench.predictions.baselines.ngram import NgramAlgorithm
+from optimist_bench.predictions.baselines.suffix import SuffixAlgorithm
 from optimist_bench.predictions.cases import compare, describe_cases, large_cases, small_cases
-from optimist_bench.predictions.myers import MyersAlgorithm
 from optimist_bench.predictions.pair import load_pairs, load_tokenizer, load_vocabulary
 from optimist_bench.predictions.report import describe, explain_passes, summarise
 from optimist_bench.predictions.simulation import Simulation
 from optimist_common.errors import SetupError
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
 from optimist_proposer.core.algorithms import ALGORITHMS
-from optimist_proposer.core.suffix import SuffixAlgorithm
 
 METHODS: dict[str, Callable[[Vocabulary], Algorithm]] = {
     **ALGORITHMS,
     "auto-chain": lambda vocabulary: Aligner(vocabulary, is_chain=True),
+    "exact": lambda _: ExactAlgorithm(),
+    "ngram": lambda _: NgramAlgorithm(),
+    "suffix": lambda _: SuffixAlgorithm(),
     "suffix-chain": lambda _: SuffixAlgorithm(is_chain=True),
     "myers": lambda _: MyersAlgorithm(),
 }
-"""What proposers can follow predictions by, and what they cannot: chains alone, and a baseline."""
-DEFAULT_METHOD = "auto" if "auto" in ALGORITHMS else "all"
+"""What proposers offer, the chains of `auto`, and the baselines."""
 _SWITCHES = ("--json", "--explain-passes", "--cases")
 
 
@@ -49,7 +53,7 @@ class PredictionsSettings(ServiceSettings):
         "models/tiny-edit/tokenizer.json", description="tokenizer file of Hugging Face's library"
     )
     method: CommaSeparated = Field(
-        [DEFAULT_METHOD], description=f"of {', '.join(METHODS)}, with commas; or all"
+        ["auto"], description=f"of {', '.join(METHODS)}, with commas; or all"
     )
     window: CommaSeparated = Field(["64"], description="most drafted tokens a pass, with commas")
     marginal_cost: float = Field(

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import fmean, quantiles
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -35,7 +35,9 @@ class ReplicasSettings(ServiceSettings):
     modes: CommaSeparated = Field(list(MODES), description="which of the modes, with commas")
     concurrency: int = Field(8, ge=1, le=1024, description="requests at a time")
     pass_ms: float = Field(20, gt=0, description="how long a pass takes, in ms")
-    algorithm: str = Field("auto", description="what the proposers follow with")
+    algorithm: Literal["auto", "line"] = Field(
+        "auto", description="what the proposers follow with: auto or line"
+    )
 
     @field_validator("modes")
     @classmethod

@@ -5,10 +5,7 @@ from collections.abc import Callable
 from optimist_aligner.algorithm import Algorithm
 from optimist_aligner.follower import Aligner
 from optimist_aligner.vocabulary import Vocabulary
-from optimist_proposer.core.exact import ExactAlgorithm
 from optimist_proposer.core.line import LineAlgorithm
-from optimist_proposer.core.ngram import NgramAlgorithm
-from optimist_proposer.core.suffix import SuffixAlgorithm
 
 
 def _auto(vocabulary: Vocabulary) -> Algorithm:
@@ -20,9 +17,6 @@ def _auto(vocabulary: Vocabulary) -> Algorithm:
 
 ALGORITHMS: dict[str, Callable[[Vocabulary], Algorithm]] = {
     "auto": _auto,
-    "exact": lambda _: ExactAlgorithm(),
     "line": lambda vocabulary: LineAlgorithm(vocabulary.newline_token_ids),
-    "ngram": lambda _: NgramAlgorithm(),
-    "suffix": lambda _: SuffixAlgorithm(),
 }
 """Makes an algorithm for the tokens of a model."""

@@ -9,7 +9,7 @@ holds is trusted soon.
 from array import array
 
 from optimist_aligner.draft import FLOAT32, Draft
-from optimist_aligner.sources import INT32, NO_POSITION, SEPARATOR, Sources
+from optimist_aligner.sources import INT32, SEPARATOR, Sources
 
 START_EVIDENCE = 256
 """Evidence, in tokens, that an output begins as the first prediction does: that is its purpose."""
@@ -21,31 +21,37 @@ def copied(
     evidence: int,
     max_tokens: int,
     min_value: float,
-    output: "array[int] | None" = None,
 ) -> Draft:
-    """Returns what stands from a place on, up to the end of the text in which it is.
+    """Returns what stands from a place in the sources on, up to the end of the text in which it is.
 
     Args:
         sources: The sources.
-        place: Where the copy begins: a place in the sources, or behind them one in `output`.
+        place: Where the copy begins.
         evidence: Tokens that matched before the place.
         max_tokens: Most nodes.
         min_value: Least value of a node.
-        output: What was observed so far, if it is copied from too [num_tokens].
     """
-    num_places = len(sources.token_ids)
-    # One more than may stay, so that rounding cannot cost one; the loop below takes it off.
+    # One more than may stay, so that rounding cannot cost one; `chained` takes it off.
     room = evidence * (1 / min_value - 1) + 1 if min_value > 0 else max_tokens
     count = max_tokens if room >= max_tokens else max(0, int(room))
-    if place < num_places:
-        token_ids = sources.token_ids[place : place + count]
-        if SEPARATOR in token_ids:
-            del token_ids[token_ids.index(SEPARATOR) :]
-        positions = sources.positions[place : place + len(token_ids)]
-    else:
-        start = place - num_places
-        token_ids = output[start : start + count] if output is not None else array(INT32)
-        positions = array(INT32, [NO_POSITION]) * len(token_ids)
+    token_ids = sources.token_ids[place : place + count]
+    if SEPARATOR in token_ids:
+        del token_ids[token_ids.index(SEPARATOR) :]
+    positions = sources.positions[place : place + len(token_ids)]
+    return chained(token_ids, positions, evidence, min_value)
+
+
+def chained(
+    token_ids: "array[int]", positions: "array[int]", evidence: int, min_value: float
+) -> Draft:
+    """Returns tokens as a chain, as far as their values go.
+
+    Args:
+        token_ids: Consecutive tokens [num_tokens].
+        positions: Of each token, as `Sources.positions` [num_tokens].
+        evidence: Tokens that matched before the first.
+        min_value: Least value of a node.
+    """
     values = array(FLOAT32, [evidence / (evidence + n) for n in range(1, len(token_ids) + 1)])
     while values and values[-1] < min_value:
         values.pop()

@@ -9,13 +9,14 @@ import pytest
 
 from optimist_aligner.algorithm import Algorithm
 from optimist_bench.predictions.cases import compare, large_cases, small_cases
+from optimist_bench.predictions.command import METHODS
 from optimist_bench.predictions.pair import load_tokenizer, load_vocabulary
-from optimist_proposer.core.algorithms import ALGORITHMS
 
 TOKENIZER = load_tokenizer(
-    str(Path(__file__).parents[2] / "models" / "tiny-edit" / "tokenizer.json")
+    str(Path(__file__).parents[3] / "models" / "tiny-edit" / "tokenizer.json")
 )
 WINDOW = 64
+COMPARED = ("auto", "exact", "line", "ngram", "suffix")
 CASES = {case.name: case for case in small_cases()}
 LARGE = {case.name: case for case in large_cases()}
 
@@ -45,7 +46,7 @@ BOUNDS: dict[str, dict[str, tuple[float, int]]] = {
 
 @cache
 def algorithm(name: str) -> Algorithm:
-    return ALGORITHMS[name](load_vocabulary(TOKENIZER))
+    return METHODS[name](load_vocabulary(TOKENIZER))
 
 
 @cache
@@ -56,7 +57,7 @@ def report(method: str, case: str, marginal_cost: float = 0.01) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("method", [method for method in BOUNDS if method in ALGORITHMS])
+@pytest.mark.parametrize("method", BOUNDS)
 def test_passes_are_near_the_oracles(method: str, case: str) -> None:
     factor, extra = BOUNDS[method].get(case, USUAL)
     entry = report(method, case)
@@ -64,7 +65,7 @@ def test_passes_are_near_the_oracles(method: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("method", ALGORITHMS)
+@pytest.mark.parametrize("method", COMPARED)
 def test_passes_are_no_fewer_than_the_window_allows(method: str, case: str) -> None:
     entry = report(method, case)
     passes = entry["passes"][method]
@@ -73,7 +74,7 @@ def test_passes_are_no_fewer_than_the_window_allows(method: str, case: str) -> N
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("method", ["exact", "line", "ngram", "suffix"])
+@pytest.mark.parametrize("method", [name for name in COMPARED if name != "auto"])
 def test_what_only_copies_is_not_ahead_of_the_oracle_that_copies_output_too(
     method: str, case: str
 ) -> None:
@@ -83,7 +84,7 @@ def test_what_only_copies_is_not_ahead_of_the_oracle_that_copies_output_too(
         assert entry["passes"][method] >= entry["oracle_passes"]
 
 
-@pytest.mark.parametrize("method", [name for name in ALGORITHMS if name != "ngram"])
+@pytest.mark.parametrize("method", [name for name in COMPARED if name != "ngram"])
 def test_exact_prediction_takes_as_few_passes_as_the_oracle(method: str) -> None:
     for case in ("exact", "prediction longer"):
         entry = report(method, case)
@@ -100,7 +101,7 @@ def test_line_cursor_finds_its_place_again_and_exact_does_not() -> None:
 def test_large_texts(case: str) -> None:
     assert LARGE[case].before.count("\n") > 4000
     assert case != "1 MB" or len(LARGE[case].before) > 1_000_000
-    method = next(name for name in BOUNDS if name in ALGORITHMS)
+    method = "auto"
     entry = compare([LARGE[case]], {method: algorithm(method)}, TOKENIZER, WINDOW, 0.01)[case]
     factor, extra = USUAL
     assert entry["passes"][method] <= factor * entry["oracle_passes"] + extra

@@ -13,8 +13,8 @@ from itertools import chain, compress
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.draft import Draft
-from optimist_aligner.sources import INT32, SEPARATOR, Sources
-from optimist_proposer.core.chain import START_EVIDENCE, copied
+from optimist_aligner.sources import INT32, NO_POSITION, SEPARATOR, Sources
+from optimist_proposer.core.chain import START_EVIDENCE, chained, copied
 
 MAX_NGRAM = 3
 # Longer agreement adds nothing to a draft of any usual width.
@@ -85,7 +85,12 @@ class NgramFollower(Follower):
         place, evidence = self._find()
         if evidence == 0:
             return Draft()
-        return copied(self._sources, place, evidence, max_tokens, min_value, self._output)
+        start = place - len(self._sources.token_ids)
+        if start < 0:
+            return copied(self._sources, place, evidence, max_tokens, min_value)
+        token_ids = self._output[start : start + max_tokens]
+        positions = array(INT32, [NO_POSITION]) * len(token_ids)
+        return chained(token_ids, positions, evidence, min_value)
 
     def _find(self) -> tuple[int, int]:
         """Returns the place to go on at and how many tokens match before it; 0 if there is none."""

@@ -9,7 +9,7 @@ first prediction does.
 
 Source: Oliaro et al., SuffixDecoding, 2024, arXiv:2411.04975; and its implementation in Arctic
 Inference, from which are the factor, the longest match, and the choice by score. The value of a
-node counts, beside the frequencies, the hazard law (see `chain`).
+node counts, beside the frequencies, the hazard law (see `optimist_proposer.core.chain`).
 """
 
 from array import array
@@ -17,9 +17,9 @@ from array import array
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.draft import Draft
 from optimist_aligner.sources import Sources
+from optimist_bench.predictions.baselines.continuation import continuation
+from optimist_bench.predictions.baselines.occurrence import GrowingText, SourceIndex
 from optimist_proposer.core.chain import START_EVIDENCE, copied
-from optimist_proposer.core.continuation import continuation
-from optimist_proposer.core.occurrence import GrowingText, SourceIndex
 
 FACTOR = 4
 """Most nodes proposed per matched token."""

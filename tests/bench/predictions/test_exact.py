@@ -1,8 +1,8 @@
 import pytest
 from hypothesis import given
 
+from optimist_bench.predictions.baselines.exact import ExactAlgorithm
 from optimist_proposer.core.chain import START_EVIDENCE
-from optimist_proposer.core.exact import ExactAlgorithm
 from tests.proposer.text import expected_text, followed, texts
 
 EXACT = ExactAlgorithm()

@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from optimist_bench.predictions import command
+from optimist_bench.predictions.baselines.exact import ExactAlgorithm
 from optimist_bench.predictions.cases import small_cases
 from optimist_bench.predictions.command import main
 from optimist_bench.predictions.pair import (
@@ -21,7 +22,6 @@ from optimist_bench.predictions.pair import (
 from optimist_bench.predictions.report import describe, summarise
 from optimist_bench.predictions.simulation import Simulation
 from optimist_common.errors import SetupError
-from optimist_proposer.core.exact import ExactAlgorithm
 
 FIGURES = {
     "pairs",
@@ -247,7 +247,7 @@ def test_wrong_pairs_are_explained(
         (("--pairs", "none.jsonl"), "--pairs: cannot read none.jsonl"),
         (("--tokenizer", "none.json", "--pairs", "none.jsonl"), "--tokenizer: no file none.json"),
         (("--tokenizer", __file__, "--pairs", "none.jsonl"), "is no tokenizer file"),
-        (("--method", "magic"), "--method: there is no 'magic'; there are: auto, exact"),
+        (("--method", "magic"), "--method: there is no 'magic'; there are: auto, line"),
         (("--window", "0"), "--window: must be numbers from 1"),
         (("--window", "8,16", "--cases"), "--window: one only"),
         (("--marginal-cost", "-1"), "--marginal-cost"),

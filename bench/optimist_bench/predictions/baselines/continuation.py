@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from optimist_aligner.draft import NO_PARENT, Draft
 from optimist_aligner.sources import SEPARATOR
-from optimist_proposer.core.occurrence import GrowingText, Match
+from optimist_bench.predictions.baselines.occurrence import GrowingText, Match
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ def continuation(
     """Returns the likeliest nodes of the tree behind a match; of a chain, those of one path.
 
     The value of a node is how often it followed, times e/(e + n) for the n-th token behind a match
-    of e tokens (the hazard law, see `chain`). Nodes of equal value come in the order of the text.
+    of e tokens (the hazard law). Nodes of equal value come in the order of the text.
     """
     draft = Draft()
     heap: list[tuple[float, int, _Branch]] = []

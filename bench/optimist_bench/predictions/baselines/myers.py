@@ -1,4 +1,4 @@
-"""A baseline of the simulator: follows a prediction by the shortest edit script to it.
+"""Follows a prediction by the shortest edit script to it.
 
 E. W. Myers, An O(ND) Difference Algorithm and Its Variations, 1986, made to stream. In the edit
 graph of prediction (x) and output (y) a path that reaches the last output token on any diagonal

@@ -12,7 +12,7 @@ from optimist_proposer.core.chain import START_EVIDENCE, copied
 
 
 class ExactAlgorithm(Algorithm):
-    """The baseline: what a prediction is worth without re-alignment."""
+    """What a prediction is worth without re-alignment."""
 
     def prepare(self, sources: Sources) -> "ExactReference":
         """See `Algorithm.prepare`."""

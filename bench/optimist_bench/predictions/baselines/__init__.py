@@ -1,0 +1,1 @@
+"""What `auto` is compared with: known ways to say how a text goes on, which no service offers."""
