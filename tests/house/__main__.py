@@ -3,7 +3,8 @@
 files, lines  Python files; blanks, comments and docstrings count; percentiles by nearest rank.
 request       Files of which a function runs for the second request of a fresh `optimist serve`: a
               greedy streamed chat with a prediction, traced in all processes and threads. Bodies of
-              modules do not count, nor do functions that also run without requests.
+              modules do not count, nor do functions that are not called at least twice as often as
+              in six seconds without a request (health checks).
 with records  The same, and the files that these import and that have nothing which could run:
               named tuples, constants, interfaces.
 full folder   More than 15 Python files, not counting __init__.py.
@@ -12,6 +13,9 @@ upward        An import from `core` to other folders of the package, or against 
               __main__.py stands above all.
 circle        Folders of a package that all import each other, some of them through others.
 make test     How long the last complete `make test` in this checkout took, lint too; its commit.
+
+Before and after: `make -s house ARGS=--json > before.json`, then `make house ARGS="--before
+before.json"`. An older checkout is measured with a copy of this folder in its tests.
 """
 
 import argparse

@@ -4,6 +4,7 @@ import ast
 import json
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import grimp
@@ -12,7 +13,8 @@ from openai import OpenAI
 from tests.integration.edit import ask, edits
 from tests.stack import Stack
 
-IDLE_SECONDS = 3.0
+# Longer than the window with the request, so that what runs every second runs more often.
+IDLE_SECONDS = 6.0
 SETTLE_SECONDS = 1.0
 
 
@@ -20,7 +22,7 @@ def trace_request() -> set[Path]:
     """Returns the files of which a function runs for one request, in any process.
 
     It is a greedy streamed chat with a prediction, the second request of services that have just
-    begun. Functions that run without requests too, such as health checks, are left out.
+    begun. Functions that run as well without requests, such as health checks, are left out.
     """
     first, second = edits(2)
     with tempfile.TemporaryDirectory() as name:
@@ -42,19 +44,21 @@ def trace_request() -> set[Path]:
             traces = [_read(directory / f"{pid}.json") for pid in pids]
         finally:
             stack.stop()
-    idle, request = (
-        {tuple(function) for trace in traces for function in trace[window]}
-        for window in ("idle", "request")
-    )
-    return {Path(str(file)) for file, *_ in request - idle}
+    calls: dict[str, Counter[tuple[str, str, int]]] = {"idle": Counter(), "request": Counter()}
+    for window, counts in calls.items():
+        for trace in traces:
+            for file, function, line, count in trace[window]:
+                counts[file, function, line] += count
+    idle, request = calls["idle"], calls["request"]
+    return {Path(function[0]) for function in request if request[function] > 2 * idle[function]}
 
 
-def _read(path: Path) -> dict[str, list[list[object]]]:
+def _read(path: Path) -> dict[str, list[tuple[str, str, int, int]]]:
     deadline = time.monotonic() + 30.0
     while not path.exists():
         assert time.monotonic() < deadline, f"no trace: {path}"
         time.sleep(0.05)
-    trace: dict[str, list[list[object]]] = json.loads(path.read_text())
+    trace: dict[str, list[tuple[str, str, int, int]]] = json.loads(path.read_text())
     return trace
 
 

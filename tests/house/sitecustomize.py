@@ -2,7 +2,7 @@
 
 Python imports this module in each process whose PYTHONPATH has its folder. A file `idle` in the
 directory begins a window without requests, `request` one with a request, and `end` ends that; then
-each process writes PID.json: for each window a list of [file, function, first line].
+each process writes PID.json: for each window a list of [file, function, first line, calls].
 """
 
 import importlib.machinery
@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -35,24 +36,28 @@ class SourceFinder:
 def trace(directory: Path) -> None:
     """Traces all threads of this process from now on."""
     # By identity, since equality of code compares its contents.
-    called: dict[int, tuple[CodeType, str]] = {}
+    found: dict[int, tuple[CodeType, str]] = {}
+    calls: Counter[int] = Counter()
 
     def note(frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
         # Bodies of modules and classes run at imports only. The methods of a dataclass are in no
         # file, but their globals are those of its module.
-        if id(code) not in called and code.co_flags & inspect.CO_OPTIMIZED:
-            called[id(code)] = code, frame.f_globals.get("__file__") or ""
+        if code.co_flags & inspect.CO_OPTIMIZED:
+            if id(code) not in found:
+                found[id(code)] = code, frame.f_globals.get("__file__") or ""
+            calls[id(code)] += 1
 
     def watch() -> None:
-        windows: dict[str, list[tuple[str, str, int]]] = {}
+        windows: dict[str, list[tuple[str, str, int, int]]] = {}
         for begin, end in pairwise(("idle", "request", "end")):
             _wait_for(directory / begin)
-            called.clear()
+            calls.clear()
             _wait_for(directory / end)
             windows[begin] = [
-                (file, code.co_qualname, code.co_firstlineno)
-                for code, file in list(called.values())
+                (file, code.co_qualname, code.co_firstlineno, count)
+                for each, count in list(calls.items())
+                for code, file in [found[each]]
                 if "/optimist_" in file
             ]
         unfinished = directory / f"{os.getpid()}.unfinished"
