@@ -1,11 +1,13 @@
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.sample import rejection_sampler
-from vllm.v1.sample.ops import topk_topp_sampler
+from vllm.v1.sample.rejection_sampler import RejectionSampler
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 import optimist_vllm
 from optimist_vllm import interface, repairs
@@ -81,11 +83,9 @@ def test_without_the_plugin_workers_refuse_to_start() -> None:
 def test_the_proposer_drafts_nothing_and_mends_what_drafts_uncover(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module, name in (
-        (rejection_sampler, "expand_batch_to_tokens"),
-        (topk_topp_sampler, "apply_top_k_only"),
-    ):
-        monkeypatch.setattr(module, name, getattr(module, name))
+    function = rejection_sampler.expand_batch_to_tokens
+    monkeypatch.setattr(rejection_sampler, "expand_batch_to_tokens", function)
+    monkeypatch.setattr(RejectionSampler, "forward", RejectionSampler.forward)
     proposer = Proposer(worker_config(SCHEDULER))
     proposer.load_model(object())
     assert proposer.propose([[1, 2], [3]], None, None, slot_mappings=None) == [[], []]
@@ -93,16 +93,20 @@ def test_the_proposer_drafts_nothing_and_mends_what_drafts_uncover(
     values, ends = torch.tensor([0.7, 0.0, 0.5]), torch.tensor([2, 3, 6])
     expanded = rejection_sampler.expand_batch_to_tokens(values, ends, 6, 0, 1)
     assert torch.equal(expanded, torch.tensor([0.7, 0.7, 1.0, 0.5, 0.5, 0.5]))
-    top_k = topk_topp_sampler.apply_top_k_only
-    assert top_k(torch.empty(0, 4), torch.empty(0, dtype=torch.int64)).shape == (0, 4)
-    assert top_k(torch.ones(2, 4), torch.tensor([1, 2])).shape == (2, 2)
+
+    sampler, verify = Mock(), Mock()
+    rejection = RejectionSampler(sampler, verify)
+    logits = torch.zeros(2, 4)
+    assert rejection.forward(SpecDecodeMetadata([0, 0]), None, logits, "s") is sampler.return_value
+    sampler.assert_called_once_with(logits=logits, sampling_metadata="s")
+    metadata = SpecDecodeMetadata([0, 2])
+    assert rejection.forward(metadata, None, logits, "s") is verify.return_value
+    verify.assert_called_once_with(metadata, None, logits, "s")
 
 
 def test_leaves_what_is_right_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     right = repairs.expand_batch_to_tokens
-    other = repairs._skipping_no_rows(topk_topp_sampler.apply_top_k_only)
     monkeypatch.setattr(rejection_sampler, "expand_batch_to_tokens", right)
-    monkeypatch.setattr(topk_topp_sampler, "apply_top_k_only", other)
+    monkeypatch.setattr(RejectionSampler, "forward", RejectionSampler.forward)
     repairs.apply()
     assert rejection_sampler.expand_batch_to_tokens is right
-    assert topk_topp_sampler.apply_top_k_only is other

@@ -37,7 +37,10 @@ FUNCTIONS = {
     "v1/engine/output_processor.py:OutputProcessor.process_outputs": [
         "self", "engine_core_outputs",
     ],
-    "v1/sample/ops/topk_topp_sampler.py:apply_top_k_only": ["logits", "k"],
+    "v1/sample/rejection_sampler.py:RejectionSampler.forward": [
+        "self", "metadata", "draft_probs", "logits", "sampling_metadata",
+    ],
+    "v1/sample/sampler.py:Sampler.forward": ["self", "logits", "sampling_metadata"],
     "v1/sample/rejection_sampler.py:expand_batch_to_tokens": [
         "x", "cu_num_tokens", "num_tokens", "replace_from", "replace_to",
     ],
@@ -65,6 +68,8 @@ FIELDS = {
     ],
     "v1/engine/__init__.py:EngineCoreOutputs": ["outputs"],
     "v1/engine/core.py:EngineCore": ["scheduler"],
+    "v1/sample/rejection_sampler.py:RejectionSampler": ["sampler"],
+    "v1/spec_decode/metadata.py:SpecDecodeMetadata": ["max_spec_len"],
     "v1/request.py:Request": [
         "max_tokens", "num_output_tokens", "num_tokens", "output_token_ids", "prompt_token_ids",
         "request_id", "resumable", "sampling_params", "spec_token_ids",

@@ -1,27 +1,36 @@
-"""Faults of vLLM's CPU build that drafts uncover: each is tried, and mended if it is there."""
+"""What of vLLM's sampling is mended where it verifies drafts."""
 
+from functools import wraps
 from typing import Any
 
 import torch
 
 
 def apply() -> None:
-    """Mends what is wrong in this process, where the model runs on a CPU.
-
-    Raises:
-        RuntimeError: It is wrong in a way that is not known.
-    """
+    """Mends this process: passes without drafts, and a fault of the CPU build if it is there."""
     from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return
     from vllm.v1.sample import rejection_sampler
-    from vllm.v1.sample.ops import topk_topp_sampler
 
-    if not expands_rightly(rejection_sampler.expand_batch_to_tokens):
+    sampler = rejection_sampler.RejectionSampler
+    sampler.forward = sampling_as_without_speculation(sampler.forward)
+    if current_platform.is_cpu() and not expands_rightly(rejection_sampler.expand_batch_to_tokens):
         rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
-    if not takes_no_rows(topk_topp_sampler.apply_top_k_only):
-        topk_topp_sampler.apply_top_k_only = _skipping_no_rows(topk_topp_sampler.apply_top_k_only)
+
+
+def sampling_as_without_speculation(forward: Any) -> Any:
+    """Returns a `RejectionSampler.forward` that leaves passes without drafts to vLLM's sampler.
+
+    vLLM's own verifies in each pass, if only no drafts. That takes time, and in the CPU build it
+    ends the engine where all rows have a `top_k` and nothing else.
+    """
+
+    @wraps(forward)
+    def sample(self: Any, metadata: Any, draft_probs: Any, logits: Any, sampling: Any) -> Any:
+        if metadata.max_spec_len:
+            return forward(self, metadata, draft_probs, logits, sampling)
+        return self.sampler(logits=logits, sampling_metadata=sampling)
+
+    return sample
 
 
 def expands_rightly(function: Any) -> bool:
@@ -29,15 +38,6 @@ def expands_rightly(function: Any) -> bool:
     values, ends = torch.tensor([0.7, 0.5]), torch.tensor([3, 5], dtype=torch.int32)
     expected = expand_batch_to_tokens(values, ends, 5)
     return bool(torch.equal(function(values, ends, 5), expected))
-
-
-def takes_no_rows(function: Any) -> bool:
-    """Tells whether a function that keeps the k largest logits of each row does so for none."""
-    try:
-        function(torch.empty(0, 4), torch.empty(0, dtype=torch.int64))
-    except (RuntimeError, IndexError):
-        return False
-    return True
 
 
 def expand_batch_to_tokens(
@@ -63,13 +63,3 @@ def expand_batch_to_tokens(
     if replace_from != replace_to:
         x = torch.where(x == replace_from, torch.full_like(x, replace_to), x)
     return x.repeat_interleave(counts, output_size=num_tokens)
-
-
-def _skipping_no_rows(function: Any) -> Any:
-    """Returns a function that does not look for the largest k of no rows, as vLLM's does."""
-
-    def apply_top_k_only(logits: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = function(logits, k) if len(logits) else logits
-        return result
-
-    return apply_top_k_only

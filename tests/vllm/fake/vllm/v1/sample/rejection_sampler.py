@@ -1,3 +1,5 @@
+from typing import Any
+
 import torch
 
 
@@ -10,3 +12,16 @@ def expand_batch_to_tokens(
 ) -> torch.Tensor:
     """Is wrong for what is no integer, as in vLLM's build for CPUs."""
     return x.new_zeros(num_tokens)
+
+
+class RejectionSampler:
+    """Verifies with what `verify` is."""
+
+    def __init__(self, sampler: Any, verify: Any) -> None:
+        self.sampler = sampler
+        self.verify = verify
+
+    def forward(
+        self, metadata: Any, draft_probs: Any, logits: torch.Tensor, sampling_metadata: Any
+    ) -> Any:
+        return self.verify(metadata, draft_probs, logits, sampling_metadata)
