@@ -68,12 +68,12 @@ FIELDS = {
     ],
     "v1/engine/__init__.py:EngineCoreOutputs": ["outputs"],
     "v1/engine/core.py:EngineCore": ["scheduler"],
-    "v1/sample/rejection_sampler.py:RejectionSampler": ["sampler"],
-    "v1/spec_decode/metadata.py:SpecDecodeMetadata": ["max_spec_len"],
     "v1/request.py:Request": [
         "max_tokens", "num_output_tokens", "num_tokens", "output_token_ids", "prompt_token_ids",
         "request_id", "resumable", "sampling_params", "spec_token_ids",
     ],
+    "v1/sample/rejection_sampler.py:RejectionSampler": ["sampler"],
+    "v1/spec_decode/metadata.py:SpecDecodeMetadata": ["max_spec_len"],
 }  # fmt: skip
 """Fields, attributes and properties that classes have."""
 

@@ -1,16 +1,10 @@
 from typing import Any
 
-from vllm.entrypoints.serve.engine.protocol import OpenAIBaseModel
+from vllm.entrypoints.serve.engine.protocol import GenerationRequest
 from vllm.sampling_params import SamplingParams
 
 
-class CompletionRequest(OpenAIBaseModel):
-    prompt: str
-    max_tokens: int = 1000
-    n: int = 1
-    stream: bool = False
-    vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
-
+class CompletionRequest(GenerationRequest):
     def to_sampling_params(
         self, max_tokens: int, default_sampling_params: dict[str, Any]
     ) -> SamplingParams:

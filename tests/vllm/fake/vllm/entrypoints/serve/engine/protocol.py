@@ -5,6 +5,16 @@ class OpenAIBaseModel(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+class GenerationRequest(OpenAIBaseModel):
+    """What requests of all endpoints have."""
+
+    prompt: str
+    max_tokens: int = 1000
+    n: int = 1
+    stream: bool = False
+    vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
+
+
 class ErrorResponse(OpenAIBaseModel):
     message: str
     param: str | None = None
