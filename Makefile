@@ -101,7 +101,6 @@ lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfile
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python protos/generate.py --check
-	@$(BIN)/python docs/generate_modules.py --check
 	@$(BIN)/python docs/generate_metrics.py --check
 	@$(BIN)/python deploy/k8s/generate_rules.py --check
 	@$(BUF) lint
@@ -117,8 +116,7 @@ format: setup ## format the sources and mend what can be mended
 protos: setup ## generate the stubs in protos/gen
 	@$(BIN)/python protos/generate.py
 
-docs: setup ## write docs/modules.md, docs/metrics.md and the operator's alerts from the sources
-	@$(BIN)/python docs/generate_modules.py
+docs: setup ## write docs/metrics.md and the operator's alerts from the sources
 	@$(BIN)/python docs/generate_metrics.py
 	@$(BIN)/python deploy/k8s/generate_rules.py
 

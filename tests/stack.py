@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from optimist_cli.ports import free_ports
-from optimist_common.health import is_serving
+from optimist_common.network.health import is_serving
 
 REPOSITORY = Path(__file__).parent.parent
 BUNDLED_MODEL = REPOSITORY / "models" / "tiny-edit"

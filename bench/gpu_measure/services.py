@@ -44,7 +44,7 @@ def running_services(bench: Bench, shape: Shape) -> Iterator[tuple[str, str]]:
     services: Any = importlib.import_module("optimist_bench.services")
     spec: Any = importlib.import_module("optimist_cli.process").ServiceSpec
     ports = importlib.import_module("optimist_cli.ports").free_ports(3)
-    is_serving: Any = importlib.import_module("optimist_common.health").is_serving
+    is_serving: Any = importlib.import_module("optimist_common.network.health").is_serving
     worker, scheduler = (f"127.0.0.1:{port}" for port in ports[:2])
     flags = {
         "model": shape.write(bench.directory),

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
-from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.network.channel import open_channel
 
 PROMPT = tuple(range(4, 20))
 MAX_TOKENS = 1024

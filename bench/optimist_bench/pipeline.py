@@ -16,7 +16,7 @@ from optimist_bench.services import running
 from optimist_bench.table import format_table
 from optimist_cli.process import ServiceSpec
 from optimist_common.errors import SetupError
-from optimist_common.health import is_serving
+from optimist_common.network.health import is_serving
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
 
 Pass = Mapping[str, int]

@@ -5,8 +5,8 @@ from collections import deque
 from typing import Any
 
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
-from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.network.channel import open_channel
 
 PROMPT = list(range(3, 11))
 _BLOCK_SIZE = 16

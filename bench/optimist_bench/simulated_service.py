@@ -23,7 +23,7 @@ from optimist_bench.truth_worker import TruthWorker
 from optimist_cli.ports import free_ports
 from optimist_common.columns import to_bytes
 from optimist_common.errors import run_or_explain
-from optimist_common.server import GrpcServer, run_service
+from optimist_common.network.server import GrpcServer, run_service
 from optimist_common.settings import ServiceSettings, load_settings
 
 MAX_WAITING_PLANS = 8

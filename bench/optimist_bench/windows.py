@@ -21,7 +21,7 @@ from optimist_bench.table import format_table
 from optimist_bench.windows_load import Totals, WindowLoad
 from optimist_cli.ports import free_ports
 from optimist_cli.process import ServiceSpec
-from optimist_common.health import is_serving
+from optimist_common.network.health import is_serving
 from optimist_common.settings import ServiceSettings, load_settings
 
 NUM_FUNCTIONS = 24

@@ -7,8 +7,8 @@ from typing import Any
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_bench.predictions.pair import Pair
-from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.network.channel import open_channel
 
 _STATS_HANDLE = 0
 

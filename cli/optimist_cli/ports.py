@@ -4,7 +4,7 @@ import itertools
 import random
 
 from optimist_common.errors import SetupError
-from optimist_common.server import require_free
+from optimist_common.network.server import require_free
 
 # Below those that systems give to clients: a service that is started again finds its port free.
 _PORTS = range(10_000, 15_000)

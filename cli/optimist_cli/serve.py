@@ -14,9 +14,9 @@ from optimist_cli.model_directory import find_directory
 from optimist_cli.serve_settings import ServeSettings, effective, serve_settings
 from optimist_cli.service_specs import gateway_url, model_name, service_specs
 from optimist_cli.supervisor import Supervisor
-from optimist_common.address import join_address
 from optimist_common.errors import SetupError
-from optimist_common.server import require_free
+from optimist_common.network.address import join_address
+from optimist_common.network.server import require_free
 from optimist_common.settings import config_file
 
 # A package that each service needs and that comes with its extra.

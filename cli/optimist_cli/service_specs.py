@@ -7,9 +7,9 @@ from pathlib import Path
 from optimist_cli.ports import free_ports
 from optimist_cli.process import ServiceSpec
 from optimist_cli.serve_settings import ServeSettings, effective
-from optimist_common.address import join_address
-from optimist_common.health import is_serving
-from optimist_common.http_health import answers
+from optimist_common.network.address import join_address
+from optimist_common.network.health import is_serving
+from optimist_common.network.http_health import answers
 from optimist_common.settings import config_file
 
 _OF_THE_WORKER = (

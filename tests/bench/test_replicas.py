@@ -10,7 +10,7 @@ from optimist_bench.replicas.command import ReplicasSettings
 from optimist_bench.replicas.target import SimulatedRequest, Window
 from optimist_common.columns import to_bytes
 from optimist_common.errors import SetupError
-from optimist_common.server import GrpcServer
+from optimist_common.network.server import GrpcServer
 from optimist_common.settings import load_settings
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.servicer import ProposerServicer

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from optimist_common.health import is_serving
+from optimist_common.network.health import is_serving
 
 START_SECONDS = 240.0
 END_SECONDS = 30.0

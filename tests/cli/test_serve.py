@@ -11,7 +11,7 @@ from optimist_cli import serve
 from optimist_cli.serve_settings import serve_settings
 from optimist_cli.service_specs import gateway_url, model_name, service_specs
 from optimist_common.errors import SetupError
-from optimist_common.server import bind
+from optimist_common.network.server import bind
 from optimist_common.settings import ServiceSettings, config_file, load_settings
 from optimist_gateway.settings import GatewaySettings
 from optimist_proposer.settings import ProposerSettings

@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from optimist_common import channel, server
-from optimist_common.health import is_serving
-from optimist_common.server import GrpcServer, bind
+from optimist_common.network import channel, server
+from optimist_common.network.health import is_serving
+from optimist_common.network.server import GrpcServer, bind
 from tests.chaos.fault_proxy import BLACK_HOLE, FaultProxy
 
 # Waits are as much shorter here.

@@ -3,8 +3,8 @@ import socket
 
 import pytest
 
-from optimist_common.health import is_serving, main
-from optimist_common.server import GrpcServer
+from optimist_common.network.health import is_serving, main
+from optimist_common.network.server import GrpcServer
 
 LOOPBACK = "127.0.0.1"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from optimist_common.http_health import answers, main
+from optimist_common.network.http_health import answers, main
 from tests.certificates import issue, make_authority
 from tests.cli.fake_gateway import serving
 from tests.stack import free_port

@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from optimist_common.logs import (
+from optimist_common.observing.logs import (
     MAX_MESSAGE_CHARACTERS,
     JsonFormatter,
     TextFormatter,

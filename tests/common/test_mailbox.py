@@ -1,6 +1,6 @@
 import asyncio
 
-from optimist_common.mailbox import Mailbox
+from optimist_common.network.mailbox import Mailbox
 
 
 async def read(box: Mailbox[int]) -> list[int]:

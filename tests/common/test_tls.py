@@ -9,14 +9,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pydantic import Field, ValidationError
 
-from optimist_common.channel import open_channel
 from optimist_common.errors import SetupError
-from optimist_common.health import is_serving, main
-from optimist_common.loopback import is_loopback
+from optimist_common.network.address import is_loopback
+from optimist_common.network.channel import open_channel
+from optimist_common.network.health import is_serving, main
+from optimist_common.network.server import LIVENESS, GrpcServer
+from optimist_common.network.tls import Tls, load_tls
 from optimist_common.network_settings import NetworkSettings
-from optimist_common.server import LIVENESS, GrpcServer
 from optimist_common.settings import CommaSeparated, load_settings
-from optimist_common.tls import Tls, load_tls
 from tests.certificates import Certificate, issue, make_authority
 
 HOSTS = "IP:127.0.0.1"

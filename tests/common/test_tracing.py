@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_common.trace_parent import parse_trace_parent
-from optimist_common.tracing import OFF, Tracer
+from optimist_common.observing.trace_parent import parse_trace_parent
+from optimist_common.observing.tracing import OFF, Tracer
 from tests.tracing.collector import Collector, running_collector
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -24,7 +24,7 @@ def test_without_an_endpoint_there_are_no_spans_and_no_imports() -> None:
     assert not OFF.is_on
     OFF.close()
     code = (
-        "import sys; from optimist_common.tracing import OFF; OFF.start('x', {}); "
+        "import sys; from optimist_common.observing.tracing import OFF; OFF.start('x', {}); "
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

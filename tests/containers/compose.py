@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from optimist_common.health import is_serving
+from optimist_common.network.health import is_serving
 from tests.chaos.case import Case, make_cases
 from tests.chaos.client import Client
 from tests.chaos.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from optimist_common.health import is_serving
+from optimist_common.network.health import is_serving
 from tests.containers.ask import ask_grpc, ask_rest
 from tests.containers.engine import address, engine, run
 from tests.deploy.installation import KUBERNETES, kubectl

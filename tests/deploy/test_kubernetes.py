@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from optimist_common.server import GRACE_SECONDS
+from optimist_common.network.server import GRACE_SECONDS
 from optimist_worker.parallel.ranks import LocalRanks, find_ranks
 from optimist_worker.parallel.settings_check import check_settings
 from optimist_worker.settings import WorkerSettings
@@ -145,7 +145,7 @@ def check_probe(pod: Pod, container: dict[str, Any], name: str, probe: dict[str,
         command = probe["exec"]["command"]
         if command[0] == "python":
             assert is_tls
-            assert command[1:3] == ["-m", "optimist_common.health"]
+            assert command[1:3] == ["-m", "optimist_common.network.health"]
             assert command[-1] == f"127.0.0.1:{ports['grpc']}"
             options = [word.split("=")[0] for word in command[3:-1]]
             tls = ["--tls-cert", "--tls-key", "--tls-ca"]

@@ -8,7 +8,7 @@ from typing import Any
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.draft_source import DraftSource
-from optimist_common.server import GrpcServer
+from optimist_common.network.server import GrpcServer
 
 EOS = 1
 MAX_MODEL_LEN = 4096

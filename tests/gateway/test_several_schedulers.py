@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.server import GrpcServer
+from optimist_common.network.server import GrpcServer
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import script_of, serving, until

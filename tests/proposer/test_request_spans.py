@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from optimist_aligner.sources import INT32
-from optimist_common.tracing import Tracer
+from optimist_common.observing.tracing import Tracer
 from optimist_proposer.messages import Answer, Observation, Open
 from optimist_proposer.request_spans import RequestSpans
 from tests.tracing.collector import Collector, running_collector

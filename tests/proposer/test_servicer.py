@@ -11,9 +11,9 @@ from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist.proposer.v1.proposer_pb2 import Observation, Open, ProposeRequest
 from optimist_aligner.draft import FLOAT32, Draft
 from optimist_aligner.sources import INT32
-from optimist_common.channel import open_channel
 from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
-from optimist_common.server import GrpcServer
+from optimist_common.network.channel import open_channel
+from optimist_common.network.server import GrpcServer
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.sent_window import SentWindow
 from optimist_proposer.messages import Answer

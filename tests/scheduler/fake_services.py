@@ -10,9 +10,9 @@ import grpc
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist.scheduler.v1 import scheduler_pb2_grpc
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
-from optimist_common.channel import open_channel
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
-from optimist_common.server import GrpcServer
+from optimist_common.network.channel import open_channel
+from optimist_common.network.server import GrpcServer
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine import Engine
 from optimist_scheduler.fleet import Fleet

@@ -7,9 +7,9 @@ import grpc
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes
-from optimist_common.server import GrpcServer
+from optimist_common.network.channel import open_channel
+from optimist_common.network.server import GrpcServer
 from optimist_scheduler import gateway_stream
 from optimist_scheduler.fleet import Fleet
 from optimist_scheduler.servicer import SchedulerServicer

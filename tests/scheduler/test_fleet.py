@@ -341,8 +341,8 @@ def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         assert host == "workers.test"
         return addresses
 
-    monkeypatch.setattr("optimist_common.endpoints.resolve_host", resolve)
-    monkeypatch.setattr("optimist_common.endpoints.RESOLVE_SECONDS", 0.05)
+    monkeypatch.setattr("optimist_common.network.endpoints.resolve_host", resolve)
+    monkeypatch.setattr("optimist_common.network.endpoints.RESOLVE_SECONDS", 0.05)
     return addresses
 
 

@@ -71,8 +71,8 @@ async def test_proposers_come_and_go_by_name(
     async def resolve(host: str) -> Sequence[str]:
         return addresses
 
-    monkeypatch.setattr("optimist_common.endpoints.resolve_host", resolve)
-    monkeypatch.setattr("optimist_common.endpoints.RESOLVE_SECONDS", 0.05)
+    monkeypatch.setattr("optimist_common.network.endpoints.resolve_host", resolve)
+    monkeypatch.setattr("optimist_common.network.endpoints.RESOLVE_SECONDS", 0.05)
     worker.may_run.clear()
     servicers = [FakeProposerServicer() for _ in range(3)]
     async with AsyncExitStack() as stack:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from optimist_common.endpoints import Peer
+from optimist_common.network.endpoints import Peer
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.config import EngineConfig
 from optimist_scheduler.core.output import Ended, FinishReason, RejectionError

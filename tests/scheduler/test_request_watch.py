@@ -8,8 +8,8 @@ from prometheus_client import REGISTRY
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.draft_source import DraftSource
-from optimist_common.trace_parent import parse_trace_parent
-from optimist_common.tracing import OFF, Tracer
+from optimist_common.observing.trace_parent import parse_trace_parent
+from optimist_common.observing.tracing import OFF, Tracer
 from optimist_scheduler import draft_metrics
 from optimist_scheduler.core.output import Ended, Finished, FinishReason
 from optimist_scheduler.core.plan import Plan

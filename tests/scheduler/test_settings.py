@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from optimist_common.health import is_serving
+from optimist_common.network.health import is_serving
 from optimist_scheduler.__main__ import main
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 
-from optimist_common.channel import open_channel
-from optimist_common.server import SERVER_OPTIONS
+from optimist_common.network.channel import open_channel
+from optimist_common.network.server import SERVER_OPTIONS
 from tests.versions.contract import Change, message_names
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]

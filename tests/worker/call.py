@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
-from optimist_common.channel import open_channel
 from optimist_common.columns import to_bytes
-from optimist_common.server import GrpcServer
+from optimist_common.network.channel import open_channel
+from optimist_common.network.server import GrpcServer
 from optimist_worker.codec import Limits
 from optimist_worker.core.cost import CostCurve
 from optimist_worker.cost import MeasuredCosts

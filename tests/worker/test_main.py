@@ -7,7 +7,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from optimist_common.health import is_serving
+from optimist_common.network.health import is_serving
 from tests.stack import free_port
 
 

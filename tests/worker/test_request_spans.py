@@ -7,7 +7,7 @@ import pytest
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import to_bytes
-from optimist_common.tracing import Tracer
+from optimist_common.observing.tracing import Tracer
 from optimist_worker.core.plan import StepResult
 from optimist_worker.request_spans import RequestSpans
 from tests.tracing.collector import CollectedSpan, Collector, running_collector

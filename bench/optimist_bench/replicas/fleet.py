@@ -13,7 +13,7 @@ from optimist_bench.replicas.redis_server import RedisServer
 from optimist_bench.replicas.tcp_proxy import TcpProxy
 from optimist_cli.ports import free_ports
 from optimist_common.errors import SetupError
-from optimist_common.health import is_serving
+from optimist_common.network.health import is_serving
 
 _START_SECONDS = 120.0
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import grpc
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
-from optimist_common.channel import open_channel
+from optimist_common.network.channel import open_channel
 
 # What waits meanwhile goes into one larger batch: more of them would only queue up.
 _MAX_UNANSWERED = 2

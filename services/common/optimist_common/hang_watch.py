@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from optimist_common.server import GrpcServer
+from optimist_common.network.server import GrpcServer
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from optimist_common.loopback import is_loopback
+from optimist_common.network.address import is_loopback
+from optimist_common.network.tls import Tls, load_tls
 from optimist_common.settings import ServiceSettings
-from optimist_common.tls import Tls, load_tls
 
 
 def _without_brackets(host: str) -> str:

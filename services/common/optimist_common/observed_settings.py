@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from optimist_common.observing.tracing import Tracer
 from optimist_common.settings import ServiceSettings
-from optimist_common.tracing import Tracer
 
 _SCHEMES = ("http://", "https://")
 

@@ -7,8 +7,8 @@ import signal
 import sys
 
 from optimist_common.errors import run_or_explain
-from optimist_common.logs import configure_logging
-from optimist_common.server import bind, require_free, run_service
+from optimist_common.network.server import bind, require_free, run_service
+from optimist_common.observing.logs import configure_logging
 from optimist_common.settings import load_settings
 from optimist_common.without_torch import hide_torch
 from optimist_gateway.settings import GatewaySettings

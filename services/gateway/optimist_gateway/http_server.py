@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from optimist_common.tls import check_key
+from optimist_common.network.tls import check_key
 from optimist_gateway.api.errors import shutting_down
 from optimist_gateway.connection_body import Outbox
 from optimist_gateway.http_protocol import BoundedProtocol, ConnectionLimits

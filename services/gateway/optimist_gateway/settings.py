@@ -4,8 +4,8 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from optimist_common.endpoints import Addresses
-from optimist_common.loopback import is_loopback
+from optimist_common.network.address import is_loopback
+from optimist_common.network.endpoints import Addresses
 from optimist_common.network_settings import NetworkSettings
 from optimist_common.observed_settings import ObservedSettings
 from optimist_common.settings import CommaSeparated

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from optimist.proposer.v1 import proposer_pb2_grpc
 from optimist_aligner.vocabulary import Vocabulary
-from optimist_common.metrics import serve_metrics
-from optimist_common.server import GrpcServer, until_signal
-from optimist_common.tracing import OFF, Tracer
+from optimist_common.network.server import GrpcServer, until_signal
+from optimist_common.observing.metrics import serve_metrics
+from optimist_common.observing.tracing import OFF, Tracer
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.algorithms import ALGORITHMS
 from optimist_proposer.core.limits import LimitCheck, Limits

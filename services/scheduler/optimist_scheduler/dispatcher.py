@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from optimist_common.endpoints import Peer
+from optimist_common.network.endpoints import Peer
 from optimist_scheduler import metrics
 from optimist_scheduler.core.output import Ended, Finished, FinishReason, RejectionError
 from optimist_scheduler.core.placement import Place, Placement, hash_beginning

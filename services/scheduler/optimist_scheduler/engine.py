@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from time import monotonic, perf_counter
 
-from optimist_common.endpoints import Peer
+from optimist_common.network.endpoints import Peer
 from optimist_scheduler import metrics
 from optimist_scheduler.core.check import ResultError
 from optimist_scheduler.core.output import NO_OUTPUTS

@@ -5,9 +5,9 @@ import itertools
 import logging
 from typing import NoReturn
 
-from optimist_common.endpoints import Change, Endpoints, Peer
 from optimist_common.errors import SetupError
-from optimist_common.tracing import OFF, Tracer
+from optimist_common.network.endpoints import Change, Endpoints, Peer
+from optimist_common.observing.tracing import OFF, Tracer
 from optimist_scheduler import metrics
 from optimist_scheduler.commands import Commands
 from optimist_scheduler.core.deliver import tell_end

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.mailbox import Mailbox
+from optimist_common.network.mailbox import Mailbox
 
 MAX_WAITING_RESPONSES = 1024
 

@@ -8,10 +8,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
-from optimist_common.channel import open_channel
-from optimist_common.endpoints import Peer
-from optimist_common.mailbox import Mailbox
-from optimist_common.tls import Tls
+from optimist_common.network.channel import open_channel
+from optimist_common.network.endpoints import Peer
+from optimist_common.network.mailbox import Mailbox
+from optimist_common.network.tls import Tls
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.draft_source import DraftSource
-from optimist_common.tracing import AttributeValue, Span, Tracer
+from optimist_common.observing.tracing import AttributeValue, Span, Tracer
 from optimist_scheduler import metrics
 from optimist_scheduler.core.output import Ended, Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.plan import Plan

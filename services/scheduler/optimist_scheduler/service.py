@@ -5,8 +5,8 @@ import logging
 
 from optimist.scheduler.v1 import scheduler_pb2_grpc
 from optimist_common.hang_watch import watch_for_hangs
-from optimist_common.metrics import serve_metrics
-from optimist_common.server import GrpcServer, until_signal
+from optimist_common.network.server import GrpcServer, until_signal
+from optimist_common.observing.metrics import serve_metrics
 from optimist_scheduler.fleet import Fleet
 from optimist_scheduler.servicer import SchedulerServicer
 from optimist_scheduler.settings import SchedulerSettings

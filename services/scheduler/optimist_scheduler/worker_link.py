@@ -9,10 +9,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
-from optimist_common.channel import open_channel
-from optimist_common.endpoints import Peer
-from optimist_common.mailbox import Mailbox
-from optimist_common.server import LIVENESS
+from optimist_common.network.channel import open_channel
+from optimist_common.network.endpoints import Peer
+from optimist_common.network.mailbox import Mailbox
+from optimist_common.network.server import LIVENESS
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.translate import plan_message, step_result

@@ -5,8 +5,8 @@ import os
 import sys
 
 from optimist_common.errors import run_or_explain
-from optimist_common.logs import configure_logging
-from optimist_common.server import require_free, run_service
+from optimist_common.network.server import require_free, run_service
+from optimist_common.observing.logs import configure_logging
 from optimist_common.settings import load_settings
 from optimist_worker.parallel.launch import run_local_ranks
 from optimist_worker.parallel.ranks import LocalRanks, Ranks, find_ranks

@@ -22,7 +22,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from optimist_common.errors import SetupError, run_or_explain
-from optimist_common.logs import configure_logging
+from optimist_common.observing.logs import configure_logging
 from optimist_worker.loading import check_directory, load_config
 from optimist_worker.quantise import KEPT_FILE, Bits, quantise_module
 

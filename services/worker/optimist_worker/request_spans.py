@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
-from optimist_common.tracing import OFF, Span, Tracer
+from optimist_common.observing.tracing import OFF, Span, Tracer
 from optimist_worker.core.plan import StepResult
 
 

@@ -8,8 +8,8 @@ import torch
 from optimist.worker.v1 import worker_pb2_grpc
 from optimist_common.errors import SetupError
 from optimist_common.hang_watch import watch_for_hangs
-from optimist_common.metrics import serve_metrics
-from optimist_common.server import GrpcServer, until_signal
+from optimist_common.network.server import GrpcServer, until_signal
+from optimist_common.observing.metrics import serve_metrics
 from optimist_worker.codec import Limits
 from optimist_worker.core.acceptance_rule import AcceptanceRule
 from optimist_worker.cost import MeasuredCosts

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from optimist_common.logs import JsonFormatter
+from optimist_common.observing.logs import JsonFormatter
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until, until_healthy

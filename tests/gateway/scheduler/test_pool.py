@@ -8,9 +8,9 @@ import pytest
 
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common import endpoints
 from optimist_common.columns import to_bytes
-from optimist_common.server import GrpcServer
+from optimist_common.network import endpoints
+from optimist_common.network.server import GrpcServer
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.output import StepOutput
 from optimist_gateway.scheduler.pool import SchedulerPool

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
-from optimist_common.channel import open_channel
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.network.channel import open_channel
 from optimist_common.sampling import SamplingParams
 from optimist_worker.runner import Runner
 from tests.worker.call import PROMPT, plan, read

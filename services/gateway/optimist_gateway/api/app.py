@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from optimist_common.tls import Tls
+from optimist_common.network.tls import Tls
 from optimist_gateway.admission import Admission
 from optimist_gateway.api.admin import admin_router
 from optimist_gateway.api.authentication import Authentication

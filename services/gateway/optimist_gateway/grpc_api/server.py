@@ -12,7 +12,7 @@ from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
-from optimist_common.server import GrpcServer
+from optimist_common.network.server import GrpcServer
 from optimist_gateway.generation import Service
 from optimist_gateway.grpc_api.authentication import Authentication
 from optimist_gateway.grpc_api.servicer import InferenceServicer

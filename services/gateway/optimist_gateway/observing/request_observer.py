@@ -4,7 +4,7 @@ import logging
 import time
 from typing import Any
 
-from optimist_common.tracing import OFF, Attributes, Tracer
+from optimist_common.observing.tracing import OFF, Attributes, Tracer
 from optimist_gateway.observing.request_record import RequestRecord, keep_record
 
 logger = logging.getLogger("optimist_gateway.access")

@@ -5,8 +5,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from optimist_common.logs import log_context
-from optimist_common.tracing import Attributes, AttributeValue, Span
+from optimist_common.observing.logs import log_context
+from optimist_common.observing.tracing import Attributes, AttributeValue, Span
 from optimist_gateway.core.usage import Usage
 
 if TYPE_CHECKING:

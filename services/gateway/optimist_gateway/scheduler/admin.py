@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 import grpc
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from optimist_common.channel import open_channel
-from optimist_common.endpoints import Peer
-from optimist_common.tls import Tls
+from optimist_common.network.channel import open_channel
+from optimist_common.network.endpoints import Peer
+from optimist_common.network.tls import Tls
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
 PAUSE_MODES = {

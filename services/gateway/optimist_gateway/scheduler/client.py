@@ -8,10 +8,10 @@ from typing import Protocol
 import grpc
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from optimist_common.channel import open_channel
-from optimist_common.endpoints import Peer
-from optimist_common.mailbox import Mailbox
-from optimist_common.tls import Tls
+from optimist_common.network.channel import open_channel
+from optimist_common.network.endpoints import Peer
+from optimist_common.network.mailbox import Mailbox
+from optimist_common.network.tls import Tls
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.scheduler.description import ModelDescription, read_description
 from optimist_gateway.scheduler.output_message import read_outputs

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from optimist_common.server import LIVENESS
+from optimist_common.network.server import LIVENESS
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.endpoints import Change, Endpoints, Peer
-from optimist_common.tls import Tls
+from optimist_common.network.endpoints import Change, Endpoints, Peer
+from optimist_common.network.tls import Tls
 from optimist_gateway.core.routing import Candidate, choose
 from optimist_gateway.scheduler.client import SchedulerClient
 from optimist_gateway.scheduler.description import (

@@ -8,7 +8,7 @@ import time
 from typing import NoReturn
 
 from optimist_common.errors import SetupError
-from optimist_common.server import require_free, run_service
+from optimist_common.network.server import require_free, run_service
 from optimist_worker.auto import choose_device
 from optimist_worker.cost import measure_costs
 from optimist_worker.parallel.commands import obey_leader

@@ -4,7 +4,7 @@ It imports no torch, so that who starts ranks can check settings first.
 """
 
 from optimist_common.errors import SetupError
-from optimist_common.loopback import is_loopback
+from optimist_common.network.address import is_loopback
 from optimist_worker.settings import WorkerSettings
 
 _FLAG = "--tensor-parallel-size"

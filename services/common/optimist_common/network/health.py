@@ -1,4 +1,4 @@
-"""Asks a service over gRPC whether it serves; also `python -m optimist_common.health HOST:PORT`."""
+"""Asks a service over gRPC whether it serves; also `python -m ...health HOST:PORT`."""
 
 import argparse
 import sys
@@ -6,9 +6,9 @@ import sys
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from optimist_common.channel import NO_PROXY
 from optimist_common.errors import SetupError
-from optimist_common.tls import Tls, load_tls
+from optimist_common.network.channel import NO_PROXY
+from optimist_common.network.tls import Tls, load_tls
 
 TIMEOUT_SECONDS = 2.0
 
@@ -34,7 +34,7 @@ def is_serving(address: str, timeout: float, service: str = "", tls: Tls | None 
 
 def main(arguments: list[str]) -> int:
     """Runs the command line; returns 0 if the server serves, 1 if not, 2 for a wrong call."""
-    parser = argparse.ArgumentParser("python -m optimist_common.health")
+    parser = argparse.ArgumentParser("python -m optimist_common.network.health")
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument("--service", default="", help="liveness; empty for the whole server")
     for name in ("cert", "key", "ca"):

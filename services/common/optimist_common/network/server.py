@@ -11,9 +11,9 @@ from typing import Protocol
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from optimist_common.address import join_address
-from optimist_common.channel import OPTIONS
 from optimist_common.errors import SetupError
+from optimist_common.network.address import join_address
+from optimist_common.network.channel import OPTIONS
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +25,8 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     *OPTIONS,
     # SO_REUSEPORT would let two services share a port and each get half of the calls.
     ("grpc.so_reuseport", 0),
-    # An idle stream is pinged by its client (`optimist_common.channel`). More often than every five
-    # minutes gRPC takes for an attack unless it is told, and closes the connection after a minute.
+    # An idle stream is pinged by its client (see `channel.py`). By default gRPC takes pings more
+    # often than every five minutes for an attack, and closes the connection.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
 ]
 

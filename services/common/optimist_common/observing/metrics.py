@@ -2,8 +2,8 @@
 
 from prometheus_client import start_http_server
 
-from optimist_common.address import join_address
 from optimist_common.errors import SetupError
+from optimist_common.network.address import join_address
 
 
 def serve_metrics(host: str, port: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from optimist_common.errors import SetupError
-from optimist_common.trace_parent import TraceParent, parse_trace_parent
+from optimist_common.observing.trace_parent import TraceParent, parse_trace_parent
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -2,7 +2,7 @@
 
 import grpc
 
-from optimist_common.tls import Tls
+from optimist_common.network.tls import Tls
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 

@@ -1,5 +1,7 @@
 """Addresses as host:port; one of IPv6 stands in brackets there, and without them by itself."""
 
+from ipaddress import ip_address
+
 
 def split_address(address: str) -> tuple[str, int]:
     """Returns host, without brackets, and port of host:port; raises ValueError if it is not."""
@@ -16,3 +18,13 @@ def split_address(address: str) -> tuple[str, int]:
 def join_address(host: str, port: int | str) -> str:
     """Returns host:port, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether an address is of this machine alone; names other than localhost are not."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -33,7 +33,7 @@ def _opener() -> urllib.request.OpenerDirector:
 def main(arguments: list[str]) -> int:
     """Runs the command line; returns 0 if the URL is answered with 200, 1 if not, 2 without one."""
     if len(arguments) != 1:
-        print("usage: python -m optimist_common.http_health URL", file=sys.stderr)  # noqa: T201
+        print("usage: python -m optimist_common.network.http_health URL", file=sys.stderr)  # noqa: T201
         return 2
     if answers(arguments[0], TIMEOUT_SECONDS):
         return 0

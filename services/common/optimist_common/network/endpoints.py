@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 from pydantic import AfterValidator
 
-from optimist_common.address import join_address, split_address
+from optimist_common.network.address import join_address, split_address
 from optimist_common.settings import CommaSeparated
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""How services listen, reach one another and say whether they serve."""
