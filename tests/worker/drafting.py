@@ -7,22 +7,22 @@ import torch
 from transformers import LlamaConfig
 
 from optimist_common.draft_source import DraftSource
-from optimist_worker.core.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
 from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
 from optimist_worker.drafters.draft_model import DraftKV, DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.eagle import EagleNetwork
+from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
+from optimist_worker.drafters.heads.medusa import MedusaHeads
 from optimist_worker.drafters.medusa import MedusaDrafter
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
-from optimist_worker.engine import Engine
-from optimist_worker.feature_tap import FeatureTap
-from optimist_worker.heads.eagle import EagleHead, FusedLayer
-from optimist_worker.heads.medusa import MedusaHeads
-from optimist_worker.masks import Masks
-from optimist_worker.model import Model, load_model
-from optimist_worker.runner import Runner
-from optimist_worker.state import DeviceState, Sizes
+from optimist_worker.model.feature_tap import FeatureTap
+from optimist_worker.model.masks import Masks
+from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.state import DeviceState, Sizes
+from optimist_worker.runner.engine import Engine
+from optimist_worker.runner.runner import Runner
 from tests.worker.step import SIZES
 
 SHAPES = {

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimist_worker.core import attention_launch, kv_write, sdpa
+from optimist_worker.core.attention import kv_write, sdpa
+from optimist_worker.core.attention import launch as attention_launch
 from tests.worker.attention_case import TREE, WIDE_TREE, Case, Shape, make_case
 from tests.worker.handmade_batch import BatchRow
 

@@ -8,7 +8,7 @@ import torch
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import PlannedRow, WindowUpdate
-from optimist_worker.runner import Runner
+from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import (
     BLOCK_SIZE,

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimist_worker.core import sdpa
-from optimist_worker.core.paged_attention import paged_attention
+from optimist_worker.core.attention import sdpa
+from optimist_worker.core.attention.paged_attention import paged_attention
 from tests.worker.attention_case import (
     MIXED,
     TREE,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from optimist_worker.core.attention_tiling import choose_tiling
+from optimist_worker.core.attention.tiling import choose_tiling
 from tests.worker.attention_case import TREE, Shape, make_case
 from tests.worker.handmade_batch import BatchRow
 
@@ -69,7 +69,7 @@ class Compiler:
 @pytest.fixture
 def compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Compiler]:
     """The two kernels, which a call of attend() then compiles for an H100."""
-    from optimist_worker.core import attention_launch
+    from optimist_worker.core.attention import launch as attention_launch
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(triton.runtime.driver, "_active", Hopper())
@@ -102,7 +102,7 @@ def test_kernel_compiles_for_hopper(
     num_launches: int,
     options: dict[str, Any],
 ) -> None:
-    from optimist_worker.core import attention_launch
+    from optimist_worker.core.attention import launch as attention_launch
 
     case = make_case([BatchRow(20, 1, tree)], shape, dtype)
     options = {"window": None, "softcap": None, "sinks": None, **options}
@@ -126,7 +126,7 @@ def test_kernel_compiles_for_hopper(
 def test_writing_compiles_for_hopper(
     compilers: list[Compiler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from optimist_worker.core import kv_write
+    from optimist_worker.core.attention import kv_write
 
     compiler = Compiler(kv_write.write_token)
     monkeypatch.setattr(kv_write, "write_token", compiler)

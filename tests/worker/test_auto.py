@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from optimist_common.errors import SetupError
-from optimist_worker.auto import choose_device, choose_dtype
-from optimist_worker.model import load_model
+from optimist_worker.model.auto import choose_device, choose_dtype
+from optimist_worker.model.model import load_model
 
 BUNDLED = Path(__file__).parents[2] / "models" / "tiny-edit"
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.bounds import StepBounds, find_bounds, round_up
-from optimist_worker.core.sampling_table import Needs
+from optimist_worker.core.acceptance.sampling_table import Needs
+from optimist_worker.core.batch.bounds import StepBounds, find_bounds, round_up
 
 NEEDS = Needs(
     processes=False,

@@ -9,8 +9,8 @@ import torch
 import transformers
 from torch import nn
 
-from optimist_worker.calibration import Sample, choose_kept, main, read_samples
-from optimist_worker.quantise import KEPT_FILE, kept_layers
+from optimist_worker.conversion.calibration import Sample, choose_kept, main, read_samples
+from optimist_worker.model.quantise import KEPT_FILE, kept_layers
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
 
 TINY_EDIT = Path(__file__).parents[2] / "models" / "tiny-edit"

@@ -16,7 +16,6 @@ from optimist_common.columns import (
     from_bytes,
     to_bytes,
 )
-from optimist_worker.codec import Limits, decode_plan, encode_result
 from optimist_worker.core.plan import (
     MOST_WINDOW_NODES,
     PlanError,
@@ -24,6 +23,7 @@ from optimist_worker.core.plan import (
     RowLogprobs,
     StepResult,
 )
+from optimist_worker.execution.codec import Limits, decode_plan, encode_result
 
 LIMITS = Limits(num_blocks=10, max_num_seqs=4, max_num_batched_tokens=20)
 
@@ -72,7 +72,7 @@ def column(*numbers: int) -> Int32Column:
 
 
 def test_the_codec_does_not_load_torch() -> None:
-    code = "import optimist_worker.codec, sys; assert 'torch' not in sys.modules"
+    code = "import optimist_worker.execution.codec, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

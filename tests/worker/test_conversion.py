@@ -18,7 +18,7 @@ from optimist_worker.conversion.__main__ import main
 from optimist_worker.conversion.convert import convert as convert_read
 from optimist_worker.conversion.gguf_file import GgufFile, read_gguf
 from optimist_worker.conversion.new_directory import new_directory
-from optimist_worker.model import load_model
+from optimist_worker.model.model import load_model
 from tests.worker.tiny_gguf import CHAT_TEMPLATE, EOS, EOT, rounded, write_gguf
 
 FILES = {

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core import choice
-from optimist_worker.core.acceptance_rule import AcceptanceRule
-from optimist_worker.core.choice import Candidates, verify_drafts
-from optimist_worker.core.coupled import verify_coupled
+from optimist_worker.core.acceptance import choice
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.choice import Candidates, verify_drafts
+from optimist_worker.core.acceptance.coupled import verify_coupled
+from optimist_worker.core.acceptance.noise import gumbel
+from optimist_worker.core.acceptance.verify_pass import VerifyPass
 from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.noise import gumbel
 from optimist_worker.core.ragged import lay_out
-from optimist_worker.core.verify_pass import VerifyPass
 from tests.worker.markov import Rows, draft, generate, nothing_drafted, random_logits
 from tests.worker.test_sampling_table import table_of
 

@@ -19,22 +19,22 @@ from torch.utils._pytree import tree_leaves
 
 from optimist_common.draft_source import DraftSource
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core import sdpa
-from optimist_worker.core.acceptance_rule import AcceptanceRule
-from optimist_worker.core.bounds import StepBounds, find_bounds
-from optimist_worker.core.logprobs import LogprobPlaces
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.attention import sdpa
+from optimist_worker.core.batch.bounds import StepBounds, find_bounds
+from optimist_worker.core.batch.logprobs import LogprobPlaces
 from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
 from optimist_worker.drafters.draft_model import DraftKV, DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.eagle import EagleNetwork
 from optimist_worker.drafters.medusa import MedusaDrafter
 from optimist_worker.drafters.shape import DraftShape
-from optimist_worker.feature_tap import FeatureTap
-from optimist_worker.masks import Masks
-from optimist_worker.model import Model, load_model
-from optimist_worker.state import DeviceState
-from optimist_worker.step import Step
-from optimist_worker.stopwatch import HostStopwatch
+from optimist_worker.execution.step import Step
+from optimist_worker.execution.stopwatch import HostStopwatch
+from optimist_worker.model.feature_tap import FeatureTap
+from optimist_worker.model.masks import Masks
+from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.state import DeviceState
 from tests.worker.drafting import SHAPES, random_eagle, random_medusa
 from tests.worker.step import SIZES
 

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core import choice, rejection
-from optimist_worker.core.acceptance_rule import AcceptanceRule
-from optimist_worker.core.choice import Candidates, verify_drafts
-from optimist_worker.core.coupled import verify_coupled
+from optimist_worker.core.acceptance import choice, rejection
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.choice import Candidates, verify_drafts
+from optimist_worker.core.acceptance.coupled import verify_coupled
+from optimist_worker.core.acceptance.noise import Stream, gumbel, uniform
+from optimist_worker.core.acceptance.rejection import verify_rejection
+from optimist_worker.core.acceptance.token_counts import TokenCounts
+from optimist_worker.core.acceptance.verify_pass import VerifyPass
 from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.noise import Stream, gumbel, uniform
-from optimist_worker.core.rejection import verify_rejection
-from optimist_worker.core.token_counts import TokenCounts
-from optimist_worker.core.verify_pass import VerifyPass
 from tests.worker.markov import (
     Drafter,
     Judge,

@@ -7,11 +7,11 @@ import pytest
 
 from optimist_common.errors import SetupError
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
 from optimist_worker.core.plan import PlannedRow, WindowUpdate
 from optimist_worker.drafters.build import read_shape
 from optimist_worker.drafters.shape import DraftShape
-from optimist_worker.runner import Runner
+from optimist_worker.runner.runner import Runner
 from optimist_worker.settings import WorkerSettings
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.drafting import SHAPES, WAYS, shared_runner

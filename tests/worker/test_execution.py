@@ -13,10 +13,10 @@ from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
-from optimist_worker.engine import Engine, RunningStep
-from optimist_worker.execution import run_plans
-from optimist_worker.runner import Runner
-from optimist_worker.stream import PlanStream
+from optimist_worker.runner.engine import Engine, RunningStep
+from optimist_worker.runner.runner import Runner
+from optimist_worker.service.plan_loop import run_plans
+from optimist_worker.service.stream import PlanStream
 from tests.worker.call import LIMITS, PROMPT, Stub, plan, read, serve
 from tests.worker.step import generate
 

@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.flat_batch import (
+from optimist_worker.core.batch.flat_batch import (
     PassSize,
     build_known_batch,
     build_level_batch,
     build_verify_batch,
 )
+from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.ragged import lay_out
 from tests.worker.tables import MAX_LEN, NUM_BLOCKS, NUM_SLOTS, SIZE, VOCAB, Tables, make_tables
 

@@ -11,7 +11,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from optimist_common.errors import SetupError
-from optimist_worker.model import load_model
+from optimist_worker.model.model import load_model
 from tests.checkpoints import FAMILIES, VOCAB_SIZE, tiny_checkpoint
 
 
@@ -144,7 +144,7 @@ def test_progress_bar_is_for_terminals(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
-    with caplog.at_level(level, "optimist_worker.loading"):
+    with caplog.at_level(level, "optimist_worker.model.loading"):
         load_model(str(llama_path), "float32", "cpu")
     assert ("Loading weights: 100%" in capsys.readouterr().err) == shown
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]

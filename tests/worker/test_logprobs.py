@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance_rule import AcceptanceRule
-from optimist_worker.core.logprobs import score_tokens
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.batch.logprobs import score_tokens
 from optimist_worker.core.plan import Plan, PlannedRow, WindowUpdate, plan_repeat
-from optimist_worker.runner import Runner
+from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.drafting import SHAPES, drafting_runner
 from tests.worker.step import (
@@ -293,5 +293,5 @@ def test_memory_does_not_grow_with_the_prompt(monkeypatch: pytest.MonkeyPatch) -
     logits = torch.randn((37, 11), generator=torch.Generator().manual_seed(1))
     tokens = torch.arange(37) % 11
     whole = score_tokens(logits, tokens, 4)
-    monkeypatch.setattr("optimist_worker.core.logprobs._SCORES_AT_ONCE", 35)
+    monkeypatch.setattr("optimist_worker.core.batch.logprobs._SCORES_AT_ONCE", 35)
     assert torch.equal(score_tokens(logits, tokens, 4), whole)

@@ -8,11 +8,11 @@ import torch
 from tokenizers import Tokenizer
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.core.ragged import Ragged
-from optimist_worker.runner import Runner
+from optimist_worker.runner.runner import Runner
 from tests.stack import BUNDLED_MODEL
 from tests.worker.drafting import SHAPES, drafting_runner
 from tests.worker.step import admit, blocks_of, generate, plan_rows, run

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from optimist_common.errors import SetupError
-from optimist_worker.heads.medusa import MedusaHeads, load_medusa, save_medusa
+from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa, save_medusa
 
 HEADS, LAYERS, HIDDEN, VOCAB = 3, 2, 24, 40
 CPU = torch.device("cpu")

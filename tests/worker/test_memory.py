@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_worker.memory import Memory, plan_memory
-from optimist_worker.model import Model, load_model
+from optimist_worker.model.memory import Memory, plan_memory
+from optimist_worker.model.model import Model, load_model
 from optimist_worker.settings import WorkerSettings
 
 BLOCK_BYTES = 16 * 4 * 2 * 2 * 16 * 8

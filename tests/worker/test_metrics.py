@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY
 from optimist_common.columns import Int32Column
 from optimist_common.draft_source import DraftSource
 from optimist_worker.core.plan import StepResult
-from optimist_worker.metrics import observe_step
+from optimist_worker.service.metrics import observe_step
 
 Read = Callable[..., float]
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 import transformers
 
+from optimist_worker.core.batch.fit import fit_rows
+from optimist_worker.core.batch.flat_batch import PassSize, build_verify_batch
 from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.fit import fit_rows
-from optimist_worker.core.flat_batch import PassSize, build_verify_batch
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.core.ragged import lay_out
 from optimist_worker.core.tree import chain_parents
-from optimist_worker.model import load_model
-from optimist_worker.runner import Runner
+from optimist_worker.model.model import load_model
+from optimist_worker.runner.runner import Runner
 from tests.checkpoints import FAMILIES, SLIDING_WINDOW, VOCAB_SIZE, tiny_checkpoint
 from tests.worker.step import (
     MAX_MODEL_LEN,

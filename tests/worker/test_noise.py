@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.noise import gumbel, philox
+from optimist_worker.core.acceptance.noise import gumbel, philox
 
 SEEDS = st.integers(-(2**63), 2**63 - 1)
 

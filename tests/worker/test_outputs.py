@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.outputs import Outputs, no_outputs, pack, unpack
+from optimist_worker.core.batch.outputs import Outputs, no_outputs, pack, unpack
 
 NAMES = Outputs._fields[:-1]
 

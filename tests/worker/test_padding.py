@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core import choice
-from optimist_worker.core.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance import choice
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, WindowUpdate
-from optimist_worker.engine import Engine
-from optimist_worker.runner import Runner
+from optimist_worker.runner.engine import Engine
+from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
 from tests.worker.drafting import SHAPES, WAYS, drafting_runner
 from tests.worker.step import BLOCK_SIZE, SIZES, RowResult, admit, build_runner, plan_rows, rows_of

@@ -13,16 +13,16 @@ from torch import nn
 from optimist_common.errors import SetupError
 from optimist_training.edits import unseen_edits
 from optimist_training.tokenizer import prompt_of
-from optimist_worker.core.kv import KVPool
-from optimist_worker.core.quantised_linear import (
+from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.quantise import KEPT_FILE, Bits, extra_bytes, quantise
+from optimist_worker.model.quantised_linear import (
     GROUP_SIZE,
     Int4Linear,
     Int8Linear,
     PackedInt8Linear,
     can_quantise,
 )
-from optimist_worker.model import Model, load_model
-from optimist_worker.quantise import KEPT_FILE, Bits, extra_bytes, quantise
 from tests.checkpoints import FAMILIES, VOCAB_SIZE, tiny_checkpoint
 
 TINY_EDIT = Path(__file__).parents[2] / "models" / "tiny-edit"

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance_rule import AcceptanceRule
-from optimist_worker.core.coupled import verify_coupled
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.coupled import verify_coupled
+from optimist_worker.core.acceptance.rejection import verify_rejection
 from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.rejection import verify_rejection
 from tests.worker.markov import Rows, draft, generate, nothing_drafted, random_logits
 from tests.worker.test_coupled import hand_made_pass, one_hot_logits
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from optimist_common.columns import Int32Column
-from optimist_worker.core.outputs import Outputs, no_outputs
+from optimist_worker.core.batch.outputs import Outputs, no_outputs
+from optimist_worker.core.batch.result import collect_result
 from optimist_worker.core.plan import Plan, PlannedRow, plan_repeat
-from optimist_worker.core.result import collect_result
 from tests.worker.step import plan_rows
 
 ROWS = [PlannedRow(slot, 1, 3, []) for slot in (4, 1, 3, 0)]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import PlanError, PlannedRow, WindowUpdate
-from optimist_worker.engine import DeviceLostError
-from optimist_worker.runner import Runner
+from optimist_worker.runner.engine import DeviceLostError
+from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import (
     BLOCK_SIZE,

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.sampling_table import Needs, SamplingTable
+from optimist_worker.core.acceptance.sampling_table import Needs, SamplingTable
 
 CPU = torch.device("cpu")
 NOTHING = Needs(False, False, False, False, 0, False, False)

@@ -13,9 +13,9 @@ import pytest
 from optimist.common.v1 import draft_source_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_worker.engine import DeviceLostError
-from optimist_worker.runner import Runner
-from optimist_worker.servicer import WorkerServicer
+from optimist_worker.runner.engine import DeviceLostError
+from optimist_worker.runner.runner import Runner
+from optimist_worker.service.servicer import WorkerServicer
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.call import COSTS, LIMITS, PROMPT, Stub, plan, read, serve
 from tests.worker.step import BLOCK_SIZE, MAX_MODEL_LEN, NUM_BLOCKS, generate

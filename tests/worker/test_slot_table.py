@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.slot_table import MOST_STOP_TOKENS, SlotColumns
+from optimist_worker.core.batch.slot_table import MOST_STOP_TOKENS, SlotColumns
 from tests.worker.tables import MAX_LEN, NUM_BLOCKS, SIZE, Tables, make_tables
 
 

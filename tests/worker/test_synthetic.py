@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from optimist_common.sampling import SamplingParams
+from optimist_worker.core.acceptance.synthetic import verify_synthetic
 from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.synthetic import verify_synthetic
 from tests.worker.markov import Rows, draft, random_logits
 from tests.worker.test_coupled import VOCAB_SIZE, hand_made_pass, one_hot_logits
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_worker.tokenizer import check_same_tokenizer
+from optimist_worker.model.tokenizer import check_same_tokenizer
 
 TINY_EDIT = Path(__file__).parents[2] / "models" / "tiny-edit"
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers
 
-from optimist_worker.core.kv import KVPool
-from optimist_worker.model import Model, load_model
+from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.model.model import Model, load_model
 from tests.checkpoints import ATTENTION_FAMILIES, SLIDING_WINDOW, VOCAB_SIZE, tiny_checkpoint
 from tests.worker.handmade_batch import BatchRow, handmade_batch
 

@@ -2,8 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_worker.core.batch.window_layout import (
+    FIRST_NODE,
+    NOWHERE,
+    NUM_PLACES,
+    TOP,
+    lay_out_window,
+)
 from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
-from optimist_worker.core.window_layout import FIRST_NODE, NOWHERE, NUM_PLACES, TOP, lay_out_window
 
 VOCAB = 50
 

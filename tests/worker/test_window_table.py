@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimist_common.draft_source import DraftSource
-from optimist_worker.core.flat_batch import MOST_TREE_NODES
+from optimist_worker.core.acceptance.verdict import Verdict
+from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
+from optimist_worker.core.batch.window_table import WindowDrafts
 from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
-from optimist_worker.core.verdict import Verdict
-from optimist_worker.core.window_table import WindowDrafts
 from tests.worker.tables import MAX_LEN, NUM_SLOTS, VOCAB, Tables, make_tables
 from tests.worker.window_model import ModelWindow, Node
 

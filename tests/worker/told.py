@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import PlannedRow, RowLogprobs, StepResult, WindowUpdate
-from optimist_worker.runner import Runner
+from optimist_worker.runner.runner import Runner
 from tests.worker.step import Predict, admit, blocks_of, plan_rows, rows_of
 
 Place = tuple[float, list[int], list[float]]

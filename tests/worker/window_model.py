@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from optimist_worker.core.flat_batch import MOST_TREE_NODES
+from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.core.plan import WindowUpdate
 
 Node = tuple[int, int]

@@ -20,7 +20,7 @@ from optimist_training.recipe import Recipe
 from optimist_training.target import Target
 from optimist_training.tokenizer import train_tokenizer, write_tokenizer
 from optimist_training.train import train
-from optimist_worker.heads.eagle_checkpoint import save_eagle
+from optimist_worker.drafters.heads.eagle_checkpoint import save_eagle
 
 
 def main(arguments: list[str]) -> int:
