@@ -12,7 +12,7 @@ from optimist_worker.drafters.heads.medusa import MedusaHeads, save_medusa
 from optimist_worker.model.model import load_model
 from optimist_worker.runner.runner import Runner
 from optimist_worker.settings import WorkerSettings
-from tests.worker.drafting import blur, random_eagle
+from tests.worker.drafters.drafting import blur, random_eagle
 from tests.worker.parallel.tokenizer import add_tokenizer
 from tests.worker.step import admit, blocks_of, plan_rows, run
 

@@ -14,7 +14,7 @@ from optimist_worker.drafters.drafter import DraftRows, Proposal
 from optimist_worker.runner.cost import MeasuredCosts, measure_cost, measure_costs, measure_drafter
 from optimist_worker.runner.cost_curve import CostCurve, fit_curve, pass_sizes
 from optimist_worker.runner.runner import Runner
-from tests.worker.drafting import SHAPES, drafting_runner
+from tests.worker.drafters.drafting import SHAPES, drafting_runner
 from tests.worker.step import MAX_MODEL_LEN, generate
 
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from optimist_worker.core.attention.tiling import choose_tiling
-from tests.worker.attention_case import TREE, Shape, make_case
+from tests.worker.attention.attention_case import TREE, Shape, make_case
 from tests.worker.handmade_batch import BatchRow
 
 triton = pytest.importorskip("triton", reason="Triton is only for Linux on x86-64")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHARED_BYTES = 227 * 1024
 LLAMA_8B = Shape(32, 8, 128, 128)
 LLAMA_1B = Shape(32, 8, 64, 64)
@@ -28,7 +28,7 @@ def test_kernel_agrees_with_sdpa_in_the_interpreter() -> None:
     # The interpreter is chosen when Triton is imported: by a process of its own.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     run = subprocess.run(
-        [*command, "tests/worker/interpreted_attention_kernel.py"],
+        [*command, "tests/worker/attention/interpreted_attention_kernel.py"],
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,

@@ -17,7 +17,7 @@ from optimist_worker.core.plan import Admission, Plan, PlannedRow, WindowUpdate
 from optimist_worker.runner.engine import Engine
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
-from tests.worker.drafting import SHAPES, WAYS, drafting_runner
+from tests.worker.drafters.drafting import SHAPES, WAYS, drafting_runner
 from tests.worker.step import BLOCK_SIZE, SIZES, RowResult, admit, build_runner, plan_rows, rows_of
 
 MANNERS = [

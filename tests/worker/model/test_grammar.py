@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from optimist_worker.model.bitmask import unpack_bitmask
 from optimist_worker.model.grammar import GrammarRow, GrammarSet, load_grammar_set
 
-TINY_EDIT = Path(__file__).parents[2] / "models" / "tiny-edit"
+TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
 VOCAB_SIZE = 2100
 """More than the tokenizer's 2048, as models pad it."""
 EOS = [3, 0]

@@ -25,7 +25,7 @@ from optimist_worker.core.acceptance.rejection import verify_rejection
 from optimist_worker.core.acceptance.token_counts import TokenCounts
 from optimist_worker.core.acceptance.verify_pass import VerifyPass
 from optimist_worker.core.drafts import Drafts
-from tests.worker.markov import (
+from tests.worker.drafters.markov import (
     Drafter,
     Judge,
     Rows,

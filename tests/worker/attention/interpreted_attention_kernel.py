@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from optimist_worker.core.attention import kv_write, sdpa
 from optimist_worker.core.attention import launch as attention_launch
-from tests.worker.attention_case import TREE, WIDE_TREE, Case, Shape, make_case
+from tests.worker.attention.attention_case import TREE, WIDE_TREE, Case, Shape, make_case
 from tests.worker.handmade_batch import BatchRow
 
 SCALE = 0.3

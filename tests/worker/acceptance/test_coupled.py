@@ -16,8 +16,8 @@ from optimist_worker.core.acceptance.noise import gumbel
 from optimist_worker.core.acceptance.verify_pass import VerifyPass
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.ragged import lay_out
-from tests.worker.markov import Rows, draft, generate, nothing_drafted, random_logits
-from tests.worker.test_sampling_table import table_of
+from tests.worker.acceptance.test_sampling_table import table_of
+from tests.worker.drafters.markov import Rows, draft, generate, nothing_drafted, random_logits
 
 VOCAB_SIZE = 7
 TARGET = random_logits(VOCAB_SIZE, 1)

@@ -13,7 +13,7 @@ from optimist_worker.conversion.calibration import Sample, choose_kept, main, re
 from optimist_worker.model.quantise import KEPT_FILE, kept_layers
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
 
-TINY_EDIT = Path(__file__).parents[2] / "models" / "tiny-edit"
+TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
 FRAGILE = "model.layers.1.mlp.down_proj"
 
 

@@ -15,7 +15,9 @@ from optimist_worker.core.batch.logprobs import score_tokens
 from optimist_worker.core.plan import Plan, PlannedRow, WindowUpdate, plan_repeat
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
-from tests.worker.drafting import SHAPES, drafting_runner
+from tests.worker.drafters.drafting import SHAPES, drafting_runner
+from tests.worker.runner.test_runner import MANNERS, partly_right, window_trees
+from tests.worker.service.told import Told, check_told, generate_told, places_of, take
 from tests.worker.step import (
     BLOCK_SIZE,
     admit,
@@ -26,10 +28,8 @@ from tests.worker.step import (
     plan_rows,
     rows_of,
 )
-from tests.worker.test_runner import MANNERS, partly_right, window_trees
-from tests.worker.told import Told, check_told, generate_told, places_of, take
 
-TINY_EDIT = Path(__file__).parents[2] / "models" / "tiny-edit"
+TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
 PROMPT = random.Random(3).choices(range(3, VOCAB_SIZE), k=25)
 TELLING = SamplingParams(num_logprobs=5, num_prompt_logprobs=3)
 ANY_FIXTURE = [HealthCheck.function_scoped_fixture]

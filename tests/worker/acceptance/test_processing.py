@@ -12,7 +12,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.processing import process
 from optimist_worker.core.acceptance.sampling_table import SamplingTable
 from optimist_worker.core.acceptance.token_counts import TokenCounts, count_tokens
-from tests.worker.test_sampling_table import table_of
+from tests.worker.acceptance.test_sampling_table import table_of
 
 VOCAB_SIZE = 50
 LOGITS = torch.randn(6, VOCAB_SIZE, generator=torch.Generator().manual_seed(3)).double() * 3

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optimist_worker.core.attention import sdpa
 from optimist_worker.core.attention.paged_attention import paged_attention
-from tests.worker.attention_case import (
+from tests.worker.attention.attention_case import (
     MIXED,
     TREE,
     WIDE_TREE,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from optimist_worker.execution.graphs import GraphCache
 from optimist_worker.execution import graphs
+from optimist_worker.execution.graphs import GraphCache
 
 INPUTS = torch.tensor([1, 2])
 

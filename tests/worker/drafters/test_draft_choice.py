@@ -6,8 +6,8 @@ from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
 from optimist_worker.core.acceptance.noise import Stream, gumbel
 from optimist_worker.core.acceptance.sampling_table import SamplingColumns
 from optimist_worker.drafters.draft_choice import choose_drafts
-from tests.worker.markov import random_logits, surprise
-from tests.worker.test_sampling_table import table_of
+from tests.worker.acceptance.test_sampling_table import table_of
+from tests.worker.drafters.markov import random_logits, surprise
 
 SCORES = random_logits(6, 4).double()
 POSITIONS = torch.arange(6) * 3

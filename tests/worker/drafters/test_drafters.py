@@ -14,7 +14,7 @@ from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.runner.runner import Runner
 from optimist_worker.settings import WorkerSettings
 from tests.checkpoints import VOCAB_SIZE
-from tests.worker.drafting import SHAPES, WAYS, shared_runner
+from tests.worker.drafters.drafting import SHAPES, WAYS, shared_runner
 from tests.worker.step import admit, blocks_of, generate, plain_text, plan_rows, run
 
 PROMPT = [5, 9, 300, 17, 44, 44, 8, 130, 77, 201, 3, 90, 6, 15, 99, 250, 31, 12, 60, 4, 7]

@@ -9,8 +9,8 @@ from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
 from optimist_worker.core.acceptance.coupled import verify_coupled
 from optimist_worker.core.acceptance.rejection import verify_rejection
 from optimist_worker.core.drafts import Drafts
-from tests.worker.markov import Rows, draft, generate, nothing_drafted, random_logits
-from tests.worker.test_coupled import hand_made_pass, one_hot_logits
+from tests.worker.acceptance.test_coupled import hand_made_pass, one_hot_logits
+from tests.worker.drafters.markov import Rows, draft, generate, nothing_drafted, random_logits
 
 VOCAB_SIZE = 7
 TARGET = random_logits(VOCAB_SIZE, 1)

@@ -25,7 +25,7 @@ from optimist_worker.model.quantised_linear import (
 )
 from tests.checkpoints import FAMILIES, VOCAB_SIZE, tiny_checkpoint
 
-TINY_EDIT = Path(__file__).parents[2] / "models" / "tiny-edit"
+TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
 
 LAYERS = [Int8Linear, PackedInt8Linear, Int4Linear]
 ERRORS = {Int8Linear: 0.015, PackedInt8Linear: 0.015, Int4Linear: 0.12}

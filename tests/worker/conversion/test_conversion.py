@@ -19,7 +19,7 @@ from optimist_worker.conversion.convert import convert as convert_read
 from optimist_worker.conversion.gguf_file import GgufFile, read_gguf
 from optimist_worker.conversion.new_directory import new_directory
 from optimist_worker.model.model import load_model
-from tests.worker.tiny_gguf import CHAT_TEMPLATE, EOS, EOT, rounded, write_gguf
+from tests.worker.conversion.tiny_gguf import CHAT_TEMPLATE, EOS, EOT, rounded, write_gguf
 
 FILES = {
     *("README.md", "chat_template.jinja", "config.json", "generation_config.json"),

@@ -8,8 +8,8 @@ from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.core.batch.window_table import WindowDrafts
 from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
+from tests.worker.batch.window_model import ModelWindow, Node
 from tests.worker.tables import MAX_LEN, NUM_SLOTS, VOCAB, Tables, make_tables
-from tests.worker.window_model import ModelWindow, Node
 
 PROMPT = [1, 2, 3]
 CHAIN = [11, 12, 13, 14, 15, 16]

@@ -14,7 +14,7 @@ from optimist_worker.core.plan import PlannedRow
 from optimist_worker.core.ragged import Ragged
 from optimist_worker.runner.runner import Runner
 from tests.stack import BUNDLED_MODEL
-from tests.worker.drafting import SHAPES, drafting_runner
+from tests.worker.drafters.drafting import SHAPES, drafting_runner
 from tests.worker.step import admit, blocks_of, generate, plan_rows, run
 
 PATTERN = r'\{"name": "(width|breadth)", "lines": \[([0-9]{1,3}, ){2}[0-9]{1,3}\]\}'

@@ -11,7 +11,7 @@ from optimist_common.errors import SetupError
 from optimist_worker.model.auto import choose_device, choose_dtype
 from optimist_worker.model.model import load_model
 
-BUNDLED = Path(__file__).parents[2] / "models" / "tiny-edit"
+BUNDLED = Path(__file__).parents[3] / "models" / "tiny-edit"
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 

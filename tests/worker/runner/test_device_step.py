@@ -35,7 +35,7 @@ from optimist_worker.model.feature_tap import FeatureTap
 from optimist_worker.model.masks import Masks
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.model.state import DeviceState
-from tests.worker.drafting import SHAPES, random_eagle, random_medusa
+from tests.worker.drafters.drafting import SHAPES, random_eagle, random_medusa
 from tests.worker.step import SIZES
 
 META = torch.device("meta")

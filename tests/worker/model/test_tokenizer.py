@@ -10,7 +10,7 @@ import pytest
 from optimist_common.errors import SetupError
 from optimist_worker.model.tokenizer import check_same_tokenizer
 
-TINY_EDIT = Path(__file__).parents[2] / "models" / "tiny-edit"
+TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
 
 Change = Callable[[dict[str, Any]], None]
 
