@@ -17,8 +17,8 @@ from optimist_worker.core.plan import (
     StepResult,
     WindowUpdate,
 )
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model
-from optimist_worker.model.state import DeviceState
 from optimist_worker.runner.runner import Runner
 
 BLOCK_SIZE = 16

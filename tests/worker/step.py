@@ -11,8 +11,8 @@ import torch
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, StepResult, WindowUpdate
 from optimist_worker.model.masks import Masks
+from optimist_worker.model.memory import DeviceState, Sizes
 from optimist_worker.model.model import load_model
-from optimist_worker.model.state import DeviceState, Sizes
 from optimist_worker.runner.engine import Engine
 from optimist_worker.runner.runner import Runner
 

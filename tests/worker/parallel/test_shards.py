@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_worker.model.shards import check_division
+from optimist_worker.model.division import check_division
 from optimist_worker.service.settings_check import check_settings
 from optimist_worker.settings import WorkerSettings
 

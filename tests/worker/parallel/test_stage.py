@@ -14,13 +14,12 @@ from optimist_worker.execution.digest import digest
 from optimist_worker.execution.group import GroupError
 from optimist_worker.execution.stage import Stage, StagedStep
 from optimist_worker.execution.stage_link import HandedOn
-from optimist_worker.execution.stage_pass import StagePass
-from optimist_worker.execution.stage_trace import StageTrace
+from optimist_worker.execution.stage_pass import StagePass, StageTrace
 from optimist_worker.execution.stage_verdict import write_verdict
+from optimist_worker.model.division import StagePlace
 from optimist_worker.model.masks import Masks
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import load_model
-from optimist_worker.model.stage_split import StagePlace
-from optimist_worker.model.state import DeviceState
 from optimist_worker.runner.engine import Engine
 from optimist_worker.runner.runner import LaunchedPlan, Runner
 from tests.worker.step import SIZES, admit, blocks_of, generate, plan_rows, rows_of

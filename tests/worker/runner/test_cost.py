@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.drafters.drafter import DraftRows, Proposal
-from optimist_worker.runner.cost import MeasuredCosts, measure_cost, measure_costs, measure_drafter
-from optimist_worker.runner.cost_curve import CostCurve, fit_curve, pass_sizes
+from optimist_worker.runner.cost import (
+    CostCurve,
+    MeasuredCosts,
+    fit_curve,
+    measure_cost,
+    measure_costs,
+    measure_drafter,
+    pass_sizes,
+)
 from optimist_worker.runner.runner import Runner
 from tests.worker.drafters.drafting import SHAPES, drafting_runner
 from tests.worker.step import MAX_MODEL_LEN, generate

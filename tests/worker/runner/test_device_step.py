@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from optimist_common.draft_source import DraftSource
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.attention import sdpa
 from optimist_worker.core.batch.bounds import StepBounds, find_bounds
 from optimist_worker.core.batch.logprobs import LogprobPlaces
@@ -33,8 +33,8 @@ from optimist_worker.execution.step import Step
 from optimist_worker.execution.stopwatch import HostStopwatch
 from optimist_worker.model.feature_tap import FeatureTap
 from optimist_worker.model.masks import Masks
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model, load_model
-from optimist_worker.model.state import DeviceState
 from tests.worker.drafters.drafting import SHAPES, random_eagle, random_medusa
 from tests.worker.step import SIZES
 

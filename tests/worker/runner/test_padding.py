@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance import choice
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, WindowUpdate
 from optimist_worker.runner.engine import Engine
 from optimist_worker.runner.runner import Runner

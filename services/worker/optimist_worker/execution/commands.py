@@ -11,11 +11,9 @@ from functools import partial
 
 from optimist.worker.v1 import worker_pb2
 from optimist_worker.core.plan import Plan, PlanError, StepResult, plan_repeat
-from optimist_worker.execution.codec import Limits, decode_plan
+from optimist_worker.execution.codec import Limits, decode_plan, write_plan
 from optimist_worker.execution.digest import digest
-from optimist_worker.execution.ending import end_process
-from optimist_worker.execution.group import Group, GroupError
-from optimist_worker.execution.plan_message import write_plan
+from optimist_worker.execution.group import Group, GroupError, end_process
 from optimist_worker.runner.runner import LaunchedPlan, Runner
 
 

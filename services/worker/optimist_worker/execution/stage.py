@@ -13,18 +13,15 @@ from optimist_worker.core.batch.bounds import StepBounds
 from optimist_worker.core.batch.logprobs import LogprobPlaces
 from optimist_worker.execution.digest import draft_digest
 from optimist_worker.execution.group import GroupError
-from optimist_worker.execution.stage_link import StageLink
-from optimist_worker.execution.stage_masks import StageMasks
-from optimist_worker.execution.stage_pass import StagePass
-from optimist_worker.execution.stage_trace import StageTrace
-from optimist_worker.execution.stage_verdict import StageVerdict, read_verdict
+from optimist_worker.execution.stage_link import StageLink, VerdictInbox
+from optimist_worker.execution.stage_pass import StagePass, StageTrace
+from optimist_worker.execution.stage_verdict import StageMasks, StageVerdict, read_verdict
 from optimist_worker.execution.step import Step
 from optimist_worker.execution.step_parts import JudgedStep, PreparedStep
 from optimist_worker.execution.stopwatch import HostStopwatch
-from optimist_worker.execution.verdict_inbox import VerdictInbox
+from optimist_worker.model.division import StageCut
 from optimist_worker.model.masks import Masks
 from optimist_worker.model.model import Model
-from optimist_worker.model.stage_loading import StageCut
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,9 @@ from enum import IntEnum
 
 from optimist.worker.v1 import worker_pb2
 from optimist_worker.core.plan import Plan, PlanError, StepResult
-from optimist_worker.execution.codec import Limits, decode_plan
+from optimist_worker.execution.codec import Limits, decode_plan, write_plan
 from optimist_worker.execution.digest import DIGEST_BYTES, digest
 from optimist_worker.execution.group import GroupError
-from optimist_worker.execution.plan_message import write_plan
 from optimist_worker.execution.stage import Stage, StagedStep
 from optimist_worker.execution.stage_verdict import StageVerdict, read_verdict, write_verdict
 from optimist_worker.runner.runner import LaunchedPlan, Runner

@@ -12,7 +12,6 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
 from optimist_common.grammar_limits import MAX_GRAMMAR_BYTES, PARSER_LIMITS
-from optimist_worker.model.node_order import depth_first
 from optimist_worker.model.tokenizer import find_tokenizer
 
 _LIMITS = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
@@ -235,3 +234,24 @@ def _reason(matcher: LLMatcher) -> str:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:_MOST_REASON]
+
+
+def depth_first(parents: Sequence[int]) -> list[int]:
+    """Orders nodes so that every node comes behind its parent and before its parent's siblings.
+
+    Args:
+        parents: Index of each node's parent, less than its own; -1 for children of the root.
+
+    Returns:
+        All indices; siblings keep their order.
+    """
+    children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
+    for node, parent in enumerate(parents):
+        children[parent + 1].append(node)
+    order: list[int] = []
+    stack = children[0][::-1]
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        stack += children[node + 1][::-1]
+    return order

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from optimist_common.columns import Int32Column
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.batch.bounds import StepBounds
 from optimist_worker.core.batch.logprobs import LogprobPlaces
 from optimist_worker.core.batch.slot_table import send
@@ -13,13 +13,13 @@ from optimist_worker.core.plan import Admission, PlannedRow, WindowUpdate
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.execution.graphs import MOST_TOKENS, GraphCache
 from optimist_worker.execution.stage import Stage, StagedStep
-from optimist_worker.execution.stage_masks import StageMasks
+from optimist_worker.execution.stage_verdict import StageMasks
 from optimist_worker.execution.step import Step
 from optimist_worker.execution.stopwatch import CudaStopwatch, HostStopwatch
 from optimist_worker.model.feature_tap import FeatureTap
 from optimist_worker.model.masks import Masks
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model
-from optimist_worker.model.state import DeviceState
 
 
 class DeviceLostError(Exception):

@@ -6,11 +6,9 @@ from typing import Protocol
 
 from optimist_common.columns import Int32Column
 from optimist_common.draft_source import DraftSource
-from optimist_worker.core.batch.admission import find_fault
 from optimist_worker.core.batch.bounds import find_bounds
-from optimist_worker.core.batch.held_slot import HeldSlot, hold
-from optimist_worker.core.batch.outputs import Outputs, no_outputs, unpack
-from optimist_worker.core.batch.result import collect_result
+from optimist_worker.core.batch.held_slot import HeldSlot, find_fault, hold
+from optimist_worker.core.batch.outputs import Outputs, collect_result, no_outputs, unpack
 from optimist_worker.core.batch.row_logprobs import (
     WantedLogprobs,
     find_wanted,

@@ -4,7 +4,7 @@ import time
 
 from optimist_worker.core.plan import Plan, PlanError
 from optimist_worker.execution.codec import Limits, decode_plan
-from optimist_worker.execution.ending import end_process
+from optimist_worker.execution.group import end_process
 from optimist_worker.execution.stage import Stage, StagedStep
 from optimist_worker.service.launched_plans import LaunchedPlans
 from optimist_worker.service.stream import PlanStream, Wake

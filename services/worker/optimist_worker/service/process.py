@@ -10,7 +10,7 @@ from optimist_common.errors import SetupError
 from optimist_common.hang_watch import watch_for_hangs
 from optimist_common.network.server import GrpcServer, until_signal
 from optimist_common.observing.metrics import serve_metrics
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.drafters.build import (
     DrafterWeights,
     build_drafter,
@@ -23,12 +23,11 @@ from optimist_worker.execution.group import Group
 from optimist_worker.execution.stage import Stage
 from optimist_worker.execution.stage_commands import CommandedStages
 from optimist_worker.execution.stage_link import StageLink
-from optimist_worker.execution.stage_trace import StageTrace
+from optimist_worker.execution.stage_pass import StageTrace
+from optimist_worker.model.division import StagePlace
 from optimist_worker.model.masks import Masks
-from optimist_worker.model.memory import Memory, plan_memory
+from optimist_worker.model.memory import DeviceState, Memory, Sizes, plan_memory
 from optimist_worker.model.model import Model, load_model
-from optimist_worker.model.stage_split import StagePlace
-from optimist_worker.model.state import DeviceState, Sizes
 from optimist_worker.runner.cost import MeasuredCosts
 from optimist_worker.runner.engine import Engine
 from optimist_worker.runner.runner import OtherRanks, Runner

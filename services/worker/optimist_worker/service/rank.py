@@ -10,8 +10,7 @@ from typing import NoReturn
 from optimist_common.errors import SetupError
 from optimist_common.network.server import require_free, run_service
 from optimist_worker.execution.commands import obey_leader
-from optimist_worker.execution.ending import end_process, refuse_start
-from optimist_worker.execution.group import Group, GroupError
+from optimist_worker.execution.group import Group, GroupError, end_process, refuse_start
 from optimist_worker.execution.pulse import Pulse
 from optimist_worker.execution.ranks import Ranks
 from optimist_worker.execution.stage_commands import obey_first_stage

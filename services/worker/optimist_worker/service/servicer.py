@@ -12,7 +12,7 @@ import grpc
 from optimist.common.v1 import draft_source_pb2
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.columns import to_bytes
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import PlanError
 from optimist_worker.execution.codec import Limits
 from optimist_worker.runner.cost import MeasuredCosts
