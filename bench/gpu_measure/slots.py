@@ -131,7 +131,7 @@ def checked(result: StepResult) -> StepResult:
 
 def run_steps(runner: Runner, plan: Plan, number: int, depth: int = 2) -> list[StepResult]:
     """Runs a plan some times, so many launched ahead; returns the results."""
-    depth = depth if runner.engine.runs_by_itself else 1
+    depth = min(depth, runner.engine.executor.most_plans)
     running: deque[Any] = deque()
     results = []
     for _ in range(number):

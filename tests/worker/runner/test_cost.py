@@ -64,12 +64,12 @@ class Device:
     def __init__(self, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.costs: Iterator[float] = repeat(1.0)
-        self._start = runner.engine.start
-        monkeypatch.setattr(runner.engine, "start", self.start)
+        self._launch = runner.engine.launch
+        monkeypatch.setattr(runner.engine, "launch", self.launch)
 
-    def start(self, *arguments: Any) -> Any:
+    def launch(self, *arguments: Any) -> Any:
         self.now += next(self.costs)
-        return self._start(*arguments)
+        return self._launch(*arguments)
 
     def read(self) -> float:
         return self.now

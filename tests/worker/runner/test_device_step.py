@@ -29,8 +29,8 @@ from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.eagle import EagleNetwork
 from optimist_worker.drafters.medusa import MedusaDrafter
 from optimist_worker.drafters.shape import DraftShape
+from optimist_worker.execution.executor import HostStopwatch
 from optimist_worker.execution.step import Step
-from optimist_worker.execution.stopwatch import HostStopwatch
 from optimist_worker.model.feature_tap import FeatureTap
 from optimist_worker.model.masks import Masks
 from optimist_worker.model.memory import DeviceState

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import PlanError, PlannedRow, WindowUpdate
-from optimist_worker.runner.engine import DeviceLostError
+from optimist_worker.execution.executor import DeviceLostError
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import (

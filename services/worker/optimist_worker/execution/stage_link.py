@@ -117,7 +117,7 @@ class StageLink:
             dist.recv(hidden, before)
         return HandedOn(hidden, "")
 
-    def tell_verdict(self, data: bytes) -> None:
+    def send_verdict(self, data: bytes) -> None:
         """Sends what came of a plan from the last stage to the first."""
         # All that was sent before has been asked for: the first stage always listens.
         self.forget_all()

@@ -98,7 +98,7 @@ class StageMasks:
     def close(self, slot: int) -> None:
         """Forgets a slot."""
 
-    def tell(self, faults: dict[int, str]) -> None:
+    def note_faults(self, faults: dict[int, str]) -> None:
         """Notes which grammars of the plan to be settled can be followed no further."""
         self._faults = faults
 

@@ -9,14 +9,13 @@ from typing import NoReturn
 
 from optimist_common.errors import SetupError
 from optimist_common.network.server import require_free, run_service
-from optimist_worker.execution.commands import obey_leader
 from optimist_worker.execution.group import Group, GroupError, end_process, refuse_start
 from optimist_worker.execution.pulse import Pulse
 from optimist_worker.execution.ranks import Ranks
-from optimist_worker.execution.stage_commands import obey_first_stage
 from optimist_worker.model.auto import choose_device
 from optimist_worker.runner.cost import measure_costs
 from optimist_worker.runner.runner import Runner
+from optimist_worker.service.followers import follow
 from optimist_worker.service.process import build_runner, limits_of, serve
 from optimist_worker.service.settings_check import check_settings
 from optimist_worker.settings import WorkerSettings
@@ -68,8 +67,7 @@ def _lead(settings: WorkerSettings, group: Group) -> None:
     try:
         run_service(lambda: serve(settings, runner, costs))
     finally:
-        if runner.other_ranks is not None:
-            runner.other_ranks.end()
+        runner.engine.executor.end()
 
 
 def _obey(settings: WorkerSettings, group: Group, pulse: Pulse) -> None:
@@ -86,12 +84,8 @@ def _obey(settings: WorkerSettings, group: Group, pulse: Pulse) -> None:
 
 
 def _obey_or_end(settings: WorkerSettings, group: Group, runner: Runner) -> None:
-    limits, stage = limits_of(settings, runner), runner.engine.stage
     try:
-        if stage is not None:
-            obey_first_stage(stage, runner, limits, settings.hang_seconds)
-        else:
-            obey_leader(group, runner, limits, settings.hang_seconds)
+        follow(group, runner, limits_of(settings, runner), settings.hang_seconds)
     except GroupError as error:
         end_process(str(error))
     except Exception as error:
