@@ -202,36 +202,21 @@ class Runner:
             engine.append_blocks(rows, [slot.num_blocks for slot in held])
             for row, slot in zip(rows, held, strict=True):
                 slot.num_blocks += len(row.new_blocks)
-        slots = [row.slot for row in rows]
-        num_known = [row.num_known_tokens for row in rows]
-        num_drafts = [row.num_draft_tokens for row in rows]
-        capacities = [slot.num_blocks * engine.state.sizes.block_size for slot in held]
-        num_unseen = [
-            min(slot.num_unseen, capacity) if drafts > 0 and not slot.has_window else 0
-            for drafts, slot, capacity in zip(num_drafts, held, capacities, strict=True)
+        columns = [
+            [row.slot for row in rows],
+            [row.num_known_tokens for row in rows],
+            [row.num_draft_tokens for row in rows],
         ]
-        uses_drafter = any(num_unseen)
-        bounds = find_bounds(
-            num_known,
-            num_drafts,
-            capacities,
-            num_unseen,
-            uses_windows=any(slot.has_window for slot in held),
-            has_trees=any(slot.has_window and slot.has_tree for slot in held),
-            uses_drafter=uses_drafter,
-            has_grammar=any(slot.has_grammar for slot in held),
-            needs=engine.state.sampling.needs(slots),
-        )
+        state = engine.state
+        bounds = find_bounds(rows, held, state.sizes.block_size, state.sampling.needs(columns[0]))
         launched.num_unseen = [slot.num_unseen for slot in held]
-        for slot, drafts in zip(held, num_drafts, strict=True):
-            slot.num_unseen += 1 + drafts
-        if uses_drafter:
-            launched.expected_draft_ns = engine.expected_draft_ns(max(num_drafts))
-        places = None
-        if any(slot.wants_logprobs for slot in held):
-            launched.wanted = find_wanted(rows, held)
-            places = place_wanted(launched.wanted) if launched.wanted else None
-        launched.step = engine.launch([slots, num_known, num_drafts], bounds, places)
+        for row, slot in zip(rows, held, strict=True):
+            slot.num_unseen += 1 + row.num_draft_tokens
+        if bounds.uses_drafter:
+            launched.expected_draft_ns = engine.expected_draft_ns(bounds.max_num_drafts)
+        launched.wanted = find_wanted(rows, held)
+        places = place_wanted(launched.wanted) if launched.wanted else None
+        launched.step = engine.launch(columns, bounds, places)
 
     def _note(self, launched: LaunchedPlan, outputs: Outputs[Int32Column]) -> None:
         """Keeps what the host has to know of the rows, and says which of them have failed."""
