@@ -172,7 +172,7 @@ def signals(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         raise DeviceLostError("gone")
 
     monkeypatch.setattr(signal, "raise_signal", sent.append)
-    monkeypatch.setattr(llama.engine, "check_device", lose)
+    monkeypatch.setattr(llama.engine.executor, "check_device", lose)
     return sent
 
 

@@ -125,16 +125,6 @@ class GrammarSet:
         """
         return self._grammars[slot].fault
 
-    def forced(self, slot: int) -> list[int]:
-        """Returns tokens of the only text that can come next, in the tokenizer's way; may be none.
-
-        The grammar may allow the same text in other tokens, so they are likely, not certain.
-        """
-        state = self._grammars[slot]
-        if state.ended or state.fault is not None or state.matcher.is_stopped():
-            return []
-        return state.matcher.compute_ff_tokens()
-
     def allowed(self, rows: Sequence[GrammarRow]) -> torch.Tensor:
         """Works out which tokens may come behind the last known token and behind each draft.
 

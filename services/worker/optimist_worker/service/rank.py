@@ -17,8 +17,7 @@ from optimist_worker.runner.cost import measure_costs
 from optimist_worker.runner.runner import Runner
 from optimist_worker.service.followers import follow
 from optimist_worker.service.process import build_runner, limits_of, serve
-from optimist_worker.service.settings_check import check_settings
-from optimist_worker.settings import WorkerSettings
+from optimist_worker.settings import WorkerSettings, check_ranks
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ def run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
     Raises:
         SetupError: It cannot join the others.
     """
-    check_settings(settings, ranks.master_host)
+    check_ranks(settings, ranks.master_host)
     device_type = choose_device(settings.device).type
     is_on_gpu = device_type == "cuda"
     device = f"cuda:{ranks.local_rank}" if is_on_gpu else device_type
