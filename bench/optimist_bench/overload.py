@@ -29,8 +29,8 @@ from optimist_bench.process_time import (
 from optimist_bench.services import running
 from optimist_bench.simulated_service import simulated_worker
 from optimist_bench.stack import address_of, stack_specs
-from optimist_cli.ports import free_ports
-from optimist_cli.serve_settings import ServeSettings
+from optimist_cli.serve.ports import free_ports
+from optimist_cli.serve.settings import ServeSettings
 from optimist_common.settings import ServiceSettings, load_settings
 
 _SERVICES = {

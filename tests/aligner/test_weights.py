@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from optimist_aligner.layout import (
+from optimist_aligner.model.layout import (
     BLOCKS,
     LENGTH,
     MOST_LENGTH,
@@ -24,7 +24,7 @@ from optimist_aligner.layout import (
     START,
     STEP,
 )
-from optimist_aligner.weights import Weights, load_weights, to_json
+from optimist_aligner.model.weights import Weights, load_weights, to_json
 
 
 def some_logits(seed: int = 3) -> list[float]:
