@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from optimist_common.errors import SetupError
-from optimist_training import loop
-from optimist_training.drafters import main
-from optimist_training.target import Target
+from optimist_training.drafters import loop
+from optimist_training.drafters.command import main
+from optimist_training.drafters.target import Target
 from optimist_worker.heads.eagle_checkpoint import load_eagle
 from optimist_worker.heads.medusa import load_medusa
 from optimist_worker.model import load_model

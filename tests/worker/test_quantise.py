@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from optimist_common.errors import SetupError
-from optimist_training.edits import unseen_edits
-from optimist_training.tokenizer import prompt_of
+from optimist_training.data.edits import unseen_edits
+from optimist_training.data.tokenizer import prompt_of
 from optimist_worker.core.kv import KVPool
 from optimist_worker.core.quantised_linear import (
     GROUP_SIZE,
