@@ -20,7 +20,7 @@ from optimist_gateway.scheduler.stats import SchedulerStats
 TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {
     "scheduler": "optimist_scheduler.metrics",
-    "worker": "optimist_worker.metrics",
+    "worker": "optimist_worker.service.metrics",
     "proposer": "optimist_proposer.observing.metrics",
 }
 WHERE = {

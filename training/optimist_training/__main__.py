@@ -20,7 +20,7 @@ from optimist_training.model.export import write_model
 from optimist_training.model.initial import initial_model
 from optimist_training.model.recipe import Recipe
 from optimist_training.model.train import train
-from optimist_worker.heads.eagle_checkpoint import save_eagle
+from optimist_worker.drafters.heads.eagle_checkpoint import save_eagle
 
 
 def main(arguments: list[str]) -> int:

@@ -15,7 +15,7 @@ from optimist_scheduler.core.output import StepOutputs
 from optimist_scheduler.core.plan import Plan, StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.translate import plan_message, step_result
-from optimist_worker.codec import Limits
+from optimist_worker.execution.codec import Limits
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from optimist_training.circuit.codes import harmonic_code, next_count
 from optimist_training.circuit.subspaces import BLOCKS, HIDDEN_SIZE, KIND_FEATURES, Subspaces
 from optimist_training.circuit.weights import HEAD_DIM, ROPE_THETA, Head, Neurons, layer_weights
 from optimist_training.drafters.target import Target
-from optimist_worker.heads.eagle import EagleHead, FusedLayer
+from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 
 NUM_HEADS, INTERMEDIATE_SIZE = 5, 288
 

@@ -10,8 +10,8 @@ from transformers import LlamaConfig
 from optimist_training.drafters.chain import NAME, Chain
 from optimist_training.drafters.target import Lesson, Target
 from optimist_training.drafters.trainee import ahead, soft_loss
-from optimist_worker.heads.eagle import EagleHead, FusedLayer
-from optimist_worker.heads.eagle_checkpoint import load_eagle, save_eagle
+from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
+from optimist_worker.drafters.heads.eagle_checkpoint import load_eagle, save_eagle
 
 _FEATURE_WEIGHT = 0.1
 """Of the distance between features in the loss (EAGLE-1)."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from optimist_training.data.examples import Batch, Example
-from optimist_worker.model import Model, load_model
+from optimist_worker.model.model import Model, load_model
 
 
 @dataclass(frozen=True, slots=True)
