@@ -105,7 +105,7 @@ def test_only_what_was_predicted_is_told_as_such_and_every_source_is_counted() -
     usage = state.usage()
     assert usage.accepted_prediction_tokens == 1
     assert usage.completion_tokens == sum(usage.num_tokens_by_source.values()) == 7
-    assert usage.to_api(with_num_passes=False)["completion_tokens_details"]["tokens_by_source"] == {
+    assert usage_answer(usage)["completion_tokens_details"]["tokens_by_source"] == {
         "target": 2,
         "prediction": 1,
         "medusa": 2,

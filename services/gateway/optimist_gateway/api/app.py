@@ -18,11 +18,10 @@ from optimist_gateway.api.errors import add_error_handlers
 from optimist_gateway.api.health import Health, health_router
 from optimist_gateway.api.models import model_router
 from optimist_gateway.api.observation import Observation
-from optimist_gateway.api.openapi import add_document
+from optimist_gateway.api.openapi import ERROR_RESPONSES, add_document
 from optimist_gateway.api.request_id import RequestId
 from optimist_gateway.api.responses import responses_router
 from optimist_gateway.api.tokenization import tokenization_router
-from optimist_gateway.api.version import version_router
 from optimist_gateway.core.admission import AdmissionLimits
 from optimist_gateway.generation import Service
 from optimist_gateway.grpc_api.server import serving_grpc
@@ -75,6 +74,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
         title="Optimist",
         lifespan=lifespan,
         redirect_slashes=False,
+        responses=ERROR_RESPONSES,
     )
     app.state.service = service
     app.state.keys = keys
@@ -86,7 +86,6 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
         )
     add_error_handlers(app, metrics, service.admission.retry_seconds)
     app.include_router(tokenization_router(service, show_chat_template=settings.show_chat_template))
-    app.include_router(version_router())
     for router in (chat_router, completion_router, responses_router, model_router):
         app.include_router(router(service))
     app.include_router(health_router(service, health))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -10,18 +10,38 @@ from starlette.responses import Response
 from optimist_gateway.api.admitted_route import admitted_route
 from optimist_gateway.api.answering import Answering
 from optimist_gateway.api.chat_body import ChatCompletionBody
-from optimist_gateway.api.dialect import reason_name
-from optimist_gateway.api.logprobs import chat_logprobs, join_logprobs
-from optimist_gateway.api.message_delta import MessageDelta
+from optimist_gateway.api.chunk_writer import (
+    ChoiceAnswer,
+    ChoicesAnswer,
+    ChoicesWriter,
+    reason_name,
+)
+from optimist_gateway.api.logprobs import ChatLogprobs, chat_logprobs, join_logprobs
+from optimist_gateway.api.message_delta import MessageAnswer, MessageDelta, read_deltas
+from optimist_gateway.api.openapi import streamed
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.generation import Service
-from optimist_gateway.structure.tool_calls import ContentDelta, Delta, ToolCallReader
+from optimist_gateway.structure.tool_calls import ToolCallReader
 from optimist_gateway.structure.tool_format import ToolFormat
 from optimist_gateway.text.prompt import chat_prompt
 
 PATH = "/v1/chat/completions"
+
+
+class ChatChoice(ChoiceAnswer):
+    """One answer to a chat."""
+
+    message: MessageAnswer
+    logprobs: ChatLogprobs | None
+
+
+class ChatCompletion(ChoicesAnswer):
+    """A whole answer to a chat."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
 
 
 class ChatWriter:
@@ -31,7 +51,7 @@ class ChatWriter:
         """Starts a message.
 
         Args:
-            reader: Tells tool calls from text; None if there are none.
+            reader: Separates tool calls from text; None if there are none.
         """
         self._reader = reader
 
@@ -59,7 +79,7 @@ class ChatWriter:
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """See `ChoiceWriter.whole`."""
-        message = MessageDelta(self._read(pieces))
+        message = MessageDelta(read_deltas(self._reader, pieces))
         return {
             "message": message.to_message(),
             "logprobs": chat_logprobs(join_logprobs(pieces)),
@@ -69,16 +89,7 @@ class ChatWriter:
     def _delta(self, piece: Piece) -> dict[str, Any]:
         if self._reader is None:
             return {"content": piece.text} if piece.text else {}
-        return MessageDelta(self._read([piece])).to_api()
-
-    def _read(self, pieces: Sequence[Piece]) -> list[Delta]:
-        text = "".join(piece.text for piece in pieces)
-        if self._reader is None:
-            return [ContentDelta(text)] if text else []
-        deltas = self._reader.push(text)
-        if pieces[-1].finish_reason is not None:
-            deltas += self._reader.finish()
-        return deltas
+        return MessageDelta(read_deltas(self._reader, [piece])).to_api()
 
     def _reason(self, piece: Piece) -> str | None:
         has_calls = self._reader is not None and self._reader.num_calls > 0
@@ -87,40 +98,33 @@ class ChatWriter:
         return reason_name(piece)
 
 
-class ChatDialect:
-    """Answers are messages."""
-
-    endpoint = PATH
-    id_prefix = "chatcmpl"
-    whole_object = "chat.completion"
-    chunk_object = "chat.completion.chunk"
-
-    def __init__(self, form: ToolFormat) -> None:
-        """Takes how the model writes tool calls."""
-        self._form = form
-
-    def writer(self, body: GenerationBody) -> ChatWriter:
-        """See `Dialect.writer`."""
-        return chat_writer(body, self._form)
-
-
-def chat_writer(body: GenerationBody, form: ToolFormat) -> ChatWriter:
-    """Returns what words one choice of an answer to a body."""
+def tool_call_reader(body: GenerationBody, form: ToolFormat) -> ToolCallReader | None:
+    """Returns what reads the tool calls of one choice; None if there are none."""
     structure = body.structure()
     tools = structure.tools if structure is not None else None
     if tools is None:
-        return ChatWriter(None)
-    return ChatWriter(ToolCallReader(form, [function.name for function in tools.functions]))
+        return None
+    return ToolCallReader(form, [function.name for function in tools.functions])
 
 
 def chat_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
     router = APIRouter(route_class=admitted_route(service.admission))
-    answering = Answering(service, ChatDialect(service.tokenizer.tool_format))
+    answering = Answering(service, PATH, "chatcmpl-")
+    kinds = ("chat.completion", "chat.completion.chunk")
 
-    @router.post(PATH)
+    @router.post(PATH, responses=streamed(ChatCompletion))
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
         """Answers a conversation, whole or as server-sent events."""
-        return await answering.answer(request, body, partial(chat_prompt, body))
+
+        def new_writer() -> ChatWriter:
+            return ChatWriter(tool_call_reader(body, service.tokenizer.tool_format))
+
+        return await answering.answer(
+            request,
+            body,
+            partial(chat_prompt, body),
+            lambda generation: ChoicesWriter(generation, service.model_name, kinds, new_writer),
+        )
 
     return router

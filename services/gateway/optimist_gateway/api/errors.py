@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from typing_extensions import TypedDict
 
 from optimist_gateway.core.finish import FinishReason
 from optimist_gateway.core.output import Finished
@@ -43,6 +44,21 @@ _STATUS = {
 }
 
 
+class ErrorDetails(TypedDict):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(TypedDict):
+    """The body of every error."""
+
+    error: ErrorDetails
+
+
 class ApiError(Exception):
     """An error that is shown to the client."""
 
@@ -71,7 +87,7 @@ class ApiError(Exception):
         self.retry_seconds = retry_seconds
         self.message = _printable(message, MAX_MESSAGE_CHARACTERS)
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> ErrorAnswer:
         """Returns the JSON body."""
         return {
             "error": {

@@ -1,4 +1,4 @@
-"""Log-probabilities as OpenAI's endpoints word them.
+"""Log-probabilities as OpenAI's endpoints have them.
 
 A writer passes what the pieces of a choice have in `logprobs`, which is None unless the request
 wants log-probabilities: `chat_logprobs(piece.logprobs)` for a chunk, and
@@ -6,37 +6,70 @@ wants log-probabilities: `chat_logprobs(piece.logprobs)` for a chunk, and
 """
 
 from collections.abc import Sequence
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.core.logprobs import TokenLogprob
 
 
+class CandidateLogprob(TypedDict):
+    """A token, as likely as it was."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int]
+
+
+class TokenLogprobAnswer(CandidateLogprob):
+    """A token of the answer, and the likeliest ones at its position."""
+
+    top_logprobs: list[CandidateLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    """How likely the tokens of a message were."""
+
+    content: list[TokenLogprobAnswer]
+    refusal: None
+
+
+class CompletionLogprobs(TypedDict):
+    """How likely the tokens of a text were."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
 def join_logprobs(pieces: Sequence[Piece]) -> list[TokenLogprob] | None:
-    """Returns what all pieces of a choice tell of its tokens; None if they tell nothing."""
+    """Returns those of all tokens of a choice; None if they are not wanted."""
     if all(piece.logprobs is None for piece in pieces):
         return None
     return [token for piece in pieces for token in piece.logprobs or ()]
 
 
-def chat_logprobs(tokens: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+def chat_logprobs(tokens: Sequence[TokenLogprob] | None) -> ChatLogprobs | None:
     """Returns the `logprobs` of a choice of a chat completion, or of one of its chunks."""
     if tokens is None:
         return None
-    return {
-        "content": [
-            {**_chat_token(token), "top_logprobs": [_chat_token(one) for one in token.top]}
-            for token in tokens
-        ],
-        "refusal": None,
-    }
+    return {"content": token_logprobs(tokens), "refusal": None}
 
 
-def _chat_token(token: TokenLogprob) -> dict[str, Any]:
+def token_logprobs(tokens: Sequence[TokenLogprob]) -> list[TokenLogprobAnswer]:
+    """Returns the objects of tokens."""
+    return [
+        {**_candidate(token), "top_logprobs": [_candidate(one) for one in token.top]}
+        for token in tokens
+    ]
+
+
+def _candidate(token: TokenLogprob) -> CandidateLogprob:
     return {"token": token.text, "logprob": token.logprob, "bytes": list(token.token_bytes)}
 
 
-def completion_logprobs(tokens: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+def completion_logprobs(tokens: Sequence[TokenLogprob] | None) -> CompletionLogprobs | None:
     """Returns the `logprobs` of a choice of a completion, or of one of its chunks."""
     if tokens is None:
         return None

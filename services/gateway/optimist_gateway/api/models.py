@@ -1,9 +1,11 @@
 """GET /v1/models and /v1/models/{id}."""
 
 import time
-from typing import Any
+from typing import Annotated, Literal, NotRequired
 
 from fastapi import APIRouter
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from optimist_gateway.api.chunk_writer import SYNTHETIC_FINGERPRINT
 from optimist_gateway.api.servable import require_model
@@ -11,17 +13,36 @@ from optimist_gateway.generation import Service
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
 
+class Model(TypedDict):
+    """The model that is served."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: Literal["optimist"]
+    max_model_len: int | None
+    system_fingerprint: NotRequired[str]
+
+
+class ModelList(TypedDict):
+    """All models: the one."""
+
+    object: Literal["list"]
+    data: Annotated[list[Model], Field(min_length=1, max_length=1)]
+
+
 def model_router(service: Service) -> APIRouter:
     """Returns the endpoints."""
     router = APIRouter()
     created = int(time.time())
 
-    def model() -> dict[str, Any]:
-        data: dict[str, Any] = {
+    def model() -> Model:
+        data: Model = {
             "id": service.model_name,
             "object": "model",
             "created": created,
             "owned_by": "optimist",
+            "max_model_len": None,
         }
         try:
             # The name of the field is vLLM's.
@@ -29,17 +50,17 @@ def model_router(service: Service) -> APIRouter:
             if service.schedulers.description.is_synthetic:
                 data["system_fingerprint"] = SYNTHETIC_FINGERPRINT
         except SchedulerUnavailableError:
-            data["max_model_len"] = None
+            pass
         return data
 
     @router.get("/v1/models")
-    async def models() -> dict[str, Any]:
+    async def models() -> ModelList:
         """Lists the one model."""
         return {"object": "list", "data": [model()]}
 
     # A name may have slashes, as hub names do.
     @router.get("/v1/models/{name:path}")
-    async def one_model(name: str) -> dict[str, Any]:
+    async def one_model(name: str) -> Model:
         """Describes the model."""
         require_model(service, name)
         return model()

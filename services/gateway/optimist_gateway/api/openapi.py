@@ -1,49 +1,30 @@
-"""What the OpenAPI document says beyond the bodies: answers, errors, headers."""
+"""What the OpenAPI document says beyond bodies and whole answers: events, errors, headers."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
 
-from optimist_gateway.api.authentication import PROBES
-from optimist_gateway.api.openapi_answers import ANSWERS, REF, Unavailable, answer_schemas
+from optimist_gateway.api.errors import ErrorAnswer
 from optimist_gateway.api.openapi_examples import EXAMPLES
 from optimist_gateway.api.openapi_limits import set_limits
 from optimist_gateway.generation import Service
 from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
-_ERROR: dict[str, Any] = {
-    "type": "object",
-    "required": ["error"],
-    "additionalProperties": False,
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "additionalProperties": False,
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
 _REASONS = {
-    "400": "The request is wrong; `param` names the field.",
-    "401": "There is no key, or a wrong one.",
-    "403": "The key does not allow this.",
-    "404": "There is no such model.",
-    "405": "The path does not take this method.",
-    "408": "The body came too slowly.",
-    "413": "The body is too long.",
-    "415": "The body is not JSON.",
-    "429": "There are too many requests.",
-    "431": "The headers are too long.",
-    "500": "The server failed.",
-    "503": "The scheduler is not reached, overloaded, or the server is about to end.",
+    400: "The request is wrong; `param` names the field.",
+    401: "There is no key, or a wrong one.",
+    403: "The key does not allow this.",
+    404: "There is no such model.",
+    405: "The path does not take this method.",
+    408: "The body came too slowly.",
+    413: "The body is too long.",
+    415: "The body is not JSON.",
+    429: "There are too many requests.",
+    431: "The headers are too long.",
+    500: "The server failed.",
+    503: "The scheduler is not reached, overloaded, or the server is about to end.",
 }
 _REQUEST_ID = {
     "X-Request-Id": {
@@ -58,15 +39,40 @@ _EVENT = {
     "required": ["data"],
     "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
 }
-_WITH_RETRY = ("429", "503")
-_STREAMED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
+_RETRY = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "string"}}}
+_ALLOW = {
+    "Allow": {
+        "description": "The methods that are allowed.",
+        "required": True,
+        "schema": {"type": "string"},
+    }
+}
+_HEADERS: dict[str, dict[str, Any]] = {"405": _ALLOW, "429": _RETRY, "503": _RETRY}
+
+Responses = dict[int | str, dict[str, Any]]
+"""What answers look like, by status, as FastAPI takes them."""
+
+ERROR_RESPONSES: Responses = {
+    status: {"model": ErrorAnswer, "description": reason} for status, reason in _REASONS.items()
+}
+
+
+def streamed(answer: Any) -> Responses:
+    """Returns what requests are answered with that get a whole answer, or its events."""
+    return {
+        200: {
+            "model": answer,
+            "description": "The answer, or its events if `stream` is true.",
+            "content": {"text/event-stream": {"schema": _EVENT}},
+        }
+    }
 
 
 def add_document(app: FastAPI, service: Service) -> None:
     """Makes `/openapi.json` say how the endpoints answer, and what this server takes.
 
-    What only the scheduler knows, the vocabulary and the longest sequence, stands in it from when
-    the scheduler has been reached.
+    What only the scheduler knows, the vocabulary and the longest sequence, is in it once the
+    scheduler has been reached.
 
     Args:
         app: The application with all its endpoints.
@@ -99,22 +105,15 @@ def _describe(schema: dict[str, Any], model_name: str) -> None:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     _name_model(schemas, model_name)
-    schemas |= answer_schemas()
-    schemas["Error"] = _ERROR
+    for described in schemas.values():
+        if "properties" in described:
+            # Bodies and answers have no other fields.
+            described.setdefault("additionalProperties", False)
     for path, operation in _operations(schema):
-        responses = operation["responses"]
-        responses.pop("422", None)
-        for status, reason in _REASONS.items():
-            responses.setdefault(status, _error(status, reason))
-        responses["200"]["content"] = {"application/json": {"schema": _reference(path)}}
-        if path in _STREAMED:
-            responses["200"]["description"] = "The answer, or its events if `stream` is true."
-            responses["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
-        if path in PROBES:
-            unavailable = {"$ref": REF.format(model=Unavailable.__name__)}
-            responses["503"]["content"]["application/json"]["schema"] = unavailable
-        for response in responses.values():
-            response["headers"] = response.get("headers", {}) | _REQUEST_ID
+        # FastAPI's own.
+        operation["responses"].pop("422", None)
+        for status, response in operation["responses"].items():
+            response["headers"] = _HEADERS.get(status, {}) | _REQUEST_ID
         _add_examples(path, operation, model_name)
     _link(schema["paths"])
 
@@ -123,10 +122,6 @@ def _operations(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for path, operations in schema["paths"].items():
         for operation in operations.values():
             yield path, operation
-
-
-def _reference(path: str) -> dict[str, str]:
-    return {"$ref": REF.format(model=ANSWERS[path].__name__)}
 
 
 def _name_model(schemas: dict[str, Any], model_name: str) -> None:
@@ -167,17 +162,3 @@ def _link(paths: dict[str, Any]) -> None:
             "requestBody": {"tokens": "$response.body#/tokens"},
         }
     }
-
-
-def _error(status: str, reason: str) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "description": reason,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-    }
-    if status in _WITH_RETRY:
-        text = {"description": "Seconds to wait.", "schema": {"type": "string"}}
-        answer["headers"] = {"Retry-After": text}
-    if status == "405":
-        text = {"description": "The methods that are allowed.", "schema": {"type": "string"}}
-        answer["headers"] = {"Allow": text | {"required": True}}
-    return answer

@@ -1,8 +1,9 @@
 """POST /tokenize and /detokenize, GET /tokenizer_info."""
 
-from typing import Any
+from typing import NotRequired
 
 from fastapi import APIRouter
+from typing_extensions import TypedDict
 
 from optimist_gateway.api.errors import scheduler_unavailable
 from optimist_gateway.api.servable import require_model
@@ -12,6 +13,33 @@ from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 from optimist_gateway.text.known_token import require_known
 from optimist_gateway.text.prompt import render_chat, require_tokenizable
+
+
+class Tokens(TypedDict):
+    """The tokens of a text."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizedText(TypedDict):
+    """The text of tokens."""
+
+    prompt: str
+
+
+class TokenizerInfo(TypedDict):
+    """A tokenizer's class and special tokens."""
+
+    tokenizer_class: str
+    bos_token: str | None
+    eos_token: str | None
+    unk_token: str | None
+    pad_token: str | None
+    vocab_size: int
+    chat_template: NotRequired[str | None]
 
 
 def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRouter:
@@ -32,7 +60,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
             raise scheduler_unavailable(str(error)) from None
 
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeBody) -> dict[str, Any]:
+    async def tokenize(body: TokenizeBody) -> Tokens:
         """Returns the tokens of a text, or of the prompt that a conversation makes."""
         described = model(body.model)
         if body.prompt is not None:
@@ -61,15 +89,15 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
         }
 
     @router.post("/detokenize")
-    async def detokenize(body: DetokenizeBody) -> dict[str, str]:
+    async def detokenize(body: DetokenizeBody) -> DetokenizedText:
         """Returns the text of tokens, special ones included."""
         require_known(body.tokens, "tokens", model(body.model))
         return {"prompt": await service.tokenizer.decode(body.tokens)}
 
     @router.get("/tokenizer_info")
-    async def tokenizer_info() -> dict[str, Any]:
+    async def tokenizer_info() -> TokenizerInfo:
         """Describes the tokenizer: its class and special tokens."""
-        info = service.tokenizer.info()
+        info: TokenizerInfo = service.tokenizer.info()
         if not show_chat_template:
             del info["chat_template"]
         return info

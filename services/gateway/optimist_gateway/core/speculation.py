@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
 
 MAX_COUNTED = 64
 """Passes with more accepted drafts are counted with those that have as many."""
@@ -24,17 +23,16 @@ class Speculation:
     accepted_length_histogram: Sequence[int] = field(default_factory=list)
     """How many passes had 0, 1, 2, ... accepted drafts; at most `MAX_COUNTED` + 1 counts."""
 
-    def to_api(self) -> dict[str, Any]:
-        """Returns the `speculation` object of a usage."""
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Share of the drafts that was accepted; None if there were none or nobody knows."""
         drafted = self.num_drafted_tokens
-        return {
-            "num_passes": self.num_passes,
-            "num_drafted_tokens": drafted,
-            "num_accepted_tokens": self.num_accepted_tokens,
-            "acceptance_rate": self.num_accepted_tokens / drafted if drafted else None,
-            "mean_accepted_length": self.num_tokens / self.num_passes if self.num_passes else None,
-            "accepted_length_histogram": list(self.accepted_length_histogram),
-        }
+        return self.num_accepted_tokens / drafted if drafted else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Tokens of a pass; None without any pass."""
+        return self.num_tokens / self.num_passes if self.num_passes else None
 
 
 def add_speculations(several: Sequence[Speculation]) -> Speculation:

@@ -1,9 +1,8 @@
-"""The account of a request or of one of its answers, in the shape of the API."""
+"""The account of a request or of one of its answers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from optimist_common.draft_source import DraftSource
 
@@ -24,30 +23,6 @@ class Usage:
     """Tokens of the answer by where they came from, without zeros."""
     cached_prompt_tokens: int = 0
     """Tokens of the prompt that were in the prefix cache."""
-
-    def to_api(self, *, with_num_passes: bool) -> dict[str, Any]:
-        """Returns the `usage` object; `num_passes` is an extension for `return_token_ids`."""
-        usage: dict[str, Any] = {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {
-                "cached_tokens": self.cached_prompt_tokens,
-                "audio_tokens": 0,
-            },
-            "completion_tokens_details": {
-                "accepted_prediction_tokens": self.accepted_prediction_tokens,
-                "rejected_prediction_tokens": self.rejected_prediction_tokens,
-                "reasoning_tokens": 0,
-                "audio_tokens": 0,
-                "tokens_by_source": {
-                    source.label: count for source, count in self.num_tokens_by_source.items()
-                },
-            },
-        }
-        if with_num_passes:
-            usage["num_passes"] = self.num_passes
-        return usage
 
 
 def merge_usages(usages: Sequence[Usage]) -> Usage:
