@@ -78,7 +78,7 @@ class GenerateRequest(_message.Message):
     min_tokens: _builtins.int
     """Tokens before which nothing ends an answer."""
     ignore_eos: _builtins.bool
-    """Goes on behind the model's end-of-answer tokens."""
+    """Goes on after the model's end-of-answer tokens."""
     n: _builtins.int
     """How many answers to give; absent: 1."""
     json_object: _builtins.bool
@@ -88,7 +88,7 @@ class GenerateRequest(_message.Message):
     grammar: _builtins.str
     """What this grammar describes, in llguidance's Lark dialect."""
     num_logprobs: _builtins.int
-    """Tells the log-probability of every token, and those of as many of the likeliest tokens in its place, 0 to 20."""
+    """Reports the log-probability of every token, and those of as many of the likeliest tokens at its position, 0 to 20."""
     include_provenance: _builtins.bool
     """Tells where every piece of text came from."""
     include_speculation: _builtins.bool
@@ -497,18 +497,18 @@ class Segment(_message.Message):
     text: _builtins.str
     """The text."""
     num_tokens: _builtins.int
-    """How many tokens it is; 0 if they were told of before and only their text comes later."""
+    """How many tokens it is; 0 if they were reported before and only their text comes later."""
     source: _draft_source_pb2.DraftSource.ValueType
     """Where it came from; UNSPECIFIED is the model itself."""
     run: _builtins.int
     """Number of these tokens in their answer; text that was held back comes later under the same one."""
     @_builtins.property
     def prediction(self) -> Global___PredictionPlace:
-        """Where in the predictions it stands, if it is known to stand there."""
+        """Where in the predictions it was found, if that is known."""
 
     @_builtins.property
     def prompt(self) -> Global___PromptPlace:
-        """Where in the prompt it stands, if it was read from there."""
+        """Where in the prompt it was found, if it was read from there."""
 
     def __init__(
         self,
@@ -530,7 +530,7 @@ Global___Segment: _TypeAlias = Segment  # noqa: Y015
 
 @_typing.final
 class PredictionPlace(_message.Message):
-    """A place in one of the predictions."""
+    """A span of one of the predictions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -540,9 +540,9 @@ class PredictionPlace(_message.Message):
     index: _builtins.int
     """Which of the predictions, from 0."""
     start: _builtins.int
-    """Where the place begins: in characters for a text, in tokens for tokens."""
+    """Where the span begins: in characters for a text, in tokens for tokens."""
     end: _builtins.int
-    """Where the place ends, exclusive."""
+    """Where the span ends, exclusive."""
     def __init__(
         self,
         *,
@@ -560,7 +560,7 @@ Global___PredictionPlace: _TypeAlias = PredictionPlace  # noqa: Y015
 
 @_typing.final
 class PromptPlace(_message.Message):
-    """A place in the prompt."""
+    """A span of the prompt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -569,11 +569,11 @@ class PromptPlace(_message.Message):
     END_FIELD_NUMBER: _builtins.int
     IS_IN_TOKENS_FIELD_NUMBER: _builtins.int
     message: _builtins.int
-    """Which message of a chat, from 0; not set where it stands in no message's content."""
+    """Which message of a chat, from 0; not set where it is in no message's content."""
     start: _builtins.int
-    """Where the place begins: in characters of the message's content or the text; in tokens if `is_in_tokens`."""
+    """Where the span begins: in characters of the message's content or the text; in tokens if `is_in_tokens`."""
     end: _builtins.int
-    """Where the place ends, exclusive."""
+    """Where the span ends, exclusive."""
     is_in_tokens: _builtins.bool
     """Whether it is counted in tokens of the prompt: if this was given as tokens, and in a chat for what the chat
     template adds.
@@ -598,7 +598,7 @@ Global___PromptPlace: _TypeAlias = PromptPlace  # noqa: Y015
 
 @_typing.final
 class TokenLogprob(_message.Message):
-    """Log-probability of one token in its place."""
+    """Log-probability of one token at its position."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -617,7 +617,7 @@ class TokenLogprob(_message.Message):
     """Natural logarithm of its probability, before sampling parameters change it."""
     @_builtins.property
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
-        """The likeliest tokens in this place, the likeliest first; their own `top` is empty."""
+        """The likeliest tokens at this position, the likeliest first; their own `top` is empty."""
 
     def __init__(
         self,
@@ -718,7 +718,7 @@ class Usage(_message.Message):
     accepted_prediction_tokens: _builtins.int
     """Predicted tokens that were verified and kept."""
     rejected_prediction_tokens: _builtins.int
-    """Predicted tokens that were verified and never kept; absent if the scheduler did not tell."""
+    """Predicted tokens that were verified and never kept; absent if the scheduler did not report it."""
     num_passes: _builtins.int
     """Forward passes that brought tokens."""
     cached_prompt_tokens: _builtins.int
@@ -763,7 +763,7 @@ class Speculation(_message.Message):
     num_passes: _builtins.int
     """Forward passes that brought tokens."""
     num_drafted_tokens: _builtins.int
-    """Drafts that were verified; absent if the scheduler did not tell."""
+    """Drafts that were verified; absent if the scheduler did not report it."""
     num_accepted_tokens: _builtins.int
     """Drafts that were accepted."""
     acceptance_rate: _builtins.float

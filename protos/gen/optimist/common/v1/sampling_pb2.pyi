@@ -58,11 +58,11 @@ class SamplingParams(_message.Message):
     grammar: _builtins.str
     """A grammar in llguidance's Lark dialect that the output has to follow; empty for none."""
     num_logprobs: _builtins.int
-    """Tells the log-probability of every output token, and those of as many of the likeliest tokens in its place,
-    0 to 20; absent tells none. They are of the model's own distribution, before anything above changes it.
+    """Reports the log-probability of every output token, and those of as many of the likeliest tokens at its position,
+    0 to 20; absent for none. They are of the model's own distribution, before anything above changes it.
     """
     num_prompt_logprobs: _builtins.int
-    """Tells the same of the prompt's tokens, from the second one on; absent tells none."""
+    """Reports the same of the prompt's tokens, from the second one on; absent for none."""
     def __init__(
         self,
         *,

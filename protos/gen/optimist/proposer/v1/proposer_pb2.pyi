@@ -196,12 +196,12 @@ class Window(_message.Message):
     token_ids: _builtins.bytes
     """Expected tokens, little-endian int32 [num_nodes]; empty when nothing is expected."""
     parents: _builtins.bytes
-    """Index of the node that each node comes behind, -1 for none; less than its own index [num_nodes]. Empty
+    """Index of the parent of each node, -1 for none; less than its own index [num_nodes]. Empty
     for a chain.
     """
     prediction_positions: _builtins.bytes
     """Position in the predictions, counted through all of them, that each node was read from; -1 for one
-    that was not read from a prediction as it stands [num_nodes].
+    that was not copied from a prediction [num_nodes].
     """
     values: _builtins.bytes
     """Chance that the node and all before it are what the output goes on with, little-endian float32, never
@@ -209,7 +209,7 @@ class Window(_message.Message):
     """
     prompt_positions: _builtins.bytes
     """Position in the prompt that each node was read from, counted from the prompt's end: 1 for its last token;
-    0 for one that was not read from the prompt as it stands [num_nodes]. Empty if none was.
+    0 for one that was not copied from the prompt [num_nodes]. Empty if none was.
     """
     def __init__(
         self,

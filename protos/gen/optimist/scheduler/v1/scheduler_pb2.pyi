@@ -294,13 +294,13 @@ class Add(_message.Message):
     num_predicted_tokens: _builtins.bytes
     """Number of tokens of each prediction; empty for one prediction."""
     wants_prediction_positions: _builtins.bool
-    """Tells where in the predictions and the prompt accepted drafts stand."""
+    """Asks for the positions of accepted drafts in the predictions and the prompt."""
     trace_parent: _builtins.str
     """W3C traceparent of the span that asked for this, at most 64 bytes; empty if the request is not traced."""
     output_token_ids: _builtins.bytes
-    """Output that was told already, by another scheduler or over another stream: the request goes on behind it
+    """Output that was delivered already, by another scheduler or over another stream: the request goes on after it
     as if it had been preempted there. max_tokens, min_tokens and positions count from the prompt's end, and
-    none of these tokens is told again; with any of them no log-probability of the prompt is.
+    none of these tokens is delivered again; with any of them no log-probability of the prompt is reported.
     """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
@@ -648,13 +648,13 @@ class ConnectResponse(_message.Message):
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Logprobs]:
-        """Log-probabilities for the requests that want some; each stands beside the tokens it is of, those of
+        """Log-probabilities for the requests that want some; each is in the message of its tokens, those of
         prompt tokens may come before any.
         """
 
     @_builtins.property
     def prediction_positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PredictionPositions]:
-        """For requests that want positions: where accepted drafts stand in the predictions and the prompt."""
+        """For requests that want positions: positions of accepted drafts in the predictions and the prompt."""
 
     @_builtins.property
     def priorities(self) -> _containers.RepeatedCompositeFieldContainer[Global___SetPriority]:
@@ -699,19 +699,19 @@ class Logprobs(_message.Message):
     handle: _builtins.int
     """Names the request."""
     first_prompt_position: _builtins.int
-    """Position in the prompt of the first of the prompt tokens. Each is told of once, in order."""
+    """Position in the prompt of the first of the prompt tokens. Each is reported once, in order."""
     num_prompt_tokens: _builtins.int
-    """How many prompt tokens are told of."""
+    """How many prompt tokens are reported."""
     num_prompt_candidates: _builtins.int
-    """How many of the likeliest tokens are told of in the place of each prompt token."""
+    """How many of the likeliest tokens are reported at the position of each prompt token."""
     num_candidates: _builtins.int
-    """How many of the likeliest tokens are told of in the place of each new token."""
+    """How many of the likeliest tokens are reported at the position of each new token."""
     logprobs: _builtins.bytes
     """Log-probability of each token, little-endian float32 [num_prompt_tokens + num_tokens]; without those of
     new tokens if only the prompt's are wanted.
     """
     candidate_token_ids: _builtins.bytes
-    """The likeliest tokens in each place, the likeliest first
+    """The likeliest tokens at each position, the likeliest first
     [num_prompt_tokens * num_prompt_candidates + num_tokens * num_candidates].
     """
     candidate_logprobs: _builtins.bytes
@@ -738,7 +738,7 @@ Global___Logprobs: _TypeAlias = Logprobs  # noqa: Y015
 
 @_typing.final
 class PredictionPositions(_message.Message):
-    """Where accepted drafts of one request stand."""
+    """Positions of accepted drafts of one request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
