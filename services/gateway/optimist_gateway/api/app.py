@@ -18,7 +18,7 @@ from optimist_gateway.api.errors import add_error_handlers
 from optimist_gateway.api.health import Health, health_router
 from optimist_gateway.api.models import model_router
 from optimist_gateway.api.observation import Observation
-from optimist_gateway.api.openapi import ERROR_RESPONSES, add_document
+from optimist_gateway.api.openapi import add_document
 from optimist_gateway.api.request_id import RequestId
 from optimist_gateway.api.responses import responses_router
 from optimist_gateway.api.tokenization import tokenization_router
@@ -74,7 +74,6 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
         title="Optimist",
         lifespan=lifespan,
         redirect_slashes=False,
-        responses=ERROR_RESPONSES,
     )
     app.state.service = service
     app.state.keys = keys

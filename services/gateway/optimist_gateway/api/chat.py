@@ -18,7 +18,6 @@ from optimist_gateway.api.chunk_writer import (
 )
 from optimist_gateway.api.logprobs import ChatLogprobs, chat_logprobs, join_logprobs
 from optimist_gateway.api.message_delta import MessageAnswer, MessageDelta, read_deltas
-from optimist_gateway.api.openapi import streamed
 from optimist_gateway.api.requests import GenerationBody
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.core.finish import FinishReason
@@ -113,7 +112,7 @@ def chat_router(service: Service) -> APIRouter:
     answering = Answering(service, PATH, "chatcmpl-")
     kinds = ("chat.completion", "chat.completion.chunk")
 
-    @router.post(PATH, responses=streamed(ChatCompletion))
+    @router.post(PATH)
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
         """Answers a conversation, whole or as server-sent events."""
 

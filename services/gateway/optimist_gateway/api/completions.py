@@ -17,7 +17,6 @@ from optimist_gateway.api.chunk_writer import (
 )
 from optimist_gateway.api.completion_body import CompletionBody
 from optimist_gateway.api.logprobs import CompletionLogprobs, completion_logprobs, join_logprobs
-from optimist_gateway.api.openapi import streamed
 from optimist_gateway.core.answer import Piece
 from optimist_gateway.generation import Service
 from optimist_gateway.text.prompt import completion_prompts
@@ -69,7 +68,7 @@ def completion_router(service: Service) -> APIRouter:
     answering = Answering(service, PATH, "cmpl-")
     kinds = ("text_completion", "text_completion")
 
-    @router.post(PATH, responses=streamed(Completion))
+    @router.post(PATH)
     async def completions(request: Request, body: CompletionBody) -> Response:
         """Continues a text, whole or as server-sent events."""
         return await answering.answer(

@@ -8,7 +8,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
-from optimist_gateway.api.openapi import Responses
 from optimist_gateway.generation import Service
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
@@ -39,10 +38,6 @@ class Unavailable(TypedDict):
     status: Literal["unavailable"]
     reason: str
     schedulers: NotRequired[SchedulerCounts]
-
-
-_UNAVAILABLE: Responses = {503: {"model": Unavailable}}
-_WORKING: Responses = {200: {"model": Working}, **_UNAVAILABLE}
 
 
 class Version(TypedDict):
@@ -101,7 +96,7 @@ def health_router(service: Service, health: Health) -> APIRouter:
     router = APIRouter()
     installed = version("optimist")
 
-    @router.get("/health", responses={200: {"model": Healthy}, **_UNAVAILABLE})
+    @router.get("/health")
     async def get_health() -> Response:
         """Answers 200 if requests can be served, else 503 with the reason.
 
@@ -109,25 +104,26 @@ def health_router(service: Service, health: Health) -> APIRouter:
         """
         return _answer(health.unready_reason(), schedulers=health.schedulers())
 
-    @router.get("/ready", responses=_WORKING)
+    @router.get("/ready")
     async def ready() -> Response:
         """Answers as /health does."""
         return _answer(health.unready_reason())
 
-    @router.get("/startup", responses=_WORKING)
+    @router.get("/startup")
     async def startup() -> Response:
         """Answers 503 until a scheduler has been reached, and 200 ever after."""
         return _answer(health.unstarted_reason())
 
-    @router.get("/live", responses=_WORKING)
+    @router.get("/live")
     async def live() -> Response:
         """Answers 503 with the reason if the engine of every scheduler hangs, else 200."""
         return _answer(health.unalive_reason())
 
     @router.get("/version")
-    async def optimist_version() -> Version:
+    async def optimist_version() -> Response:
         """Returns the version of Optimist."""
-        return {"version": installed}
+        answer: Version = {"version": installed}
+        return JSONResponse(answer)
 
     # Load generators ask with HEAD whether there are metrics.
     @router.api_route("/metrics", methods=["GET", "HEAD"], include_in_schema=False)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, NotRequired
 
 from fastapi import APIRouter
 from pydantic import Field
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from optimist_gateway.api.chunk_writer import SYNTHETIC_FINGERPRINT
@@ -54,15 +55,16 @@ def model_router(service: Service) -> APIRouter:
         return data
 
     @router.get("/v1/models")
-    async def models() -> ModelList:
+    async def models() -> Response:
         """Lists the one model."""
-        return {"object": "list", "data": [model()]}
+        answer: ModelList = {"object": "list", "data": [model()]}
+        return JSONResponse(answer)
 
     # A name may have slashes, as hub names do.
     @router.get("/v1/models/{name:path}")
-    async def one_model(name: str) -> Model:
+    async def one_model(name: str) -> Response:
         """Describes the model."""
         require_model(service, name)
-        return model()
+        return JSONResponse(model())
 
     return router

@@ -1,30 +1,38 @@
-"""What the OpenAPI document says beyond bodies and whole answers: events, errors, headers."""
+"""What the OpenAPI document says beyond the bodies: answers, errors, headers."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import TypeAdapter
 
+from optimist_gateway.api.authentication import PROBES
+from optimist_gateway.api.chat import ChatCompletion
+from optimist_gateway.api.completions import Completion
 from optimist_gateway.api.errors import ErrorAnswer
+from optimist_gateway.api.health import Healthy, Unavailable, Version, Working
+from optimist_gateway.api.models import Model, ModelList
 from optimist_gateway.api.openapi_examples import EXAMPLES
 from optimist_gateway.api.openapi_limits import set_limits
+from optimist_gateway.api.response_writer import ResponseAnswer
+from optimist_gateway.api.tokenization import DetokenizedText, TokenizerInfo, Tokens
 from optimist_gateway.generation import Service
 from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
 
 _REASONS = {
-    400: "The request is wrong; `param` names the field.",
-    401: "There is no key, or a wrong one.",
-    403: "The key does not allow this.",
-    404: "There is no such model.",
-    405: "The path does not take this method.",
-    408: "The body came too slowly.",
-    413: "The body is too long.",
-    415: "The body is not JSON.",
-    429: "There are too many requests.",
-    431: "The headers are too long.",
-    500: "The server failed.",
-    503: "The scheduler is not reached, overloaded, or the server is about to end.",
+    "400": "The request is wrong; `param` names the field.",
+    "401": "There is no key, or a wrong one.",
+    "403": "The key does not allow this.",
+    "404": "There is no such model.",
+    "405": "The path does not take this method.",
+    "408": "The body came too slowly.",
+    "413": "The body is too long.",
+    "415": "The body is not JSON.",
+    "429": "There are too many requests.",
+    "431": "The headers are too long.",
+    "500": "The server failed.",
+    "503": "The scheduler is not reached, overloaded, or the server is about to end.",
 }
 _REQUEST_ID = {
     "X-Request-Id": {
@@ -33,6 +41,7 @@ _REQUEST_ID = {
         "schema": {"type": "string"},
     }
 }
+_REF = "#/components/schemas/{model}"
 _EVENT = {
     "description": "A server-sent event; its data is a chunk in JSON, or `[DONE]`.",
     "type": "object",
@@ -48,24 +57,23 @@ _ALLOW = {
     }
 }
 _HEADERS: dict[str, dict[str, Any]] = {"405": _ALLOW, "429": _RETRY, "503": _RETRY}
-
-Responses = dict[int | str, dict[str, Any]]
-"""What answers look like, by status, as FastAPI takes them."""
-
-ERROR_RESPONSES: Responses = {
-    status: {"model": ErrorAnswer, "description": reason} for status, reason in _REASONS.items()
+_STREAMED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
+_ANSWERS: dict[str, type] = {
+    "/v1/chat/completions": ChatCompletion,
+    "/v1/completions": Completion,
+    "/v1/responses": ResponseAnswer,
+    "/v1/models": ModelList,
+    "/v1/models/{name}": Model,
+    "/tokenize": Tokens,
+    "/detokenize": DetokenizedText,
+    "/tokenizer_info": TokenizerInfo,
+    "/version": Version,
+    "/health": Healthy,
+    "/ready": Working,
+    "/startup": Working,
+    "/live": Working,
 }
-
-
-def streamed(answer: Any) -> Responses:
-    """Returns what requests are answered with that get a whole answer, or its events."""
-    return {
-        200: {
-            "model": answer,
-            "description": "The answer, or its events if `stream` is true.",
-            "content": {"text/event-stream": {"schema": _EVENT}},
-        }
-    }
+"""The whole answer of each path."""
 
 
 def add_document(app: FastAPI, service: Service) -> None:
@@ -105,17 +113,39 @@ def _describe(schema: dict[str, Any], model_name: str) -> None:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     _name_model(schemas, model_name)
-    for described in schemas.values():
-        if "properties" in described:
-            # Bodies and answers have no other fields.
-            described.setdefault("additionalProperties", False)
+    schemas |= _answer_schemas()
     for path, operation in _operations(schema):
-        # FastAPI's own.
-        operation["responses"].pop("422", None)
-        for status, response in operation["responses"].items():
+        responses = operation["responses"]
+        responses.pop("422", None)
+        responses["200"]["content"] = _json(_ANSWERS[path])
+        for status, reason in _REASONS.items():
+            is_probed = status == "503" and path in PROBES
+            content = _json(Unavailable if is_probed else ErrorAnswer)
+            responses[status] = {"description": reason, "content": content}
+        if path in _STREAMED:
+            responses["200"]["description"] = "The answer, or its events if `stream` is true."
+            responses["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
+        for status, response in responses.items():
             response["headers"] = _HEADERS.get(status, {}) | _REQUEST_ID
         _add_examples(path, operation, model_name)
     _link(schema["paths"])
+
+
+def _json(answer: type) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": _REF.format(model=answer.__name__)}}}
+
+
+def _answer_schemas() -> dict[str, Any]:
+    """Returns the schemas of all answers by name."""
+    answers = sorted({*_ANSWERS.values(), Unavailable, ErrorAnswer}, key=lambda one: one.__name__)
+    _, document = TypeAdapter.json_schemas(
+        [(one.__name__, "serialization", TypeAdapter(one)) for one in answers], ref_template=_REF
+    )
+    schemas: dict[str, Any] = document["$defs"]
+    for schema in schemas.values():
+        # An answer has no other fields.
+        schema["additionalProperties"] = False
+    return schemas
 
 
 def _operations(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -9,8 +9,7 @@ from optimist_gateway.api.admitted_route import admitted_route
 from optimist_gateway.api.answering import Answering
 from optimist_gateway.api.chat import tool_call_reader
 from optimist_gateway.api.chat_body import ChatCompletionBody
-from optimist_gateway.api.openapi import streamed
-from optimist_gateway.api.response_writer import ResponseAnswer, ResponseWriter
+from optimist_gateway.api.response_writer import ResponseWriter
 from optimist_gateway.api.responses_body import ResponsesBody
 from optimist_gateway.api.responses_chat import chat_request
 from optimist_gateway.generation import Generation, Service
@@ -24,7 +23,7 @@ def responses_router(service: Service) -> APIRouter:
     router = APIRouter(route_class=admitted_route(service.admission))
     answering = Answering(service, PATH, "resp_")
 
-    @router.post(PATH, responses=streamed(ResponseAnswer))
+    @router.post(PATH)
     async def responses(request: Request, body: ResponsesBody) -> Response:
         """Answers a conversation with messages and calls of functions; keeps nothing of it."""
         translated, names = chat_request(body)

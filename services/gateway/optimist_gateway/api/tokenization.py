@@ -2,7 +2,9 @@
 
 from typing import NotRequired
 
+import orjson
 from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from optimist_gateway.api.errors import scheduler_unavailable
@@ -60,7 +62,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
             raise scheduler_unavailable(str(error)) from None
 
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeBody) -> Tokens:
+    async def tokenize(body: TokenizeBody) -> Response:
         """Returns the tokens of a text, or of the prompt that a conversation makes."""
         described = model(body.model)
         if body.prompt is not None:
@@ -81,25 +83,28 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
         strings = None
         if body.return_token_strs:
             strings = [service.tokenizer.vocabulary.describe(token)[0] for token in token_ids]
-        return {
+        answer: Tokens = {
             "count": len(token_ids),
             "max_model_len": described.max_model_len,
             "tokens": token_ids,
             "token_strs": strings,
         }
+        # Long texts have many.
+        return Response(orjson.dumps(answer), media_type="application/json")
 
     @router.post("/detokenize")
-    async def detokenize(body: DetokenizeBody) -> DetokenizedText:
+    async def detokenize(body: DetokenizeBody) -> Response:
         """Returns the text of tokens, special ones included."""
         require_known(body.tokens, "tokens", model(body.model))
-        return {"prompt": await service.tokenizer.decode(body.tokens)}
+        answer: DetokenizedText = {"prompt": await service.tokenizer.decode(body.tokens)}
+        return JSONResponse(answer)
 
     @router.get("/tokenizer_info")
-    async def tokenizer_info() -> TokenizerInfo:
+    async def tokenizer_info() -> Response:
         """Describes the tokenizer: its class and special tokens."""
         info: TokenizerInfo = service.tokenizer.info()
         if not show_chat_template:
             del info["chat_template"]
-        return info
+        return JSONResponse(info)
 
     return router
