@@ -1,13 +1,14 @@
 """The gateway's and the scheduler's figures by the names that vLLM gives them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from optimist.scheduler.v1.scheduler_pb2 import Stats
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.scheduler.stats import SchedulerStats
+from optimist_gateway.scheduler.stats import kv_usage
 
 _FINISHED_REASONS = {"stop_string": "stop"}
 """Our reasons that have another name at vLLM."""
@@ -19,14 +20,14 @@ class VllmCollector(Collector):
     def __init__(
         self,
         metrics: GatewayMetrics,
-        stats: Callable[[], SchedulerStats | None],
+        stats: Callable[[], Stats | None],
         model_name: str,
     ) -> None:
         """Takes the figures.
 
         Args:
             metrics: The gateway's.
-            stats: Returns the scheduler's latest; None while it is not known.
+            stats: Returns the schedulers' latest; None while they are not known.
             model_name: Value of the label `model_name`.
         """
         self._metrics, self._stats = metrics, stats
@@ -51,7 +52,6 @@ class VllmCollector(Collector):
         stats = self._stats()
         if stats is not None:
             yield from self._of_scheduler(stats)
-            yield from self._of_drafts(stats)
 
     def _renamed(self, name: str, metrics: Iterable[Metric]) -> Iterable[Metric]:
         for metric in metrics:
@@ -75,56 +75,34 @@ class VllmCollector(Collector):
                     reason = sample.labels["reason"]
                     reason = _FINISHED_REASONS.get(reason, reason)
                     counts[reason] = counts.get(reason, 0) + sample.value
-        name = "vllm:request_success"
-        family = CounterMetricFamily(
-            name, "Choices that ended", labels=[*self._labels, "finished_reason"]
-        )
-        for reason, count in counts.items():
-            family.add_metric([*self._labels.values(), reason], count)
-        return family
+        return self._counter("request_success", "Choices that ended", counts, "finished_reason")
 
-    def _of_scheduler(self, stats: SchedulerStats) -> Iterable[Metric]:
-        yield self._gauge("num_requests_running", "Requests with a slot", stats.num_running)
-        yield self._gauge("num_requests_waiting", "Requests without a slot", stats.num_waiting)
-        yield self._gauge(
-            "kv_cache_usage_perc", "Share of KV blocks that requests hold", stats.kv_usage
-        )
-        yield self._counter(
-            "num_preemptions", "Requests that lost their blocks", [stats.num_preemptions]
-        )
-        yield self._counter(
-            "prefix_cache_queries", "Tokens looked up in the cache", [stats.num_prefix_queries]
-        )
-        yield self._counter(
-            "prefix_cache_hits", "Tokens that the cache held", [stats.num_prefix_hits]
-        )
+    def _of_scheduler(self, stats: Stats) -> Iterable[Metric]:
+        for name, text, value in (
+            ("num_requests_running", "Requests with a slot", stats.num_running),
+            ("num_requests_waiting", "Requests without a slot", stats.num_waiting),
+            ("kv_cache_usage_perc", "Share of KV blocks that requests hold", kv_usage(stats)),
+        ):
+            family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
+            family.add_metric(list(self._labels.values()), value)
+            yield family
+        for name, text, value in (
+            ("num_preemptions", "Requests that lost their blocks", stats.num_preemptions),
+            ("prefix_cache_queries", "Tokens looked up in the cache", stats.num_prefix_queries),
+            ("prefix_cache_hits", "Tokens that the cache held", stats.num_prefix_hits),
+            ("spec_decode_num_drafts", "Rows with drafts", stats.num_drafts),
+            ("spec_decode_num_draft_tokens", "Drafts verified", stats.num_drafted_tokens),
+            ("spec_decode_num_accepted_tokens", "Drafts accepted", stats.num_accepted_tokens),
+        ):
+            yield self._counter(name, text, {"": value})
+        positions = {str(index): one for index, one in enumerate(stats.num_accepted_at_positions)}
+        text = "Drafts accepted, by their position"
+        name = "spec_decode_num_accepted_tokens_per_pos"
+        yield self._counter(name, text, positions, "position")
 
-    def _of_drafts(self, stats: SchedulerStats) -> Iterable[Metric]:
-        yield self._counter("spec_decode_num_drafts", "Rows with drafts", [stats.num_drafts])
-        yield self._counter(
-            "spec_decode_num_draft_tokens", "Drafts verified", [stats.num_drafted_tokens]
-        )
-        yield self._counter(
-            "spec_decode_num_accepted_tokens", "Drafts accepted", [stats.num_accepted_tokens]
-        )
-        yield self._counter(
-            "spec_decode_num_accepted_tokens_per_pos",
-            "Drafts accepted, by their position",
-            stats.num_accepted_at_positions,
-            by_position=True,
-        )
-
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
-        return family
-
-    def _counter(
-        self, name: str, text: str, values: Sequence[int], *, by_position: bool = False
-    ) -> Metric:
-        labels = [*self._labels, "position"] if by_position else list(self._labels)
-        family = CounterMetricFamily(f"vllm:{name}", text, labels=labels)
-        for position, value in enumerate(values):
-            ends = [str(position)] if by_position else []
-            family.add_metric([*self._labels.values(), *ends], value)
+    def _counter(self, name: str, text: str, values: Mapping[str, float], *label: str) -> Metric:
+        """Returns a counter with a value for each of a further label, if there is one."""
+        family = CounterMetricFamily(f"vllm:{name}", text, labels=[*self._labels, *label])
+        for one, value in values.items():
+            family.add_metric([*self._labels.values(), *([one] if label else [])], value)
         return family

@@ -17,7 +17,6 @@ from optimist_gateway.scheduler.description import ModelDescription, read_descri
 from optimist_gateway.scheduler.output_message import read_outputs
 from optimist_gateway.scheduler.peer_health import PeerHealth
 from optimist_gateway.scheduler.request_stream import SchedulerUnavailableError
-from optimist_gateway.scheduler.stats import SchedulerStats, read_stats
 from optimist_gateway.scheduler.tracked_request import TrackedRequest
 
 logger = logging.getLogger(__name__)
@@ -79,8 +78,8 @@ class SchedulerClient:
         """The model; None while the scheduler is not connected."""
         self.reason = f"the scheduler at {peer.target} has not been reached yet"
         """Why it is not connected."""
-        self.stats: SchedulerStats | None = None
-        """The scheduler's figures as it told them last; None while it is not connected."""
+        self.stats: scheduler_pb2.Stats | None = None
+        """The scheduler's last figures; None while it is not connected."""
         self.is_retired = False
         """Whether it is to get no more requests, because its name stands for others now."""
         self._is_idle = False
@@ -230,7 +229,7 @@ class SchedulerClient:
         lost, self._requests = self.requests, {}
         self._owner.lose(lost)
 
-    def _note(self, stats: SchedulerStats) -> None:
+    def _note(self, stats: scheduler_pb2.Stats) -> None:
         before, self.stats = self.stats, stats
         num_here = stats.num_running + stats.num_waiting
         self._num_others = max(num_here - len(self._requests), 0)
@@ -241,7 +240,7 @@ class SchedulerClient:
     def _dispatch(self, response: scheduler_pb2.ConnectResponse) -> None:
         for reply in response.replies:
             if reply.HasField("stats"):
-                self._note(read_stats(reply.stats))
+                self._note(reply.stats)
         requests = self._requests
         for change in response.priorities:
             if change.handle in requests:

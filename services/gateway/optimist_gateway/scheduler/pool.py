@@ -15,7 +15,7 @@ from optimist_gateway.scheduler.description import (
     find_difference,
 )
 from optimist_gateway.scheduler.request_stream import RequestStream, SchedulerUnavailableError
-from optimist_gateway.scheduler.stats import SchedulerStats, add_stats
+from optimist_gateway.scheduler.stats import add_stats
 from optimist_gateway.scheduler.tracked_request import TrackedRequest
 from optimist_gateway.scheduler.waiting_room import WaitingRoom
 
@@ -85,7 +85,7 @@ class SchedulerPool:
         return len(self._room)
 
     @property
-    def stats(self) -> SchedulerStats | None:
+    def stats(self) -> scheduler_pb2.Stats | None:
         """The figures of all schedulers together; None if none is known."""
         return add_stats([client.stats for client in self.clients if client.stats is not None])
 
@@ -214,7 +214,7 @@ class SchedulerPool:
             request.was_lost = True
             self._resume(request, chosen)
 
-    def _abort(self, request: TrackedRequest, wants_finished: bool) -> None:
+    def _abort(self, request: TrackedRequest, *, wants_finished: bool = False) -> None:
         """Ends a request wherever it is; does nothing if it has ended."""
         request.is_ending = True
         if self._room.leave(request):

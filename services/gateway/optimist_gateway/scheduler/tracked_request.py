@@ -38,19 +38,17 @@ class TrackedRequest:
         "was_lost",
     )
 
-    def __init__(
-        self, add: scheduler_pb2.Add, abort: "Callable[[TrackedRequest, bool], None]"
-    ) -> None:
+    def __init__(self, add: scheduler_pb2.Add, abort: Callable[..., None]) -> None:
         """Begins untold.
 
         Args:
             add: The command, whose handle, name and told output are set by `next_add`.
-            abort: Ends the request, with its end told or not.
+            abort: Ends the request that it gets, see `RequestStream`.
         """
         self.add = add
         self.name = add.request_id
         self.prefix = prefix_key(add.cache_salt, add.prompt_token_ids)
-        self.stream = RequestStream(_Abort(partial(abort, self)))
+        self.stream = RequestStream(partial(abort, self))
         self.told = array("i")
         """The output so far."""
         self.num_prompt_told = 0
@@ -125,15 +123,3 @@ class TrackedRequest:
             return None
         self.num_prompt_told += len(prompt)
         return replace(logprobs, first_prompt_position=first + num_again, prompt=prompt)
-
-
-class _Abort:
-    """Ends one request, as its stream asks for it."""
-
-    __slots__ = ("_abort",)
-
-    def __init__(self, abort: Callable[[bool], None]) -> None:
-        self._abort = abort
-
-    def __call__(self, *, wants_finished: bool = False) -> None:
-        self._abort(wants_finished)
