@@ -105,11 +105,11 @@ def test_only_what_was_predicted_is_told_as_such_and_every_source_is_counted() -
     usage = state.usage()
     assert usage.accepted_prediction_tokens == 1
     assert usage.completion_tokens == sum(usage.num_tokens_by_source.values()) == 7
-    assert usage_answer(usage)["completion_tokens_details"]["tokens_by_source"] == {
-        "target": 2,
-        "prediction": 1,
-        "medusa": 2,
-        "eagle": 2,
+    assert usage.num_tokens_by_source == {
+        DraftSource.TARGET: 2,
+        PREDICTION: 1,
+        DraftSource.MEDUSA: 2,
+        DraftSource.EAGLE: 2,
     }
 
 

@@ -25,8 +25,7 @@ from optimist_gateway.core.usage import Usage, add_usages, merge_usages
 from optimist_gateway.field_names import AS_THEY_ARE, FieldNames
 from optimist_gateway.limits import Limits
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.observing.request_observer import RequestObserver
-from optimist_gateway.observing.request_record import current_record
+from optimist_gateway.observing.request_record import RequestObserver, current_record
 from optimist_gateway.preparation import prepare
 from optimist_gateway.scheduler.admin import SchedulerAdmin
 from optimist_gateway.scheduler.description import ModelDescription

@@ -26,11 +26,10 @@ from optimist_gateway.core.admission import AdmissionLimits
 from optimist_gateway.generation import Service
 from optimist_gateway.grpc_api.server import serving_grpc
 from optimist_gateway.limits import Limits
-from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.observing.request_observer import RequestObserver
+from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
+from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.observing.scheduler_metrics import SchedulerCollector
 from optimist_gateway.observing.vllm_metrics import VllmCollector
-from optimist_gateway.observing.watch import watch_event_loop
 from optimist_gateway.page.router import page_router
 from optimist_gateway.scheduler.admin import SchedulerAdmin
 from optimist_gateway.scheduler.pool import SchedulerPool

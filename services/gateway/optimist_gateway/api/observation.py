@@ -3,7 +3,7 @@
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from optimist_gateway.api.authentication import METRICS, PROBES
-from optimist_gateway.observing.request_observer import RequestObserver
+from optimist_gateway.observing.request_record import RequestObserver
 
 OPERATIONS = {
     "/v1/chat/completions": "chat",
