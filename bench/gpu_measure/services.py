@@ -41,7 +41,7 @@ def measure_services(bench: Bench) -> None:
 @contextlib.contextmanager
 def running_services(bench: Bench, shape: Shape) -> Iterator[tuple[str, str]]:
     """Starts a worker and a scheduler; yields the scheduler's address and the worker's metrics."""
-    services: Any = importlib.import_module("optimist_bench.services")
+    services: Any = importlib.import_module("optimist_bench.harness.services")
     spec: Any = importlib.import_module("optimist_cli.process").ServiceSpec
     ports = importlib.import_module("optimist_cli.ports").free_ports(3)
     is_serving: Any = importlib.import_module("optimist_common.network.health").is_serving

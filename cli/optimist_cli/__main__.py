@@ -12,7 +12,10 @@ COMMANDS = {
     "convert": ("optimist_worker.conversion.__main__", "make a model directory of a GGUF file"),
     "complete": ("optimist_cli.complete", "send one request and stream the answer in colour"),
     "bench": ("optimist_bench.__main__", "measure through the running services"),
-    "train": ("optimist_training.drafters", "train draft networks, or the proposer from edits"),
+    "train": (
+        "optimist_training.drafters.command",
+        "train draft networks, or the proposer from edits",
+    ),
     "explain": ("optimist_cli.explain", "tell what the proposer did for one request, from its log"),
     "replay": ("optimist_scheduler.replay", "check that a scheduler's log comes out again"),
     "gateway": ("optimist_gateway.__main__", "start the REST gateway alone"),

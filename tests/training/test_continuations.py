@@ -5,7 +5,7 @@ import pytest
 
 from optimist_aligner.common import read_continuations
 from optimist_common.errors import SetupError
-from optimist_training.drafters import main
+from optimist_training.drafters.command import main
 
 TEXTS = [
     {"repo": "a/one", "text": "Let me check the tests\nLet me check the docs"},

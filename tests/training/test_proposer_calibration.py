@@ -5,9 +5,9 @@ from optimist_aligner.layout import BLOCKS, NUM_STEPS, NUM_WEIGHTS
 from optimist_aligner.sources import INT32
 from optimist_aligner.vocabulary import Vocabulary
 from optimist_aligner.weights import load_weights
-from optimist_bench.predictions.pair import Pair
-from optimist_training import proposer_calibration
-from optimist_training.proposer_calibration import calibrate, correct, measure
+from optimist_bench.harness.pair import Pair
+from optimist_training.proposer import calibration as proposer_calibration
+from optimist_training.proposer.calibration import calibrate, correct, measure
 
 NOTHING = Continuations([], [], [], [])
 VOCABULARY = Vocabulary([f"t{number}" for number in range(100)])

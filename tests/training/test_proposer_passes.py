@@ -12,9 +12,9 @@ from optimist_aligner.layout import BLOCKS, NUM_WEIGHTS
 from optimist_aligner.sources import Sources
 from optimist_aligner.vocabulary import Vocabulary
 from optimist_aligner.weights import Weights, load_weights
-from optimist_bench.predictions.pair import Pair
-from optimist_training.proposer_examples import NUM_NONE_FEATURES, ExampleBuilder, Examples
-from optimist_training.proposer_passes import Round, collect, collect_pass
+from optimist_bench.harness.pair import Pair
+from optimist_training.proposer.examples import NUM_NONE_FEATURES, ExampleBuilder, Examples
+from optimist_training.proposer.passes import Round, collect, collect_pass
 
 TOKEN_TEXTS = [" a", "b", "\n", "(", "1", " ", "c", " d"]
 OLD, NEW = 6, 7

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from optimist_common.observing.logs import log_context
 from optimist_common.observing.tracing import OFF, Attributes, AttributeValue, Span, Tracer
-from optimist_gateway.core.usage import Usage
+from optimist_gateway.core.answer.usage import Usage
 
 if TYPE_CHECKING:
-    from optimist_gateway.api.requests import GenerationBody
+    from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
 
 
 logger = logging.getLogger("optimist_gateway.access")

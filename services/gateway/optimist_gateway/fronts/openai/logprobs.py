@@ -1,0 +1,92 @@
+"""Log-probabilities as OpenAI's endpoints have them.
+
+A writer passes what the pieces of a choice have in `logprobs`, which is None unless the request
+wants log-probabilities: `chat_logprobs(piece.logprobs)` for a chunk, and
+`chat_logprobs(join_logprobs(pieces))` for a whole choice.
+"""
+
+from collections.abc import Sequence
+
+from typing_extensions import TypedDict
+
+from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.answer.logprobs import TokenLogprob
+
+
+class CandidateLogprob(TypedDict):
+    """A token, as likely as it was."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int]
+
+
+class TokenLogprobAnswer(CandidateLogprob):
+    """A token of the answer, and the likeliest ones at its position."""
+
+    top_logprobs: list[CandidateLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    """How likely the tokens of a message were."""
+
+    content: list[TokenLogprobAnswer]
+    refusal: None
+
+
+class CompletionLogprobs(TypedDict):
+    """How likely the tokens of a text were."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+def join_logprobs(pieces: Sequence[Piece]) -> list[TokenLogprob] | None:
+    """Returns those of all tokens of a choice; None if they are not wanted."""
+    if all(piece.logprobs is None for piece in pieces):
+        return None
+    return [token for piece in pieces for token in piece.logprobs or ()]
+
+
+def chat_logprobs(tokens: Sequence[TokenLogprob] | None) -> ChatLogprobs | None:
+    """Returns the `logprobs` of a choice of a chat completion, or of one of its chunks."""
+    if tokens is None:
+        return None
+    return {"content": token_logprobs(tokens), "refusal": None}
+
+
+def token_logprobs(tokens: Sequence[TokenLogprob]) -> list[TokenLogprobAnswer]:
+    """Returns the objects of tokens."""
+    return [
+        {**_candidate(token), "top_logprobs": [_candidate(one) for one in token.top]}
+        for token in tokens
+    ]
+
+
+def _candidate(token: TokenLogprob) -> CandidateLogprob:
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.token_bytes)}
+
+
+def completion_logprobs(tokens: Sequence[TokenLogprob] | None) -> CompletionLogprobs | None:
+    """Returns the `logprobs` of a choice of a completion, or of one of its chunks."""
+    if tokens is None:
+        return None
+    return {
+        "tokens": [token.text for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [_by_text(token) for token in tokens],
+        "text_offset": [token.text_offset for token in tokens],
+    }
+
+
+def _by_text(token: TokenLogprob) -> dict[str, float] | None:
+    """Returns the likeliest tokens and the token itself; of equal texts the likeliest one."""
+    if token.logprob is None:
+        return None
+    by_text: dict[str, float] = {}
+    for one in (*token.top, token):
+        if one.logprob is not None:
+            by_text.setdefault(one.text, one.logprob)
+    return by_text
