@@ -12,10 +12,9 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
 from optimist_gateway.schedulers.pool import SchedulerPool
-from optimist_gateway.schedulers.scheduler_metrics import SchedulerCollector
 from optimist_gateway.schedulers.stats import SchedulerStats
-from optimist_gateway.schedulers.vllm_metrics import VllmCollector
 
 TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {

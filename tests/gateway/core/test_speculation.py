@@ -10,9 +10,8 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.answer.answer import Answer
 from optimist_gateway.core.answer.detokenize import Detokenizer
-from optimist_gateway.core.answer.finish import FinishReason
-from optimist_gateway.core.answer.output import Finished, StepOutput
-from optimist_gateway.core.answer.speculation import (
+from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
+from optimist_gateway.core.answer.usage import (
     MAX_COUNTED,
     Speculation,
     add_speculations,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.answer.usage import Usage, merge_usages
-from optimist_gateway.fronts.openai.usage import usage_answer
+from optimist_gateway.fronts.openai.answer_parts import usage_answer
 
 COUNTS = st.integers(0, 1000)
 

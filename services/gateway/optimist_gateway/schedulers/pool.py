@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.network.endpoints import Change, Endpoints, Peer
@@ -15,9 +16,7 @@ from optimist_gateway.core.model_description import (
 from optimist_gateway.core.routing import Candidate, choose
 from optimist_gateway.schedulers.client import SchedulerClient
 from optimist_gateway.schedulers.request_stream import RequestStream, SchedulerUnavailableError
-from optimist_gateway.schedulers.stats import add_stats
-from optimist_gateway.schedulers.tracked_request import TrackedRequest
-from optimist_gateway.schedulers.waiting_room import WaitingRoom
+from optimist_gateway.schedulers.tracked_request import TrackedRequest, WaitingRoom
 
 logger = logging.getLogger(__name__)
 
@@ -260,3 +259,20 @@ class SchedulerPool:
                 logger.info("the scheduler at %s is named no more", client.peer.target)
                 del self._clients[client.peer]
                 self._tasks.pop(client.peer).cancel()
+
+
+def add_stats(several: Sequence[scheduler_pb2.Stats]) -> scheduler_pb2.Stats | None:
+    """Returns the sum, None of nothing; what is so is so at every scheduler."""
+    if not several:
+        return None
+    total = scheduler_pb2.Stats()
+    for field in scheduler_pb2.Stats.DESCRIPTOR.fields:
+        values = [getattr(one, field.name) for one in several]
+        if isinstance(values[0], bool):
+            setattr(total, field.name, all(values))
+        elif isinstance(values[0], int):
+            setattr(total, field.name, sum(values))
+        else:
+            columns = zip_longest(*values, fillvalue=0)
+            getattr(total, field.name).extend(sum(column) for column in columns)
+    return total

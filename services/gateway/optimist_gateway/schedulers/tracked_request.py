@@ -1,5 +1,6 @@
-"""A request as the gateway knows it, which is enough to go on at another scheduler."""
+"""A request as the gateway knows it, enough to go on at another scheduler or to wait for one."""
 
+import asyncio
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
@@ -123,3 +124,44 @@ class TrackedRequest:
             return None
         self.num_prompt_told += len(prompt)
         return replace(logprobs, first_prompt_position=first + num_again, prompt=prompt)
+
+
+class WaitingRoom:
+    """Holds requests in the order in which they came, each for a bounded time."""
+
+    def __init__(self, seconds: float, on_late: Callable[[TrackedRequest], None]) -> None:
+        """Begins empty.
+
+        Args:
+            seconds: How long a request may wait between two of its tokens, however often.
+            on_late: Takes a request that has waited for so long.
+        """
+        self._seconds, self._on_late = seconds, on_late
+        self._timers: dict[TrackedRequest, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    @property
+    def requests(self) -> list[TrackedRequest]:
+        """The requests, in order."""
+        return list(self._timers)
+
+    def enter(self, request: TrackedRequest) -> None:
+        """Takes a request."""
+        loop = asyncio.get_running_loop()
+        left = self._seconds - request.begin_wait(loop.time())
+        self._timers[request] = loop.call_later(max(left, 0), self._give_up, request)
+
+    def leave(self, request: TrackedRequest) -> bool:
+        """Lets a request go; returns False if it is not here."""
+        timer = self._timers.pop(request, None)
+        if timer is None:
+            return False
+        timer.cancel()
+        request.end_wait(asyncio.get_running_loop().time())
+        return True
+
+    def _give_up(self, request: TrackedRequest) -> None:
+        self.leave(request)
+        self._on_late(request)

@@ -13,8 +13,8 @@ from optimist_gateway.fronts.openai.request_id import MAX_CHARACTERS
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.generation.preparation import require_priority_policy
 from optimist_gateway.schedulers.admin import PAUSE_MODES, SchedulerAdmin
+from optimist_gateway.schedulers.pool import add_stats
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
-from optimist_gateway.schedulers.stats import add_stats
 
 REPLY_SECONDS = 5.0
 PAUSE_SECONDS = 60

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from optimist.v1 import inference_pb2
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.answer.finish import FinishReason
 from optimist_gateway.core.answer.logprobs import TokenLogprob
+from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.answer.provenance import Segment
-from optimist_gateway.core.answer.speculation import Speculation
-from optimist_gateway.core.answer.usage import Usage
+from optimist_gateway.core.answer.usage import Speculation, Usage
 
 _REASONS = {
     FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,

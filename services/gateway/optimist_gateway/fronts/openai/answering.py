@@ -1,11 +1,12 @@
 """Answers a generation request, whole or as events; the same for all endpoints."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 import orjson
 from fastapi import Request
+from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from optimist_gateway.core.answer.answer import Piece
@@ -18,6 +19,7 @@ from optimist_gateway.fronts.openai.sse import (
     EventWriter,
     on_disconnect,
 )
+from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.field_names import AS_THEY_ARE, FieldNames
 from optimist_gateway.generation.generation import EncodePrompts, Generation, Service
 from optimist_gateway.observing.request_record import current_record
@@ -88,3 +90,27 @@ class Answering:
     def _count(self, outcome: str) -> None:
         current_record().outcome = outcome
         self._service.metrics.requests.labels(self._endpoint, outcome).inc()
+
+
+def admitted_route(admission: Admission) -> type[APIRoute]:
+    """Returns the class of routes to what takes places.
+
+    To read, parse and check a body takes longer than all else that a refusal needs, and an
+    overloaded gateway would do it for most requests in vain. Whoever needs more places than one is
+    refused later, when that is known.
+    """
+
+    class AdmittedRoute(APIRoute):
+        """Asks for room first."""
+
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            """Returns what answers a request of a client that is known."""
+            handle = super().get_route_handler()
+
+            async def admitted(request: Request) -> Response:
+                admission.require_room()
+                return await handle(request)
+
+            return admitted
+
+    return AdmittedRoute

@@ -9,10 +9,15 @@ from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.provenance import join_segments
+from optimist_gateway.fronts.openai.answer_parts import (
+    SegmentAnswer,
+    UsageAnswer,
+    provenance,
+    speculation_answer,
+    usage_answer,
+)
 from optimist_gateway.fronts.openai.errors import ApiError
-from optimist_gateway.fronts.openai.provenance import SegmentAnswer, provenance
 from optimist_gateway.fronts.openai.sse import DONE, event
-from optimist_gateway.fronts.openai.usage import UsageAnswer, speculation_answer, usage_answer
 from optimist_gateway.generation.generation import Generation
 
 SYNTHETIC_FINGERPRINT = "synthetic-acceptance"

@@ -8,19 +8,18 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.fronts.openai.admitted_route import admitted_route
-from optimist_gateway.fronts.openai.answering import Answering
+from optimist_gateway.fronts.openai.answer_parts import (
+    CompletionLogprobs,
+    completion_logprobs,
+    join_logprobs,
+)
+from optimist_gateway.fronts.openai.answering import Answering, admitted_route
 from optimist_gateway.fronts.openai.bodies.completion import CompletionBody
 from optimist_gateway.fronts.openai.chunk_writer import (
     ChoiceAnswer,
     ChoicesAnswer,
     ChoicesWriter,
     reason_name,
-)
-from optimist_gateway.fronts.openai.logprobs import (
-    CompletionLogprobs,
-    completion_logprobs,
-    join_logprobs,
 )
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.text.prompt import completion_prompts

@@ -11,8 +11,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from typing_extensions import TypedDict
 
-from optimist_gateway.core.answer.finish import FinishReason
-from optimist_gateway.core.answer.output import Finished
+from optimist_gateway.core.answer.output import Finished, FinishReason
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import current_record
 

@@ -11,11 +11,16 @@ from optimist_gateway.fronts.admin.health import Healthy, Unavailable, Version, 
 from optimist_gateway.fronts.openai.chat import ChatCompletion
 from optimist_gateway.fronts.openai.completions import Completion
 from optimist_gateway.fronts.openai.errors import ErrorAnswer
-from optimist_gateway.fronts.openai.models import Model, ModelList
+from optimist_gateway.fronts.openai.models import (
+    DetokenizedText,
+    Model,
+    ModelList,
+    TokenizerInfo,
+    Tokens,
+)
 from optimist_gateway.fronts.openai.openapi.examples import EXAMPLES
 from optimist_gateway.fronts.openai.openapi.limits import set_limits
 from optimist_gateway.fronts.openai.responses.writer import ResponseAnswer
-from optimist_gateway.fronts.openai.tokenization import DetokenizedText, TokenizerInfo, Tokens
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
 from optimist_gateway.server.authentication import PROBES

@@ -5,8 +5,7 @@ from functools import partial
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from optimist_gateway.fronts.openai.admitted_route import admitted_route
-from optimist_gateway.fronts.openai.answering import Answering
+from optimist_gateway.fronts.openai.answering import Answering, admitted_route
 from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
 from optimist_gateway.fronts.openai.chat import tool_call_reader
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from optimist_gateway.fronts.openai.logprobs import TokenLogprobAnswer
+from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
 
 Event = dict[str, Any]
 ItemStatus = Literal["completed", "incomplete"]

@@ -10,12 +10,19 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.answer.finish import FinishReason
+from optimist_gateway.core.answer.output import FinishReason
+from optimist_gateway.fronts.openai.answer_parts import (
+    ResponseUsage,
+    SegmentAnswer,
+    TokenLogprobAnswer,
+    provenance,
+    response_usage,
+    speculation_answer,
+    token_logprobs,
+)
+from optimist_gateway.fronts.openai.chat import new_call_id, read_deltas
 from optimist_gateway.fronts.openai.chunk_writer import fingerprint
 from optimist_gateway.fronts.openai.errors import ApiError
-from optimist_gateway.fronts.openai.logprobs import TokenLogprobAnswer, token_logprobs
-from optimist_gateway.fronts.openai.message_delta import new_call_id, read_deltas
-from optimist_gateway.fronts.openai.provenance import SegmentAnswer, provenance
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
 from optimist_gateway.fronts.openai.responses.output import (
     Event,
@@ -25,7 +32,6 @@ from optimist_gateway.fronts.openai.responses.output import (
     ResponseOutput,
 )
 from optimist_gateway.fronts.openai.sse import event
-from optimist_gateway.fronts.openai.usage import ResponseUsage, response_usage, speculation_answer
 from optimist_gateway.generation.generation import Generation
 from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
 

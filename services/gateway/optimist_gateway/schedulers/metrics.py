@@ -1,4 +1,4 @@
-"""The gateway's and the scheduler's figures by the names that vLLM gives them."""
+"""Metrics of the schedulers, and what there is by the names that vLLM gives it."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -8,7 +8,53 @@ from prometheus_client.samples import Sample
 
 from optimist.scheduler.v1.scheduler_pb2 import Stats
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.schedulers.stats import kv_usage
+from optimist_gateway.schedulers.client import SchedulerClient
+from optimist_gateway.schedulers.pool import SchedulerPool
+
+
+class SchedulerCollector(Collector):
+    """Reads the pool whenever metrics are read."""
+
+    def __init__(self, pool: SchedulerPool) -> None:
+        """Takes the schedulers."""
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields the metrics."""
+        yield self._each(
+            "connected",
+            "Whether the scheduler is connected, 1 or 0",
+            lambda client: float(client.description is not None),
+        )
+        yield self._each(
+            "sound",
+            "Whether the scheduler works as far as is known, 1 or 0; others get requests last",
+            lambda client: float(client.description is not None and client.is_sound),
+        )
+        yield self._each(
+            "requests",
+            "Requests of this gateway that are at the scheduler",
+            lambda client: float(client.num_requests),
+        )
+        waiting = GaugeMetricFamily(
+            "optimist_gateway_requests_without_scheduler",
+            "Requests that lost their scheduler and wait for one to go on at",
+        )
+        waiting.add_metric([], self._pool.num_waiting)
+        yield waiting
+        resumed = CounterMetricFamily(
+            "optimist_gateway_resumed_requests",
+            "How often a request that lost its scheduler went on at another, or when it was back",
+        )
+        resumed.add_metric([], self._pool.num_resumed)
+        yield resumed
+
+    def _each(self, name: str, text: str, value: Callable[[SchedulerClient], float]) -> Metric:
+        family = GaugeMetricFamily(f"optimist_gateway_scheduler_{name}", text, labels=["scheduler"])
+        for client in self._pool.clients:
+            family.add_metric([client.peer.target], value(client))
+        return family
+
 
 _FINISHED_REASONS = {"stop_string": "stop"}
 """Our reasons that have another name at vLLM."""
@@ -81,7 +127,7 @@ class VllmCollector(Collector):
         for name, text, value in (
             ("num_requests_running", "Requests with a slot", stats.num_running),
             ("num_requests_waiting", "Requests without a slot", stats.num_waiting),
-            ("kv_cache_usage_perc", "Share of KV blocks that requests hold", kv_usage(stats)),
+            ("kv_cache_usage_perc", "Share of KV blocks that requests hold", _kv_usage(stats)),
         ):
             family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
             family.add_metric(list(self._labels.values()), value)
@@ -106,3 +152,8 @@ class VllmCollector(Collector):
         for one, value in values.items():
             family.add_metric([*self._labels.values(), *([one] if label else [])], value)
         return family
+
+
+def _kv_usage(stats: Stats) -> float:
+    """Returns the share of KV blocks that requests hold, 0 to 1."""
+    return 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0
