@@ -20,7 +20,7 @@ TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {
     "scheduler": "optimist_scheduler.metrics",
     "worker": "optimist_worker.service.metrics",
-    "proposer": "optimist_proposer.metrics",
+    "proposer": "optimist_proposer.observing.metrics",
 }
 WHERE = {
     "gateway": "On the gateway's port.",

@@ -12,7 +12,7 @@ from optimist_bench.crossover.load import Load, StepCosts, describe_costs
 from optimist_bench.crossover.report import Point, describe, expect, summarise
 from optimist_bench.harness.services import running
 from optimist_bench.harness.stack import address_of, stack_specs
-from optimist_cli.serve_settings import ServeSettings
+from optimist_cli.serve.settings import ServeSettings
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
 
 WARM_UP_STEPS = 96

@@ -18,8 +18,8 @@ from optimist_bench.harness.services import running
 from optimist_bench.harness.stack import stack_specs
 from optimist_bench.peers.engine import TokenIds
 from optimist_bench.peers.process import PeerProcess
-from optimist_cli.ports import free_ports
-from optimist_cli.serve_settings import ServeSettings
+from optimist_cli.serve.ports import free_ports
+from optimist_cli.serve.settings import ServeSettings
 from optimist_common.draft_source import DraftSource
 from optimist_common.errors import SetupError
 

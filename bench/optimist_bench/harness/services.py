@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from optimist_cli.process import ServiceSpec
-from optimist_cli.serve import write_prefixed
-from optimist_cli.serve_settings import ServeSettings
-from optimist_cli.service_specs import service_specs
-from optimist_cli.supervisor import Supervisor
+from optimist_cli.serve.command import write_prefixed
+from optimist_cli.serve.process import ServiceSpec
+from optimist_cli.serve.service_specs import service_specs
+from optimist_cli.serve.settings import ServeSettings
+from optimist_cli.serve.supervisor import Supervisor
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from optimist_cli.process import ServiceSpec
-from optimist_cli.serve_settings import ServeSettings
-from optimist_cli.service_specs import service_specs
+from optimist_cli.serve.process import ServiceSpec
+from optimist_cli.serve.service_specs import service_specs
+from optimist_cli.serve.settings import ServeSettings
 
 
 def stack_specs(

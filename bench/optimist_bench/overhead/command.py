@@ -31,8 +31,8 @@ from optimist_bench.harness.services import running
 from optimist_bench.harness.simulated_service import simulated_worker
 from optimist_bench.harness.stack import address_of, stack_specs
 from optimist_bench.harness.table import format_table
-from optimist_cli.ports import free_ports
-from optimist_cli.serve_settings import ServeSettings
+from optimist_cli.serve.ports import free_ports
+from optimist_cli.serve.settings import ServeSettings
 from optimist_common.settings import ServiceSettings, load_settings
 
 _WORKER = "optimist_bench.harness.simulated_service"

@@ -29,8 +29,8 @@ from optimist_bench.harness.stack import address_of, stack_specs
 from optimist_bench.overload.client import Behaviour, Outcome
 from optimist_bench.overload.load import LoadTask
 from optimist_bench.overload.report import describe, is_right, report_memory, report_outcomes
-from optimist_cli.ports import free_ports
-from optimist_cli.serve_settings import ServeSettings
+from optimist_cli.serve.ports import free_ports
+from optimist_cli.serve.settings import ServeSettings
 from optimist_common.settings import ServiceSettings, load_settings
 
 _SERVICES = {

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from optimist_bench.harness.services import running
 from optimist_bench.harness.table import format_table
 from optimist_bench.pipeline.load import PipelineLoad
-from optimist_cli.process import ServiceSpec
+from optimist_cli.serve.process import ServiceSpec
 from optimist_common.errors import SetupError
 from optimist_common.network.health import is_serving
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings

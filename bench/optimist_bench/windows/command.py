@@ -19,8 +19,8 @@ from optimist_bench.harness.services import running
 from optimist_bench.harness.simulated_service import simulated_worker
 from optimist_bench.harness.table import format_table
 from optimist_bench.windows.load import Totals, WindowLoad
-from optimist_cli.ports import free_ports
-from optimist_cli.process import ServiceSpec
+from optimist_cli.serve.ports import free_ports
+from optimist_cli.serve.process import ServiceSpec
 from optimist_common.network.health import is_serving
 from optimist_common.settings import ServiceSettings, load_settings
 

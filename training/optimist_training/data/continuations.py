@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from optimist_aligner.common import Continuations, write_continuations
+from optimist_aligner.model.common import Continuations, write_continuations
 from optimist_common.errors import SetupError
 from optimist_training.data.options import require_file_name, require_positive, write_out
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from optimist_aligner.layout import NUM_WEIGHTS
+from optimist_aligner.model.layout import NUM_WEIGHTS
 
 WIDTH = 12
 """Most features of a row."""

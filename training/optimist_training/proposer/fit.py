@@ -7,7 +7,7 @@ In a group with logits s the right token has the chance sum(exp(s) of right rows
 import numpy as np
 import numpy.typing as npt
 
-from optimist_aligner.layout import NUM_KINDS, NUM_WEIGHTS, START
+from optimist_aligner.model.layout import NUM_KINDS, NUM_WEIGHTS, START
 from optimist_training.proposer.examples import NUM_NONE_FEATURES, WIDTH, Examples
 
 Column = npt.NDArray[np.float64]
