@@ -374,7 +374,7 @@ async def test_figures_of_schedulers_are_summed() -> None:
         stats = fleet.pool.stats
         assert stats is not None
         assert (stats.num_blocks, stats.num_free_blocks) == (30, 20)
-        assert stats.num_accepted_at_positions == (2, 1)
+        assert stats.num_accepted_at_positions == [2, 1]
         # Requests of other gateways count.
         assert [client.load for client in fleet.pool.clients] == [1, 2]
 
