@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from optimist_scheduler.core.requests.table import table as requests
+from optimist_scheduler.core.requests import table as requests
 from optimist_scheduler.core.results import check, deliver, settle, telling, verified
-from optimist_scheduler.core.schedule.decision import ahead, rows
+from optimist_scheduler.core.schedule import ahead, rows
 from tests.scheduler.core import (
     test_known_bugs_of_ends,
     test_pipeline,
