@@ -12,14 +12,14 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.observing.scheduler_metrics import SchedulerCollector
-from optimist_gateway.observing.vllm_metrics import VllmCollector
-from optimist_gateway.scheduler.pool import SchedulerPool
-from optimist_gateway.scheduler.stats import SchedulerStats
+from optimist_gateway.schedulers.pool import SchedulerPool
+from optimist_gateway.schedulers.scheduler_metrics import SchedulerCollector
+from optimist_gateway.schedulers.stats import SchedulerStats
+from optimist_gateway.schedulers.vllm_metrics import VllmCollector
 
 TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {
-    "scheduler": "optimist_scheduler.metrics",
+    "scheduler": "optimist_scheduler.observing.metrics",
     "worker": "optimist_worker.service.metrics",
     "proposer": "optimist_proposer.observing.metrics",
 }

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from optimist_common.observing.logs import log_context
 from optimist_common.observing.tracing import Attributes, AttributeValue, Span
-from optimist_gateway.core.usage import Usage
+from optimist_gateway.core.answer.usage import Usage
 
 if TYPE_CHECKING:
-    from optimist_gateway.api.requests import GenerationBody
+    from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
 
 
 @dataclass(slots=True)
