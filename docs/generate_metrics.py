@@ -18,7 +18,7 @@ from optimist_gateway.schedulers.stats import SchedulerStats
 
 TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {
-    "scheduler": "optimist_scheduler.metrics",
+    "scheduler": "optimist_scheduler.observing.metrics",
     "worker": "optimist_worker.service.metrics",
     "proposer": "optimist_proposer.observing.metrics",
 }
