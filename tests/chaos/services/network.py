@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from tests.chaos.fault_proxy import FaultProxy
-from tests.chaos.fault_schedule import CONNECTION_SIGN
+from tests.chaos.faults.proxy import FaultProxy
+from tests.chaos.faults.schedule import CONNECTION_SIGN
 from tests.stack import free_port
 
 
