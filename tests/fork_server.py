@@ -1,10 +1,10 @@
 """Starts our processes by forking one that has imported what they all import.
 
 PyTorch, transformers and gRPC are most of what a service does when it starts. `install` changes
-how this process runs `python -m optimist_...`: at the first worker a server begins, which is forked
-for all others. They have the command line, environment, files and parent that they would have
-otherwise, and end as Python does. What is started with another environment, or is not ours, is
-started as ever.
+how this process runs our modules by `python -m`: at the first worker a server begins, which is
+forked for all others. They have the command line, environment, files and parent that they would
+have otherwise, and end as Python does. What is started with another environment, or is not ours,
+is started as ever.
 """
 
 import atexit
@@ -35,7 +35,12 @@ _IMPORTED = (
     *("fastapi", "uvicorn", "httpx", "yaml", "jinja2", "llguidance"),
 )
 # Variables that are read after the imports.
-_READ_LATER = ("OPTIMIST_", "OTEL_", "PYTEST_", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_")
+_READ_LATER = (
+    *("OPTIMIST_", "OTEL_", "PYTEST_"),
+    *("MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_", "GLOO_"),
+)
+_SLOW_TO_START = ("optimist_worker", "worker", "serve", "torch.distributed.run")
+_OURS = ("optimist_", "tests.worker.", "torch.distributed.run")
 # A forked process writes its command line over this one.
 _ROOM = "-" * 8000
 _PR_SET_CHILD_SUBREAPER = 36
@@ -84,7 +89,7 @@ class _Server:
             return 0
         with self._lock:
             if self._socket is None:
-                if not {"optimist_worker", "worker", "serve"} & set(start.arguments[:2]):
+                if not any(one in _SLOW_TO_START for one in start.arguments[:2]):
                     return 0
                 self._begin()
             if _read_early(start.environment) != _read_early(self._environment):
@@ -124,7 +129,7 @@ def _replace(starter: Starter) -> None:
         words = given["args"]
         pid = 0
         if isinstance(words, list | tuple) and list(words[:2]) == [sys.executable, "-m"]:
-            pid = _start(starter, given) if words[2].startswith("optimist_") else 0
+            pid = _start(starter, given) if words[2].startswith(_OURS) else 0
         if not pid:
             _execute(*values)
             return
