@@ -36,8 +36,9 @@ class _Change(NamedTuple):
     apply: Callable[[], object]
 
 
-def mutants(function: FunctionType) -> Iterator[Mutant]:
+def mutants(function: Callable[..., Any]) -> Iterator[Mutant]:
     """Yields all mutants of a function, in the order of its syntax tree."""
+    assert isinstance(function, FunctionType)
     module = inspect.getmodule(function)
     assert module is not None
     source = inspect.getsource(module)
@@ -50,11 +51,12 @@ def mutants(function: FunctionType) -> Iterator[Mutant]:
         yield Mutant(f"{name}: {change.what}", _find_code(compiled, name))
 
 
-def _find(tree: ast.AST, name: str) -> ast.AST:
+def _find(tree: ast.AST, name: str) -> ast.FunctionDef:
     for part in name.split("."):
         (tree,) = [
             node for node in ast.iter_child_nodes(tree) if getattr(node, "name", None) == part
         ]
+    assert isinstance(tree, ast.FunctionDef)
     return tree
 
 
@@ -66,9 +68,10 @@ def _find_code(code: CodeType, name: str) -> CodeType:
     return code
 
 
-def _changes(function: ast.AST) -> list[_Change]:
+def _changes(function: ast.FunctionDef) -> list[_Change]:
     found: list[_Change] = []
-    for node in ast.walk(function):
+    nodes = (node for each in function.body for node in ast.walk(each))
+    for node in (function, *nodes):
         for kind in (_swap, _decide, _add_one, _drop):
             found += kind(node)
     return found
