@@ -2,7 +2,7 @@ import numpy as np
 
 from optimist_common.columns import Int32Column
 from optimist_common.draft_source import DraftSource
-from optimist_common.observing.draft_metrics import NUM_POSITIONS, DraftMetrics
+from optimist_common.observing.metrics import NUM_POSITIONS, DraftMetrics
 
 
 def ints(*values: int) -> Int32Column:

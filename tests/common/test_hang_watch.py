@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from optimist_common.hang_watch import watch_for_hangs
 from optimist_common.network.health import is_serving
-from optimist_common.network.server import LIVENESS, GrpcServer
+from optimist_common.network.server import LIVENESS, GrpcServer, watch_for_hangs
 
 
 async def is_healthy(address: str, service: str) -> bool:

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tel
 
 BEGIN = """
 import os, signal, sys, time
-from optimist_common.parent import end_with_this_process
+from optimist_common.process import end_with_this_process
 ask = end_with_this_process(signal.SIGKILL)
 """
 

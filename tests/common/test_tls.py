@@ -14,8 +14,8 @@ from optimist_common.network.address import is_loopback
 from optimist_common.network.channel import open_channel
 from optimist_common.network.health import is_serving, main
 from optimist_common.network.server import LIVENESS, GrpcServer
+from optimist_common.network.settings import NetworkSettings
 from optimist_common.network.tls import Tls, load_tls
-from optimist_common.network_settings import NetworkSettings
 from optimist_common.settings import CommaSeparated, load_settings
 from tests.certificates import Certificate, issue, make_authority
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_common.observing.trace_parent import TraceParent, parse_trace_parent
+from optimist_common.observing.tracing import TraceParent, parse_trace_parent
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

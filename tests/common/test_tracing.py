@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_common.observing.trace_parent import parse_trace_parent
-from optimist_common.observing.tracing import OFF, Tracer
+from optimist_common.observing.tracing import OFF, Tracer, parse_trace_parent
 from tests.tracing.collector import Collector, running_collector
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -6,7 +6,7 @@ from tests.stack import BUNDLED_MODEL
 
 READ = """
 import sys
-from optimist_common.without_torch import hide_torch
+from optimist_common.process import hide_torch
 hide_torch()
 from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
@@ -14,7 +14,7 @@ print(len(tokenizer.encode("x = 1")), [name for name in sys.modules if name.star
 """
 HIDE_AFTER_IMPORT = """
 import torch
-from optimist_common.without_torch import hide_torch
+from optimist_common.process import hide_torch
 hide_torch()
 import torch
 print(torch.ones(1).item())
