@@ -7,17 +7,20 @@ from dataclasses import dataclass
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.answer.answer import Answer
-from optimist_gateway.core.answer.detail import Detail
 from optimist_gateway.core.answer.echo import Echo
-from optimist_gateway.core.answer.logprobs import Describe
+from optimist_gateway.core.answer.logprobs import Describe, LogprobReader
+from optimist_gateway.core.answer.places import PredictionPlaces, PromptPlaces
 from optimist_gateway.core.answer.provenance import Provenance
-from optimist_gateway.core.answer.speculation import Speculation, add_speculations
-from optimist_gateway.core.answer.usage import Usage, add_usages, merge_usages
+from optimist_gateway.core.answer.usage import (
+    Speculation,
+    Usage,
+    add_speculations,
+    add_usages,
+    merge_usages,
+)
 from optimist_gateway.core.best_of import best_of
 from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.core.prediction_places import PredictionPlaces
 from optimist_gateway.core.prompt import Prompt
-from optimist_gateway.core.prompt_places import PromptPlaces
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
 from optimist_gateway.fronts.openai.errors import ApiError, scheduler_unavailable
 from optimist_gateway.generation.admission import Admission
@@ -27,8 +30,7 @@ from optimist_gateway.generation.field_names import AS_THEY_ARE, FieldNames
 from optimist_gateway.generation.limits import Limits
 from optimist_gateway.generation.preparation import prepare
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.observing.request_observer import RequestObserver
-from optimist_gateway.observing.request_record import current_record
+from optimist_gateway.observing.request_record import RequestObserver, current_record
 from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError, SlowReaderError
@@ -179,19 +181,17 @@ class Generation:
         """Starts one of the answers."""
         body, tokenizer = self.body, self._service.tokenizer
         echo = self._echo(prompt) if body.echoes_prompt() else None
-        detail = None
-        if body.num_logprobs() is not None or body.include_provenance:
-            detail = Detail(
-                describe=self._describe(),
-                provenance=self._provenance(prompt, places),
-                text_offset=len(echo.text) if echo is not None else 0,
-            )
+        describe = self._describe()
+        logprobs = None
+        if describe is not None:
+            logprobs = LogprobReader(describe, len(echo.text) if echo is not None else 0)
         answer = Answer(
             num_prompt_tokens=len(prompt.token_ids),
             detokenizer=tokenizer.detokenizer(self._shown_ids()),
             stop=body.stop or [],
             min_tokens=add.min_tokens,
-            detail=detail,
+            logprobs=logprobs,
+            provenance=self._provenance(prompt, places),
             has_prediction=bool(add.predicted_token_ids),
         )
         return Choice(

@@ -7,9 +7,9 @@ from itertools import chain
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
+from optimist_gateway.core.answer.places import SentPrediction
 from optimist_gateway.core.cache_salt import cache_salt
 from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.core.prediction_places import SentPrediction
 from optimist_gateway.core.prompt import Prompt
 from optimist_gateway.core.seed import choice_seed
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody

@@ -9,9 +9,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from typing_extensions import TypedDict
 
-from optimist_gateway.core.answer.finish import FinishReason
-from optimist_gateway.core.answer.output import Finished
+from optimist_gateway.core.answer.output import Finished, FinishReason
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import current_record
 
@@ -43,6 +43,21 @@ _STATUS = {
 }
 
 
+class ErrorDetails(TypedDict):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(TypedDict):
+    """The body of every error."""
+
+    error: ErrorDetails
+
+
 class ApiError(Exception):
     """An error that is shown to the client."""
 
@@ -71,7 +86,7 @@ class ApiError(Exception):
         self.retry_seconds = retry_seconds
         self.message = _printable(message, MAX_MESSAGE_CHARACTERS)
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> ErrorAnswer:
         """Returns the JSON body."""
         return {
             "error": {
