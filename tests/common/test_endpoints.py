@@ -23,7 +23,7 @@ class PeerSettings(ServiceSettings):
 def test_peers_are_the_addresses_that_a_name_had_last() -> None:
     peers = PeerSet("worker:50052")
     one, two, three = (Peer(f"10.0.0.{number}:50052", "worker") for number in (1, 2, 3))
-    assert peers.peers == ()
+    assert not peers.peers
     assert peers.update(["10.0.0.2", "10.0.0.1"]) == Change(appeared=(one, two))
     assert peers.update(["10.0.0.1"]) == Change(vanished=(two,))
     assert peers.update(["10.0.0.3"]) == Change(appeared=(three,), vanished=(one,))
