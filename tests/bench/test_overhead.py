@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from optimist.worker.v1 import worker_pb2
-from optimist_bench.harness.emissions import Emissions, read_emissions
 from optimist_bench.harness.process_time import find_stolen_share
+from optimist_bench.harness.simulated_service import Emissions, read_emissions
 from optimist_bench.overhead.command import PACED_MS, find_latencies, main
 from optimist_bench.overhead.load import Arrivals
 from optimist_common.columns import to_bytes

@@ -41,7 +41,7 @@ from optimist_aligner.tree import MOST_PATHS
 from optimist_aligner.vocabulary import Vocabulary
 from optimist_aligner.weights import Weights
 from optimist_bench.harness.pair import Pair
-from optimist_training.proposer.examples import ExampleBuilder, Examples
+from optimist_training.proposer.fit import ExampleBuilder, Examples
 
 WINDOW = 64
 _MOST_STEPS_FOLLOWED = 70
