@@ -52,7 +52,7 @@ def test_texts_of_both_endpoints_are_read_whole_and_streamed() -> None:
     assert read_text(event(text="a") + b'data: {"error": {"message": "no"}}\n\n' + done) is None
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_what_is_wrong_is_counted() -> None:
     good = [RIGHT, REFUSED, LEFT]
     counts = report_outcomes(good)
     assert is_right(counts)
@@ -97,7 +97,7 @@ def test_requests_are_of_all_kinds() -> None:
 def test_overload_is_refused_and_what_is_accepted_completes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = ["--seconds", "4", "--capacity-seconds", "2", "--slots", "4", "--places", "8"]
+    arguments = ["--seconds", "2", "--capacity-seconds", "1", "--slots", "4", "--places", "8"]
     more = ["--tokens", "48", "--pass-ms", "10", "--slow-share", "0.1", "--leaving-share", "0.2"]
     code = main([*arguments, *more, "--json"])
     report = json.loads(capsys.readouterr().out)
