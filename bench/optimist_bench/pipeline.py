@@ -16,7 +16,7 @@ from pydantic import Field
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_bench.harness.command import format_table, numbers, run_command
 from optimist_bench.harness.services import running
-from optimist_cli.process import ServiceSpec
+from optimist_cli.serve.process import ServiceSpec
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.errors import SetupError
 from optimist_common.network.channel import open_channel

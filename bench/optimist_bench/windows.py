@@ -20,8 +20,8 @@ from optimist_bench.harness.command import ProposerAlgorithm, format_table, run_
 from optimist_bench.harness.pair import Pair, load_pairs, load_tokenizer, make_pair
 from optimist_bench.harness.services import SchedulerStream, open_stream, read_metrics, running
 from optimist_bench.harness.simulated_service import simulated_worker
-from optimist_cli.ports import free_ports
-from optimist_cli.process import ServiceSpec
+from optimist_cli.serve.ports import free_ports
+from optimist_cli.serve.process import ServiceSpec
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.network.health import is_serving
 from optimist_common.settings import ServiceSettings

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from optimist_aligner.layout import BLOCKS, NUM_KINDS, NUM_WEIGHTS
+from optimist_aligner.model.layout import BLOCKS, NUM_KINDS, NUM_WEIGHTS
 from optimist_training.proposer.fit import (
     NUM_NONE_FEATURES,
     Column,

@@ -11,7 +11,7 @@ from optimist_bench.crossover.load import Load, StepCosts, describe_costs
 from optimist_bench.crossover.report import Point, describe, expect, summarise
 from optimist_bench.harness.command import numbers, run_command
 from optimist_bench.harness.services import address_of, open_stream, running, stack_specs
-from optimist_cli.serve_settings import ServeSettings
+from optimist_cli.serve.settings import ServeSettings
 from optimist_common.settings import CommaSeparated, ServiceSettings
 
 WARM_UP_STEPS = 96

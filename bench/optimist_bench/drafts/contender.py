@@ -14,8 +14,8 @@ import httpx
 from optimist_bench.harness.process_time import children_cpu_seconds
 from optimist_bench.harness.services import read_metrics, running, stack_specs
 from optimist_bench.peers.process import PeerProcess, TokenIds
-from optimist_cli.ports import free_ports
-from optimist_cli.serve_settings import ServeSettings
+from optimist_cli.serve.ports import free_ports
+from optimist_cli.serve.settings import ServeSettings
 from optimist_common.draft_source import DraftSource
 from optimist_common.errors import SetupError
 

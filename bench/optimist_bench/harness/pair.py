@@ -12,8 +12,8 @@ from typing import Any
 from rapidfuzz.distance import LCSseq
 from tokenizers import Tokenizer
 
-from optimist_aligner.sources import Sources
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.sources import Sources
+from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_common.errors import SetupError
 from optimist_training.data.options import read_json_lines
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from optimist_cli.process import ServiceSpec
-from optimist_cli.serve import write_prefixed
-from optimist_cli.serve_settings import ServeSettings
-from optimist_cli.service_specs import service_specs
-from optimist_cli.supervisor import Supervisor
+from optimist_cli.serve.command import write_prefixed
+from optimist_cli.serve.process import ServiceSpec
+from optimist_cli.serve.service_specs import service_specs
+from optimist_cli.serve.settings import ServeSettings
+from optimist_cli.serve.supervisor import Supervisor
 from optimist_common.network.channel import open_channel
 
 

@@ -19,7 +19,7 @@ from pydantic import Field
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_bench.harness.simulated_worker import PlanError, SimulatedModel, SimulatedWorker
 from optimist_bench.harness.truth_worker import TruthWorker
-from optimist_cli.ports import free_ports
+from optimist_cli.serve.ports import free_ports
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.errors import run_or_explain
 from optimist_common.network.server import GrpcServer, run_service

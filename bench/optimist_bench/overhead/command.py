@@ -27,8 +27,8 @@ from optimist_bench.harness.process_time import (
 )
 from optimist_bench.harness.services import address_of, read_metrics, running, stack_specs
 from optimist_bench.harness.simulated_service import read_emissions, simulated_worker
-from optimist_cli.ports import free_ports
-from optimist_cli.serve_settings import ServeSettings
+from optimist_cli.serve.ports import free_ports
+from optimist_cli.serve.settings import ServeSettings
 from optimist_common.settings import ServiceSettings
 
 _WORKER = "optimist_bench.harness.simulated_service"

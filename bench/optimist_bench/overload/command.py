@@ -27,8 +27,8 @@ from optimist_bench.harness.services import address_of, read_metrics, running, s
 from optimist_bench.harness.simulated_service import simulated_worker
 from optimist_bench.overload.load import Behaviour, LoadTask, Outcome
 from optimist_bench.overload.report import describe, is_right, report_memory, report_outcomes
-from optimist_cli.ports import free_ports
-from optimist_cli.serve_settings import ServeSettings
+from optimist_cli.serve.ports import free_ports
+from optimist_cli.serve.settings import ServeSettings
 from optimist_common.settings import ServiceSettings
 
 _SERVICES = {

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from optimist_aligner import Aligner
 from optimist_aligner.algorithm import Algorithm
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_bench.harness.pair import load_pairs, load_tokenizer, load_vocabulary
 from optimist_bench.predictions.baselines.exact import ExactAlgorithm
 from optimist_bench.predictions.baselines.myers import MyersAlgorithm

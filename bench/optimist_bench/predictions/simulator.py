@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from optimist_aligner.algorithm import Algorithm
-from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
 from optimist_bench.harness.pair import Pair
 from optimist_bench.predictions.oracle import (
     Course,

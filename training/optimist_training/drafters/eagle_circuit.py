@@ -35,7 +35,7 @@ from optimist_training.circuit.weights import (
     layer_weights,
 )
 from optimist_training.drafters.target import Target
-from optimist_worker.heads.eagle import EagleHead, FusedLayer
+from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 
 NUM_HEADS, INTERMEDIATE_SIZE = 5, 288
 

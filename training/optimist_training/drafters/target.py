@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optimist_training.data.examples import Batch, Example
-from optimist_worker.model import Model, load_model
+from optimist_worker.model.model import Model, load_model
 
 
 @dataclass(frozen=True, slots=True)

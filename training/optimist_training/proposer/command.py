@@ -17,13 +17,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from optimist_aligner.common import (
+from optimist_aligner.model.common import (
     Continuations,
     load_continuations,
     read_continuations,
 )
-from optimist_aligner.layout import NUM_WEIGHTS
-from optimist_aligner.weights import to_json
+from optimist_aligner.model.layout import NUM_WEIGHTS
+from optimist_aligner.model.weights import to_json
 from optimist_bench.harness.pair import (
     SOURCES,
     Pair,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from optimist_aligner.common import Continuations, write_continuations
+from optimist_aligner.model.common import Continuations, write_continuations
 from optimist_common.errors import SetupError
 from optimist_training.data.options import (
     read_json_lines,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from optimist_aligner.layout import NUM_KINDS, NUM_WEIGHTS, START
+from optimist_aligner.model.layout import NUM_KINDS, NUM_WEIGHTS, START
 
 WIDTH = 12
 """Most features of a row."""

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
-from optimist_aligner.draft import NO_PARENT, Draft
-from optimist_aligner.sources import INT32, NO_POSITION, SEPARATOR, Sources
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.text.sources import INT32, NO_POSITION, SEPARATOR, Sources
 from optimist_proposer.core.chain import START_EVIDENCE, copied
 
 Places = NDArray[np.int32]
