@@ -14,7 +14,7 @@ from optimist_gateway.core.prompt import Prompt
 from optimist_gateway.core.seed import choice_seed
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
 from optimist_gateway.fronts.openai.errors import ApiError
-from optimist_gateway.security.client import current_client
+from optimist_gateway.security.keys import current_client
 from optimist_gateway.text.known_token import require_known
 
 # The contract reads 0 as 1; this keeps the most likely token alone, as 0 does in OpenAI's API.

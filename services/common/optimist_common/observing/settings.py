@@ -1,4 +1,4 @@
-"""Settings of every service about what it tells of itself."""
+"""Settings of every service about what it shows of itself."""
 
 from typing import Literal
 
