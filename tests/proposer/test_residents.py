@@ -2,8 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_proposer.core.live_request import LiveRequest
-from optimist_proposer.core.prepared import Prepared
-from optimist_proposer.core.residents import Residents
+from optimist_proposer.core.request_cache import Residents
+from optimist_proposer.core.sources import Prepared
 from tests.proposer.holding import prepared
 from tests.proposer.text import tokens
 

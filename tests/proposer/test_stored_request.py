@@ -1,6 +1,6 @@
 import pytest
 
-from optimist_proposer.core.source_value import SourceName
+from optimist_proposer.core.sources import SourceName
 from optimist_proposer.core.stored_request import (
     CLOSED,
     OPENING_BYTES,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.varint import put_varint, read_varints, unzigzag, zigzag
+from optimist_proposer.core.output_log import put_varint, read_varints, unzigzag, zigzag
 
 
 @given(st.lists(st.integers(0, 2**35 - 1)))

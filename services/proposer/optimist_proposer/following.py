@@ -11,9 +11,8 @@ from optimist_aligner.text.sources import INT32, Sources
 from optimist_proposer.core.limits import LimitCheck
 from optimist_proposer.core.live_request import LiveRequest
 from optimist_proposer.core.messages import UNKNOWN, Answer, Observation, Open
-from optimist_proposer.core.prepared import Prepared
-from optimist_proposer.core.residents import Residents
-from optimist_proposer.core.source_value import SourceName, name_sources, pack_sources
+from optimist_proposer.core.request_cache import Residents
+from optimist_proposer.core.sources import Prepared, SourceName, name_sources, pack_sources
 from optimist_proposer.core.stored_request import GENERATION_BYTES, StoredRequest
 from optimist_proposer.observing import metrics
 from optimist_proposer.observing.request_log import RequestLogs

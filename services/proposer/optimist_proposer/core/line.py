@@ -26,8 +26,7 @@ from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32, Sources
 from optimist_proposer.core.chain import START_EVIDENCE, copied
-from optimist_proposer.core.line_index import LineIndex
-from optimist_proposer.core.lines import end_of_line
+from optimist_proposer.core.lines import LineIndex, end_of_line
 
 LOST = -1
 """Place of a follower that does not know where the output stands."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from optimist_proposer.core.live_request import LiveRequest
-from optimist_proposer.core.log_write import LogWrite, Settled, next_write, settle_write
+from optimist_proposer.core.stored_request import LogWrite, Settled, next_write, settle_write
 from optimist_proposer.observing import metrics
 from optimist_proposer.store.store import OutputStore, StoreError
 

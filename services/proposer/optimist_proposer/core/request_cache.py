@@ -3,8 +3,7 @@
 from collections import OrderedDict
 
 from optimist_proposer.core.live_request import LiveRequest
-from optimist_proposer.core.prepared import Prepared
-from optimist_proposer.core.source_value import SourceName
+from optimist_proposer.core.sources import Prepared, SourceName
 
 
 class Residents:

@@ -1,10 +1,12 @@
-"""Sources as one value in a store, named by their owner and content."""
+"""Sources as one value in a store, named by owner and content, and as followers search them."""
 
 import struct
 from array import array
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
+from optimist_aligner.algorithm import Reference
 from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 
 _FORMAT = 1
@@ -58,3 +60,19 @@ def name_sources(tenant: str, value: bytes) -> SourceName:
         blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=TENANT_BYTES).digest(),
         blake2b(value, digest_size=CONTENT_BYTES).digest(),
     )
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Sources with their name and reference."""
+
+    name: SourceName
+    sources: Sources
+    reference: Reference
+    refreshed_at: float = float("-inf")
+    """When the store was last known to hold them, in seconds of a steady clock."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory they take, in bytes, roughly."""
+        return 1024 + 8 * len(self.sources.token_ids) + self.reference.num_bytes
