@@ -9,7 +9,7 @@ from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.limits import LimitCheck, Limits
 from optimist_proposer.core.line import LineAlgorithm
 from optimist_proposer.core.messages import Observation, Open
-from optimist_proposer.core.request_cache import Residents
+from optimist_proposer.core.request_cache import RequestCache
 from optimist_proposer.core.sources import Prepared, SourceName, name_sources, pack_sources
 from optimist_proposer.core.stored_request import (
     OTHER_OPENING,
@@ -46,7 +46,7 @@ def following(
 ) -> Following:
     return Following(
         algorithm,
-        Residents(max_requests, 10_000_000),
+        RequestCache(max_requests, 10_000_000),
         LimitCheck(limits, VOCABULARY),
         window_tokens=window_tokens,
         min_value=0.0,
@@ -56,7 +56,7 @@ def following(
 
 
 class Replica:
-    """A proposer with its own memory and a store that it shares; writes when told to."""
+    """A proposer with its own memory and a store that it shares; writes when asked to."""
 
     def __init__(self, store: OutputStore, held: Following | None = None) -> None:
         self.following = held or following()

@@ -131,7 +131,7 @@ class Replicas(RuleBasedStateMachine):
         return UNKNOWN if live is None else live.num_known
 
     def _check_window(self, replica: int, base: int) -> None:
-        """A window is what anyone who is told the same output at once would send."""
+        """A window is what anyone who gets the same output at once would send."""
         live = self.replicas[replica].following.get("a")
         assert live is not None
         assert live.window is not None

@@ -23,7 +23,7 @@ def test_small_numbers_take_a_byte() -> None:
 @pytest.mark.parametrize(
     ("data", "message"), [(b"\x01\x80", "ends within"), (b"\x80" * 5 + b"\x01", "too many bytes")]
 )
-def test_broken_data_is_told(data: bytes, message: str) -> None:
+def test_broken_data_is_an_error(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_varints(data)
 

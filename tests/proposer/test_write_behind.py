@@ -87,7 +87,7 @@ async def test_too_many_waiting_drop_the_oldest() -> None:
     assert dropped() - before == 1
 
 
-async def test_emptied_store_is_told_everything_again() -> None:
+async def test_emptied_store_gets_everything_again() -> None:
     store, request = MemoryStore(), live("a", "one\n")
     behind = writer(store)
     behind.note(request)

@@ -9,7 +9,7 @@ from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 def line_starts(token_ids: "array[int]", newline_token_ids: Set[int]) -> list[int]:
     """Returns where each line starts, and the end of the last, [num_lines + 1].
 
-    A line includes the token that ends it. Tokens behind the last such token are a line of their
+    A line includes the token that ends it. Tokens after the last such token are a line of their
     own; no tokens are no line.
 
     Args:
@@ -28,7 +28,7 @@ def line_starts(token_ids: "array[int]", newline_token_ids: Set[int]) -> list[in
 
 
 def end_of_line(token_ids: "array[int]", start: int, newline_token_ids: Set[int]) -> int:
-    """Returns the position behind the first token from `start` on that ends a line; -1 if none."""
+    """Returns the position after the first token from `start` on that ends a line; -1 if none."""
     for position in range(start, len(token_ids)):
         if token_ids[position] in newline_token_ids:
             return position + 1
@@ -36,7 +36,7 @@ def end_of_line(token_ids: "array[int]", start: int, newline_token_ids: Set[int]
 
 
 class LineIndex:
-    """The lines of all predictions, one behind the other; does not change.
+    """The lines of all predictions, one after the other; does not change.
 
     A separator ends a line as a newline does. So the last line of a prediction that does not end
     with a newline equals no line of the output, which has no separators.

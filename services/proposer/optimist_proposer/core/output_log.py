@@ -12,10 +12,10 @@ from optimist_aligner.text.sources import INT32, Sources
 
 # A shorter copy takes hardly less room than its tokens, and is found by chance more often.
 _MIN_TOKENS = 3
-# Tokens that are looked up together, and how far around the expected place.
+# Tokens that are looked up together, and how far around the expected index.
 _NEEDLE_TOKENS = 6
 _TOKENS_BEFORE = 1024
-_TOKENS_BEHIND = 3072
+_TOKENS_AFTER = 3072
 MAX_BYTES = 5
 """Enough for any token, position or count."""
 
@@ -29,23 +29,23 @@ def encode_output(
         sources: The request's sources.
         start: Output position of the first token.
         token_ids: The tokens, each at least 0 [num_tokens].
-        hint: Place in the sources where a copy is expected to go on; saves bytes, no more.
+        hint: Index in the sources where a copy is expected to go on; saves bytes, no more.
 
     Returns:
-        The runs, and the hint for what comes behind.
+        The runs, and the hint for what comes after.
     """
     data, literals = bytearray(), array(INT32)
     search = CopySearch(sources.token_ids, hint)
     position = 0
     while position < len(token_ids):
-        place, length = search.find(token_ids, position, len(literals))
+        index, length = search.find(token_ids, position, len(literals))
         if not length:
             literals.append(token_ids[position])
             position += 1
             continue
         _put_literals(data, literals)
         put_varint(data, 2 * length + 1)
-        put_varint(data, zigzag(place - start - position))
+        put_varint(data, zigzag(index - start - position))
         position += length
     _put_literals(data, literals)
     return bytes(data), search.hint
@@ -69,11 +69,11 @@ def decode_output(sources: Sources, start: int, data: bytes) -> "array[int]":
         if header % 2:
             delta = next(numbers, None)
             if delta is None:
-                raise ValueError("a copied run has no place")
-            place = start + len(token_ids) + unzigzag(delta)
-            if not 0 <= place <= len(sources.token_ids) - length:
+                raise ValueError("a copied run has no index")
+            index = start + len(token_ids) + unzigzag(delta)
+            if not 0 <= index <= len(sources.token_ids) - length:
                 raise ValueError("a copied run lies outside the sources")
-            token_ids.extend(sources.token_ids[place : place + length])
+            token_ids.extend(sources.token_ids[index : index + length])
             continue
         for _ in range(length):
             token_id = next(numbers, None)
@@ -92,18 +92,18 @@ def _put_literals(data: bytearray, literals: "array[int]") -> None:
 
 
 class CopySearch:
-    """Follows the place behind the last copy."""
+    """Expects a copy where the last one ended."""
 
     def __init__(self, source: "array[int]", hint: int) -> None:
-        """Takes the tokens to copy from [num_places], and where a copy is expected."""
+        """Takes the tokens to copy from [num_tokens], and where a copy is expected."""
         self._source = source
         self.hint = hint
-        """Place behind the last copy."""
+        """Index after the last copy."""
         self._first = 0
         self._nearby: bytes | None = None
 
     def find(self, token_ids: "array[int]", position: int, num_skipped: int) -> tuple[int, int]:
-        """Looks for the output tokens from a position on; notes the place behind if they are there.
+        """Looks for the output tokens from a position on; notes where they end if they are there.
 
         Args:
             token_ids: Output tokens [num_tokens].
@@ -111,32 +111,32 @@ class CopySearch:
             num_skipped: Tokens before it that are no copy.
 
         Returns:
-            The place of the first, and how many are copied from there on; 0 if none.
+            The index of the first, and how many are copied from there on; 0 if none.
         """
         shortest = min(_MIN_TOKENS, len(token_ids) - position)
         # After an insertion it goes on where it ended, after a replacement so much farther.
-        for place in (self.hint, self.hint + num_skipped):
-            length = self._length(place, token_ids, position)
+        for index in (self.hint, self.hint + num_skipped):
+            length = self._length(index, token_ids, position)
             if length >= shortest:
-                return self._note(place, length)
+                return self._note(index, length)
         needle = token_ids[position : position + _NEEDLE_TOKENS]
         if len(needle) < _MIN_TOKENS:
             return 0, 0
-        place = self._search(needle)
-        return self._note(place, self._length(place, token_ids, position)) if place >= 0 else (0, 0)
+        index = self._search(needle)
+        return self._note(index, self._length(index, token_ids, position)) if index >= 0 else (0, 0)
 
-    def _note(self, place: int, length: int) -> tuple[int, int]:
-        self.hint, self._nearby = place + length, None
-        return place, length
+    def _note(self, index: int, length: int) -> tuple[int, int]:
+        self.hint, self._nearby = index + length, None
+        return index, length
 
     def _search(self, needle: "array[int]") -> int:
-        """Returns a place near the hint at which the tokens are; -1 if there is none."""
+        """Returns an index near the hint at which the tokens are; -1 if there is none."""
         size = self._source.itemsize
         hint = min(max(self.hint, 0), len(self._source))
         if self._nearby is None:
             self._first = max(hint - _TOKENS_BEFORE, 0)
-            self._nearby = self._source[self._first : hint + _TOKENS_BEHIND].tobytes()
-        # Rather behind the expected place: output seldom goes back.
+            self._nearby = self._source[self._first : hint + _TOKENS_AFTER].tobytes()
+        # Rather after than before: output seldom goes back.
         for start in ((hint - self._first) * size, 0):
             found = self._nearby.find(needle.tobytes(), start)
             while found >= 0 and found % size:
@@ -145,16 +145,16 @@ class CopySearch:
                 return self._first + found // size
         return -1
 
-    def _length(self, place: int, token_ids: "array[int]", position: int) -> int:
-        """Returns how many tokens from a position on are equal to those from a place on."""
+    def _length(self, index: int, token_ids: "array[int]", position: int) -> int:
+        """Returns how many tokens from a position on are equal to those from an index on."""
         source = self._source
-        if not 0 <= place < len(source) or source[place] != token_ids[position]:
+        if not 0 <= index < len(source) or source[index] != token_ids[position]:
             return 0
-        limit = min(len(source) - place, len(token_ids) - position)
-        if source[place : place + limit] == token_ids[position : position + limit]:
+        limit = min(len(source) - index, len(token_ids) - position)
+        if source[index : index + limit] == token_ids[position : position + limit]:
             return limit
         length = 1
-        while source[place + length] == token_ids[position + length]:
+        while source[index + length] == token_ids[position + length]:
             length += 1
         return length
 

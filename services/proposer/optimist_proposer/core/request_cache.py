@@ -6,7 +6,7 @@ from optimist_proposer.core.live_request import LiveRequest
 from optimist_proposer.core.sources import Prepared, SourceName
 
 
-class Residents:
+class RequestCache:
     """Forgets what was used least recently when it holds too much.
 
     Sources that no request uses go first, then requests; sources that a request uses stay with it.

@@ -10,7 +10,7 @@ from optimist_aligner.algorithm import Reference
 from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 
 _FORMAT = 1
-# Format, then the number of places that belong to predictions; the places follow.
+# Format, then the number of tokens of predictions, with their separators; all tokens follow.
 _HEADER = struct.Struct("<BI")
 TENANT_BYTES = 8
 CONTENT_BYTES = 16
@@ -37,19 +37,19 @@ def unpack_sources(data: bytes) -> Sources:
     form, num_predicted = _HEADER.unpack_from(data)
     if form != _FORMAT:
         raise ValueError(f"packed sources have format {form}, not {_FORMAT}")
-    places = array(INT32, data[_HEADER.size :])
+    token_ids = array(INT32, data[_HEADER.size :])
     texts: list[array[int]] = []
     start = 0
-    while start < len(places):
+    while start < len(token_ids):
         try:
-            end = places.index(SEPARATOR, start)
+            end = token_ids.index(SEPARATOR, start)
         except ValueError:
             raise ValueError("a packed source has no end") from None
-        texts.append(places[start:end])
+        texts.append(token_ids[start:end])
         start = end + 1
     predictions = texts
     prompt = None
-    if num_predicted < len(places):
+    if num_predicted < len(token_ids):
         *predictions, prompt = texts
     return Sources(predictions, prompt)
 

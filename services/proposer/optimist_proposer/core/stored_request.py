@@ -16,9 +16,9 @@ _NUMBER = struct.Struct("<I")
 OPENING_BYTES = 1 + GENERATION_BYTES
 """Bytes at the head of a stored request that differ if its format or its opening does."""
 NUMBER_BYTES = _NUMBER.size
-"""Bytes behind these, which hold the number of known tokens."""
+"""Bytes after these, which hold the number of known tokens."""
 CLOSED = bytes(OPENING_BYTES + NUMBER_BYTES)
-"""Stands for a while in the place of a request that was closed, so that a late write finds it."""
+"""Stands for a while for a request that was closed, so that a late write finds it."""
 UNKNOWN = -1
 """Answer of a store that holds nothing of the request."""
 OTHER_OPENING = -2

@@ -119,7 +119,7 @@ class RedisClient:
         except Exception as error:
             logger.exception("the Redis client failed")
             raise RedisError(f"the client failed: {error!r}") from error
-        # A cluster's client tells of a lost connection in the answers of its commands.
+        # A cluster's client reports a lost connection in the answers of its commands.
         if any(isinstance(answer, RedisConnectionError) for answer in answers):
             await self._target.disconnect()
         return answers
