@@ -10,7 +10,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.core.error import ApiError
+from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.fronts.openai.sse import DIRECT_BODY
 from optimist_gateway.server.connection_body import ConnectionBody, Outbox
 
@@ -219,7 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._stop_read_timer()
         if self.cycle is None or self.cycle.response_complete:
-            body = orjson.dumps(error.body())
+            body = orjson.dumps(error_body(error))
             head = [
                 STATUS_LINE[error.status],
                 b"content-type: application/json\r\n",

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.provenance import join_segments
-from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
+from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.chunk_writer import (
     ChunkWriter,
     answer_header,
@@ -19,9 +19,8 @@ from optimist_gateway.fronts.openai.chunk_writer import (
 from optimist_gateway.fronts.openai.dialect import Dialect
 from optimist_gateway.fronts.openai.provenance import provenance
 from optimist_gateway.fronts.openai.request_id import sane_request_id
-from optimist_gateway.fronts.openai.servable import require_servable
 from optimist_gateway.fronts.openai.sse import CLIENT_CLOSED_REQUEST, EventStream, on_disconnect
-from optimist_gateway.generation.generation import EncodePrompts, Generation, Service
+from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.observing.request_record import current_record
 
 
@@ -32,26 +31,23 @@ class Answering:
         self._service = service
         self._dialect = dialect
 
-    async def answer(
-        self, request: Request, body: GenerationBody, encode_prompts: EncodePrompts
-    ) -> Response:
+    async def answer(self, http_request: Request, request: GenerationRequest) -> Response:
         """Answers one request.
 
         Raises:
             ApiError: Nothing was sent yet and the request is wrong, not admitted, or failed.
         """
-        require_servable(self._service, body)
         request_id = f"{self._dialect.id_prefix}-{uuid.uuid4().hex}"
-        name = sane_request_id(request.scope)
-        generation = Generation(self._service, body, encode_prompts, request_id, client_name=name)
-        if body.stream:
+        name = sane_request_id(http_request.scope)
+        generation = Generation(self._service, request, request_id, name)
+        if request.stream:
             return EventStream(
                 generation,
                 ChunkWriter(generation, self._dialect, self._service.model_name),
                 self._count,
                 self._service.limits.keep_alive_seconds,
             )
-        return await self._whole(request, generation)
+        return await self._whole(http_request, generation)
 
     async def _whole(self, request: Request, generation: Generation) -> Response:
         pieces: list[list[Piece]] = [[] for _ in range(generation.num_choices)]
@@ -81,10 +77,10 @@ class Answering:
     def _whole_choice(
         self, generation: Generation, index: int, pieces: list[Piece]
     ) -> dict[str, Any]:
-        choice = {"index": index, **self._dialect.writer(generation.body).whole(pieces)}
-        if generation.body.return_token_ids:
+        choice = {"index": index, **self._dialect.writer(generation.request).whole(pieces)}
+        if generation.request.return_token_ids:
             choice |= token_fields(pieces)
-        if generation.body.include_provenance:
+        if generation.request.include_provenance:
             segments = [segment for piece in pieces for segment in piece.segments or ()]
             choice["provenance"] = provenance(join_segments(segments))
         return choice

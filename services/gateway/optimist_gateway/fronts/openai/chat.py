@@ -1,7 +1,6 @@
 """POST /v1/chat/completions."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,17 +8,16 @@ from starlette.responses import Response
 
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.finish import FinishReason
+from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.admitted_route import admitted_route
 from optimist_gateway.fronts.openai.answering import Answering
 from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
-from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
 from optimist_gateway.fronts.openai.dialect import reason_name
 from optimist_gateway.fronts.openai.logprobs import chat_logprobs, join_logprobs
 from optimist_gateway.fronts.openai.message_delta import MessageDelta
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.structure.tool_calls import ContentDelta, Delta, ToolCallReader
 from optimist_gateway.structure.tool_format import ToolFormat
-from optimist_gateway.text.prompt import chat_prompt
 
 PATH = "/v1/chat/completions"
 
@@ -99,15 +97,14 @@ class ChatDialect:
         """Takes how the model writes tool calls."""
         self._form = form
 
-    def writer(self, body: GenerationBody) -> ChatWriter:
+    def writer(self, request: GenerationRequest) -> ChatWriter:
         """See `Dialect.writer`."""
-        return chat_writer(body, self._form)
+        return chat_writer(request, self._form)
 
 
-def chat_writer(body: GenerationBody, form: ToolFormat) -> ChatWriter:
-    """Returns what words one choice of an answer to a body."""
-    structure = body.structure()
-    tools = structure.tools if structure is not None else None
+def chat_writer(request: GenerationRequest, form: ToolFormat) -> ChatWriter:
+    """Returns what words one choice of an answer to a request."""
+    tools = request.structure.tools if request.structure is not None else None
     if tools is None:
         return ChatWriter(None)
     return ChatWriter(ToolCallReader(form, [function.name for function in tools.functions]))
@@ -121,6 +118,6 @@ def chat_router(service: Service) -> APIRouter:
     @router.post(PATH)
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
         """Answers a conversation, whole or as server-sent events."""
-        return await answering.answer(request, body, partial(chat_prompt, body))
+        return await answering.answer(request, body.request())
 
     return router

@@ -7,8 +7,9 @@ from typing import Any
 import orjson
 
 from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.openai.dialect import ChoiceWriter, Dialect
-from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.fronts.openai.provenance import provenance
 from optimist_gateway.fronts.openai.sse import DONE, event
 from optimist_gateway.generation.generation import Generation
@@ -42,13 +43,10 @@ class ChunkWriter:
     def __init__(self, generation: Generation, dialect: Dialect, model_name: str) -> None:
         """Begins the stream of a request; `dialect` words its choices."""
         self._generation, self._dialect = generation, dialect
-        body = generation.body
-        options = body.stream_options
-        self._with_usage = options is not None and bool(options.include_usage)
-        self._is_continuous = bool(
-            self._with_usage and options is not None and options.continuous_usage_stats
-        )
-        self._with_tokens = bool(body.return_token_ids)
+        request = generation.request
+        self._with_usage = request.include_usage
+        self._is_continuous = request.continuous_usage
+        self._with_tokens = request.return_token_ids
         self._has_only_text = not (self._is_continuous or self._with_tokens)
         self._header = answer_header(generation, dialect.chunk_object, model_name)
         self._beginning = b""
@@ -78,7 +76,7 @@ class ChunkWriter:
 
     def fail(self, error: ApiError) -> bytes:
         """See `EventWriter.fail`."""
-        return event(error.body())
+        return event(error_body(error))
 
     def _begin(self) -> None:
         """Words what the following chunks begin with."""
@@ -96,7 +94,7 @@ class ChunkWriter:
         choices = []
         writer = self._writers.get(index)
         if writer is None:
-            writer = self._writers[index] = self._dialect.writer(self._generation.body)
+            writer = self._writers[index] = self._dialect.writer(self._generation.request)
             first = writer.first()
             if first is not None:
                 choices.append({"index": index, **first})
@@ -144,7 +142,7 @@ def token_fields(pieces: Sequence[Piece]) -> dict[str, Any]:
 def final_usage(generation: Generation) -> dict[str, Any]:
     """Returns the account of an answer that is complete."""
     usage = _usage(generation)
-    if generation.body.include_speculation:
+    if generation.request.include_speculation:
         usage["speculation"] = generation.speculation().to_api()
     return usage
 
@@ -155,4 +153,4 @@ def _fingerprint(generation: Generation) -> dict[str, str]:
 
 
 def _usage(generation: Generation) -> dict[str, Any]:
-    return generation.usage().to_api(with_num_passes=bool(generation.body.return_token_ids))
+    return generation.usage().to_api(with_num_passes=generation.request.return_token_ids)

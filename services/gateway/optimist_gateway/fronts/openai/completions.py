@@ -1,21 +1,19 @@
 """POST /v1/completions."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.admitted_route import admitted_route
 from optimist_gateway.fronts.openai.answering import Answering
 from optimist_gateway.fronts.openai.bodies.completion import CompletionBody
-from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
 from optimist_gateway.fronts.openai.dialect import reason_name
 from optimist_gateway.fronts.openai.logprobs import completion_logprobs, join_logprobs
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.text.prompt import completion_prompts
 
 PATH = "/v1/completions"
 
@@ -52,7 +50,7 @@ class CompletionDialect:
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def writer(self, _body: GenerationBody) -> CompletionWriter:
+    def writer(self, _request: GenerationRequest) -> CompletionWriter:
         """See `Dialect.writer`."""
         return CompletionWriter()
 
@@ -65,6 +63,6 @@ def completion_router(service: Service) -> APIRouter:
     @router.post(PATH)
     async def completions(request: Request, body: CompletionBody) -> Response:
         """Continues a text, whole or as server-sent events."""
-        return await answering.answer(request, body, partial(completion_prompts, body))
+        return await answering.answer(request, body.request())
 
     return router

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
+from optimist_gateway.core.request import Request
 
 
 class ChoiceWriter(Protocol):
@@ -42,8 +42,8 @@ class Dialect(Protocol):
     whole_object: str
     chunk_object: str
 
-    def writer(self, body: GenerationBody) -> ChoiceWriter:
-        """Returns what words one choice of an answer to a body."""
+    def writer(self, request: Request) -> ChoiceWriter:
+        """Returns what words one choice of an answer to a request."""
         ...
 
 

@@ -6,7 +6,6 @@ from typing import Any
 from fastapi import APIRouter
 
 from optimist_gateway.fronts.openai.chunk_writer import SYNTHETIC_FINGERPRINT
-from optimist_gateway.fronts.openai.servable import require_model
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
 
@@ -41,7 +40,7 @@ def model_router(service: Service) -> APIRouter:
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> dict[str, Any]:
         """Describes the model."""
-        require_model(service, name)
+        service.require_model(name)
         return model()
 
     return router

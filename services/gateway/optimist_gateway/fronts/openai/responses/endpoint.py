@@ -3,7 +3,6 @@
 import time
 import uuid
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import orjson
@@ -11,28 +10,25 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.openai.admitted_route import admitted_route
-from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
 from optimist_gateway.fronts.openai.chat import chat_writer
 from optimist_gateway.fronts.openai.chunk_writer import SYNTHETIC_FINGERPRINT
-from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.fronts.openai.provenance import provenance
 from optimist_gateway.fronts.openai.request_id import sane_request_id
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
-from optimist_gateway.fronts.openai.responses.chat import chat_request
 from optimist_gateway.fronts.openai.responses.output import Event
+from optimist_gateway.fronts.openai.responses.request import response_request
 from optimist_gateway.fronts.openai.responses.writer import ResponseWriter
-from optimist_gateway.fronts.openai.servable import require_servable
 from optimist_gateway.fronts.openai.sse import (
     CLIENT_CLOSED_REQUEST,
     EventStream,
     event,
     on_disconnect,
 )
-from optimist_gateway.generation.field_names import FieldNames
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.observing.request_record import current_record
-from optimist_gateway.text.prompt import chat_prompt
 
 PATH = "/v1/responses"
 
@@ -44,15 +40,13 @@ class ResponseAnswering:
         self,
         service: Service,
         body: ResponsesBody,
-        chat: ChatCompletionBody,
-        names: FieldNames,
         client_name: str | None,
     ) -> None:
         self._service = service
-        self._chunks = chat_writer(chat, service.tokenizer.tool_format)
+        request = response_request(body)
+        self._chunks = chat_writer(request, service.tokenizer.tool_format)
         request_id = f"resp_{uuid.uuid4().hex}"
-        encode = partial(chat_prompt, chat)
-        self._generation = Generation(service, chat, encode, request_id, names, client_name)
+        self._generation = Generation(service, request, request_id, client_name)
         self._writer = ResponseWriter(request_id, body, service.model_name, int(time.time()))
         self._has_begun = False
 
@@ -93,7 +87,7 @@ class ResponseAnswering:
     def fail(self, error: ApiError) -> bytes:
         """See `EventWriter.fail`."""
         if not self._has_begun:
-            return event(error.body())
+            return event(error_body(error))
         return _wire(self._writer.fail(error))
 
     def _collect(self, _index: int, piece: Piece) -> None:
@@ -109,7 +103,7 @@ class ResponseAnswering:
 
     def _finish(self) -> list[Event]:
         usage = self._generation.usage().to_api(with_num_passes=False)
-        if self._generation.body.include_speculation:
+        if self._generation.request.include_speculation:
             usage["speculation"] = self._generation.speculation().to_api()
         return self._writer.finish(usage, int(time.time()))
 
@@ -133,12 +127,7 @@ def responses_router(service: Service) -> APIRouter:
     @router.post(PATH)
     async def responses(request: Request, body: ResponsesBody) -> Response:
         """Answers a conversation with messages and calls of functions; keeps nothing of it."""
-        translated, names = chat_request(body)
-        chat = names.validated(ChatCompletionBody, translated)
-        # Whatever it refuses has the same name here.
-        require_servable(service, chat)
-        client_name = sane_request_id(request.scope)
-        answering = ResponseAnswering(service, body, chat, names, client_name)
+        answering = ResponseAnswering(service, body, sane_request_id(request.scope))
         return answering.stream() if body.stream else await answering.whole(request)
 
     return router

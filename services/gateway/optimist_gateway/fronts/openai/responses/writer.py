@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
 from optimist_gateway.fronts.openai.responses.output import Event, ResponseOutput
 
