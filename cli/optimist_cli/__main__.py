@@ -23,7 +23,7 @@ COMMANDS = {
         "optimist_cli.explain.command",
         "tell what the proposer did for one request, from its log",
     ),
-    "replay": ("optimist_scheduler.replay", "check that a scheduler's log comes out again"),
+    "replay": ("optimist_scheduler.service.replay", "check that a scheduler's log comes out again"),
     "gateway": ("optimist_gateway.__main__", "start the REST gateway alone"),
     "scheduler": ("optimist_scheduler.__main__", "start the scheduler alone"),
     "worker": ("optimist_worker.__main__", "start a worker alone"),

@@ -12,7 +12,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_gateway.core.answer.logprobs import SMALLEST, TokenLogprob, token_logprob
 from optimist_gateway.core.answer.output import TokenLogprobs
-from optimist_gateway.fronts.openai.logprobs import completion_logprobs
+from optimist_gateway.fronts.openai.answer_parts import completion_logprobs
 from tests.gateway.conftest import script_of
 from tests.gateway.fake_scheduler import (
     EOS,

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from optimist_gateway.core.answer.finish import FinishReason
-from optimist_gateway.core.answer.output import Finished, StepOutput
+from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
 from optimist_gateway.schedulers.request_stream import (
     MAX_WAITING_OUTPUTS,
     RequestStream,

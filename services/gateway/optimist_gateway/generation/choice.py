@@ -6,10 +6,8 @@ from functools import partial
 
 from optimist_gateway.core.answer.answer import Answer, Piece
 from optimist_gateway.core.answer.echo import Echo
-from optimist_gateway.core.answer.finish import FinishReason
-from optimist_gateway.core.answer.output import Finished, StepOutput
-from optimist_gateway.core.answer.speculation import Speculation
-from optimist_gateway.core.answer.usage import Usage
+from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
+from optimist_gateway.core.answer.usage import Speculation, Usage
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.observing.choice_times import FAILED, ChoiceTimes
 from optimist_gateway.observing.metrics import GatewayMetrics

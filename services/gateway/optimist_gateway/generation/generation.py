@@ -7,28 +7,30 @@ from dataclasses import dataclass
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.answer.answer import Answer
-from optimist_gateway.core.answer.detail import Detail
 from optimist_gateway.core.answer.echo import Echo
-from optimist_gateway.core.answer.logprobs import Describe
+from optimist_gateway.core.answer.logprobs import Describe, LogprobReader
+from optimist_gateway.core.answer.places import PredictionPlaces, Prompt, PromptPlaces
 from optimist_gateway.core.answer.provenance import Provenance
-from optimist_gateway.core.answer.speculation import Speculation, add_speculations
-from optimist_gateway.core.answer.usage import Usage, add_usages, merge_usages
+from optimist_gateway.core.answer.usage import (
+    Speculation,
+    Usage,
+    add_speculations,
+    add_usages,
+    merge_usages,
+)
 from optimist_gateway.core.error import (
     ApiError,
     FieldError,
     naming,
     scheduler_unavailable,
 )
-from optimist_gateway.core.prediction_places import PredictionPlaces
-from optimist_gateway.core.prompt_places import Prompt, PromptPlaces
 from optimist_gateway.core.request import Limits, Request
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.choice import Choice, TakePiece
 from optimist_gateway.generation.choices import Choices
 from optimist_gateway.generation.preparation import prepare
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.observing.request_observer import RequestObserver
-from optimist_gateway.observing.request_record import current_record
+from optimist_gateway.observing.request_record import RequestObserver, current_record
 from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError, SlowReaderError
@@ -185,19 +187,17 @@ class Generation:
         """Starts one of the answers."""
         request, tokenizer = self.request, self._service.tokenizer
         echo = self._echo(prompt) if request.echo else None
-        detail = None
-        if request.num_logprobs is not None or request.include_provenance:
-            detail = Detail(
-                describe=self._describe(),
-                provenance=self._provenance(prompt, places),
-                text_offset=len(echo.text) if echo is not None else 0,
-            )
+        describe = self._describe()
+        logprobs = None
+        if describe is not None:
+            logprobs = LogprobReader(describe, len(echo.text) if echo is not None else 0)
         answer = Answer(
             num_prompt_tokens=len(prompt.token_ids),
             detokenizer=tokenizer.detokenizer(self._shown_ids()),
             stop=request.stop,
             min_tokens=add.min_tokens,
-            detail=detail,
+            logprobs=logprobs,
+            provenance=self._provenance(prompt, places),
             has_prediction=bool(add.predicted_token_ids),
         )
         return Choice(

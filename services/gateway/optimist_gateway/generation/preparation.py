@@ -7,10 +7,9 @@ from itertools import chain
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
+from optimist_gateway.core.answer.places import Prompt, SentPrediction
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.core.prediction_places import SentPrediction
-from optimist_gateway.core.prompt_places import Prompt
 from optimist_gateway.core.request import Request, Sampling, cache_salt, choice_seed
 from optimist_gateway.security.client import current_client
 

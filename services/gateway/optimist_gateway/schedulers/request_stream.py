@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import Protocol
 
@@ -24,16 +25,8 @@ class SlowReaderError(Exception):
     """The client reads its answer more slowly than it is written."""
 
 
-class Abort(Protocol):
-    """Ends a request at the scheduler, if it still runs."""
-
-    def __call__(self, *, wants_finished: bool = False) -> None:
-        """With `wants_finished` the request's reader still gets its end."""
-        ...
-
-
 class OutputReader(Protocol):
-    """Is told of outputs in the moment in which they arrive; raises nothing."""
+    """Gets outputs in the moment in which they arrive; raises nothing."""
 
     def take(self, output: StepOutput) -> None:
         """Takes the next output; none follows the one with `finished`."""
@@ -67,11 +60,12 @@ class RequestStream:
         "_waiting",
     )
 
-    def __init__(self, abort: Abort) -> None:
+    def __init__(self, abort: Callable[..., None]) -> None:
         """Begins without outputs.
 
         Args:
-            abort: Ends the request at the scheduler.
+            abort: Ends the request at the scheduler, if it still runs; with `wants_finished` the
+                reader still gets its end.
         """
         self._abort = abort
         self._waiting: deque[StepOutput | Exception] = deque()
@@ -103,7 +97,7 @@ class RequestStream:
             self._hand(reader, self._waiting.popleft())
 
     def close(self) -> None:
-        """Ends the request at the scheduler if it still runs; the reader is told nothing more."""
+        """Ends the request at the scheduler if it still runs; the reader gets nothing more."""
         self._reader = None
         self._is_flowing = False
         self._waiting.clear()
@@ -117,7 +111,7 @@ class RequestStream:
         """Ends the request; only its account is read from now on.
 
         Returns:
-            The account; None if the scheduler does not tell it within a second.
+            The account; None if it does not come within a second.
         """
         account = self._account = self._loop.create_future()
         self._is_flowing = False

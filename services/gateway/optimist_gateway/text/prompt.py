@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
+from optimist_gateway.core.answer.places import (
+    Prompt,
+    PromptPlaces,
+    SentText,
+    find_contents,
+    joined_spans,
+)
 from optimist_gateway.core.content import Function
 from optimist_gateway.core.error import ApiError, FieldError, Path
 from optimist_gateway.core.messages import Message
 from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.core.prediction_places import joined_spans
-from optimist_gateway.core.prompt_places import Prompt, PromptPlaces, SentText, find_contents
 from optimist_gateway.core.request import Conversation, Request, TextOrTokens
 from optimist_gateway.text.tokenizer import ChatTemplateBusyError, ChatTemplateError, Tokenizer
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist.v1 import inference_pb2
-from optimist_gateway.core.answer.finish import FinishReason
+from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.content import JsonContent, LarkContent, Structure
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.messages import Message

@@ -5,9 +5,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
 from optimist_gateway.fronts.openai.responses.output import ResponseOutput
 
-LOGPROB = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+LOGPROB: TokenLogprobAnswer = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from typing_extensions import TypedDict
 
 from optimist_gateway.core.error import (
     RETRY_SECONDS,
@@ -34,7 +35,22 @@ _HTTP_MESSAGES = {
 }
 
 
-def error_body(error: ApiError) -> dict[str, Any]:
+class ErrorDetails(TypedDict):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(TypedDict):
+    """The body of every error."""
+
+    error: ErrorDetails
+
+
+def error_body(error: ApiError) -> ErrorAnswer:
     """Returns the JSON body of an error."""
     return {
         "error": {

@@ -1,7 +1,7 @@
 """Server-sent events, and answers that notice when their client goes away."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ _HEADERS = [
 ]
 
 
-def event(data: dict[str, Any]) -> bytes:
+def event(data: Mapping[str, Any]) -> bytes:
     """Returns one event as it goes over the wire."""
     return b"data: " + orjson.dumps(data) + b"\n\n"
 

@@ -1,10 +1,44 @@
-"""The output of a response of `/v1/responses`: its items, and the events that tell of them."""
+"""The output of a response of `/v1/responses`: its items, and the events that build them up."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from typing_extensions import TypedDict
+
+from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
+
 Event = dict[str, Any]
 ItemStatus = Literal["completed", "incomplete"]
+
+
+class OutputText(TypedDict):
+    """The text of a message."""
+
+    type: Literal["output_text"]
+    annotations: list[Any]
+    logprobs: list[TokenLogprobAnswer]
+    text: str
+
+
+class OutputMessage(TypedDict):
+    """A message in a response."""
+
+    type: Literal["message"]
+    id: str
+    status: ItemStatus
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class OutputCall(TypedDict):
+    """A call in a response."""
+
+    type: Literal["function_call"]
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
 
 
 class ResponseOutput:
@@ -19,7 +53,7 @@ class ResponseOutput:
         self._items: list[dict[str, Any]] = []
         self._is_open = False
         self._call_number = -1
-        """Number of the tool call that is open, or was last; -1 behind a message."""
+        """Number of the tool call that is open, or was last; -1 after a message."""
 
     @property
     def items(self) -> list[dict[str, Any]]:
@@ -31,7 +65,7 @@ class ResponseOutput:
         """Whether more text would go on a message."""
         return self._is_open and bool(self._item["type"] == "message")
 
-    def add_text(self, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> list[Event]:
+    def add_text(self, text: str, logprobs: Sequence[TokenLogprobAnswer] = ()) -> list[Event]:
         """Adds text of the answer, with the log-probabilities of its tokens if they are wanted."""
         events = []
         if not self.has_open_message:
