@@ -93,7 +93,7 @@ class Choice:
                 `RequestStream` says.
         """
         self._tell, self._end = tell, end
-        self._stream.read(self)
+        self._stream.read(self._take)
 
     def pause(self) -> None:
         """Lets outputs wait, in bounds."""
@@ -126,8 +126,11 @@ class Choice:
         self._stream.close()
         self._times.end(self._answer.num_tokens)
 
-    def take(self, output: StepOutput) -> None:
+    def _take(self, output: StepOutput | Exception) -> None:
         """Takes a step; whatever goes wrong with it ends this request and no other."""
+        if isinstance(output, Exception):
+            self._fail(output)
+            return
         try:
             if output.finished is not None:
                 self._note_end(output.finished)
@@ -138,9 +141,9 @@ class Choice:
             elif output.token_ids or output.finished is not None:
                 self._add(output)
         except Exception as error:
-            self.fail(error)
+            self._fail(error)
 
-    def fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """Ends the choice without the rest of its answer."""
         self._times.note_reason(FAILED)
         self._stream.close()
@@ -182,7 +185,7 @@ class Choice:
             if output.token_ids or output.finished is not None:
                 self._add(output)
         except Exception as error:
-            self.fail(error)
+            self._fail(error)
         if not self._is_paused:
             self._stream.resume()
 
@@ -211,7 +214,7 @@ class Choice:
         try:
             self._tell_last(piece)
         except Exception as error:
-            self.fail(error)
+            self._fail(error)
 
     def _tell_last(self, piece: Piece) -> None:
         if piece.finish_reason is not None:

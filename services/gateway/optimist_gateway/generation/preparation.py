@@ -11,7 +11,7 @@ from optimist_gateway.core.answer.places import Prompt, SentPrediction
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.model_description import ModelDescription
 from optimist_gateway.core.request import Request, Sampling, cache_salt, choice_seed
-from optimist_gateway.security.client import current_client
+from optimist_gateway.security.keys import current_client
 
 # The contract reads 0 as 1; this keeps the most likely token alone, as 0 does in OpenAI's API.
 _SMALLEST_TOP_P = 1e-6

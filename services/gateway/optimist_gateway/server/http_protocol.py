@@ -11,9 +11,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from optimist_gateway.core.error import ApiError
+from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody, Outbox
 from optimist_gateway.fronts.openai.errors import error_body
-from optimist_gateway.fronts.openai.sse import DIRECT_BODY
-from optimist_gateway.server.connection_body import ConnectionBody, Outbox
 
 MAX_NUM_HEADERS = 128
 MAX_OVERHEAD = 8

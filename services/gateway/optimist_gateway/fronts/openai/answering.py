@@ -2,37 +2,24 @@
 
 import uuid
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.request_id import sane_request_id
 from optimist_gateway.fronts.openai.sse import (
     CLIENT_CLOSED_REQUEST,
+    AnswerWriter,
     EventStream,
-    EventWriter,
     on_disconnect,
 )
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.observing.request_record import current_record
-
-
-class AnswerWriter(EventWriter, Protocol):
-    """Writes one answer, as events or, of the pieces that it has collected, as a whole."""
-
-    def collect(self, index: int, piece: Piece) -> None:
-        """Takes what a step adds to a choice of an answer that is sent as a whole."""
-        ...
-
-    def whole(self) -> dict[str, Any]:
-        """Returns the whole answer."""
-        ...
 
 
 class Answering:
