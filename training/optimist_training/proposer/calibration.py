@@ -11,17 +11,17 @@ from functools import partial
 from itertools import product
 from math import log
 
-from optimist_aligner.common import Continuations
 from optimist_aligner.follower import Aligner
-from optimist_aligner.layout import (
+from optimist_aligner.model.common import Continuations
+from optimist_aligner.model.layout import (
     MOST_LENGTH,
     NUM_KINDS,
     NUM_LENGTHS,
     NUM_STEPS,
     START,
 )
-from optimist_aligner.vocabulary import Vocabulary
-from optimist_aligner.weights import Weights
+from optimist_aligner.model.weights import Weights
+from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_bench.harness.pair import Pair
 from optimist_bench.predictions.simulator import simulate
 

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from optimist_aligner.common import (
+from optimist_aligner.model.common import (
     Continuations,
     load_continuations,
     read_continuations,
 )
-from optimist_aligner.layout import NUM_WEIGHTS
-from optimist_aligner.weights import to_json
+from optimist_aligner.model.layout import NUM_WEIGHTS
+from optimist_aligner.model.weights import to_json
 from optimist_bench.harness.pair import (
     SOURCES,
     Pair,
@@ -34,8 +34,7 @@ from optimist_bench.harness.pair import (
 from optimist_common.errors import SetupError
 from optimist_training.data.options import require_file_name, require_positive, write_out
 from optimist_training.proposer.calibration import calibrate
-from optimist_training.proposer.examples import Examples, join
-from optimist_training.proposer.fit import fit
+from optimist_training.proposer.fit import Examples, fit, join
 from optimist_training.proposer.passes import Round, collect
 
 MIN_VALUES = (0.0, 0.09, 0.2)

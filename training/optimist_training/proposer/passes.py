@@ -10,18 +10,21 @@ from heapq import nlargest
 from operator import itemgetter
 from typing import NamedTuple
 
-from optimist_aligner.candidates import (
+from optimist_aligner.drafting.candidates import (
     NO_STOP,
     Candidate,
     Sight,
     kind_features,
     none_features,
 )
-from optimist_aligner.common import Continuations
-from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.further import find_further
+from optimist_aligner.drafting.tree import MOST_PATHS
 from optimist_aligner.follower import Aligner, AutoFollower
-from optimist_aligner.further import find_further
-from optimist_aligner.layout import (
+from optimist_aligner.following.rule import Rule
+from optimist_aligner.following.template import NOWHERE
+from optimist_aligner.model.common import Continuations
+from optimist_aligner.model.layout import (
     LENGTH,
     MOST_LENGTH,
     MOST_LOGIT,
@@ -35,13 +38,10 @@ from optimist_aligner.layout import (
     START,
     STEP,
 )
-from optimist_aligner.rule import Rule
-from optimist_aligner.template import NOWHERE
-from optimist_aligner.tree import MOST_PATHS
-from optimist_aligner.vocabulary import Vocabulary
-from optimist_aligner.weights import Weights
+from optimist_aligner.model.weights import Weights
+from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_bench.harness.pair import Pair
-from optimist_training.proposer.examples import ExampleBuilder, Examples
+from optimist_training.proposer.fit import ExampleBuilder, Examples
 
 WINDOW = 64
 _MOST_STEPS_FOLLOWED = 70

@@ -2,8 +2,8 @@
 
 from array import array
 
-from optimist_aligner.draft import NO_PARENT, Draft
-from optimist_aligner.sources import INT32
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.text.sources import INT32
 
 
 class SentWindow:

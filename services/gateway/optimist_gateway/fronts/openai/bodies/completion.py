@@ -1,0 +1,87 @@
+"""The body of POST /v1/completions."""
+
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from optimist_gateway.core.content import Structure
+from optimist_gateway.core.error import Path
+from optimist_gateway.core.request import Request
+from optimist_gateway.fronts.openai.bodies.base import Text
+from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, TokenIds
+from optimist_gateway.fronts.openai.bodies.unsupported import OF_COMPLETIONS, KnownParameters
+
+MAX_PROMPTS = 1024
+_DEFAULT_MAX_TOKENS = 16
+MAX_COMPLETION_LOGPROBS = 5
+_INT32_MAX = 2**31 - 1
+
+
+class CompletionBody(GenerationBody):
+    """One prompt or several, each as text or as tokens."""
+
+    known_parameters: ClassVar[KnownParameters] = OF_COMPLETIONS
+
+    prompt: (
+        Text
+        | TokenIds
+        | Annotated[
+            list[Text | TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)
+        ]
+    )
+    max_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
+    """0 only with `echo`: the prompt alone comes back."""
+    best_of: int | None = Field(None, ge=1, le=_INT32_MAX)
+    """How many answers to generate, of which the `n` likeliest are given; the server limits it."""
+    echo: bool | None = None
+    """Begins every answer with the prompt."""
+    logprobs: int | None = Field(None, ge=0, le=MAX_COMPLETION_LOGPROBS)
+    """Tells the log-probability of each token, and of as many of the likeliest in its place."""
+
+    def prompts(self) -> dict[str, str | list[int]]:
+        """Returns the prompts by the names of their fields."""
+        given = self.prompt
+        if isinstance(given, str):
+            return {"prompt": given}
+        several = [one for one in given if not isinstance(one, int)]
+        if several:
+            return {f"prompt[{index}]": one for index, one in enumerate(several)}
+        return {"prompt": [token for token in given if isinstance(token, int)]}
+
+    def field_names(self) -> dict[Path, str]:
+        """See `AnswerBody.field_names`."""
+        names = super().field_names() | {("prompts",): "prompt", ("num_candidates",): "best_of"}
+        for index, name in enumerate(self.prompts()):
+            names[("prompts", index)] = name
+        if self.structured_outputs is not None:
+            names[("structure",)] = self.structured_outputs.field
+        return names
+
+    def request(self) -> Request:
+        """Returns the request."""
+        outputs = self.structured_outputs
+        return self.as_request(
+            prompts=tuple(self.prompts().values()),
+            num_candidates=self.best_of or self.n or 1,
+            max_tokens=self.max_tokens,
+            default_max_tokens=_DEFAULT_MAX_TOKENS,
+            num_logprobs=self.logprobs,
+            echo=bool(self.echo),
+            structure=None if outputs is None else Structure(outputs.content()),
+        )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        num_answers = self.n or 1
+        if self.best_of is not None and self.best_of < num_answers:
+            raise _wrong("best_of", "best_of: must not be less than n")
+        if self.best_of is not None and self.best_of > num_answers and self.stream:
+            raise _wrong("best_of", "best_of: must be n when stream is true")
+        if self.max_tokens == 0 and not self.echo:
+            raise _wrong("max_tokens", "max_tokens: 0 is only allowed when echo is true")
+        return self
+
+
+def _wrong(param: str, message: str) -> PydanticCustomError:
+    return PydanticCustomError("invalid_value", "{message}", {"message": message, "param": param})

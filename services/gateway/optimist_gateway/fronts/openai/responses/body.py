@@ -1,0 +1,215 @@
+"""The body of POST /v1/responses."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+from optimist_common.sampling import MAX_LOGPROBS
+from optimist_gateway.core.error import Path
+from optimist_gateway.fronts.openai.bodies.base import Body, Text
+from optimist_gateway.fronts.openai.bodies.generation import AnswerBody, CacheOptions, Metadata
+from optimist_gateway.fronts.openai.bodies.structure import (
+    StructuredOutputs,
+    require_no_grammar_with_tools,
+)
+from optimist_gateway.fronts.openai.bodies.tools import (
+    MAX_TOOLS,
+    FunctionBody,
+    FunctionName,
+    Json,
+)
+from optimist_gateway.fronts.openai.bodies.unsupported import KnownParameters, drop_unsupported
+from optimist_gateway.fronts.openai.responses.input import InputItem
+
+MAX_ITEMS = 4096
+LOGPROBS = "message.output_text.logprobs"
+_INT32_MAX = 2**31 - 1
+
+_UNSUPPORTED = KnownParameters(
+    refused={
+        "access_programs": (),
+        "background": (False,),
+        "context_management": ([],),
+        "conversation": (),
+        "image": (),
+        "moderation": (),
+        "previous_response_id": (),
+        "prompt": (),
+        "reasoning": ({}, {"effort": None}, {"effort": "none"}),
+        "truncation": ("disabled",),
+    },
+    by_value=frozenset({"background", "reasoning", "truncation"}),
+)
+"""Among them what would need responses to be stored."""
+
+
+class PlainFormat(Body):
+    """Text of any form, or a JSON object."""
+
+    type: Literal["text", "json_object"]
+
+
+class SchemaFormat(Body):
+    """JSON that follows a schema."""
+
+    type: Literal["json_schema"]
+    name: FunctionName
+    json_schema: Json = Field(alias="schema")
+    description: Text | None = None
+    strict: bool | None = None
+
+
+class TextOptions(Body):
+    """What form the text of the answer has."""
+
+    format: Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class FunctionKind(Body):
+    """The only kind of tool that is supported."""
+
+    type: Literal["function"]
+
+
+# Fields are checked from the last base to the first: a tool of another kind has another type.
+class FunctionTool(FunctionBody, FunctionKind):
+    """A function that the model may call."""
+
+
+class FunctionChoice(Body):
+    """The function that the model is to call."""
+
+    type: Literal["function"]
+    name: FunctionName
+
+
+class AllowedTools(Body):
+    """The functions that the model may call this time."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[FunctionChoice] = Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)
+
+
+def _choice_form(value: object) -> str:
+    return "word" if isinstance(value, str) else "object"
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    | Annotated[
+        Annotated[FunctionChoice | AllowedTools, Field(discriminator="type")], Tag("object")
+    ],
+    Discriminator(_choice_form),
+]
+
+
+def _input_form(value: object) -> str:
+    return "items" if isinstance(value, list) else "text"
+
+
+Input = Annotated[
+    Annotated[Text, Tag("text")]
+    | Annotated[
+        list[InputItem], Field(fail_fast=True, min_length=1, max_length=MAX_ITEMS), Tag("items")
+    ],
+    Discriminator(_input_form),
+]
+
+
+class ResponseStreamOptions(Body):
+    """Options of a streamed answer."""
+
+    include_obfuscation: bool | None = None
+    """Ignored."""
+
+
+class ResponsesBody(AnswerBody):
+    """A request that is answered with items; nothing of it is stored."""
+
+    model: str
+    input: Input
+    instructions: Text | None = None
+    """A system message in front of the input."""
+    max_output_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
+    stream: bool | None = None
+    text: TextOptions | None = None
+    tools: list[FunctionTool] | None = Field(None, fail_fast=True, max_length=MAX_TOOLS)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    include: list[Literal["message.output_text.logprobs"]] | None = Field(
+        None, fail_fast=True, max_length=16
+    )
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    """How many of the likeliest tokens `include` reports for each token."""
+    structured_outputs: StructuredOutputs | None = None
+    """Extension: the form of the answer's text, as at the other endpoints."""
+    metadata: Metadata | None = None
+    """Comes back with the response."""
+    max_tool_calls: int | None = Field(None, ge=1, le=_INT32_MAX)
+    """Ignored, as all that follow: it counts calls of tools that run on the server."""
+    store: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    user: Text | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    safety_identifier: Text | None = None
+    prompt_cache_key: Text | None = None
+    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+
+    @property
+    def form(self) -> PlainFormat | SchemaFormat | None:
+        """The form of the text, if it has one."""
+        form = self.text.format if self.text is not None else None
+        return None if form is None or form.type == "text" else form
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the response reports how likely its tokens were."""
+        return LOGPROBS in (self.include or [])
+
+    def field_names(self) -> dict[Path, str]:
+        """See `AnswerBody.field_names`."""
+        names = super().field_names() | {("prompts",): "input", ("prompts", 0): "input"}
+        if self.structured_outputs is not None:
+            names[("structure",)] = self.structured_outputs.field
+        elif isinstance(self.form, SchemaFormat):
+            names[("structure",)] = "text.format.schema"
+        else:
+            names[("structure",)] = "text.format"
+        if isinstance(self.tool_choice, FunctionChoice):
+            names[("tool_choice", 0)] = "tool_choice.name"
+        elif isinstance(self.tool_choice, AllowedTools):
+            for index in range(len(self.tool_choice.tools)):
+                names[("tool_choice", index)] = f"tool_choice.tools[{index}].name"
+        return names
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unsupported(cls, body: object) -> object:
+        return drop_unsupported(body, _UNSUPPORTED) if isinstance(body, dict) else body
+
+    @model_validator(mode="after")
+    def _includes_what_it_counts(self) -> Self:
+        if self.top_logprobs and not self.wants_logprobs:
+            raise PydanticCustomError(
+                "invalid_value",
+                'top_logprobs needs include: ["message.output_text.logprobs"]',
+                {"param": "top_logprobs"},
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_structure(self) -> Self:
+        if self.structured_outputs is None:
+            return self
+        if self.form is not None:
+            raise PydanticCustomError(
+                "invalid_value",
+                "structured_outputs and text.format must not both be set",
+                {"param": "structured_outputs"},
+            )
+        require_no_grammar_with_tools(self.structured_outputs, self.tools, self.tool_choice)
+        return self

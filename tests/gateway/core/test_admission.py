@@ -1,0 +1,211 @@
+"""Places, shares and rates of clients, with a clock of the test's own."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_gateway.core import admission
+from optimist_gateway.core.admission import (
+    LONGEST_SECONDS,
+    SHORTEST_SECONDS,
+    AdmissionControl,
+    AdmissionLimits,
+    Limit,
+    ServiceRate,
+    TokenBucket,
+)
+
+
+def control(**limits: float) -> AdmissionControl:
+    values = {"max_num_requests": 8, **limits}
+    return AdmissionControl(AdmissionLimits(**values), 0.0)  # type: ignore[arg-type]
+
+
+def refused(admits: AdmissionControl, client: str, count: int = 1, now: float = 0.0) -> Limit:
+    refusal = admits.admit(client, count, now, competes=True)
+    assert refusal is not None
+    assert SHORTEST_SECONDS <= refusal.retry_seconds <= LONGEST_SECONDS
+    return refusal.limit
+
+
+def test_all_places_of_a_request_are_taken_or_none() -> None:
+    admits = control()
+    assert admits.admit("", 6, 0.0) is None
+    assert refused(admits, "", 3) is Limit.PLACES
+    assert admits.num_places == 6
+    assert admits.admit("", 2, 0.0) is None
+    admits.release("", 6, 1.0)
+    assert admits.admit("", 6, 1.0) is None
+
+
+def test_a_client_alone_leaves_places_for_another() -> None:
+    admits = control()
+    while admits.admit("a", 1, 0.0, competes=True) is None:
+        pass
+    assert admits.num_places == 7
+    assert refused(admits, "a") is Limit.SHARE
+    assert admits.admit("b", 1, 0.0, competes=True) is None
+
+
+def test_a_request_for_all_places_waits_for_an_empty_server() -> None:
+    admits = control()
+    assert admits.admit("b", 1, 0.0, competes=True) is None
+    assert refused(admits, "a", 8) is Limit.PLACES
+    admits.release("b", 1, 0.0)
+    assert admits.admit("a", 8, 0.0, competes=True) is None
+
+
+def test_whoever_has_no_rival_gets_all_places() -> None:
+    admits = control()
+    assert admits.admit("a", 8, 0.0, competes=False) is None
+
+
+def test_places_that_become_free_go_to_whom_has_less_than_his_share() -> None:
+    admits = control()
+    assert admits.admit("a", 7, 0.0, competes=True) is None
+    held = Counter(a=7)
+    # Both ask all the time; requests of `a` end one by one.
+    for now in range(1, 8):
+        admits.release("a", 1, float(now))
+        held["a"] -= 1
+        for client in ("a", "b"):
+            while admits.admit(client, 1, float(now), competes=True) is None:
+                held[client] += 1
+    assert held == {"a": 4, "b": 4}
+
+
+def test_concurrency_of_a_client_is_bounded() -> None:
+    admits = control(max_num_requests_per_client=2)
+    assert admits.admit("a", 2, 0.0) is None
+    assert refused(admits, "a") is Limit.CONCURRENCY
+    assert admits.admit("b", 2, 0.0) is None
+    admits.release("a", 1, 0.5)
+    assert admits.admit("a", 1, 0.5) is None
+
+
+def test_requests_in_a_minute_are_bounded_and_come_again() -> None:
+    admits = control(requests_per_minute=3)
+    for _ in range(3):
+        assert admits.admit("a", 1, 0.0) is None
+        admits.release("a", 1, 0.0)
+    refusal = admits.admit("a", 1, 0.0)
+    assert refusal is not None
+    assert refusal.limit is Limit.REQUESTS
+    assert refusal.retry_seconds == pytest.approx(20)
+    assert admits.admit("b", 1, 0.0) is None
+    assert admits.admit("a", 1, 20.0) is None
+
+
+def test_a_refused_request_does_not_count() -> None:
+    admits = control(requests_per_minute=1, max_num_requests=1)
+    assert admits.admit("b", 1, 0.0) is None
+    assert refused(admits, "a") is Limit.PLACES
+    admits.release("b", 1, 0.0)
+    assert admits.admit("a", 1, 0.0) is None
+
+
+def test_tokens_are_counted_when_they_were_used() -> None:
+    admits = control(tokens_per_minute=100)
+    assert admits.admit("a", 1, 0.0) is None
+    admits.charge("a", 150, 0.0)
+    admits.release("a", 1, 0.0)
+    assert refused(admits, "a") is Limit.TOKENS
+    assert admits.admit("a", 1, 31.0) is None
+
+
+def test_what_is_remembered_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MAX_ACCOUNTS", 4)
+    admits = control(requests_per_minute=60)
+    assert admits.admit("busy", 1, 0.0) is None
+    for number in range(50):
+        assert admits.admit(f"client {number}", 1, float(number)) is None
+        admits.release(f"client {number}", 1, float(number))
+    assert len(admits._accounts) <= 5
+    admits.release("busy", 1, 50.0)
+    assert admits.num_places == 0
+
+
+def test_retry_follows_the_measured_rate() -> None:
+    admits = control()
+    assert admits.retry_seconds(0.0) == SHORTEST_SECONDS
+    assert admits.admit("", 8, 0.0) is None
+    # A place becomes free every ten seconds.
+    for now in range(10, 110, 10):
+        admits.release("", 1, float(now))
+        assert admits.admit("", 1, float(now)) is None
+    refusal = admits.admit("", 2, 100.0)
+    assert refusal is not None
+    assert refusal.retry_seconds == pytest.approx(20, rel=0.3)
+
+
+def test_a_server_at_rest_for_long_says_the_longest_time() -> None:
+    rate = ServiceRate(0.0)
+    rate.observe(1, 1.0)
+    assert rate.seconds_until(1, 1000.0) == LONGEST_SECONDS
+
+
+@given(st.lists(st.floats(0.01, 5), min_size=1, max_size=60), st.integers(1, 1000))
+def test_rates_are_bounded_and_never_negative(pauses: list[float], count: int) -> None:
+    rate, now = ServiceRate(0.0), 0.0
+    for pause in pauses:
+        now += pause
+        rate.observe(1, now)
+        assert 0 < rate.per_second(now) <= 1.02 * len(pauses)
+        assert SHORTEST_SECONDS <= rate.seconds_until(count, now) <= LONGEST_SECONDS
+
+
+@given(st.floats(0.1, 1000), st.lists(st.tuples(st.floats(0, 10), st.floats(0, 50)), max_size=40))
+def test_a_bucket_gives_no_more_than_its_rate(
+    per_minute: float, takes: list[tuple[float, float]]
+) -> None:
+    bucket, now, taken = TokenBucket(per_minute, 0.0), 0.0, 0.0
+    for pause, units in takes:
+        now += pause
+        wait = bucket.seconds_until(units, now)
+        assert wait >= 0
+        if wait == 0:
+            bucket.take(units, now)
+            taken += units
+    assert taken <= per_minute * (1 + now / 60) * (1 + 1e-9) + 1e-6
+
+
+def test_no_rate_is_no_limit() -> None:
+    bucket = TokenBucket(0, 0.0)
+    bucket.take(1e9, 0.0)
+    assert bucket.seconds_until(1e9, 0.0) == 0
+
+
+CLIENTS = st.sampled_from(["a", "b", "c"])
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("admit"), CLIENTS, st.integers(1, 5)),
+            st.tuples(st.just("release"), CLIENTS, st.just(0)),
+        ),
+        max_size=120,
+    ),
+    st.integers(3, 20),
+)
+def test_places_are_conserved_and_a_client_below_its_share_finds_one(
+    deeds: list[tuple[str, str, int]], most: int
+) -> None:
+    admits = control(max_num_requests=most)
+    held: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    for now, (deed, client, count) in enumerate(deeds):
+        if deed == "release":
+            if held[client]:
+                admits.release(client, held[client].pop(), float(now))
+        elif admits.admit(client, count, float(now), competes=True) is None:
+            held[client].append(count)
+        total = sum(map(sum, held.values()))
+        assert admits.num_places == total <= most
+        # Only a client with less than its share gets at the places that are kept.
+        holding = [sum(counts) for counts in held.values() if counts]
+        num_active = max(len(holding) + (not held[client]), 2)
+        if total < most and (sum(held[client]) + 1) * num_active <= most:
+            assert admits.admit(client, 1, float(now), competes=True) is None
+            admits.release(client, 1, float(now))
