@@ -13,7 +13,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from optimist_gateway.fronts.openai.openapi.limits import ID_FORMAT
+from optimist_gateway.fronts.openapi.limits import ID_FORMAT
 
 MAX_PARTS = 4096
 # No object has as many fields.

@@ -30,7 +30,7 @@ from optimist_gateway.fronts.openai.bodies.unsupported import (
     KnownParameters,
     drop_unsupported,
 )
-from optimist_gateway.fronts.openai.openapi.limits import ID_FORMAT
+from optimist_gateway.fronts.openapi.limits import ID_FORMAT
 
 MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 4
