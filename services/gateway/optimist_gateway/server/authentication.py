@@ -7,9 +7,8 @@ from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.openai.errors import error_response
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import current_record
-from optimist_gateway.security.keys import ANONYMOUS, Client, Keys, current_client
+from optimist_gateway.security.keys import ANONYMOUS, PROBES, Client, Keys, current_client
 
-PROBES = frozenset({"/health", "/live", "/ready", "/startup"})
 METRICS = "/metrics"
 # The page's files are the same for everybody; what it asks for, it asks with the user's key.
 PAGE, PAGE_FILES = "/", "/page/"

@@ -3,7 +3,8 @@
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from optimist_gateway.observing.request_record import RequestObserver
-from optimist_gateway.server.authentication import METRICS, PROBES
+from optimist_gateway.security.keys import PROBES
+from optimist_gateway.server.authentication import METRICS
 
 OPERATIONS = {
     "/v1/chat/completions": "chat",

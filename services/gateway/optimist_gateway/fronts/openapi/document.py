@@ -23,7 +23,7 @@ from optimist_gateway.fronts.openapi.examples import EXAMPLES
 from optimist_gateway.fronts.openapi.limits import set_limits
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
-from optimist_gateway.server.authentication import PROBES
+from optimist_gateway.security.keys import PROBES
 
 _REASONS = {
     "400": "The request is wrong; `param` names the field.",

@@ -13,8 +13,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from optimist_gateway.fronts.openapi.limits import ID_FORMAT
-
+ID_FORMAT = "token-id"
+"""Format of numbers that are tokens of the model, in the document of the API."""
 MAX_PARTS = 4096
 # No object has as many fields.
 MAX_FIELDS = 128

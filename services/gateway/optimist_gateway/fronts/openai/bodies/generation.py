@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import MAX_PRIORITY, Request, Sampling
 from optimist_gateway.fronts.openai.bodies.base import (
+    ID_FORMAT,
     Body,
     Content,
     Text,
@@ -30,7 +31,6 @@ from optimist_gateway.fronts.openai.bodies.unsupported import (
     KnownParameters,
     drop_unsupported,
 )
-from optimist_gateway.fronts.openapi.limits import ID_FORMAT
 
 MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 4
