@@ -28,10 +28,8 @@ from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
-from optimist_gateway.server.authentication import Authentication
-from optimist_gateway.server.body_limit import BodyLimit
 from optimist_gateway.server.grpc_server import serving_grpc
-from optimist_gateway.server.observation import Observation
+from optimist_gateway.server.middleware import Authentication, BodyLimit, Observation
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.tokenizer import Tokenizer
