@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.chaos.answer import Answer, difference, has_duplicates, is_beginning
-from tests.chaos.case import Case
-from tests.chaos.client import Client, Ending, Outcome
+from tests.chaos.load.answer import Answer, difference, has_duplicates, is_beginning
+from tests.chaos.load.case import Case
+from tests.chaos.load.client import Client, Ending, Outcome
 
 _LEAVE_SECONDS = (0.05, 2.0)
 MAX_SHOWN = 10

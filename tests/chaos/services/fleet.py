@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from tests.chaos.member import Member, answers_ping, serves_grpc, serves_http
-from tests.chaos.network import Network
-
-REPOSITORY = Path(__file__).parent.parent.parent
-MODEL = REPOSITORY / "models" / "tiny-edit"
+from tests.chaos.services.member import Member, answers_ping, serves_grpc, serves_http
+from tests.chaos.services.network import Network
+from tests.stack import BUNDLED_MODEL
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ class _Builder:
 
 
 async def _build(shape: Shape, network: Network, builder: _Builder) -> None:
-    model = ("--model", str(MODEL))
+    model = ("--model", str(BUNDLED_MODEL))
     builder.add_redis()
     proposers = [f"proposer-{number + 1}" for number in range(shape.num_proposers)]
     for name in proposers:

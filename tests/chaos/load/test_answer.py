@@ -2,7 +2,7 @@ import copy
 
 import pytest
 
-from tests.chaos.answer import Answer, difference, has_duplicates, is_beginning
+from tests.chaos.load.answer import Answer, difference, has_duplicates, is_beginning
 
 
 def chunk(text: str, token_ids: list[int], finish: str | None = None, index: int = 0) -> dict:  # type: ignore[type-arg]

@@ -11,9 +11,9 @@ import pytest
 from openai import OpenAI
 
 from optimist_training.data.edits import Edit
-from tests.integration.asker import Asker
 from tests.integration.edit import Answer, ask, edits
-from tests.integration.request_bodies import make_body
+from tests.integration.matrix.asker import Asker
+from tests.integration.matrix.request_bodies import make_body
 from tests.stack import BUNDLED_MODEL, Service, free_port
 
 MODEL = ("--model", str(BUNDLED_MODEL))

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from tests.chaos.fault_proxy import BLACK_HOLE, UNDISTURBED, Disturbance
-from tests.chaos.fault_schedule import Fault, FaultKind
-from tests.chaos.fleet import Fleet
-from tests.chaos.network import ProxiedLoopback
+from tests.chaos.faults.proxy import BLACK_HOLE, UNDISTURBED, Disturbance
+from tests.chaos.faults.schedule import Fault, FaultKind
+from tests.chaos.services.fleet import Fleet
+from tests.chaos.services.network import ProxiedLoopback
 
 
 @dataclass

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.chaos.levels import Levels, excesses
+from tests.chaos.services.levels import Levels, excesses
 
 BEFORE: Levels = {
     "scheduler-1": {

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.chaos.namespaces import Namespaces, missing_for_namespaces
+from tests.chaos.services.namespaces import Namespaces, missing_for_namespaces
 
 REASON = missing_for_namespaces()
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)

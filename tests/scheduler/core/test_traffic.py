@@ -1,8 +1,10 @@
 """Random traffic that dwells on what random commands seldom reach: repeats and shared blocks."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.width.drafter import Drafter
@@ -156,3 +158,10 @@ def _turn(situation: Situation, rng: np.random.Generator) -> None:
         situation.answer()
     if rng.random() < 0.5:
         situation.fill()
+
+
+@pytest.mark.parametrize(
+    ("run", "number"), [(run_leases, 40), (run_prefixes, 40), (run_sources, 25)]
+)
+def test_random_traffic_is_planned_right(run: Callable[[int], None], number: int) -> None:
+    run(number)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.chaos.fault_schedule import MAX_AT_ONCE, Fault, FaultKind, make_schedule
+from tests.chaos.faults.schedule import MAX_AT_ONCE, Fault, FaultKind, make_schedule
 
 EDGES = [
     "gateway-1>scheduler-1",

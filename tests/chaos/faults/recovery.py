@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from tests.chaos.client import Outcome
-from tests.chaos.injector import Injected
+from tests.chaos.faults.injector import Injected
+from tests.chaos.load.client import Outcome
 
 
 def first_token_seconds(fault: Injected, outcomes: Iterable[Outcome]) -> float | None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from tests.chaos.answer import Answer
-from tests.chaos.case import Case
+from tests.chaos.load.answer import Answer
+from tests.chaos.load.case import Case
 
 _REFUSALS = (429, 503)
 # Without a connection there is no Retry-After.

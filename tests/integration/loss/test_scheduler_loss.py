@@ -16,8 +16,8 @@ from optimist_client import AsyncClient, Client, Message, OptimistError
 from optimist_common.network.endpoints import Peer
 from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_training.data.edits import unseen_edits
-from tests.chaos.answer import Answer, difference
-from tests.chaos.case import Case
+from tests.chaos.load.answer import Answer, difference
+from tests.chaos.load.case import Case
 from tests.stack import BUNDLED_MODEL, Service, free_port
 
 MODEL = ("--model", str(BUNDLED_MODEL))

@@ -1,8 +1,8 @@
-from tests.chaos.case import Case
-from tests.chaos.client import Outcome
-from tests.chaos.fault_schedule import Fault, FaultKind
-from tests.chaos.injector import Injected
-from tests.chaos.recovery import all_going_seconds, first_token_seconds, report_recovery
+from tests.chaos.faults.injector import Injected
+from tests.chaos.faults.recovery import all_going_seconds, first_token_seconds, report_recovery
+from tests.chaos.faults.schedule import Fault, FaultKind
+from tests.chaos.load.case import Case
+from tests.chaos.load.client import Outcome
 
 STREAMED = Case("plain-1", "/v1/completions", {"stream": True})
 WHOLE = Case("plain-2", "/v1/completions", {})

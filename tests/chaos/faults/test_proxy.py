@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.chaos.fault_proxy import BLACK_HOLE, UNDISTURBED, Disturbance, FaultProxy
+from tests.chaos.faults.proxy import BLACK_HOLE, UNDISTURBED, Disturbance, FaultProxy
 
 SOON = 0.15
 """Long enough for what is not held to arrive, on a machine that is not busy."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from optimist_bench.harness.process_time import count_descriptors, read_resident_bytes
-from tests.chaos.fleet import Fleet
-from tests.chaos.member import Member
+from tests.chaos.services.fleet import Fleet
+from tests.chaos.services.member import Member
 
 SETTLE_SECONDS = 40.0
 _POLL_SECONDS = 1.0

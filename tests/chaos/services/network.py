@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from tests.chaos.fault_proxy import FaultProxy
-from tests.chaos.fault_schedule import CONNECTION_SIGN
+from tests.chaos.faults.proxy import FaultProxy
+from tests.chaos.faults.schedule import CONNECTION_SIGN
 from tests.stack import free_port
 
 
@@ -46,7 +46,7 @@ class Loopback:
         """See `Network`."""
 
 
-class ProxiedLoopback:
+class ProxiedLoopback(Loopback):
     """All services on the loopback; each edge has a proxy of its own."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -57,14 +57,6 @@ class ProxiedLoopback:
         """
         self.edges: dict[str, FaultProxy] = {}
         self._seed = seed
-
-    def place(self, name: str) -> tuple[str, int]:
-        """See `Network`."""
-        return "127.0.0.1", free_port()
-
-    def command(self, name: str, command: list[str]) -> list[str]:
-        """See `Network`."""
-        return command
 
     async def connect(self, client: str, server: str, address: tuple[str, int]) -> str:
         """See `Network`."""
