@@ -19,9 +19,8 @@ from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_cli.__main__ import main
 from optimist_cli.explain.command import ExplainSettings, StepError, choose_style, page, summarise
 from optimist_cli.explain.log import Header, LogError, Proposal
-from optimist_cli.explain.places import LineIndex
 from optimist_cli.explain.text import Style, fit, visible, width_of
-from optimist_cli.explain.window import Origin, Window
+from optimist_cli.explain.window import LineIndex, Origin, Window
 from optimist_proposer.observing.request_log import RequestLogs
 
 TEXTS = [
@@ -391,7 +390,7 @@ def test_other_sources_begin_anew(tmp_path: Path) -> None:
     assert summary.alignments == 4
 
 
-def test_lines_of_several_predictions_are_told_apart(tmp_path: Path) -> None:
+def test_lines_of_several_predictions_are_distinguished(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB)
     logs.open("a", Sources([PREDICTION, tokens("x", "\n", "y")]))
     logs.step("a", tokens(), 0, predicted(0, 2), 0.0, 0)
