@@ -49,5 +49,5 @@ class BodyLimit:
 
 
 def _exceeds(announced: str, limit: int) -> bool:
-    """Tells whether a content-length is above a limit; int() refuses very long ones."""
+    """Returns whether a content-length is above a limit; int() refuses very long ones."""
     return announced.isdecimal() and (len(announced) > 18 or int(announced) > limit)

@@ -21,7 +21,7 @@ class Observation:
     """Wraps the application; add it last, so that refusals by other layers are seen too."""
 
     def __init__(self, app: ASGIApp, observer: RequestObserver) -> None:
-        """Takes the application, and who is told of its requests."""
+        """Takes the application, and what observes its requests."""
         self._app, self._observer = app, observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

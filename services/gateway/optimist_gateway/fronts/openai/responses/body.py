@@ -133,7 +133,7 @@ class ResponsesBody(AnswerBody):
         None, fail_fast=True, max_length=16
     )
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    """How many of the likeliest tokens `include` tells of for each token."""
+    """How many of the likeliest tokens `include` gives for each token."""
     structured_outputs: StructuredOutputs | None = None
     """Extension: the form of the answer's text, as at the other endpoints."""
     metadata: Metadata | None = None
@@ -151,7 +151,7 @@ class ResponsesBody(AnswerBody):
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether the response tells how likely its tokens were."""
+        """Whether the response says how likely its tokens were."""
         return LOGPROBS in (self.include or [])
 
     @model_validator(mode="before")
