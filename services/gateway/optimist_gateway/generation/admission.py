@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from optimist_gateway.core.admission import AdmissionControl, AdmissionLimits, Limit, Refusal
-from optimist_gateway.fronts.openai.errors import ApiError, shutting_down
+from optimist_gateway.core.error import ApiError, shutting_down
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.security.keys import current_client
 

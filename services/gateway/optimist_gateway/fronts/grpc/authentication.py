@@ -5,8 +5,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.grpc.status import Context, abort
-from optimist_gateway.fronts.openai.errors import ApiError
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.security.keys import Keys, current_client
 

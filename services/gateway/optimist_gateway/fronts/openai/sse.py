@@ -10,8 +10,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody
-from optimist_gateway.fronts.openai.errors import ApiError
 from optimist_gateway.generation.generation import Generation
 from optimist_gateway.observing.request_record import current_record
 

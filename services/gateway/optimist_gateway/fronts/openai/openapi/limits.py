@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.generation.limits import Limits
+from optimist_gateway.core.request import Limits
 
 ID_FORMAT = "token-id"
 """Format of numbers that are tokens of the model."""

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.openai.answer_parts import (
     ResponseUsage,
     SegmentAnswer,
@@ -21,7 +22,7 @@ from optimist_gateway.fronts.openai.answer_parts import (
 )
 from optimist_gateway.fronts.openai.chat import read_deltas
 from optimist_gateway.fronts.openai.chunk_writer import fingerprint
-from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
 from optimist_gateway.fronts.openai.responses.output import (
     Event,
@@ -146,7 +147,7 @@ class ResponseWriter:
     def fail(self, error: ApiError) -> bytes:
         """See `AnswerWriter.fail`; the output of the response is what there was until then."""
         if not self._num_events:
-            return event(error.body())
+            return event(error_body(error))
         self._output.close("incomplete")
         code = _ERROR_CODES.get(error.status, "server_error")
         self._response |= {
@@ -181,8 +182,8 @@ class ResponseWriter:
         status: ItemStatus = "incomplete" if self._is_cut_off else "completed"
         events = self._with_provenance(self._output.finish(status))
         usage = response_usage(self._generation.usage())
-        body = self._generation.body
-        if body.include_speculation:
+        request = self._generation.request
+        if request.include_speculation:
             usage["speculation"] = speculation_answer(self._generation.speculation())
         self._response |= {
             **fingerprint(self._generation),
@@ -192,7 +193,7 @@ class ResponseWriter:
             "completed_at": None if self._is_cut_off else int(time.time()),
             "incomplete_details": {"reason": "max_output_tokens"} if self._is_cut_off else None,
         }
-        if body.include_provenance:
+        if request.include_provenance:
             self._response["provenance"] = self._segments
         return events
 
