@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from optimist.common.v1 import sampling_pb2
+from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
@@ -20,7 +21,7 @@ from optimist_scheduler.core.values.output import (
     ToldLogprobs,
     ToldPositions,
 )
-from optimist_scheduler.core.windows.window import NO_POSITION, Window
+from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError, make_window
 
 _REASONS = {
     FinishReason.STOP: scheduler_pb2.FINISH_REASON_STOP,
@@ -146,6 +147,24 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
         idle_ns=message.idle_ns,
         draft_ns=message.draft_ns,
         logprobs=logprobs,
+    )
+
+
+def read_window(message: proposer_pb2.Window) -> Window:
+    """Reads a window; raises ValueError if a column is none."""
+    positions, in_prompt = (
+        from_bytes(column) for column in (message.prediction_positions, message.prompt_positions)
+    )
+    if len(in_prompt):
+        if len(in_prompt) != len(positions) or int(in_prompt.min()) < 0:
+            raise WindowError("prompt_positions: must be one of each node, none negative")
+        positions = np.where(in_prompt > 0, NO_POSITION - in_prompt, positions)
+    return make_window(
+        message.base,
+        from_bytes(message.token_ids),
+        from_bytes(message.parents),
+        positions,
+        floats_from_bytes(message.values),
     )
 
 
