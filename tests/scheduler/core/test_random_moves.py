@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from optimist_common.network.endpoints import Peer
 from optimist_common.sampling import SamplingParams
+from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.requests.validate import NewRequest
@@ -123,14 +124,16 @@ class MovesMachine(RuleBasedStateMachine):
         if num_given:
             # Of what it has, it is told no log-probabilities.
             num_logprobs = num_prompt_logprobs = None
+        sampling = SamplingParams(
+            num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
+        )
         new = NewRequest(
             f"r{handle}",
             prompt,
             max_tokens,
             stop_token_ids=stops,
-            sampling=SamplingParams(
-                num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
-            ),
+            sampling=sampling,
+            sampling_message=write_sampling(sampling),
             handle=handle,
             **values,
         )
@@ -197,7 +200,7 @@ class MovesMachine(RuleBasedStateMachine):
 
     def propose(self, request_id: str, num_wrong: int) -> None:
         base = len(self.live[request_id])
-        tokens = self.news[request_id].predicted_token_ids[base : base + 6]
+        tokens = [*self.news[request_id].predicted_token_ids[base : base + 6]]
         for place in range(min(num_wrong, len(tokens))):
             tokens[-1 - place] = (tokens[-1 - place] + 1) % VOCAB_SIZE
         self.dispatcher.set_window(request_id, make_window(base, base, tokens))
@@ -253,7 +256,7 @@ class MovesMachine(RuleBasedStateMachine):
         for request in requests:
             text = self.live[request.request_id]
             prompt = self.news[request.request_id].prompt_token_ids
-            assert request.token_ids.tolist() == prompt + text
+            assert request.token_ids.tolist() == [*prompt, *text]
         for ended in self.dispatcher.adopt(requests):
             assert ended.finished.reason is FinishReason.ERROR
             assert ended.finished.message.startswith(f"the worker was lost {MAX_LOSSES} times")
