@@ -10,8 +10,7 @@ from tokenizers import Tokenizer as Backend
 from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.answer.answer import Answer, Piece
 from optimist_gateway.core.answer.detokenize import Detokenizer
-from optimist_gateway.core.answer.finish import FinishReason
-from optimist_gateway.core.answer.output import Finished, StepOutput
+from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
 from optimist_gateway.core.answer.usage import Usage
 
 END = 1000
@@ -105,11 +104,11 @@ def test_only_what_was_predicted_is_told_as_such_and_every_source_is_counted() -
     usage = state.usage()
     assert usage.accepted_prediction_tokens == 1
     assert usage.completion_tokens == sum(usage.num_tokens_by_source.values()) == 7
-    assert usage.to_api(with_num_passes=False)["completion_tokens_details"]["tokens_by_source"] == {
-        "target": 2,
-        "prediction": 1,
-        "medusa": 2,
-        "eagle": 2,
+    assert usage.num_tokens_by_source == {
+        DraftSource.TARGET: 2,
+        PREDICTION: 1,
+        DraftSource.MEDUSA: 2,
+        DraftSource.EAGLE: 2,
     }
 
 

@@ -10,9 +10,12 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.answer.answer import Answer
 from optimist_gateway.core.answer.detokenize import Detokenizer
-from optimist_gateway.core.answer.finish import FinishReason
-from optimist_gateway.core.answer.output import Finished, StepOutput
-from optimist_gateway.core.answer.speculation import MAX_COUNTED, Speculation, add_speculations
+from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
+from optimist_gateway.core.answer.usage import (
+    MAX_COUNTED,
+    Speculation,
+    add_speculations,
+)
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
 from tests.gateway.fronts.test_provenance import chunks_of
 
@@ -36,15 +39,16 @@ def played(lengths: list[int]) -> Speculation:
 
 @given(LENGTHS)
 def test_every_pass_is_counted_once(lengths: list[int]) -> None:
-    told = played(lengths).to_api()
-    assert told["num_passes"] == len(lengths) == sum(told["accepted_length_histogram"])
-    assert told["num_accepted_tokens"] == sum(lengths)
-    assert told["num_drafted_tokens"] == 2 * sum(lengths)
-    assert told["acceptance_rate"] == (0.5 if sum(lengths) else None)
+    speculation = played(lengths)
+    histogram = speculation.accepted_length_histogram
+    assert speculation.num_passes == len(lengths) == sum(histogram)
+    assert speculation.num_accepted_tokens == sum(lengths)
+    assert speculation.num_drafted_tokens == 2 * sum(lengths)
+    assert speculation.acceptance_rate == (0.5 if sum(lengths) else None)
     mean = (sum(lengths) + len(lengths)) / len(lengths) if lengths else None
-    assert told["mean_accepted_length"] == mean
-    assert len(told["accepted_length_histogram"]) <= MAX_COUNTED + 1
-    for length, count in enumerate(told["accepted_length_histogram"]):
+    assert speculation.mean_accepted_length == mean
+    assert len(histogram) <= MAX_COUNTED + 1
+    for length, count in enumerate(histogram):
         assert count == sum(min(one, MAX_COUNTED) == length for one in lengths)
 
 
@@ -55,12 +59,12 @@ def test_several_answers_are_added(left: list[int], right: list[int]) -> None:
 
 def test_without_an_account_the_rate_is_unknown() -> None:
     unknown = Speculation(2, 5, 3, None, [0, 1, 1])
-    told = add_speculations([unknown, Speculation(1, 1, 0, 4, [1])]).to_api()
-    assert told["num_drafted_tokens"] is told["acceptance_rate"] is None
-    assert told["accepted_length_histogram"] == [1, 1, 1]
+    both = add_speculations([unknown, Speculation(1, 1, 0, 4, [1])])
+    assert both.num_drafted_tokens is both.acceptance_rate is None
+    assert both.accepted_length_histogram == [1, 1, 1]
 
 
-async def test_the_final_usage_tells(http: httpx.AsyncClient, scheduler: FakeScheduler) -> None:
+async def test_the_final_usage_has_it(http: httpx.AsyncClient, scheduler: FakeScheduler) -> None:
     scheduler.script = Script(
         [Step([20, 21, 22], 2), Step([23]), Step([24, 1], 1)],
         reason=scheduler_pb2.FINISH_REASON_STOP,

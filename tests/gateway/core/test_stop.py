@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_gateway.core.answer.stop import StopStrings
+from optimist_gateway.core.answer.detokenize import StopStrings
 
 few_letters = st.text("ab", max_size=30)
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.answer.usage import Usage, merge_usages
+from optimist_gateway.fronts.openai.answer_parts import usage_answer
 
 COUNTS = st.integers(0, 1000)
 
@@ -33,7 +34,7 @@ SEVERAL = st.lists(usages(), min_size=1, max_size=6)
 @given(SEVERAL)
 def test_the_prompt_is_counted_once_and_the_answers_are_added(several: list[Usage]) -> None:
     merged = merge_usages(several)
-    api = merged.to_api(with_num_passes=True)
+    api = usage_answer(merged, with_num_passes=True)
     details = api["completion_tokens_details"]
     assert api["prompt_tokens"] == 11
     cached = min(one.cached_prompt_tokens for one in several)

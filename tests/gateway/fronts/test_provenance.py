@@ -12,18 +12,18 @@ from tokenizers import Tokenizer as Backend
 
 from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.answer.answer import Answer, Piece
-from optimist_gateway.core.answer.detail import Detail
 from optimist_gateway.core.answer.detokenize import Detokenizer
-from optimist_gateway.core.answer.finish import FinishReason
-from optimist_gateway.core.answer.output import Finished, StepOutput
-from optimist_gateway.core.answer.provenance import Provenance, Segment, join_segments
-from optimist_gateway.core.prediction_places import (
+from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
+from optimist_gateway.core.answer.places import (
     Place,
     PredictionPlaces,
+    PromptPlaces,
     SentPrediction,
+    SentText,
+    find_contents,
     joined_spans,
 )
-from optimist_gateway.core.prompt_places import PromptPlaces, SentText, find_contents
+from optimist_gateway.core.answer.provenance import Provenance, Segment, join_segments
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
 
 END = 1
@@ -36,8 +36,8 @@ def answer(
     stop: Sequence[str] = (),
     prompt: PromptPlaces | None = None,
 ) -> Answer:
-    detail = Detail(None, Provenance(places, prompt or PromptPlaces(9)))
-    return Answer(5, Detokenizer(backend.decode, {END}), stop, 0, detail)
+    provenance = Provenance(places, prompt or PromptPlaces(9))
+    return Answer(5, Detokenizer(backend.decode, {END}), stop, 0, provenance=provenance)
 
 
 @st.composite

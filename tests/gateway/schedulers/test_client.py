@@ -11,7 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.core.answer.finish import FinishReason
+from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.request_stream import (
     MAX_WAITING_OUTPUTS,

@@ -11,8 +11,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import to_bytes
 from optimist_common.network import endpoints
 from optimist_common.network.server import GrpcServer
-from optimist_gateway.core.answer.finish import FinishReason
-from optimist_gateway.core.answer.output import StepOutput
+from optimist_gateway.core.answer.output import FinishReason, StepOutput
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
 from optimist_gateway.schedulers.tracked_request import MAX_LOSSES
@@ -375,7 +374,7 @@ async def test_figures_of_schedulers_are_summed() -> None:
         stats = fleet.pool.stats
         assert stats is not None
         assert (stats.num_blocks, stats.num_free_blocks) == (30, 20)
-        assert stats.num_accepted_at_positions == (2, 1)
+        assert stats.num_accepted_at_positions == [2, 1]
         # Requests of other gateways count.
         assert [client.load for client in fleet.pool.clients] == [1, 2]
 

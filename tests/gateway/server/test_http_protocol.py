@@ -13,7 +13,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from optimist_gateway.server.connection_body import Outbox
+from optimist_gateway.fronts.openai.connection_body import Outbox
 from optimist_gateway.server.http_protocol import BoundedProtocol, ConnectionLimits
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
@@ -73,7 +73,6 @@ def error_of(answer: bytes, status: int) -> Any:
 
 
 PROTOCOL_PARTS = (
-    "_unset_keepalive_if_required",
     "connections",
     "cycle",
     "flow",
@@ -81,9 +80,7 @@ PROTOCOL_PARTS = (
     "on_response_complete",
     "scope",
     "send_400_response",
-    "timeout_keep_alive",
     "timeout_keep_alive_handler",
-    "timeout_keep_alive_task",
     "transport",
 )
 GET = b"GET /live HTTP/1.1\r\nhost: a\r\n"
@@ -99,7 +96,7 @@ async def test_uvicorn_has_the_private_parts_that_the_protocol_uses() -> None:
         "FlowControl": (FlowControl(asyncio.Transport()), ("write_paused",)),
         "RequestResponseCycle": (
             RequestResponseCycle(**arguments),
-            ("on_response", "response_complete", "scope"),
+            ("response_complete",),
         ),
     }
     missing = [

@@ -3,22 +3,23 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.network.channel import open_channel
 from optimist_common.network.endpoints import Peer
 from optimist_common.network.mailbox import Mailbox
+from optimist_common.network.server import LIVENESS
 from optimist_common.network.tls import Tls
-from optimist_gateway.core.answer.finish import FinishReason
+from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.model_description import ModelDescription
 from optimist_gateway.schedulers.description import read_description
 from optimist_gateway.schedulers.output_message import read_outputs
-from optimist_gateway.schedulers.peer_health import PeerHealth
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
-from optimist_gateway.schedulers.stats import SchedulerStats, read_stats
 from optimist_gateway.schedulers.tracked_request import TrackedRequest
 
 logger = logging.getLogger(__name__)
@@ -80,8 +81,8 @@ class SchedulerClient:
         """The model; None while the scheduler is not connected."""
         self.reason = f"the scheduler at {peer.target} has not been reached yet"
         """Why it is not connected."""
-        self.stats: SchedulerStats | None = None
-        """The scheduler's figures as it told them last; None while it is not connected."""
+        self.stats: scheduler_pb2.Stats | None = None
+        """The scheduler's last figures; None while it is not connected."""
         self.is_retired = False
         """Whether it is to get no more requests, because its name stands for others now."""
         self._is_idle = False
@@ -231,7 +232,7 @@ class SchedulerClient:
         lost, self._requests = self.requests, {}
         self._owner.lose(lost)
 
-    def _note(self, stats: SchedulerStats) -> None:
+    def _note(self, stats: scheduler_pb2.Stats) -> None:
         before, self.stats = self.stats, stats
         num_here = stats.num_running + stats.num_waiting
         self._num_others = max(num_here - len(self._requests), 0)
@@ -242,7 +243,7 @@ class SchedulerClient:
     def _dispatch(self, response: scheduler_pb2.ConnectResponse) -> None:
         for reply in response.replies:
             if reply.HasField("stats"):
-                self._note(read_stats(reply.stats))
+                self._note(reply.stats)
         requests = self._requests
         for change in response.priorities:
             if change.handle in requests:
@@ -256,3 +257,60 @@ class SchedulerClient:
                 if finished.reason is FinishReason.OVERLOADED and self._owner.defer(self, request):
                     continue
             request.deliver(output)
+
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_SECONDS = 1.0
+# What hangs says so twice, with two names, one right behind the other.
+_SETTLE_SECONDS = 0.1
+
+
+class PeerHealth:
+    """Knows a scheduler's last word on itself; one that is not reached is not known to be ill."""
+
+    def __init__(self, target: str, on_change: Callable[[], None]) -> None:
+        """Sets up what `run` follows.
+
+        Args:
+            target: What logs call the scheduler.
+            on_change: Called when anything changed.
+        """
+        self._target, self._on_change = target, on_change
+        self.is_hung = False
+        """Whether a step takes so long that the engine must be taken for stuck."""
+        self.is_draining = False
+        """Whether it takes no more requests: it ends, or has no worker."""
+
+    async def run(self, channel: grpc.aio.Channel) -> None:
+        """Follows the scheduler; returns never."""
+        stub = health_pb2_grpc.HealthStub(channel)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(stub, LIVENESS, self._note_hung))
+            tasks.create_task(self._watch(stub, "", self._note_draining))
+
+    async def _watch(
+        self, stub: health_pb2_grpc.HealthStub, name: str, note: Callable[[bool], None]
+    ) -> None:
+        request = health_pb2.HealthCheckRequest(service=name)
+        while True:
+            try:
+                async for response in stub.Watch(request):
+                    note(response.status == health_pb2.HealthCheckResponse.NOT_SERVING)
+            except grpc.aio.AioRpcError as error:
+                logger.debug("the health of %s is not known: %s", self._target, error.code().name)
+            note(False)
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    def _note_hung(self, is_hung: bool) -> None:
+        if is_hung == self.is_hung:
+            return
+        self.is_hung = is_hung
+        if is_hung:
+            logger.error("the engine at %s hangs: no step ends", self._target)
+        self._on_change()
+
+    def _note_draining(self, is_draining: bool) -> None:
+        if is_draining != self.is_draining:
+            self.is_draining = is_draining
+            asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._on_change)

@@ -7,8 +7,13 @@ from itertools import islice
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_from_bytes, from_bytes
 from optimist_common.draft_source import DraftSource
-from optimist_gateway.core.answer.finish import FinishReason
-from optimist_gateway.core.answer.output import Finished, StepLogprobs, StepOutput, TokenLogprobs
+from optimist_gateway.core.answer.output import (
+    Finished,
+    FinishReason,
+    StepLogprobs,
+    StepOutput,
+    TokenLogprobs,
+)
 
 _REASONS = {
     scheduler_pb2.FINISH_REASON_STOP: FinishReason.STOP,

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.network.endpoints import Change, Endpoints, Peer
@@ -12,9 +13,7 @@ from optimist_gateway.core.routing import Candidate, choose
 from optimist_gateway.schedulers.client import SchedulerClient
 from optimist_gateway.schedulers.description import common_description, find_difference
 from optimist_gateway.schedulers.request_stream import RequestStream, SchedulerUnavailableError
-from optimist_gateway.schedulers.stats import SchedulerStats, add_stats
-from optimist_gateway.schedulers.tracked_request import TrackedRequest
-from optimist_gateway.schedulers.waiting_room import WaitingRoom
+from optimist_gateway.schedulers.tracked_request import TrackedRequest, WaitingRoom
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ class SchedulerPool:
         return len(self._room)
 
     @property
-    def stats(self) -> SchedulerStats | None:
+    def stats(self) -> scheduler_pb2.Stats | None:
         """The figures of all schedulers together; None if none is known."""
         return add_stats([client.stats for client in self.clients if client.stats is not None])
 
@@ -211,7 +210,7 @@ class SchedulerPool:
             request.was_lost = True
             self._resume(request, chosen)
 
-    def _abort(self, request: TrackedRequest, wants_finished: bool) -> None:
+    def _abort(self, request: TrackedRequest, *, wants_finished: bool = False) -> None:
         """Ends a request wherever it is; does nothing if it has ended."""
         request.is_ending = True
         if self._room.leave(request):
@@ -257,3 +256,20 @@ class SchedulerPool:
                 logger.info("the scheduler at %s is named no more", client.peer.target)
                 del self._clients[client.peer]
                 self._tasks.pop(client.peer).cancel()
+
+
+def add_stats(several: Sequence[scheduler_pb2.Stats]) -> scheduler_pb2.Stats | None:
+    """Returns the sum, None of nothing; what is so is so at every scheduler."""
+    if not several:
+        return None
+    total = scheduler_pb2.Stats()
+    for field in scheduler_pb2.Stats.DESCRIPTOR.fields:
+        values = [getattr(one, field.name) for one in several]
+        if isinstance(values[0], bool):
+            setattr(total, field.name, all(values))
+        elif isinstance(values[0], int):
+            setattr(total, field.name, sum(values))
+        else:
+            columns = zip_longest(*values, fillvalue=0)
+            getattr(total, field.name).extend(sum(column) for column in columns)
+    return total

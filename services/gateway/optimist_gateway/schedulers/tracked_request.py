@@ -1,5 +1,6 @@
-"""A request as the gateway knows it, which is enough to go on at another scheduler."""
+"""A request as the gateway knows it, enough to go on at another scheduler or to wait for one."""
 
+import asyncio
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,19 +39,17 @@ class TrackedRequest:
         "was_lost",
     )
 
-    def __init__(
-        self, add: scheduler_pb2.Add, abort: "Callable[[TrackedRequest, bool], None]"
-    ) -> None:
+    def __init__(self, add: scheduler_pb2.Add, abort: Callable[..., None]) -> None:
         """Begins untold.
 
         Args:
             add: The command, whose handle, name and told output are set by `next_add`.
-            abort: Ends the request, with its end told or not.
+            abort: Ends the request that it gets, see `RequestStream`.
         """
         self.add = add
         self.name = add.request_id
         self.prefix = prefix_key(add.cache_salt, add.prompt_token_ids)
-        self.stream = RequestStream(_Abort(partial(abort, self)))
+        self.stream = RequestStream(partial(abort, self))
         self.told = array("i")
         """The output so far."""
         self.num_prompt_told = 0
@@ -127,13 +126,42 @@ class TrackedRequest:
         return replace(logprobs, first_prompt_position=first + num_again, prompt=prompt)
 
 
-class _Abort:
-    """Ends one request, as its stream asks for it."""
+class WaitingRoom:
+    """Holds requests in the order in which they came, each for a bounded time."""
 
-    __slots__ = ("_abort",)
+    def __init__(self, seconds: float, on_late: Callable[[TrackedRequest], None]) -> None:
+        """Begins empty.
 
-    def __init__(self, abort: Callable[[bool], None]) -> None:
-        self._abort = abort
+        Args:
+            seconds: How long a request may wait between two of its tokens, however often.
+            on_late: Takes a request that has waited for so long.
+        """
+        self._seconds, self._on_late = seconds, on_late
+        self._timers: dict[TrackedRequest, asyncio.TimerHandle] = {}
 
-    def __call__(self, *, wants_finished: bool = False) -> None:
-        self._abort(wants_finished)
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    @property
+    def requests(self) -> list[TrackedRequest]:
+        """The requests, in order."""
+        return list(self._timers)
+
+    def enter(self, request: TrackedRequest) -> None:
+        """Takes a request."""
+        loop = asyncio.get_running_loop()
+        left = self._seconds - request.begin_wait(loop.time())
+        self._timers[request] = loop.call_later(max(left, 0), self._give_up, request)
+
+    def leave(self, request: TrackedRequest) -> bool:
+        """Lets a request go; returns False if it is not here."""
+        timer = self._timers.pop(request, None)
+        if timer is None:
+            return False
+        timer.cancel()
+        request.end_wait(asyncio.get_running_loop().time())
+        return True
+
+    def _give_up(self, request: TrackedRequest) -> None:
+        self.leave(request)
+        self._on_late(request)

@@ -1,18 +1,18 @@
 """HTTP connections whose clients may neither stand still nor send without end."""
 
 import asyncio
+import weakref
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import orjson
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from optimist_gateway.fronts.openai.errors import ApiError
-from optimist_gateway.fronts.openai.sse import DIRECT_BODY
-from optimist_gateway.server.connection_body import ConnectionBody, Outbox
+from optimist_gateway.core.error import ApiError
+from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody, Outbox
+from optimist_gateway.fronts.openai.errors import error_body
 
 MAX_NUM_HEADERS = 128
 MAX_OVERHEAD = 8
@@ -39,7 +39,7 @@ class HeadersTooLargeError(Exception):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with limits; whoever exceeds them is told once and dropped."""
+    """uvicorn's protocol with limits; whoever exceeds them gets one answer and is dropped."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.flow.write_paused
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Admits a connection, or tells it that there are too many."""
+        """Admits a connection, or answers that there are too many."""
         super().connection_made(transport)
         if len(self.connections) > self._limits.max_num_connections:
             self._refuse(ApiError(503, "too many connections are open", code="overloaded"))
@@ -127,24 +127,16 @@ class BoundedProtocol(HttpToolsProtocol):
         """Starts to answer; how long the body takes is the application's concern."""
         self._is_reading_head = False
         self._stop_read_timer()
+        # Weak, as the connection has the scope: both go with their last use, not with a collection.
+        body = ConnectionBody(weakref.proxy(self), self._outbox)
+        self.scope["extensions"] = {DIRECT_BODY: {"body": body}}
         super().on_headers_complete()
-        if self.cycle is not None and self.cycle.scope is self.scope:
-            self.scope["extensions"] = {DIRECT_BODY: {"body": ConnectionBody(self, self._outbox)}}
-            scope = cast("dict[str, Any]", self.scope)
-            self.cycle.on_response = partial(self._forget, scope)
 
     def on_message_complete(self) -> None:
         """Notes that the next byte begins another request."""
-        was_discarding = self._is_discarding
         super().on_message_complete()
         self._is_reading_head = True
         self._num_bytes = 0
-        if was_discarding:
-            self._stop_read_timer()
-            self._unset_keepalive_if_required()
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
 
     def pause_writing(self) -> None:
         """Notes that the client does not read as fast as it is written to."""
@@ -162,23 +154,24 @@ class BoundedProtocol(HttpToolsProtocol):
         self.on_resume()
 
     def on_response_complete(self) -> None:
-        """Forgets who sent the answer; what is left of the request's body is thrown away."""
+        """Forgets who sent the answer; what is left of the request's body is thrown away.
+
+        The next request's headers have to be there in the same time.
+        """
         self.on_pause = self.on_resume = _nobody
         super().on_response_complete()
         if self._is_discarding and self._read_timer is None and not self.transport.is_closing():
-            self._unset_keepalive_if_required()
             self._read_timer = self.loop.call_later(self._limits.read_seconds, self.transport.close)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Closes a connection between two requests, but not one of which a body is thrown away."""
+        if not self._is_discarding:
+            super().timeout_keep_alive_handler()
 
     @property
     def _is_discarding(self) -> bool:
         """Whether the rest of a body comes that was answered without being read."""
         return not self._is_reading_head and self.cycle.response_complete
-
-    def _forget(self, scope: dict[str, Any]) -> None:
-        """Ends a response; `cycle` may already be of a request that was sent behind this one."""
-        # The body leads back to its scope: without it both go now, not with a collection.
-        scope.pop("extensions", None)
-        self.on_response_complete()
 
     def _watch_reader(self) -> None:
         self._write_timer = self.loop.call_later(
@@ -219,7 +212,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._stop_read_timer()
         if self.cycle is None or self.cycle.response_complete:
-            body = orjson.dumps(error.body())
+            body = orjson.dumps(error_body(error))
             head = [
                 STATUS_LINE[error.status],
                 b"content-type: application/json\r\n",
@@ -237,4 +230,4 @@ def _headers_too_large() -> ApiError:
 
 
 def _nobody() -> None:
-    """Is told of what nobody wants to know."""
+    """Ignores what nobody wants to know."""

@@ -2,7 +2,7 @@
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from optimist_gateway.observing.request_observer import RequestObserver
+from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.server.authentication import METRICS, PROBES
 
 OPERATIONS = {

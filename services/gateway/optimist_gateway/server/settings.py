@@ -6,8 +6,8 @@ from pydantic import Field, model_validator
 
 from optimist_common.network.address import is_loopback
 from optimist_common.network.endpoints import Addresses
-from optimist_common.network_settings import NetworkSettings
-from optimist_common.observed_settings import ObservedSettings
+from optimist_common.network.settings import NetworkSettings
+from optimist_common.observing.settings import ObservedSettings
 from optimist_common.settings import CommaSeparated
 from optimist_gateway.structure.tool_format import ToolCallFormat
 

@@ -147,7 +147,7 @@ class Tokenizer:
             return await asyncio.to_thread(self._decode, token_ids)
         return self._decode(token_ids)
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> Any:
         """Returns what clients that tokenize themselves ask for; None for what there is not."""
         names = ("bos_token", "eos_token", "unk_token", "pad_token")
         return {

@@ -4,16 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optimist_common.draft_source import DraftSource
-from optimist_gateway.core.answer.detail import Detail
-from optimist_gateway.core.answer.detokenize import Detokenizer
-from optimist_gateway.core.answer.finish import FinishReason
-from optimist_gateway.core.answer.logprobs import TokenLogprob
-from optimist_gateway.core.answer.output import Finished, StepOutput
-from optimist_gateway.core.answer.provenance import Segment
-from optimist_gateway.core.answer.speculation import MAX_COUNTED, Speculation
-from optimist_gateway.core.answer.stop import StopStrings
-from optimist_gateway.core.answer.usage import Usage
-from optimist_gateway.core.prediction_places import NOT_PREDICTED
+from optimist_gateway.core.answer.detokenize import Detokenizer, StopStrings
+from optimist_gateway.core.answer.logprobs import LogprobReader, TokenLogprob
+from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
+from optimist_gateway.core.answer.places import NOT_PREDICTED
+from optimist_gateway.core.answer.provenance import Provenance, Segment
+from optimist_gateway.core.answer.usage import MAX_COUNTED, Speculation, Usage
 
 
 @dataclass(slots=True)
@@ -41,15 +37,15 @@ class Piece:
 class Answer:
     """Turns the outputs of one request into text and keeps its account.
 
-    With stop strings, tokens are looked at one by one, so that tokens accepted behind the one that
+    With stop strings, tokens are looked at one by one, so that tokens accepted after the one that
     completes a stop string are no part of the answer, however wide the steps are.
     """
 
     __slots__ = (
-        "_detail",
         "_detokenizer",
         "_finished",
         "_has_prediction",
+        "_logprobs",
         "_min_tokens",
         "_num_accepted_by_source",
         "_num_cached",
@@ -59,6 +55,7 @@ class Answer:
         "_num_prompt_tokens",
         "_num_rejected",
         "_num_tokens",
+        "_provenance",
         "_reads_at_once",
         "_stop",
         "_sum_logprobs",
@@ -70,7 +67,8 @@ class Answer:
         detokenizer: Detokenizer,
         stop: Sequence[str],
         min_tokens: int,
-        detail: Detail | None = None,
+        logprobs: LogprobReader | None = None,
+        provenance: Provenance | None = None,
         *,
         has_prediction: bool = True,
     ) -> None:
@@ -81,16 +79,17 @@ class Answer:
             detokenizer: The state that turns its tokens into text.
             stop: Strings that end it.
             min_tokens: Number of tokens before which these do not.
-            detail: What is told beyond the text; None for nothing.
+            logprobs: Reads how likely tokens were; None if it is not wanted.
+            provenance: Splits text by its source; None if it is not wanted.
             has_prediction: Whether the request has one; without, proposers draft from its own text.
         """
         self._num_prompt_tokens = num_prompt_tokens
         self._detokenizer = detokenizer
         self._stop = StopStrings(stop)
         self._min_tokens = min_tokens
-        self._detail = detail
+        self._logprobs, self._provenance = logprobs, provenance
         self._has_prediction = has_prediction
-        self._reads_at_once = not stop and detail is None
+        self._reads_at_once = not stop and logprobs is None and provenance is None
         self._num_tokens = 0
         self._num_plain_steps = 0
         """Steps of one token that are in none of the other counts."""
@@ -117,7 +116,7 @@ class Answer:
             and output.finished is None
             and output.logprobs is None
         ):
-            # Most steps bring a token of the model's own, and of most answers only text is told.
+            # Most steps bring a token of the model's own, and most answers are text alone.
             self._num_plain_steps += 1
             return Piece(self._detokenizer.push(token_ids), token_ids, 0, 0)
         self._finished = output.finished
@@ -132,7 +131,7 @@ class Answer:
         if self._stop.found:
             reason = FinishReason.STOP_STRING
             token_ids = token_ids[: len(lengths)]
-            # The scheduler's account would include what came behind the stop string.
+            # The scheduler's account would include what came after the stop string.
             self._finished = None
         elif reason is not None:
             rest += self._stop.push(self._detokenizer.flush()) + self._stop.flush()
@@ -142,15 +141,16 @@ class Answer:
         piece.num_drafts = min(output.num_accepted_tokens, len(token_ids))
         if piece.num_drafts:
             piece.draft_source = self._source(output)
-        if self._detail is not None:
-            piece.logprobs = self._detail.logprobs(output, token_ids, lengths)
-            piece.segments = self._detail.segments(output, len(token_ids), lengths, piece.text)
+        if self._logprobs is not None:
+            piece.logprobs = self._logprobs.read(output, token_ids, lengths)
+        if self._provenance is not None:
+            piece.segments = self._provenance.push(output, len(token_ids), lengths, piece.text)
         return piece
 
     def settle(self, finished: Finished | None) -> None:
         """Takes what only the scheduler knows of the account, however the answer ended.
 
-        Of an answer that another scheduler began it knows a part, which is not told as the whole.
+        Of an answer that another scheduler began it knows a part, which is not the whole.
         """
         if finished is not None and finished.is_whole:
             self._num_rejected = finished.rejected_prediction_tokens
@@ -163,7 +163,7 @@ class Answer:
         return self._num_tokens + self._num_plain_steps
 
     def mean_logprob(self) -> float:
-        """Returns the log-probability per token so far; 0 if there is none or it is not told."""
+        """Returns the log-probability per token so far; 0 if there is none or it is not known."""
         return self._sum_logprobs / self.num_tokens if self.num_tokens else 0.0
 
     def speculation(self) -> Speculation:
@@ -182,9 +182,9 @@ class Answer:
         """Returns the account so far; rejected tokens are known when the request has ended."""
         finished = self._finished
         if finished is not None and not finished.is_whole:
-            # The steps told of all of it.
+            # The steps have all of it.
             finished = None
-        by_source = finished.num_tokens_by_source if finished else self._told_by_source()
+        by_source = finished.num_tokens_by_source if finished else self._num_by_source()
         return Usage(
             prompt_tokens=self._num_prompt_tokens,
             completion_tokens=self.num_tokens,
@@ -201,7 +201,7 @@ class Answer:
             },
         )
 
-    def _told_by_source(self) -> dict[DraftSource, int]:
+    def _num_by_source(self) -> dict[DraftSource, int]:
         by_source = {source: self._num_accepted_by_source[source] for source in DraftSource}
         by_source[DraftSource.TARGET] += self.num_tokens - sum(self._num_accepted_by_source)
         return by_source
@@ -219,7 +219,7 @@ class Answer:
             num_accepted = min(num_accepted, num_tokens)
             self._num_accepted_by_source[self._source(output)] += num_accepted
             if output.prediction_positions is not None and self._has_prediction:
-                # What a proposer took from the request's own text stands in no prediction.
+                # What a proposer took from the request's own text is in no prediction.
                 num_own = output.prediction_positions[:num_accepted].count(NOT_PREDICTED)
                 self._num_accepted_by_source[output.draft_source] -= num_own
                 self._num_accepted_by_source[DraftSource.NGRAM] += num_own
@@ -240,7 +240,7 @@ class Answer:
         Returns:
             The text of predicted tokens, that of the rest, and how many characters each token that
             was read added to the decoded text. Without stop strings all are read, and the numbers
-            of characters are there only if details are told.
+            of characters are there only if details are wanted.
         """
         if self._reads_at_once:
             if not num_predicted:

@@ -1,4 +1,4 @@
-"""Tokens to text, as they arrive."""
+"""Text of tokens as they arrive, and the strings that end it."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -108,3 +108,97 @@ class Detokenizer:
             self._context_length = len(self._decode(self._context))
         self._is_whole = not (self._pending or text.endswith(REPLACEMENT))
         return new
+
+
+class StopStrings:
+    """Passes text on up to the first stop string.
+
+    Text is held back only as long as it could be the beginning of a stop string.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        """Takes the stop strings; raises ValueError if one is empty."""
+        if not all(stop):
+            raise ValueError("a stop string must not be empty")
+        self._stop = tuple(stop)
+        self._held = ""
+        self.found = False
+        """Whether a stop string was seen; all later text is dropped."""
+
+    def __bool__(self) -> bool:
+        """Tells whether there is any stop string."""
+        return bool(self._stop)
+
+    def push(self, text: str) -> str:
+        """Adds text; returns what of all text so far is new and certain to precede any stop."""
+        if self.found or not text:
+            return ""
+        held = self._held + text
+        positions = [start for stop in self._stop if (start := held.find(stop)) >= 0]
+        if positions:
+            self.found = True
+            self._held = ""
+            return held[: min(positions)]
+        cut = len(held) - self._beginning_length(held)
+        self._held = held[cut:]
+        return held[:cut]
+
+    def flush(self) -> str:
+        """Returns the text that is still held back, as no more will come."""
+        held, self._held = self._held, ""
+        return held
+
+    def _beginning_length(self, text: str) -> int:
+        """Returns the length of the longest end of `text` that begins a stop string."""
+        longest = max((len(stop) for stop in self._stop), default=1) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            end = text[-length:]
+            if any(len(stop) > length and stop.startswith(end) for stop in self._stop):
+                return length
+        return 0
+
+
+_HEX_LENGTH = len("<0x00>")
+
+
+def _byte_of_letter() -> dict[str, int]:
+    """Returns the bytes by the letters that GPT-2's byte-level vocabularies write for them."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    letters = [chr(byte) for byte in printable] + [chr(0x100 + n) for n in range(len(others))]
+    return dict(zip(letters, printable + others, strict=True))
+
+
+_BYTE_OF_LETTER = _byte_of_letter()
+
+
+def byte_level_bytes(token: str) -> bytes:
+    """Returns the bytes of an entry of a byte-level vocabulary; it has a letter for each byte."""
+    try:
+        return bytes([_BYTE_OF_LETTER[letter] for letter in token])
+    except KeyError:
+        # A token that was added as plain text.
+        return token.encode()
+
+
+def byte_fallback_bytes(token: str) -> bytes:
+    """Returns the bytes of an entry of a vocabulary whose other bytes are written `<0xE6>`.
+
+    Such vocabularies, SentencePiece's, write U+2581 for a space.
+    """
+    if len(token) == _HEX_LENGTH and token.startswith("<0x") and token.endswith(">"):
+        return bytes.fromhex(token[3:5])
+    return token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
+
+
+def bytes_reader(decoders: set[str]) -> Callable[[str], bytes] | None:
+    """Returns what reads the entries of a vocabulary, or None if only decoding tells their text.
+
+    Args:
+        decoders: The types of its decoders, as a tokenizer.json names them.
+    """
+    if "ByteLevel" in decoders:
+        return byte_level_bytes
+    if "ByteFallback" in decoders or "Metaspace" in decoders:
+        return byte_fallback_bytes
+    return None

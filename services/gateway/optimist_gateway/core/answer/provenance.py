@@ -6,8 +6,13 @@ from dataclasses import dataclass, replace
 
 from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.answer.output import StepOutput
-from optimist_gateway.core.prediction_places import NOT_PREDICTED, Place, PredictionPlaces
-from optimist_gateway.core.prompt_places import NOT_PROMPTED, PromptPlaces
+from optimist_gateway.core.answer.places import (
+    NOT_PREDICTED,
+    NOT_PROMPTED,
+    Place,
+    PredictionPlaces,
+    PromptPlaces,
+)
 
 PROMPT_RUN = -1
 """Number of the run that an echoed prompt is."""

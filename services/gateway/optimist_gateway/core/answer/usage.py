@@ -1,9 +1,9 @@
-"""The account of a request or of one of its answers, in the shape of the API."""
+"""The account of a request or of one of its answers, and what speculation was worth."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import zip_longest
 
 from optimist_common.draft_source import DraftSource
 
@@ -24,30 +24,6 @@ class Usage:
     """Tokens of the answer by where they came from, without zeros."""
     cached_prompt_tokens: int = 0
     """Tokens of the prompt that were in the prefix cache."""
-
-    def to_api(self, *, with_num_passes: bool) -> dict[str, Any]:
-        """Returns the `usage` object; `num_passes` is an extension for `return_token_ids`."""
-        usage: dict[str, Any] = {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {
-                "cached_tokens": self.cached_prompt_tokens,
-                "audio_tokens": 0,
-            },
-            "completion_tokens_details": {
-                "accepted_prediction_tokens": self.accepted_prediction_tokens,
-                "rejected_prediction_tokens": self.rejected_prediction_tokens,
-                "reasoning_tokens": 0,
-                "audio_tokens": 0,
-                "tokens_by_source": {
-                    source.label: count for source, count in self.num_tokens_by_source.items()
-                },
-            },
-        }
-        if with_num_passes:
-            usage["num_passes"] = self.num_passes
-        return usage
 
 
 def merge_usages(usages: Sequence[Usage]) -> Usage:
@@ -81,4 +57,49 @@ def add_usages(usages: Sequence[Usage]) -> Usage:
         num_passes=sum(usage.num_passes for usage in usages),
         num_tokens_by_source={source: by_source[source] for source in sorted(by_source)},
         cached_prompt_tokens=sum(usage.cached_prompt_tokens for usage in usages),
+    )
+
+
+MAX_COUNTED = 64
+"""Passes with more accepted drafts are counted with those that have as many."""
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """The forward passes of one or several answers."""
+
+    num_passes: int = 0
+    """Those that emitted tokens."""
+    num_tokens: int = 0
+    """Tokens that they emitted."""
+    num_accepted_tokens: int = 0
+    """How many of these were drafts."""
+    num_drafted_tokens: int | None = 0
+    """Drafts that were verified; None if the scheduler gave no account."""
+    accepted_length_histogram: Sequence[int] = field(default_factory=list)
+    """How many passes had 0, 1, 2, ... accepted drafts; at most `MAX_COUNTED` + 1 counts."""
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Share of the drafts that was accepted; None if there were none or nobody knows."""
+        drafted = self.num_drafted_tokens
+        return self.num_accepted_tokens / drafted if drafted else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Tokens of a pass; None without any pass."""
+        return self.num_tokens / self.num_passes if self.num_passes else None
+
+
+def add_speculations(several: Sequence[Speculation]) -> Speculation:
+    """Returns the sum."""
+    drafted = [one.num_drafted_tokens for one in several]
+    known = [count for count in drafted if count is not None]
+    histograms = (one.accepted_length_histogram for one in several)
+    return Speculation(
+        num_passes=sum(one.num_passes for one in several),
+        num_tokens=sum(one.num_tokens for one in several),
+        num_accepted_tokens=sum(one.num_accepted_tokens for one in several),
+        num_drafted_tokens=sum(known) if len(known) == len(drafted) else None,
+        accepted_length_histogram=[sum(counts) for counts in zip_longest(*histograms, fillvalue=0)],
     )

@@ -1,19 +1,18 @@
 """POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats: for admin keys only."""
 
-from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
 from google.protobuf.json_format import MessageToDict
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.fronts.openai.bodies.generation import MAX_PRIORITY
-from optimist_gateway.fronts.openai.errors import ApiError, scheduler_unavailable
+from optimist_gateway.core.error import ApiError, naming, scheduler_unavailable
+from optimist_gateway.core.request import MAX_PRIORITY
 from optimist_gateway.fronts.openai.request_id import MAX_CHARACTERS
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.generation.preparation import require_priority_policy
 from optimist_gateway.schedulers.admin import PAUSE_MODES, SchedulerAdmin
+from optimist_gateway.schedulers.pool import add_stats
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
 
 REPLY_SECONDS = 5.0
@@ -62,8 +61,15 @@ def admin_router(service: Service) -> APIRouter:
         replies = await admin.ask(command, REPLY_SECONDS)
         if all(isinstance(reply, Exception) for reply in replies.values()):
             raise _failure(replies)
-        each = {target: _figures(reply) for target, reply in replies.items()}
-        return {**_sum([one for one in each.values() if "error" not in one]), "schedulers": each}
+        each: dict[str, dict[str, Any]] = {}
+        several = []
+        for target, reply in replies.items():
+            if isinstance(reply, Exception):
+                each[target] = {"error": str(reply)}
+            else:
+                each[target] = _figures(reply.stats)
+                several.append(reply.stats)
+        return {**_figures(add_stats(several)), "schedulers": each}
 
     return router
 
@@ -88,7 +94,8 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
     if abs(priority) > MAX_PRIORITY:
         raise _wrong("priority", f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
     try:
-        require_priority_policy(service.schedulers.description)
+        with naming(dict):
+            service.schedulers.description.require_priorities()
     except SchedulerUnavailableError as error:
         raise scheduler_unavailable(str(error)) from None
     change = scheduler_pb2.SetPriority(name=request_id, priority=priority)
@@ -109,11 +116,11 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
     )
 
 
-def _figures(reply: scheduler_pb2.Reply | Exception) -> dict[str, Any]:
-    if isinstance(reply, Exception):
-        return {"error": str(reply)}
+def _figures(stats: scheduler_pb2.Stats | None) -> dict[str, Any]:
     figures = MessageToDict(
-        reply.stats, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        stats or scheduler_pb2.Stats(),
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
     )
     return {name: _plain(value) for name, value in figures.items()}
 
@@ -125,20 +132,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
     return int(value) if isinstance(value, str) and value.lstrip("-").isdecimal() else value
-
-
-def _sum(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Adds figures; what is so is so at every scheduler."""
-    total: dict[str, Any] = {}
-    for name in several[0]:
-        values = [one[name] for one in several]
-        if isinstance(values[0], bool):
-            total[name] = all(values)
-        elif isinstance(values[0], list):
-            total[name] = [sum(column) for column in zip_longest(*values, fillvalue=0)]
-        else:
-            total[name] = sum(values)
-    return total
 
 
 def _priority(request: Request) -> int:

@@ -1,17 +1,53 @@
-"""GET /health, /ready, /startup, /live and /metrics."""
+"""GET /health, /ready, /startup, /live, /version and /metrics."""
 
-from typing import Any
+from importlib.metadata import version
+from typing import Any, Literal, NotRequired
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
+from typing_extensions import TypedDict
 
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
 
 
+class Working(TypedDict):
+    """Requests can be served."""
+
+    status: Literal["ok"]
+
+
+class SchedulerCounts(TypedDict):
+    """How many schedulers there are."""
+
+    known: int
+    connected: int
+    sound: int
+
+
+class Healthy(Working):
+    """Requests can be served, and by whom."""
+
+    schedulers: SchedulerCounts
+
+
+class Unavailable(TypedDict):
+    """Requests cannot be served."""
+
+    status: Literal["unavailable"]
+    reason: str
+    schedulers: NotRequired[SchedulerCounts]
+
+
+class Version(TypedDict):
+    """The version of Optimist."""
+
+    version: str
+
+
 class Health:
-    """What probes are told; asking costs nothing and reaches nobody."""
+    """What probes get; asking costs nothing and reaches nobody."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -28,7 +64,7 @@ class Health:
         self._was_ready = True
         return "the engine hangs" if self._service.schedulers.is_hung else None
 
-    def schedulers(self) -> dict[str, int]:
+    def schedulers(self) -> SchedulerCounts:
         """Returns how many schedulers there are, and in what state."""
         clients = self._service.schedulers.clients
         connected = [client for client in clients if client.description is not None]
@@ -39,7 +75,7 @@ class Health:
         }
 
     def is_ready(self) -> bool:
-        """Tells whether requests can be served now."""
+        """Returns whether requests can be served now."""
         return self.unready_reason() is None
 
     def unstarted_reason(self) -> str | None:
@@ -58,12 +94,13 @@ class Health:
 def health_router(service: Service, health: Health) -> APIRouter:
     """Returns the endpoints."""
     router = APIRouter()
+    installed = version("optimist")
 
     @router.get("/health")
     async def get_health() -> Response:
         """Answers 200 if requests can be served, else 503 with the reason.
 
-        Tells how many schedulers are known, and how many of them are connected and sound.
+        Says how many schedulers are known, and how many of them are connected and sound.
         """
         return _answer(health.unready_reason(), schedulers=health.schedulers())
 
@@ -81,6 +118,12 @@ def health_router(service: Service, health: Health) -> APIRouter:
     async def live() -> Response:
         """Answers 503 with the reason if the engine of every scheduler hangs, else 200."""
         return _answer(health.unalive_reason())
+
+    @router.get("/version")
+    async def optimist_version() -> Response:
+        """Returns the version of Optimist."""
+        answer: Version = {"version": installed}
+        return JSONResponse(answer)
 
     # Load generators ask with HEAD whether there are metrics.
     @router.api_route("/metrics", methods=["GET", "HEAD"], include_in_schema=False)

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from optimist.v1 import inference_pb2
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.answer.finish import FinishReason
 from optimist_gateway.core.answer.logprobs import TokenLogprob
+from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.answer.provenance import Segment
-from optimist_gateway.core.answer.speculation import Speculation
-from optimist_gateway.core.answer.usage import Usage
+from optimist_gateway.core.answer.usage import Speculation, Usage
 
 _REASONS = {
     FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,
@@ -57,7 +56,14 @@ def usage_message(usage: Usage) -> inference_pb2.Usage:
 
 def speculation_message(speculation: Speculation) -> inference_pb2.Speculation:
     """Returns what speculation was worth."""
-    return inference_pb2.Speculation(**speculation.to_api())
+    return inference_pb2.Speculation(
+        num_passes=speculation.num_passes,
+        num_drafted_tokens=speculation.num_drafted_tokens,
+        num_accepted_tokens=speculation.num_accepted_tokens,
+        acceptance_rate=speculation.acceptance_rate,
+        mean_accepted_length=speculation.mean_accepted_length,
+        accepted_length_histogram=speculation.accepted_length_histogram,
+    )
 
 
 def _segment(segment: Segment) -> inference_pb2.Segment:

@@ -1,26 +1,82 @@
-"""Words the chunks of a streamed answer with choices."""
+"""Writes answers with choices: whole, or as a stream of chunks."""
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, NotRequired, Protocol
 
 import orjson
+from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.fronts.openai.dialect import ChoiceWriter, Dialect
-from optimist_gateway.fronts.openai.errors import ApiError
-from optimist_gateway.fronts.openai.provenance import provenance
+from optimist_gateway.core.answer.provenance import join_segments
+from optimist_gateway.core.error import ApiError
+from optimist_gateway.fronts.openai.answer_parts import (
+    SegmentAnswer,
+    UsageAnswer,
+    provenance,
+    speculation_answer,
+    usage_answer,
+)
+from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.fronts.openai.sse import DONE, event
 from optimist_gateway.generation.generation import Generation
 
 SYNTHETIC_FINGERPRINT = "synthetic-acceptance"
 """Says that drafts were accepted by chance, so that the text is meaningless."""
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
-"""Stands for the text in a chunk that is written ahead; it is in no other part of it."""
+"""In place of the text in a chunk that is written ahead; it is in no other part of it."""
 
 
-class ChunkWriter:
-    """An `EventWriter` for chunks, one with each event.
+class ChoiceAnswer(TypedDict):
+    """What all choices have."""
+
+    index: int
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    token_ids: NotRequired[list[int]]
+    num_accepted_tokens: NotRequired[int]
+    predicted_text_length: NotRequired[int]
+    provenance: NotRequired[list[SegmentAnswer]]
+
+
+class ChoicesAnswer(TypedDict):
+    """What all whole answers have but their choices."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: NotRequired[str]
+    usage: UsageAnswer
+
+
+class ChoiceWriter(Protocol):
+    """Writes one choice of an answer: whole, or in chunks that are asked for in order."""
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether a chunk depends on its piece alone."""
+        ...
+
+    def first(self) -> dict[str, Any] | None:
+        """Returns what the choice of the first chunk holds, or None if there is no such chunk."""
+        ...
+
+    def chunk(self, piece: Piece, *, even_if_empty: bool) -> dict[str, Any] | None:
+        """Returns what the choice of a chunk holds.
+
+        Args:
+            piece: What a step added.
+            even_if_empty: Whether there is to be a chunk that says nothing; else None is returned
+                for it.
+        """
+        ...
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Returns what the choice of a whole answer holds."""
+        ...
+
+
+class ChoicesWriter:
+    """An `AnswerWriter` for answers with choices; as a stream, there is a chunk with each event.
 
     What all chunks of a stream have in common is written once. Most of them say nothing but text:
     of these all that surrounds the text is.
@@ -29,35 +85,69 @@ class ChunkWriter:
     __slots__ = (
         "_around_text",
         "_beginning",
-        "_dialect",
         "_generation",
         "_has_only_text",
         "_header",
         "_is_continuous",
+        "_new_writer",
+        "_pieces",
         "_with_tokens",
         "_with_usage",
         "_writers",
     )
 
-    def __init__(self, generation: Generation, dialect: Dialect, model_name: str) -> None:
-        """Begins the stream of a request; `dialect` words its choices."""
-        self._generation, self._dialect = generation, dialect
-        body = generation.body
-        options = body.stream_options
-        self._with_usage = options is not None and bool(options.include_usage)
-        self._is_continuous = bool(
-            self._with_usage and options is not None and options.continuous_usage_stats
-        )
-        self._with_tokens = bool(body.return_token_ids)
+    def __init__(
+        self,
+        generation: Generation,
+        model_name: str,
+        kinds: tuple[str, str],
+        new_writer: Callable[[], ChoiceWriter],
+    ) -> None:
+        """Begins the answer to a request.
+
+        Args:
+            generation: The request.
+            model_name: The model's name in the API.
+            kinds: The `object` of a whole answer, and that of a chunk.
+            new_writer: Returns what writes one choice.
+        """
+        self._generation, self._new_writer = generation, new_writer
+        request = generation.request
+        self._with_usage = request.include_usage
+        self._is_continuous = request.continuous_usage
+        self._with_tokens = request.return_token_ids
         self._has_only_text = not (self._is_continuous or self._with_tokens)
-        self._header = answer_header(generation, dialect.chunk_object, model_name)
+        self._header: dict[str, Any] = {
+            "id": generation.request_id,
+            "object": kinds[request.stream],
+            "created": int(time.time()),
+            "model": model_name,
+        }
         self._beginning = b""
         self._writers: dict[int, ChoiceWriter] = {}
         self._around_text: list[tuple[bytes, bytes] | None] = [None] * generation.num_choices
-        """What stands before and behind the text of a choice's chunk that says nothing else."""
+        """What is before and after the text of a choice's chunk that says nothing else."""
+        self._pieces: list[list[Piece]] = [[] for _ in range(generation.num_choices)]
+        """Of an answer that is sent as a whole."""
+
+    def collect(self, index: int, piece: Piece) -> None:
+        """See `AnswerWriter.collect`."""
+        self._pieces[index].append(piece)
+
+    def whole(self) -> dict[str, Any]:
+        """See `AnswerWriter.whole`."""
+        chosen = enumerate(self._generation.chosen())
+        return {
+            **self._header,
+            **fingerprint(self._generation),
+            "choices": [
+                self._whole_choice(number, self._pieces[index]) for number, index in chosen
+            ],
+            "usage": self._final_usage(),
+        }
 
     def piece(self, index: int, piece: Piece) -> bytes:
-        """See `EventWriter.piece`."""
+        """See `AnswerWriter.piece`."""
         if (
             (around := self._around_text[index]) is not None
             and piece.finish_reason is None
@@ -70,69 +160,81 @@ class ChunkWriter:
         return b"".join([self._event(choice) for choice in self._choices(index, piece)])
 
     def finish(self) -> bytes:
-        """See `EventWriter.finish`."""
+        """See `AnswerWriter.finish`."""
         if not self._with_usage:
             return DONE
-        usage = final_usage(self._generation)
-        return event(self._header | {"choices": [], "usage": usage}) + DONE
+        return event(self._header | {"choices": [], "usage": self._final_usage()}) + DONE
 
     def fail(self, error: ApiError) -> bytes:
-        """See `EventWriter.fail`."""
-        return event(error.body())
+        """See `AnswerWriter.fail`."""
+        return event(error_body(error))
 
     def _begin(self) -> None:
-        """Words what the following chunks begin with."""
+        """Writes what the following chunks begin with."""
         if self._with_usage:
-            self._header["usage"] = _usage(self._generation) if self._is_continuous else None
+            self._header["usage"] = self._usage() if self._is_continuous else None
         # It was not known before the first piece.
-        self._header |= _fingerprint(self._generation)
+        self._header |= fingerprint(self._generation)
         self._beginning = b"data: " + orjson.dumps(self._header)[:-1] + b',"choices":['
 
     def _event(self, choice: dict[str, Any]) -> bytes:
         return self._beginning + orjson.dumps(choice) + b"]}\n\n"
 
     def _choices(self, index: int, piece: Piece) -> list[dict[str, Any]]:
-        """Returns the choices of chunks that tell of a piece."""
+        """Returns the choices of the chunks of a piece."""
         choices = []
         writer = self._writers.get(index)
         if writer is None:
-            writer = self._writers[index] = self._dialect.writer(self._generation.body)
+            writer = self._writers[index] = self._new_writer()
             first = writer.first()
             if first is not None:
                 choices.append({"index": index, **first})
             if self._has_only_text and writer.is_stateless:
                 self._around_text[index] = self._around(index, writer.chunk)
-        tells_tokens = self._with_tokens or piece.logprobs is not None or piece.segments is not None
-        chunk = writer.chunk(piece, even_if_empty=bool(tells_tokens and piece.token_ids))
+        has_details = self._with_tokens or piece.logprobs is not None or piece.segments is not None
+        chunk = writer.chunk(piece, even_if_empty=bool(has_details and piece.token_ids))
         if chunk is None:
             return choices
         if self._with_tokens:
-            chunk |= token_fields([piece])
+            chunk |= _token_fields([piece])
         if piece.segments is not None:
             chunk["provenance"] = provenance(piece.segments)
         return [*choices, {"index": index, **chunk}]
 
     def _around(
-        self, index: int, word: Callable[..., dict[str, Any] | None]
+        self, index: int, write: Callable[..., dict[str, Any] | None]
     ) -> tuple[bytes, bytes]:
         """Returns a choice's chunk with nothing but text, without that text."""
-        chunk = word(Piece(_MARK, [], 0, 0), even_if_empty=False) or {}
+        chunk = write(Piece(_MARK, [], 0, 0), even_if_empty=False) or {}
         before, _, after = self._event({"index": index, **chunk}).rpartition(orjson.dumps(_MARK))
         return before, after
 
+    def _whole_choice(self, number: int, pieces: list[Piece]) -> dict[str, Any]:
+        request = self._generation.request
+        choice = {"index": number, **self._new_writer().whole(pieces)}
+        if self._with_tokens:
+            choice |= _token_fields(pieces)
+        if request.include_provenance:
+            segments = [segment for piece in pieces for segment in piece.segments or ()]
+            choice["provenance"] = provenance(join_segments(segments))
+        return choice
 
-def answer_header(generation: Generation, kind: str, model_name: str) -> dict[str, Any]:
-    """Returns what an answer, or each chunk of one, begins with; `kind` is its `object`."""
-    return {
-        "id": generation.request_id,
-        "object": kind,
-        "created": int(time.time()),
-        "model": model_name,
-        **_fingerprint(generation),
-    }
+    def _usage(self) -> UsageAnswer:
+        return usage_answer(self._generation.usage(), with_num_passes=self._with_tokens)
+
+    def _final_usage(self) -> UsageAnswer:
+        usage = self._usage()
+        if self._generation.request.include_speculation:
+            usage["speculation"] = speculation_answer(self._generation.speculation())
+        return usage
 
 
-def token_fields(pieces: Sequence[Piece]) -> dict[str, Any]:
+def fingerprint(generation: Generation) -> dict[str, str]:
+    """Returns what marks an answer as one of a benchmark."""
+    return {"system_fingerprint": SYNTHETIC_FINGERPRINT} if generation.is_synthetic else {}
+
+
+def _token_fields(pieces: Sequence[Piece]) -> dict[str, Any]:
     """Returns what `return_token_ids` adds to a choice."""
     return {
         "token_ids": [token for piece in pieces for token in piece.token_ids],
@@ -141,18 +243,6 @@ def token_fields(pieces: Sequence[Piece]) -> dict[str, Any]:
     }
 
 
-def final_usage(generation: Generation) -> dict[str, Any]:
-    """Returns the account of an answer that is complete."""
-    usage = _usage(generation)
-    if generation.body.include_speculation:
-        usage["speculation"] = generation.speculation().to_api()
-    return usage
-
-
-def _fingerprint(generation: Generation) -> dict[str, str]:
-    """Returns what marks an answer as one of a benchmark."""
-    return {"system_fingerprint": SYNTHETIC_FINGERPRINT} if generation.is_synthetic else {}
-
-
-def _usage(generation: Generation) -> dict[str, Any]:
-    return generation.usage().to_api(with_num_passes=bool(generation.body.return_token_ids))
+def reason_name(piece: Piece) -> str | None:
+    """Returns why an answer ended, as the API says it; None while it goes on."""
+    return piece.finish_reason.api_name if piece.finish_reason is not None else None

@@ -1,23 +1,42 @@
 """POST /v1/completions."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.fronts.openai.admitted_route import admitted_route
-from optimist_gateway.fronts.openai.answering import Answering
+from optimist_gateway.fronts.openai.answer_parts import (
+    CompletionLogprobs,
+    completion_logprobs,
+    join_logprobs,
+)
+from optimist_gateway.fronts.openai.answering import Answering, admitted_route
 from optimist_gateway.fronts.openai.bodies.completion import CompletionBody
-from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
-from optimist_gateway.fronts.openai.dialect import reason_name
-from optimist_gateway.fronts.openai.logprobs import completion_logprobs, join_logprobs
+from optimist_gateway.fronts.openai.chunk_writer import (
+    ChoiceAnswer,
+    ChoicesAnswer,
+    ChoicesWriter,
+    reason_name,
+)
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.text.prompt import completion_prompts
 
 PATH = "/v1/completions"
+
+
+class CompletionChoice(ChoiceAnswer):
+    """One continuation."""
+
+    text: str
+    logprobs: CompletionLogprobs | None
+
+
+class Completion(ChoicesAnswer):
+    """A whole answer to one prompt or several."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
 
 
 class CompletionWriter:
@@ -44,27 +63,21 @@ class CompletionWriter:
         return {"text": text, "logprobs": logprobs, "finish_reason": reason_name(pieces[-1])}
 
 
-class CompletionDialect:
-    """Answers are plain text."""
-
-    endpoint = PATH
-    id_prefix = "cmpl"
-    whole_object = "text_completion"
-    chunk_object = "text_completion"
-
-    def writer(self, _body: GenerationBody) -> CompletionWriter:
-        """See `Dialect.writer`."""
-        return CompletionWriter()
-
-
 def completion_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
     router = APIRouter(route_class=admitted_route(service.admission))
-    answering = Answering(service, CompletionDialect())
+    answering = Answering(service, PATH, "cmpl-")
+    kinds = ("text_completion", "text_completion")
 
     @router.post(PATH)
     async def completions(request: Request, body: CompletionBody) -> Response:
         """Continues a text, whole or as server-sent events."""
-        return await answering.answer(request, body, partial(completion_prompts, body))
+        return await answering.answer(
+            request,
+            body.request(),
+            lambda generation: ChoicesWriter(
+                generation, service.model_name, kinds, CompletionWriter
+            ),
+        )
 
     return router

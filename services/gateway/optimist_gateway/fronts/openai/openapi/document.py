@@ -4,33 +4,27 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import TypeAdapter
 
 from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.fronts.openai.openapi.answers import ANSWERS, REF, Unavailable, answer_schemas
+from optimist_gateway.fronts.admin.health import Healthy, Unavailable, Version, Working
+from optimist_gateway.fronts.openai.chat import ChatCompletion
+from optimist_gateway.fronts.openai.completions import Completion
+from optimist_gateway.fronts.openai.errors import ErrorAnswer
+from optimist_gateway.fronts.openai.models import (
+    DetokenizedText,
+    Model,
+    ModelList,
+    TokenizerInfo,
+    Tokens,
+)
 from optimist_gateway.fronts.openai.openapi.examples import EXAMPLES
 from optimist_gateway.fronts.openai.openapi.limits import set_limits
+from optimist_gateway.fronts.openai.responses.writer import ResponseAnswer
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
 from optimist_gateway.server.authentication import PROBES
 
-_ERROR: dict[str, Any] = {
-    "type": "object",
-    "required": ["error"],
-    "additionalProperties": False,
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "additionalProperties": False,
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
 _REASONS = {
     "400": "The request is wrong; `param` names the field.",
     "401": "There is no key, or a wrong one.",
@@ -52,21 +46,46 @@ _REQUEST_ID = {
         "schema": {"type": "string"},
     }
 }
+_REF = "#/components/schemas/{model}"
 _EVENT = {
     "description": "A server-sent event; its data is a chunk in JSON, or `[DONE]`.",
     "type": "object",
     "required": ["data"],
     "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
 }
-_WITH_RETRY = ("429", "503")
+_RETRY = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "string"}}}
+_ALLOW = {
+    "Allow": {
+        "description": "The methods that are allowed.",
+        "required": True,
+        "schema": {"type": "string"},
+    }
+}
+_HEADERS: dict[str, dict[str, Any]] = {"405": _ALLOW, "429": _RETRY, "503": _RETRY}
 _STREAMED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
+_ANSWERS: dict[str, type] = {
+    "/v1/chat/completions": ChatCompletion,
+    "/v1/completions": Completion,
+    "/v1/responses": ResponseAnswer,
+    "/v1/models": ModelList,
+    "/v1/models/{name}": Model,
+    "/tokenize": Tokens,
+    "/detokenize": DetokenizedText,
+    "/tokenizer_info": TokenizerInfo,
+    "/version": Version,
+    "/health": Healthy,
+    "/ready": Working,
+    "/startup": Working,
+    "/live": Working,
+}
+"""The whole answer of each path."""
 
 
 def add_document(app: FastAPI, service: Service) -> None:
     """Makes `/openapi.json` say how the endpoints answer, and what this server takes.
 
-    What only the scheduler knows, the vocabulary and the longest sequence, stands in it from when
-    the scheduler has been reached.
+    What only the scheduler knows, the vocabulary and the longest sequence, is in it once the
+    scheduler has been reached.
 
     Args:
         app: The application with all its endpoints.
@@ -99,34 +118,45 @@ def _describe(schema: dict[str, Any], model_name: str) -> None:
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     _name_model(schemas, model_name)
-    schemas |= answer_schemas()
-    schemas["Error"] = _ERROR
+    schemas |= _answer_schemas()
     for path, operation in _operations(schema):
         responses = operation["responses"]
         responses.pop("422", None)
+        responses["200"]["content"] = _json(_ANSWERS[path])
         for status, reason in _REASONS.items():
-            responses.setdefault(status, _error(status, reason))
-        responses["200"]["content"] = {"application/json": {"schema": _reference(path)}}
+            is_probed = status == "503" and path in PROBES
+            content = _json(Unavailable if is_probed else ErrorAnswer)
+            responses[status] = {"description": reason, "content": content}
         if path in _STREAMED:
             responses["200"]["description"] = "The answer, or its events if `stream` is true."
             responses["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
-        if path in PROBES:
-            unavailable = {"$ref": REF.format(model=Unavailable.__name__)}
-            responses["503"]["content"]["application/json"]["schema"] = unavailable
-        for response in responses.values():
-            response["headers"] = response.get("headers", {}) | _REQUEST_ID
+        for status, response in responses.items():
+            response["headers"] = _HEADERS.get(status, {}) | _REQUEST_ID
         _add_examples(path, operation, model_name)
     _link(schema["paths"])
+
+
+def _json(answer: type) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": _REF.format(model=answer.__name__)}}}
+
+
+def _answer_schemas() -> dict[str, Any]:
+    """Returns the schemas of all answers by name."""
+    answers = sorted({*_ANSWERS.values(), Unavailable, ErrorAnswer}, key=lambda one: one.__name__)
+    _, document = TypeAdapter.json_schemas(
+        [(one.__name__, "serialization", TypeAdapter(one)) for one in answers], ref_template=_REF
+    )
+    schemas: dict[str, Any] = document["$defs"]
+    for schema in schemas.values():
+        # An answer has no other fields.
+        schema["additionalProperties"] = False
+    return schemas
 
 
 def _operations(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for path, operations in schema["paths"].items():
         for operation in operations.values():
             yield path, operation
-
-
-def _reference(path: str) -> dict[str, str]:
-    return {"$ref": REF.format(model=ANSWERS[path].__name__)}
 
 
 def _name_model(schemas: dict[str, Any], model_name: str) -> None:
@@ -167,17 +197,3 @@ def _link(paths: dict[str, Any]) -> None:
             "requestBody": {"tokens": "$response.body#/tokens"},
         }
     }
-
-
-def _error(status: str, reason: str) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "description": reason,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-    }
-    if status in _WITH_RETRY:
-        text = {"description": "Seconds to wait.", "schema": {"type": "string"}}
-        answer["headers"] = {"Retry-After": text}
-    if status == "405":
-        text = {"description": "The methods that are allowed.", "schema": {"type": "string"}}
-        answer["headers"] = {"Allow": text | {"required": True}}
-    return answer

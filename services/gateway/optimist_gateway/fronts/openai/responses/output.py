@@ -1,10 +1,45 @@
-"""The output of a response of `/v1/responses`: its items, and the events that tell of them."""
+"""The output of a response of `/v1/responses`: its items, and the events that build them up."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from typing_extensions import TypedDict
+
+from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
+from optimist_gateway.fronts.openai.chat import new_call_id
+
 Event = dict[str, Any]
 ItemStatus = Literal["completed", "incomplete"]
+
+
+class OutputText(TypedDict):
+    """The text of a message."""
+
+    type: Literal["output_text"]
+    annotations: list[Any]
+    logprobs: list[TokenLogprobAnswer]
+    text: str
+
+
+class OutputMessage(TypedDict):
+    """A message in a response."""
+
+    type: Literal["message"]
+    id: str
+    status: ItemStatus
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class OutputCall(TypedDict):
+    """A call in a response."""
+
+    type: Literal["function_call"]
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
 
 
 class ResponseOutput:
@@ -18,8 +53,6 @@ class ResponseOutput:
         self._suffix = response_id.removeprefix("resp_")
         self._items: list[dict[str, Any]] = []
         self._is_open = False
-        self._call_number = -1
-        """Number of the tool call that is open, or was last; -1 behind a message."""
 
     @property
     def items(self) -> list[dict[str, Any]]:
@@ -31,7 +64,7 @@ class ResponseOutput:
         """Whether more text would go on a message."""
         return self._is_open and bool(self._item["type"] == "message")
 
-    def add_text(self, text: str, logprobs: Sequence[dict[str, Any]] = ()) -> list[Event]:
+    def add_text(self, text: str, logprobs: Sequence[TokenLogprobAnswer] = ()) -> list[Event]:
         """Adds text of the answer, with the log-probabilities of its tokens if they are wanted."""
         events = []
         if not self.has_open_message:
@@ -44,21 +77,16 @@ class ResponseOutput:
             self._part_event("response.output_text.delta", delta=text, logprobs=list(logprobs)),
         ]
 
-    def add_call(
-        self, number: int, *, call_id: str = "", name: str = "", arguments: str = ""
-    ) -> list[Event]:
-        """Adds to a tool call.
+    def add_call(self, name: str | None, arguments: str) -> list[Event]:
+        """Begins a tool call, or adds to the one that is open.
 
         Args:
-            number: Which call of the answer, from 0; a new one begins with its id and name.
-            call_id: Name by which its result will refer to it.
-            name: The function's.
+            name: The function's, of a new call.
             arguments: Their next piece, of a JSON text.
         """
         events = []
-        if not (self._is_open and number == self._call_number):
-            events += self.close() + self._open_call(call_id, name)
-            self._call_number = number
+        if name is not None:
+            events += [*self.close(), self._open_call(name)]
         if arguments:
             self._item["arguments"] += arguments
             kind = "response.function_call_arguments.delta"
@@ -103,23 +131,22 @@ class ResponseOutput:
             "role": "assistant",
             "content": [],
         }
-        self._call_number = -1
         events = [self._add(item)]
         part = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
         item["content"].append(part)
         events.append(self._part_event("response.content_part.added", part=_copy(part)))
         return events
 
-    def _open_call(self, call_id: str, name: str) -> list[Event]:
+    def _open_call(self, name: str) -> Event:
         item = {
             "type": "function_call",
             "id": f"fc_{self._suffix}_{len(self._items)}",
             "status": "in_progress",
-            "call_id": call_id,
+            "call_id": new_call_id(),
             "name": name,
             "arguments": "",
         }
-        return [self._add(item)]
+        return self._add(item)
 
     def _add(self, item: dict[str, Any]) -> Event:
         self._items.append(item)

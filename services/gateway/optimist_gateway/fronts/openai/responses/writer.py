@@ -1,136 +1,222 @@
-"""Words a response of `/v1/responses`: the object, and the typed events that build it up."""
+"""Writes a response of `/v1/responses`: the object, and the typed events that build it up."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NotRequired
 
-from optimist_gateway.fronts.openai.errors import ApiError
+import orjson
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.answer.output import FinishReason
+from optimist_gateway.core.error import ApiError
+from optimist_gateway.fronts.openai.answer_parts import (
+    ResponseUsage,
+    SegmentAnswer,
+    TokenLogprobAnswer,
+    provenance,
+    response_usage,
+    speculation_answer,
+    token_logprobs,
+)
+from optimist_gateway.fronts.openai.chat import read_deltas
+from optimist_gateway.fronts.openai.chunk_writer import fingerprint
+from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
-from optimist_gateway.fronts.openai.responses.output import Event, ResponseOutput
+from optimist_gateway.fronts.openai.responses.output import (
+    Event,
+    ItemStatus,
+    OutputCall,
+    OutputMessage,
+    ResponseOutput,
+)
+from optimist_gateway.fronts.openai.sse import event
+from optimist_gateway.generation.generation import Generation
+from optimist_gateway.structure.tool_calls import CallDelta, ToolCallReader
 
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
+class IncompleteDetails(TypedDict):
+    """Why a response is incomplete."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseAnswer(TypedDict):
+    """A whole response; the settings of its request come back with it."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["completed", "incomplete"]
+    error: None
+    incomplete_details: IncompleteDetails | None
+    model: str
+    system_fingerprint: NotRequired[str]
+    output: Annotated[list[OutputMessage | OutputCall], Field(min_length=1)]
+    usage: ResponseUsage
+    provenance: NotRequired[list[SegmentAnswer]]
+    background: Literal[False]
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    previous_response_id: None
+    reasoning: dict[str, None]
+    service_tier: Literal["default"]
+    store: Literal[False]
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["disabled"]
+    user: str | None
+    safety_identifier: str | None
+    prompt_cache_key: str | None
+
+
 class ResponseWriter:
-    """One response; its methods are called in the order in which they stand here.
+    """An `AnswerWriter` for one response."""
 
-    Each returns the events of a stream; whoever answers as a whole takes `response` at the end.
-    """
-
-    def __init__(self, response_id: str, body: ResponsesBody, model: str, created_at: int) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        body: ResponsesBody,
+        model_name: str,
+        reader: ToolCallReader | None,
+    ) -> None:
         """Begins a response.
 
         Args:
-            response_id: Its name, which begins with `resp_`.
-            body: The request.
-            model: Name of the model.
-            created_at: Seconds since 1970.
+            generation: The request.
+            body: What it asks for.
+            model_name: The model's name in the API.
+            reader: Separates tool calls from text; None if there are none.
         """
-        self._body = body
-        self._output = ResponseOutput(response_id)
+        self._generation, self._reader = generation, reader
+        self._output = ResponseOutput(generation.request_id)
         self._num_events = 0
-        self._reason: str | None = None
-        self._segments: list[dict[str, Any]] = []
-        self._untold: list[dict[str, Any]] = []
-        """Segments that no event has told of."""
-        self._logprobs: list[dict[str, Any]] = []
+        self._is_cut_off = False
+        self._segments: list[SegmentAnswer] = []
+        self._new_segments: list[SegmentAnswer] = []
+        """Those that are in no event yet."""
+        self._logprobs: list[TokenLogprobAnswer] = []
         """Those of tokens whose text is still to come."""
-        self.response: dict[str, Any] = {
-            "id": response_id,
+        self._response: dict[str, Any] = {
+            "id": generation.request_id,
             "object": "response",
-            "created_at": created_at,
+            "created_at": int(time.time()),
             "status": "in_progress",
             "completed_at": None,
             "error": None,
             "incomplete_details": None,
-            "model": model,
+            "model": model_name,
             "output": [],
             "usage": None,
             **_settings(body),
         }
 
-    def begin(self) -> list[Event]:
-        """Returns what comes before all text."""
-        kinds = ("response.created", "response.in_progress")
-        return self._numbered([self._told_now(kind) for kind in kinds])
+    def collect(self, _index: int, piece: Piece) -> None:
+        """See `AnswerWriter.collect`."""
+        self._add(piece)
 
-    def add(
-        self, choice: Mapping[str, Any], segments: Sequence[dict[str, Any]] = ()
-    ) -> list[Event]:
-        """Adds what a chunk of a chat completion says.
+    def whole(self) -> dict[str, Any]:
+        """See `AnswerWriter.whole`."""
+        self._finish()
+        return self._response
 
-        Args:
-            choice: The chunk's choice: `delta`, `logprobs` and `finish_reason`.
-            segments: Where its text came from, if that is wanted.
-        """
-        delta = choice["delta"]
-        self._logprobs += (choice.get("logprobs") or {}).get("content") or []
-        events: list[Event] = []
-        text = delta.get("content") or ""
-        if text or (self._logprobs and self._output.has_open_message):
-            events += self._output.add_text(text, self._logprobs)
-            self._logprobs = []
-        for call in delta.get("tool_calls") or []:
-            function = call.get("function") or {}
-            events += self._output.add_call(
-                call["index"],
-                call_id=call.get("id") or "",
-                name=function.get("name") or "",
-                arguments=function.get("arguments") or "",
-            )
-        self._reason = choice.get("finish_reason") or self._reason
-        self._untold += segments
-        return self._told(events)
+    def piece(self, _index: int, piece: Piece) -> bytes:
+        """See `AnswerWriter.piece`."""
+        begun: list[Event] = []
+        if not self._num_events:
+            self._response |= fingerprint(self._generation)
+            begun = [self._state("response.created"), self._state("response.in_progress")]
+        return self._wire([*begun, *self._add(piece)])
 
-    def finish(self, usage: Mapping[str, Any], completed_at: int) -> list[Event]:
-        """Ends the response.
+    def finish(self) -> bytes:
+        """See `AnswerWriter.finish`."""
+        events = self._finish()
+        return self._wire([*events, self._state(f"response.{self._response['status']}")])
 
-        Args:
-            usage: The account, as chat completions have it.
-            completed_at: Seconds since 1970.
-        """
-        is_whole = self._reason != "length"
-        status = "completed" if is_whole else "incomplete"
-        events = self._told(self._output.finish("completed" if is_whole else "incomplete"))
-        self.response |= {
-            "status": status,
-            "output": self._output.items,
-            "usage": _usage(usage),
-            "completed_at": completed_at if is_whole else None,
-            "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
-        }
-        if self._body.include_provenance:
-            self.response["provenance"] = self._segments
-        return events + self._numbered([self._told_now(f"response.{status}")])
-
-    def fail(self, error: ApiError) -> list[Event]:
-        """Ends a response that broke off; its output is what there was until then."""
-        code = _ERROR_CODES.get(error.status, "server_error")
+    def fail(self, error: ApiError) -> bytes:
+        """See `AnswerWriter.fail`; the output of the response is what there was until then."""
+        if not self._num_events:
+            return event(error_body(error))
         self._output.close("incomplete")
-        self.response |= {
+        code = _ERROR_CODES.get(error.status, "server_error")
+        self._response |= {
             "status": "failed",
             "output": self._output.items,
             "error": {"code": code, "message": error.message},
         }
-        told = {"code": error.code, "message": error.message, "param": error.param}
-        return self._numbered([{"type": "error", **told}, self._told_now("response.failed")])
+        fields = {"code": error.code, "message": error.message, "param": error.param}
+        return self._wire([{"type": "error", **fields}, self._state("response.failed")])
 
-    def _told_now(self, kind: str) -> Event:
-        # The response changes behind the event.
-        return {"type": kind, "response": dict(self.response)}
+    def _add(self, piece: Piece) -> list[Event]:
+        """Adds a step; returns its events."""
+        self._logprobs += token_logprobs(piece.logprobs or ())
+        self._new_segments += provenance(piece.segments or ())
+        self._is_cut_off = piece.finish_reason is FinishReason.LENGTH
+        events: list[Event] = []
+        for delta in read_deltas(self._reader, [piece]):
+            if isinstance(delta, CallDelta):
+                events += self._output.add_call(delta.name, delta.arguments)
+            else:
+                events += self._add_text(delta.text)
+        if self._logprobs and self._output.has_open_message:
+            events += self._add_text("")
+        return self._with_provenance(events)
 
-    def _told(self, events: list[Event]) -> list[Event]:
-        """Numbers events; the last one tells where text came from."""
-        if events and self._untold:
-            events[-1]["provenance"] = self._untold
-            self._segments += self._untold
-            self._untold = []
-        return self._numbered(events)
+    def _add_text(self, text: str) -> list[Event]:
+        logprobs, self._logprobs = self._logprobs, []
+        return self._output.add_text(text, logprobs)
 
-    def _numbered(self, events: list[Event]) -> list[Event]:
-        for number, event in enumerate(events, self._num_events):
-            event["sequence_number"] = number
-        self._num_events += len(events)
+    def _finish(self) -> list[Event]:
+        """Ends the output, and completes the response; returns the events of the former."""
+        status: ItemStatus = "incomplete" if self._is_cut_off else "completed"
+        events = self._with_provenance(self._output.finish(status))
+        usage = response_usage(self._generation.usage())
+        request = self._generation.request
+        if request.include_speculation:
+            usage["speculation"] = speculation_answer(self._generation.speculation())
+        self._response |= {
+            **fingerprint(self._generation),
+            "status": status,
+            "output": self._output.items,
+            "usage": usage,
+            "completed_at": None if self._is_cut_off else int(time.time()),
+            "incomplete_details": {"reason": "max_output_tokens"} if self._is_cut_off else None,
+        }
+        if request.include_provenance:
+            self._response["provenance"] = self._segments
         return events
+
+    def _state(self, kind: str) -> Event:
+        # The response changes after the event.
+        return {"type": kind, "response": dict(self._response)}
+
+    def _with_provenance(self, events: list[Event]) -> list[Event]:
+        """Adds to the last event where text came from."""
+        if events and self._new_segments:
+            events[-1]["provenance"] = self._new_segments
+            self._segments += self._new_segments
+            self._new_segments = []
+        return events
+
+    def _wire(self, events: Sequence[Event]) -> bytes:
+        """Numbers events; returns them as they go over the wire."""
+        for number, one in enumerate(events, self._num_events):
+            one["sequence_number"] = number
+        self._num_events += len(events)
+        return b"".join(
+            b"event: %b\ndata: %b\n\n" % (one["type"].encode(), orjson.dumps(one)) for one in events
+        )
 
 
 def _settings(body: ResponsesBody) -> dict[str, Any]:
@@ -164,21 +250,3 @@ def _settings(body: ResponsesBody) -> dict[str, Any]:
         "safety_identifier": body.safety_identifier,
         "prompt_cache_key": body.prompt_cache_key,
     }
-
-
-def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the account of a chat completion in the words of responses."""
-    cached = usage["prompt_tokens_details"]["cached_tokens"]
-    details = usage["completion_tokens_details"]
-    words = {
-        "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
-        "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": {
-            name: count for name, count in details.items() if name != "audio_tokens"
-        },
-        "total_tokens": usage["total_tokens"],
-    }
-    if "speculation" in usage:
-        words["speculation"] = usage["speculation"]
-    return words
