@@ -17,8 +17,8 @@ class BlockPool:
 
     A block that several slots reference is never written by any of them. Slots come to share a
     block only by `take`, which gives out cached blocks, and only a block that is full of verified
-    tokens whose keys and values are computed is registered. Its owner writes behind its verified
-    tokens alone, that is behind the block, and so does a slot that took it, as long as what it
+    tokens whose keys and values are computed is registered. Its owner writes after its verified
+    tokens alone, that is after the block, and so does a slot that took it, as long as what it
     takes ends before the first token that it computes: a request of n tokens, whose last one is
     always computed, looks up its first (n - 1) // block_size hashes and no more.
     """
