@@ -121,8 +121,8 @@ class Scheduler:
         Args:
             new: The request.
             now: The time, in seconds.
-            arrival: Its position among all that came, where several schedulers share them: more than
-                that of any that came before. By default it comes after those that are here.
+            arrival: Its position among all that came, where several schedulers share them: more
+                than that of any that came before. By default it comes after those that are here.
 
         Raises:
             RejectionError: It can never run, its id is taken, or too many wait.

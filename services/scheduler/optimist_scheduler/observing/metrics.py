@@ -195,7 +195,7 @@ class StatsMetrics:
         observe_drafts(result)
 
     def take_turn(self, scheduler: Scheduler) -> None:
-        """Updates with every so many turns of the loop, and with each at rest or the first after one.
+        """Updates with every so many turns of the loop, and with each at rest or just after.
 
         To update takes as long as to decide what runs next.
         """
