@@ -121,7 +121,10 @@ def test_values_that_are_none_are_refused(flags: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_real_worker_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_real_worker_is_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTIMIST_WORKER_COST_SECONDS", "0.1")
     flags = ["--drafter", "quantised", "--rates", "0.9", "--batch-sizes", "2", "--pairs", "2"]
     assert main([*flags, "--slice-ms", "10", "--num-threads", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

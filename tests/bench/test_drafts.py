@@ -167,7 +167,10 @@ def test_processor_time_of_children_is_counted() -> None:
 
 
 @pytest.mark.slow
-def test_a_source_answers_as_the_model_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_source_answers_as_the_model_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTIMIST_WORKER_COST_SECONDS", "0")
     flags = ["--edits", "2", "--rounds", "1", "--sources", "ngram", "--peers", ""]
     # So that it drafts, however long passes take.
     flags += ["--draft-width", "fixed"]
