@@ -12,7 +12,7 @@ from optimist_client import AsyncClient, OptimistError, RetryPolicy, async_clien
 from optimist_client.async_stream import AsyncStream, ResponseCall
 from optimist_client.connection import OPTIONS
 from optimist_client.deadline import Deadline
-from tests.chaos.fault_proxy import BLACK_HOLE, FaultProxy
+from tests.chaos.faults.proxy import BLACK_HOLE, FaultProxy
 from tests.client.scripted_server import (
     ScriptedServer,
     answering,
