@@ -132,7 +132,7 @@ def test_what_did_not_run_is_null_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--sources", "horse"], "--sources: there is no 'horse'"),
         (["--peers", "eagle"], "--peers: there is no 'eagle'"),
@@ -140,12 +140,12 @@ def test_what_did_not_run_is_null_with_its_reason() -> None:
         (["--peer-python", "horse=/bin/python"], "--peer-python: there is no 'horse'"),
     ],
 )
-def test_names_that_are_none_are_refused(flags: list[str], told: str) -> None:
-    with pytest.raises(SetupError, match=told):
+def test_names_that_are_none_are_refused(flags: list[str], message: str) -> None:
+    with pytest.raises(SetupError, match=message):
         load_settings(DraftsSettings, flags)
 
 
-def test_a_model_that_is_not_there_is_told() -> None:
+def test_a_model_that_is_not_there_is_an_error() -> None:
     with pytest.raises(SetupError, match=r"--model: /nowhere/tokenizer\.json does not exist"):
         main(["--model", "/nowhere"])
 
