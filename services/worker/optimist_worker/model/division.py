@@ -1,6 +1,8 @@
-"""The weights of one stage: its layers, and what stands before the first or behind the last."""
+"""How a model is divided: its layers among stages, and each layer among tensor-parallel ranks."""
 
 import copy
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,97 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from optimist_common.errors import SetupError, one_line
 from optimist_worker.core.attention.paged_attention import NAME
-from optimist_worker.model.stage_split import StagePlace, split_layers
+
+
+def check_division(
+    name: str, config: Any, number: int, flag: str = "--tensor-parallel-size"
+) -> None:
+    """Raises SetupError unless a model's layers can be divided among a number of ranks.
+
+    Args:
+        name: The model's.
+        config: Its text config.
+        number: Ranks that share each layer.
+        flag: Setting that says so.
+    """
+    heads = int(config.num_attention_heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    if heads % number or kv_heads % number:
+        common = math.gcd(heads, kv_heads)
+        sizes = [str(size) for size in range(1, common + 1) if common % size == 0]
+        raise SetupError(
+            f"{flag}: {number} ranks cannot share the {heads} attention heads and {kv_heads} KV "
+            f"heads of {name}; choose {', '.join(sizes[:-1])}{' or ' * (len(sizes) > 1)}{sizes[-1]}"
+        )
+    if not config.base_model_tp_plan:
+        raise SetupError(
+            f"{flag}: transformers does not tell how to divide {name} ({config.model_type}); "
+            "leave it at 1"
+        )
+
+
+def whole(weight: Any) -> Any:
+    """Returns a weight as one tensor; called by all ranks that hold parts of it."""
+    gather = getattr(weight, "full_tensor", None)
+    return weight if gather is None else gather()
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlace:
+    """Where a stage stands in its pipeline."""
+
+    index: int
+    num_stages: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is fed tokens."""
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it has the logits, and says what comes of drafts."""
+        return self.index == self.num_stages - 1
+
+
+def split_layers(costs: Sequence[int], head_cost: int, num_stages: int) -> list[range]:
+    """Divides layers such that the slowest stage is as fast as can be.
+
+    A step of the pipeline takes as long as its slowest stage. What stands before the first layer is
+    a lookup and costs nothing.
+
+    Args:
+        costs: What each layer takes, such as its number of weights.
+        head_cost: The same of what comes behind the last layer.
+        num_stages: At most the number of layers.
+
+    Returns:
+        The layers of each stage, at least one.
+    """
+    num_layers = len(costs)
+    # least[n]: the least cost of the slowest stage if the layers from n on are all there are.
+    least = [sum(costs[first:]) + head_cost for first in range(num_layers)]
+    ends = [[num_layers] * num_layers]
+    for stages in range(2, num_stages + 1):
+        best = [0] * num_layers
+        end_of = [0] * num_layers
+        for first in range(num_layers - stages + 1):
+            options = [
+                (max(sum(costs[first:end]), least[end]), -end)
+                for end in range(first + 1, num_layers - stages + 2)
+            ]
+            # Of equally good ones the one that leaves the last stage, which also samples, least.
+            best[first], end = min(options)
+            end_of[first] = -end
+        least = best
+        ends.append(end_of)
+    spans, first = [], 0
+    for stages in range(num_stages, 0, -1):
+        end = ends[stages - 1][first]
+        spans.append(range(first, end))
+        first = end
+    return spans
+
 
 _FLAG = "--pipeline-parallel-size"
 

@@ -1,33 +1,50 @@
-"""Rejection: a draft of probability q is accepted with probability p/q, else p loses what q had.
-
-Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding" (2023) for
-chains; for trees the recursion over siblings drawn without replacement of Jeon et al., "Recursive
-speculative decoding" (2024), and Li et al., "EAGLE" (2024).
-
-The rule says of every node by itself which token is emitted behind it: a child, if one is accepted,
-else one drawn from what is left, which no rejected child has any part in. Children that were not
-drawn by chance have q = 1: each is accepted with the target's probability of it, and what is left
-is the target's distribution without them. So one token drawn from the target says all of that,
-however many children there are.
-"""
+"""The rules by which drafts are accepted, see `AcceptanceRule`."""
 
 import torch
 from torch import Tensor
 
 from optimist_worker.core.acceptance.choice import Candidates, verify_drafts
 from optimist_worker.core.acceptance.noise import Stream, gumbel, uniform
-from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.acceptance.verify_pass import VerifyPass
+from optimist_worker.core.acceptance.verdict import Verdict, VerifyPass, reach_verdict
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.tree import sibling_ranks
 
 
+def verify_coupled(verify: VerifyPass) -> Verdict:
+    """Coupled: a draft is accepted if it is the token that would be sampled anyway.
+
+    The token at position p is argmax(scores + gumbel(seed, p)). By the Gumbel-max trick this
+    samples from the processed distribution exactly, whatever was drafted (cf. Daliri et al.,
+    "Coupling without communication and drafter-invariant speculative decoding", 2024).
+    """
+    return verify_drafts(verify, _choose_sampled)
+
+
+def _choose_sampled(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
+    if verify.needs.samples:
+        noise = gumbel(nodes.columns.seed, nodes.positions, scores.shape[-1])
+        scores = scores + noise * nodes.columns.samples[:, None]
+    return scores.argmax(-1)
+
+
 def verify_rejection(verify: VerifyPass) -> Verdict:
-    """Accepts drafts by chance, such that the emitted tokens have the target's distribution."""
-    return verify_drafts(verify, _choose)
+    """Rejection: a draft of probability q is accepted with p/q, else p loses what q had.
+
+    Leviathan, Kalman and Matias, "Fast inference from transformers via speculative decoding" (2023)
+    for chains; for trees the recursion over siblings drawn without replacement of Jeon et al.,
+    "Recursive speculative decoding" (2024), and Li et al., "EAGLE" (2024). The emitted tokens have
+    the target's distribution.
+
+    The rule says of every node by itself which token is emitted after it: a child, if one is
+    accepted, else one drawn from what is left, which no rejected child has any part in. Children
+    that were not drawn by chance have q = 1: each is accepted with the target's probability of it,
+    and what is left is the target's distribution without them. So one token drawn from the target
+    says all of that, however many children there are.
+    """
+    return verify_drafts(verify, _choose_by_chance)
 
 
-def _choose(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
+def _choose_by_chance(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
     greedy = scores.argmax(-1)
     if not verify.needs.samples:
         return greedy
@@ -94,3 +111,37 @@ def _residual(left: Tensor, drawn: Tensor) -> Tensor:
     residual = (left - drawn).clamp_(min=0.0)
     total = residual.sum(-1, keepdim=True)
     return torch.where(total > 0.0, residual / total, left)
+
+
+def verify_synthetic(verify: VerifyPass, rate: float) -> Verdict:
+    """Synthetic: each draft is accepted with the same probability if those before it are.
+
+    It measures what speculation costs: the emitted text means nothing. Of each node's children only
+    the first may be accepted.
+
+    Args:
+        verify: The pass; of its logits only the largest matter, for the token behind.
+        rate: The probability, in [0, 1].
+    """
+    logits, drafts = verify.logits, verify.drafts
+    largest, choices = logits.max(-1)
+    is_finite = ~verify.by_row(~largest.isfinite()).any(1)
+    if verify.allowed is not None:
+        choices = logits.masked_fill(~verify.allowed, -float("inf")).argmax(-1)
+    is_accepted = _draw_accepted(verify, rate)
+    is_accepted &= (drafts.token_ids >= 0) & (drafts.token_ids < logits.shape[-1])
+    return reach_verdict(drafts, is_accepted, verify.by_row(choices), is_finite)
+
+
+def _draw_accepted(verify: VerifyPass, rate: float) -> Tensor:
+    """Draws which nodes are accepted, bool `[R, K]`."""
+    drafts = verify.drafts
+    positions = verify.num_tokens[:, None] + drafts.depths - 1
+    seeds = verify.sampling.gather(verify.slots).seed
+    flat_seeds = seeds[:, None].expand_as(positions).flatten()
+    flat = positions.flatten()
+    chances = uniform(flat_seeds, flat, flat.new_zeros((len(flat), 1)), Stream.ACCEPTANCE)
+    is_lucky = chances.view(positions.shape) < rate
+    if drafts.parents is None:
+        return is_lucky
+    return is_lucky & (sibling_ranks(drafts.parents) == 0)
