@@ -15,6 +15,9 @@ logger = logging.getLogger(__name__)
 CHECK_SECONDS = 1.0
 """How often is looked whether a file has changed."""
 
+PROBES = frozenset({"/health", "/live", "/ready", "/startup"})
+"""Paths that need no key."""
+
 _Stamp = tuple[int, int, int]
 
 

@@ -50,7 +50,7 @@ async def test_prompts_of_all_kinds(
 ) -> None:
     say("ok")
     await inference.generate("Hello").result()
-    await inference.generate(await tokenizer.encode_prompt("Hello")).result()
+    await inference.generate(await tokenizer.encode("Hello", add_special_tokens=True)).result()
     await inference.generate([Message("user", "Hello")], max_tokens=3).result()
     first, second, third = (tokens(add.prompt_token_ids) for add in scheduler.adds)
     assert first == second
