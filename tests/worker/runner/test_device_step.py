@@ -236,7 +236,7 @@ def test_a_step_with_a_drafter_waits_for_nothing(
 
 @pytest.mark.parametrize("rule", AcceptanceRule)
 @pytest.mark.parametrize("kind", ["chains", "trees"])
-def test_a_step_that_tells_logprobs_waits_for_nothing(
+def test_a_step_that_reports_logprobs_waits_for_nothing(
     target: Model, shapeless: Model, kind: str, rule: AcceptanceRule
 ) -> None:
     parts = _make(target, shapeless, "none", SHAPES["chain"], rule)
