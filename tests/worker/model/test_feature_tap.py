@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from optimist_worker.model.feature_tap import FeatureTap
+from optimist_worker.model.model import FeatureTap
 
 
 class Layer(nn.Module):

@@ -33,10 +33,9 @@ from optimist_worker.drafters.medusa import MedusaDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.execution.executor import HostStopwatch
 from optimist_worker.execution.step import Step
-from optimist_worker.model.feature_tap import FeatureTap
 from optimist_worker.model.masks import Masks
 from optimist_worker.model.memory import DeviceState
-from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.model import FeatureTap, Model, load_model
 from tests.worker.drafters.drafting import SHAPES, random_eagle, random_medusa
 from tests.worker.step import SIZES
 
