@@ -182,7 +182,7 @@ async def test_a_stop_string_ends_text_and_request(
     assert answer.usage.completion_tokens_details.rejected_prediction_tokens == 3
 
 
-async def test_reaching_max_tokens_is_told(client: AsyncOpenAI, say: Say) -> None:
+async def test_reaching_max_tokens_is_a_reason(client: AsyncOpenAI, say: Say) -> None:
     say("The quick", reason=scheduler_pb2.FINISH_REASON_LENGTH)
     answer = await chat(client, max_tokens=7)
     assert answer.choices[0].finish_reason == "length"

@@ -128,10 +128,10 @@ async def test_completions_have_choices_too(
         model="tiny", prompt="a", n=3, best_of=3, extra_body=extra
     )
     assert [(choice.index, choice.text) for choice in answer.choices] == list(enumerate(TEXTS))
-    told = [choice.model_extra or {} for choice in answer.choices]
-    for extras, script in zip(told, choices, strict=True):
+    given = [choice.model_extra or {} for choice in answer.choices]
+    for extras, script in zip(given, choices, strict=True):
         assert extras["token_ids"] == [token for step in script.steps for token in step.token_ids]
-    assert [extras["num_accepted_tokens"] for extras in told] == [2, 0, 1]
+    assert [extras["num_accepted_tokens"] for extras in given] == [2, 0, 1]
     assert answer.usage is not None
     assert answer.usage.model_extra == {"num_passes": sum(len(one.steps) for one in choices)}
     scheduler.scripts = again
@@ -208,7 +208,7 @@ async def test_a_choice_that_fails_ends_the_request(
     assert (await http.post(CHAT, json=body)).status_code == 200
 
 
-async def test_a_choice_that_fails_later_is_told_inside_the_stream(
+async def test_a_choice_that_fails_later_is_an_error_in_the_stream(
     client: AsyncOpenAI, scheduler: FakeScheduler, backend: Backend
 ) -> None:
     failing = script_of(backend, TEXTS[0], pause_seconds=0.001, message="The worker is lost.")
