@@ -11,7 +11,6 @@ from openai import AsyncOpenAI
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.request import choice_seed
 from tests.gateway.conftest import script_of, until
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, tokens
@@ -140,19 +139,6 @@ async def test_completions_have_choices_too(
     async for part in stream:
         texts[part.choices[0].index] += part.choices[0].text
     assert list(texts.values()) == TEXTS
-
-
-async def test_drafts_of_other_sources_are_summed_too(
-    client: AsyncOpenAI, scheduler: FakeScheduler
-) -> None:
-    scheduler.scripts = [
-        Script([Step([20, 21, 1], 2, source)])
-        for source in (DraftSource.MEDUSA, DraftSource.EAGLE, DraftSource.MEDUSA)
-    ]
-    answer = await client.chat.completions.create(model="tiny", messages=USER, n=3)
-    assert answer.usage is not None
-    details: Any = answer.usage.completion_tokens_details
-    assert details.tokens_by_source == {"target": 3, "medusa": 4, "eagle": 2}
 
 
 async def test_a_stop_string_ends_one_choice(

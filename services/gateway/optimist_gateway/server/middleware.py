@@ -59,34 +59,11 @@ class Authentication:
         path: str = scope["path"]
         if path in self._open_paths or path.startswith(PAGE_FILES):
             return ANONYMOUS
-        if path == ADMIN or path.startswith(ADMIN + "/"):
-            return self._admin(scope)
-        if not self._keys.asks_clients:
+        needs_admin = path == ADMIN or path.startswith(ADMIN + "/")
+        if not needs_admin and not self._keys.asks_clients:
             return ANONYMOUS
-        return self._known(scope)
-
-    def _admin(self, scope: Scope) -> Client:
-        if not self._keys.has_admins:
-            raise ApiError(
-                403, "there is no admin key: set --admin-keys-file", code="admin_disabled"
-            )
-        client = self._known(scope)
-        if not client.is_admin:
-            raise ApiError(403, "this needs an admin key", code="permission_denied")
-        return client
-
-    def _known(self, scope: Scope) -> Client:
-        secret = shown_key(scope)
-        if secret is None:
-            raise ApiError(
-                401,
-                "You didn't provide an API key. Send it as the header Authorization: Bearer KEY.",
-                code="missing_api_key",
-            )
-        client = self._keys.find(secret)
-        if client is None:
-            raise ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
-        return client
+        where = "as the header Authorization: Bearer KEY"
+        return self._keys.require(shown_key(scope), where, needs_admin=needs_admin)
 
 
 def shown_key(scope: Scope) -> bytes | None:
