@@ -19,7 +19,7 @@ from optimist_gateway.scheduler.stats import SchedulerStats
 
 TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {
-    "scheduler": "optimist_scheduler.metrics",
+    "scheduler": "optimist_scheduler.observing.metrics",
     "worker": "optimist_worker.metrics",
     "proposer": "optimist_proposer.metrics",
 }

@@ -32,7 +32,7 @@ SLOW = (
     "tests/deploy/test_containers",
     "tests/bench/test_engines",
     "tests/scheduler/test_rules",
-    "tests/scheduler/test_no_loss",
+    "tests/scheduler/core/test_no_loss",
     "tests/worker/parallel/",
 )
 

@@ -6,8 +6,8 @@ from time import perf_counter_ns
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
-from optimist_scheduler.core.plan import Plan
-from optimist_scheduler.translate import plan_message, step_result
+from optimist_scheduler.core.requests.plan import Plan
+from optimist_scheduler.workers.translate import plan_message, step_result
 from optimist_worker.codec import Limits, decode_plan, encode_result
 from optimist_worker.core.plan import StepResult
 

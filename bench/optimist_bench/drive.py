@@ -10,11 +10,11 @@ from optimist.worker.v1 import worker_pb2
 from optimist_bench.codec import Exchange
 from optimist_bench.simulated_worker import SimulatedModel, SimulatedWorker
 from optimist_bench.traffic import MAX_OUTPUT_TOKENS, PROMPT_TOKENS, Traffic
-from optimist_scheduler.core.config import EngineConfig
-from optimist_scheduler.core.output import StepOutputs
-from optimist_scheduler.core.plan import Plan, StepResult
+from optimist_scheduler.core.requests.config import EngineConfig
+from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.translate import plan_message, step_result
+from optimist_scheduler.core.values.output import StepOutputs
+from optimist_scheduler.workers.translate import plan_message, step_result
 from optimist_worker.codec import Limits
 
 T = TypeVar("T")

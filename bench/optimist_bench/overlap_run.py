@@ -11,9 +11,9 @@ from prometheus_client import REGISTRY
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_bench.simulated_worker import SimulatedModel
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_scheduler.core.window import Window
-from optimist_scheduler.fleet import Fleet
-from optimist_scheduler.gateway_stream import GatewayStream
+from optimist_scheduler.core.windows.window import Window
+from optimist_scheduler.engine.fleet import Fleet
+from optimist_scheduler.gateways.stream import GatewayStream
 from optimist_scheduler.settings import SchedulerSettings
 
 NUM_REQUESTS = 32

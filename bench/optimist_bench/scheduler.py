@@ -13,7 +13,7 @@ from optimist_bench.codec import time_exchanges
 from optimist_bench.drive import Drive, Load, Times
 from optimist_bench.table import format_table
 from optimist_common.settings import ServiceSettings, load_settings
-from optimist_scheduler.core.stats import SchedulerStats
+from optimist_scheduler.core.values.stats import SchedulerStats
 
 CODEC_ROUNDS = 4
 """How often the last plans and results are coded."""

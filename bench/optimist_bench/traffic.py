@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimist_bench.simulated_worker import SimulatedModel
-from optimist_scheduler.core.output import StepOutputs
-from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.core.window import Window
+from optimist_scheduler.core.requests.validate import NewRequest
+from optimist_scheduler.core.values.output import StepOutputs
+from optimist_scheduler.core.windows.window import Window
 
 PROMPT_TOKENS = 512
 SHARED_PROMPT_TOKENS = 256

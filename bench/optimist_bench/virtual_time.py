@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from optimist_common.draft_source import DraftSource
-from optimist_scheduler.core.config import EngineConfig
-from optimist_scheduler.core.drafter import Drafter
-from optimist_scheduler.core.plan import Plan, StepResult
+from optimist_scheduler.core.requests.config import EngineConfig
+from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.core.width.drafter import Drafter
 
 VOCAB_SIZE = 16
 BLOCK_SIZE = 16

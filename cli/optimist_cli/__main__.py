@@ -14,7 +14,7 @@ COMMANDS = {
     "bench": ("optimist_bench.__main__", "measure through the running services"),
     "train": ("optimist_training.drafters", "train draft networks, or the proposer from edits"),
     "explain": ("optimist_cli.explain", "tell what the proposer did for one request, from its log"),
-    "replay": ("optimist_scheduler.replay", "check that a scheduler's log comes out again"),
+    "replay": ("optimist_scheduler.service.replay", "check that a scheduler's log comes out again"),
     "gateway": ("optimist_gateway.__main__", "start the REST gateway alone"),
     "scheduler": ("optimist_scheduler.__main__", "start the scheduler alone"),
     "worker": ("optimist_worker.__main__", "start a worker alone"),

@@ -10,11 +10,11 @@ from optimist.worker.v1 import worker_pb2
 from optimist_bench.simulated_worker import PlanError, SimulatedModel
 from optimist_bench.truth_worker import TruthWorker
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_scheduler.core.config import EngineConfig
+from optimist_scheduler.core.requests.config import EngineConfig
+from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.core.window import Window
-from optimist_scheduler.translate import plan_message, step_result
+from optimist_scheduler.core.windows.window import Window
+from optimist_scheduler.workers.translate import plan_message, step_result
 
 TRUTHS = [[7, 8, 9, 7, 8, 9, 5, 6], [3] * 12, [4, 5]]
 MODEL = SimulatedModel(vocab_size=16, max_model_len=64, num_blocks=64, max_num_seqs=4)

@@ -14,9 +14,9 @@ from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.network.channel import open_channel
 from optimist_common.network.server import GrpcServer
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.engine import Engine
-from optimist_scheduler.fleet import Fleet
-from optimist_scheduler.servicer import SchedulerServicer
+from optimist_scheduler.engine.engine import Engine
+from optimist_scheduler.engine.fleet import Fleet
+from optimist_scheduler.service.servicer import SchedulerServicer
 from optimist_scheduler.settings import SchedulerSettings
 from tests.scheduler.fake_worker import FakeWorker
 

@@ -1,7 +1,7 @@
 """What a request was told of how likely its tokens are, checked against the worker's model."""
 
-from optimist_scheduler.core.logprobs import Logprobs
-from optimist_scheduler.core.validate import NewRequest
+from optimist_scheduler.core.requests.validate import NewRequest
+from optimist_scheduler.core.values.logprobs import Logprobs
 from tests.scheduler.fake_worker import candidates_of, logprob_of
 
 Place = tuple[float, list[int], list[float]]

@@ -5,14 +5,14 @@ from random import Random
 from typing import Any
 
 from optimist_common.sampling import SamplingParams
-from optimist_scheduler.core.check import ResultError
-from optimist_scheduler.core.output import RejectionError
-from optimist_scheduler.core.plan import StepResult
+from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.requests.validate import NewRequest
+from optimist_scheduler.core.results.check import ResultError
 from optimist_scheduler.core.scheduler import PauseMode
-from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.journal import Journal
-from optimist_scheduler.recorded_scheduler import RecordedScheduler
-from optimist_scheduler.translate import plan_message, step_result
+from optimist_scheduler.core.values.output import RejectionError
+from optimist_scheduler.journal.journal import Journal
+from optimist_scheduler.journal.recorded_scheduler import RecordedScheduler
+from optimist_scheduler.workers.translate import plan_message, step_result
 from tests.scheduler.drive import config, fake_worker, make_window
 from tests.scheduler.fake_worker import expected_output
 

@@ -2,18 +2,11 @@
 
 from types import ModuleType
 
-from optimist_scheduler.core import (
-    admission,
-    apply,
-    deliver,
-    repair,
-    rows,
-    settle,
-    state,
-    telling,
-)
-from optimist_scheduler.core.account import DraftAccounts
-from optimist_scheduler.core.requests import RequestTable
+from optimist_scheduler.core.requests import state
+from optimist_scheduler.core.requests.account import DraftAccounts
+from optimist_scheduler.core.requests.table import RequestTable
+from optimist_scheduler.core.results import deliver, settle, telling
+from optimist_scheduler.core.schedule import admission, apply, repair, rows
 
 State = state.SchedulerState
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from optimist_scheduler.core.output import Finished, StepOutputs
-from optimist_scheduler.core.plan import Plan, StepResult
-from optimist_scheduler.core.requests import RequestTable
+from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist_scheduler.core.requests.table import RequestTable
+from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.core.window import MAX_NODES
-from optimist_scheduler.translate import plan_message, step_result
+from optimist_scheduler.core.values.output import Finished, StepOutputs
+from optimist_scheduler.core.windows.window import MAX_NODES
+from optimist_scheduler.workers.translate import plan_message, step_result
 from tests.scheduler.drive import NOW, Collected, config, fake_worker, make_window
 from tests.scheduler.fake_worker import expected_output
 

@@ -20,14 +20,14 @@ from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.draft_source import DraftSource
 from optimist_common.errors import SetupError
 from optimist_common.sampling import SamplingParams
-from optimist_scheduler.core.drafter import Drafter
-from optimist_scheduler.core.logprobs import Logprobs
-from optimist_scheduler.core.plan import StepResult
+from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.validate import NewRequest
-from optimist_scheduler.journal import Journal
-from optimist_scheduler.journal_difference import find_difference
-from optimist_scheduler.journal_line import (
+from optimist_scheduler.core.values.logprobs import Logprobs
+from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.journal.journal import Journal
+from optimist_scheduler.journal.journal_difference import find_difference
+from optimist_scheduler.journal.journal_line import (
     read_request,
     read_result,
     read_window,
@@ -36,8 +36,8 @@ from optimist_scheduler.journal_line import (
     write_result,
     write_window,
 )
-from optimist_scheduler.recorded_scheduler import RecordedScheduler
-from optimist_scheduler.replay import Report, main, replay
+from optimist_scheduler.journal.recorded_scheduler import RecordedScheduler
+from optimist_scheduler.service.replay import Report, main, replay
 from tests.scheduler.drive import window_of
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_worker
 from tests.scheduler.fake_worker import FakeWorker

@@ -15,31 +15,23 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from optimist_scheduler.core import (
-    ahead,
-    check,
-    deliver,
-    requests,
-    rows,
-    settle,
-    telling,
-    verified,
-)
-from tests.scheduler import (
-    test_drafter_rows,
-    test_following,
+from optimist_scheduler.core.requests import table as requests
+from optimist_scheduler.core.results import check, deliver, settle, telling, verified
+from optimist_scheduler.core.schedule import ahead, rows
+from tests.scheduler.core import (
     test_known_bugs_of_ends,
     test_pipeline,
     test_prefix_caching,
-    test_prescheduling,
     test_scheduler,
-    test_shares,
-    test_telling,
-    test_trees,
     test_values,
 )
+from tests.scheduler.core.requests import test_following
+from tests.scheduler.core.results import test_telling
+from tests.scheduler.core.schedule import test_prescheduling, test_shares
+from tests.scheduler.core.test_random_commands import SchedulerMachine
+from tests.scheduler.core.width import test_drafter_rows
+from tests.scheduler.core.windows import test_trees
 from tests.scheduler.rules import COMMANDS, LEASES, PREFIXES, SOURCES, Rule, State
-from tests.scheduler.test_random_commands import SchedulerMachine
 from tests.scheduler.traffic import run_leases, run_prefixes, run_sources
 
 SETTINGS = settings(

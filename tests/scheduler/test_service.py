@@ -7,7 +7,7 @@ from typing import Any
 
 from optimist.scheduler.v1 import scheduler_pb2_grpc
 from optimist_common.network.channel import open_channel
-from optimist_scheduler.service import serve
+from optimist_scheduler.service.serve import serve
 from optimist_scheduler.settings import SchedulerSettings
 from tests.common.test_hang_watch import until_health
 from tests.scheduler.client import PROMPT, Client, add

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from optimist_common.draft_source import DraftSource
-from optimist_scheduler.core.drafter import Drafter
+from optimist_scheduler.core.width.drafter import Drafter
 from tests.scheduler.drive import make_window
 from tests.scheduler.fake_worker import expected_output
 from tests.scheduler.situation import Situation

@@ -6,7 +6,7 @@ from optimist_common.errors import run_or_explain
 from optimist_common.network.server import run_service
 from optimist_common.observing.logs import configure_logging
 from optimist_common.settings import load_settings
-from optimist_scheduler.service import serve
+from optimist_scheduler.service.serve import serve
 from optimist_scheduler.settings import SchedulerSettings
 
 

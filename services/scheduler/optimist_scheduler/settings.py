@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from optimist_common.network.endpoints import Addresses
 from optimist_common.network_settings import NetworkSettings
 from optimist_common.observed_settings import ObservedSettings
-from optimist_scheduler.core.config import SchedulingOptions, require_token_per_request
+from optimist_scheduler.core.requests.config import SchedulingOptions, require_token_per_request
 
 
 class SchedulerSettings(SchedulingOptions, NetworkSettings, ObservedSettings):

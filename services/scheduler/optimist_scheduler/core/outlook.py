@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from optimist_common.draft_source import DraftSource
-from optimist_scheduler.core.crossover import should_use_speculation
-from optimist_scheduler.core.state import SchedulerState
+from optimist_scheduler.core.requests.state import SchedulerState
+from optimist_scheduler.core.width.crossover import should_use_speculation
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,20 @@ from enum import Enum
 
 import numpy as np
 
-from optimist_scheduler.core.ahead import is_worth_sending
-from optimist_scheduler.core.apply import apply_schedule
-from optimist_scheduler.core.config import EngineConfig
-from optimist_scheduler.core.deliver import finish, tell_end
-from optimist_scheduler.core.following import LEAST_GAIN, NOT_FOLLOWED
 from optimist_scheduler.core.outlook import Outlook, predict
-from optimist_scheduler.core.output import (
+from optimist_scheduler.core.requests.config import EngineConfig
+from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED
+from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist_scheduler.core.requests.state import SchedulerState
+from optimist_scheduler.core.requests.table import Request
+from optimist_scheduler.core.requests.validate import NewRequest, build_request, find_length_fault
+from optimist_scheduler.core.results.deliver import finish, tell_end
+from optimist_scheduler.core.results.settle import settle
+from optimist_scheduler.core.schedule.ahead import is_worth_sending
+from optimist_scheduler.core.schedule.apply import apply_schedule
+from optimist_scheduler.core.schedule.decision import ScheduleDecision, compute_schedule
+from optimist_scheduler.core.schedule.prepared import Prepared
+from optimist_scheduler.core.values.output import (
     NO_OUTPUTS,
     Ended,
     Finished,
@@ -19,15 +26,8 @@ from optimist_scheduler.core.output import (
     RejectionError,
     StepOutputs,
 )
-from optimist_scheduler.core.plan import Plan, StepResult
-from optimist_scheduler.core.prepared import Prepared
-from optimist_scheduler.core.requests import Request
-from optimist_scheduler.core.schedule import ScheduleDecision, compute_schedule
-from optimist_scheduler.core.settle import settle
-from optimist_scheduler.core.state import SchedulerState
-from optimist_scheduler.core.stats import SchedulerStats
-from optimist_scheduler.core.validate import NewRequest, build_request, find_length_fault
-from optimist_scheduler.core.window import Window, WindowError, find_window_fault
+from optimist_scheduler.core.values.stats import SchedulerStats
+from optimist_scheduler.core.windows.window import Window, WindowError, find_window_fault
 
 MAX_LOSSES = 5
 """A request that ends the worker each time must not do so for ever."""

@@ -1,0 +1,91 @@
+"""What following a request brings: its gain, whether it rests, and when its tokens are sent.
+
+A gain is what drafts from windows bring per pass, in accepted tokens of 1/1024, averaged over the
+last passes. All of it is integers, so that a replay has the same.
+"""
+
+import numpy as np
+
+from optimist_scheduler.core.values.arrays import BoolArray, Int32Array
+from optimist_scheduler.core.windows.window import Window
+
+TOKEN = 1024
+"""A gain of one token per pass."""
+NOT_FOLLOWED = -1
+"""Gain of a request that no proposer follows."""
+LEAST_GAIN = 64
+"""A request that gains less rests until a window promises a token."""
+WAIT_GAIN = TOKEN
+"""Steps wait for windows of requests without a prediction that gain so much."""
+FIRST_GAIN = 256
+"""What is expected of a request that wakes."""
+FIRST_PREDICTED_GAIN = 4096
+"""What is expected of a request with a prediction."""
+MEMORY_SHIFT = 4
+"""A pass counts 1/16 of the average."""
+LEAST_GROUP = 8
+"""New tokens of a resting request that are sent to proposers together."""
+GROUP_SHIFT = 3
+"""They grow to 1/8 of the output: so much of it goes by at most before it is looked at."""
+MOST_GROUP = 128
+MOST_PREDICTED_GROUP = 16
+"""The same with a prediction, which is likely to be right again."""
+
+
+def find_first_gain(num_predicted_tokens: int, *, is_followed: bool) -> int:
+    """Returns the gain that a request begins with; without a prediction it rests at first."""
+    if not is_followed:
+        return NOT_FOLLOWED
+    return FIRST_PREDICTED_GAIN if num_predicted_tokens else 0
+
+
+def rests(gain: int) -> bool:
+    """Tells whether a request is followed and rests."""
+    return NOT_FOLLOWED < gain < LEAST_GAIN
+
+
+def average(gains: Int32Array, accepted: Int32Array) -> Int32Array:
+    """Returns gains after one more pass [num_rows].
+
+    Args:
+        gains: The gains before; of those that rest or are not followed they stay [num_rows].
+        accepted: Drafts from windows that the pass accepted [num_rows].
+    """
+    change = (accepted * np.int32(TOKEN) - gains) >> MEMORY_SHIFT
+    return gains + change * (gains >= LEAST_GAIN)
+
+
+def is_worth_a_wait(gains: Int32Array, num_predicted_tokens: Int32Array) -> BoolArray:
+    """Tells for which requests a step may wait [num_rows]."""
+    return (gains >= WAIT_GAIN) | ((gains >= LEAST_GAIN) & (num_predicted_tokens > 0))
+
+
+def is_due(
+    gains: Int32Array,
+    num_predicted_tokens: Int32Array,
+    num_output_tokens: Int32Array,
+    num_unsent_tokens: Int32Array,
+) -> BoolArray:
+    """Tells of which requests proposers are sent the new tokens now [num_rows].
+
+    Those of a request that rests are sent seldom.
+    """
+    most = np.where(num_predicted_tokens > 0, MOST_PREDICTED_GROUP, MOST_GROUP)
+    groups = np.clip(num_output_tokens >> GROUP_SHIFT, LEAST_GROUP, most)
+    due: BoolArray = (num_unsent_tokens >= groups) & (gains > NOT_FOLLOWED)
+    due |= gains >= LEAST_GAIN
+    return due
+
+
+def wakes(window: Window, scale: float) -> bool:
+    """Tells whether a window promises a token.
+
+    Args:
+        window: The window; one that says no values is believed.
+        scale: What the hazards that it claims are to be multiplied by, if that is more than 1.
+    """
+    if not window.has_values:
+        return len(window.token_ids) > 0
+    # A node's value is its chance, and of those side by side one comes at most.
+    chances = np.power(window.values, np.float32(max(scale, 1.0))) * np.float32(TOKEN)
+    return int(chances.astype(np.int64).sum()) >= TOKEN

@@ -1,0 +1,85 @@
+"""What is sent to the worker and what comes back, as plain values."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from optimist_scheduler.core.requests.table import Request
+from optimist_scheduler.core.values.arrays import Int32Array, SlotArray
+from optimist_scheduler.core.values.logprobs import Logprobs
+from optimist_scheduler.core.windows.window import Window
+
+
+@dataclass(slots=True)
+class Admission:
+    """A request that takes a slot."""
+
+    slot: int
+    request: Request
+    token_ids: Int32Array
+    """Prompt and the output so far [num_tokens]."""
+    cached_blocks: Int32Array
+    """Blocks that hold the first tokens' KV already; the beginning of the block table."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """One step: released slots first, then admissions, windows and rows."""
+
+    sequence: int
+    released_slots: list[int]
+    admissions: list[Admission]
+    windows: list[tuple[int, Window]]
+    """New windows by slot."""
+    slots: SlotArray
+    """Rows [num_rows]."""
+    num_known_tokens: Int32Array
+    """Known tokens to compute per row."""
+    num_draft_tokens: Int32Array
+    """Most drafts to verify per row."""
+    num_new_blocks: Int32Array
+    """New KV blocks per row."""
+    new_blocks: Int32Array
+    """Their ids, row after row [sum(num_new_blocks)]."""
+    num_repeats: int = 0
+    """How often the worker may run the rows again while no newer plan has arrived."""
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one run of a plan did; rows in the plan's order."""
+
+    sequence: int
+    slots: Int32Array
+    lengths: Int32Array
+    """Verified tokens per row, prompt and output, the new ones included."""
+    num_emitted_tokens: Int32Array
+    """New tokens per row."""
+    token_ids: Int32Array
+    """The new tokens, row after row [sum(num_emitted_tokens)]."""
+    num_drafted_tokens: Int32Array
+    num_accepted_tokens: Int32Array
+    draft_sources: Int32Array
+    """Where each row's drafts came from, a DraftSource; TARGET where there was none."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """What went wrong, by slot."""
+    repeat: int = 0
+    """Which run of the plan; 0 is the first."""
+    num_tokens: int = 0
+    """Tokens that the pass was fed."""
+    step_ns: int = 0
+    idle_ns: int = 0
+    """Time for which the worker had nothing to run before."""
+    draft_ns: int = 0
+    """How much of step_ns the drafter took."""
+    logprobs: dict[int, Logprobs] = field(default_factory=dict)
+    """Of rows whose requests want some, by slot."""
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether anything is told of drafts."""
+        return bool(
+            np.count_nonzero(self.num_drafted_tokens)
+            or np.count_nonzero(self.num_accepted_tokens)
+            or np.count_nonzero(self.draft_sources)
+        )

@@ -1,0 +1,409 @@
+"""Everything the scheduler knows: who waits, who runs, who owns what, what is in flight."""
+
+from bisect import bisect
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimist_aligner.cost import CostCurve
+from optimist_scheduler.core.memory.blocks import BlockPool
+from optimist_scheduler.core.memory.prefix import hash_blocks
+from optimist_scheduler.core.requests.account import DraftAccounts
+from optimist_scheduler.core.requests.config import EngineConfig
+from optimist_scheduler.core.requests.following import FIRST_GAIN, rests, wakes
+from optimist_scheduler.core.requests.queue import WaitingQueue
+from optimist_scheduler.core.requests.stops import StopTokens
+from optimist_scheduler.core.requests.table import NO_SLOT, Request, RequestTable, SlotStatus
+from optimist_scheduler.core.requests.validate import MAX_PREDICTED_TOKENS
+from optimist_scheduler.core.requests.view import NO_SLOTS, ScheduleView
+from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, SlotArray
+from optimist_scheduler.core.values.stats import SchedulerStats
+from optimist_scheduler.core.width.widths import DraftWidths
+from optimist_scheduler.core.windows.window import NO_WINDOW, Window
+
+WIDTH_INTERVAL = 8
+"""Results between two choices of draft widths."""
+
+
+@dataclass(slots=True)
+class StepInFlight:
+    """What was assumed when a plan was made."""
+
+    sequence: int
+    slots: SlotArray
+    generations: Int32Array
+    """Which use of its slot each row was [num_rows]."""
+    num_known_tokens: Int32Array
+    num_draft_tokens: Int32Array
+    emits: Int32Array
+    """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
+    window_numbers: Int32Array
+    """Which window each row had, see `PlacedWindows.numbers` [num_rows]."""
+    windows: list[Window | None]
+    """What they were, from some place on, by slot."""
+    num_repeats: int
+    num_runs: int = 0
+    """Results that were settled."""
+
+
+class SchedulerState:
+    """The requests of one worker."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        stats: SchedulerStats,
+        costs: Sequence[tuple[int, int]] = (),
+        drafter_us: Sequence[int] = (),
+        num_plans: int = 0,
+    ) -> None:
+        self.config, self.stats = config, stats
+        max_num_seqs = config.max_num_seqs
+        self.table = RequestTable(max_num_seqs, config.max_length)
+        self.blocks = BlockPool(
+            config.num_blocks, max_num_seqs, config.num_blocks_for(config.max_length)
+        )
+        self.accounts = DraftAccounts(
+            max_num_seqs, MAX_PREDICTED_TOKENS, self.table.placed.positions
+        )
+        self.stops = StopTokens(config.vocab_size)
+        self.widths = DraftWidths(config.draft_width, max_num_seqs, config.drafter)
+        self.costs = CostCurve([tokens for tokens, _ in costs], [us for _, us in costs])
+        self.drafter_costs = CostCurve(range(1, len(drafter_us) + 1), drafter_us)
+        """Time of the drafter by the largest level of a pass, however many rows it drafts for."""
+        self._begin_widths()
+        self.waiting = WaitingQueue()
+        self.takes_requests = True
+        """Whether waiting requests may be admitted."""
+        self.everyone: BoolArray = np.ones(max_num_seqs, np.bool_)
+        """True for as many rows as there may be; never changed [max_num_seqs]."""
+        self.released_slots: list[int] = []
+        """Slots that the next plan tells the worker to release."""
+        self.unsent_windows: dict[int, None] = {}
+        """Running slots whose window the worker does not have, in order."""
+        self.in_flight: deque[StepInFlight] = deque()
+        """Plans without a result, the oldest first."""
+        self.leased: deque[StepInFlight] = deque()
+        """Plans with a result that the worker may still run again, the oldest first."""
+        self.num_plans = num_plans
+        """Plans that were made; the last one's sequence."""
+        self.num_fenced = 0
+        """How many slots are in `fenced`."""
+        # Preempted requests wait before those that wait, though they have a slot still.
+        self._num_leaving = 0
+        self.running: SlotArray = NO_SLOTS
+        """Slots of the requests that run, the most urgent first [num_running]; never changed, but
+        replaced."""
+        self._running_order: list[tuple[bool, int, int]] = []
+        self.logprob_slots: set[int] = set()
+        """Slots whose requests want log-probabilities."""
+        self.position_slots: set[int] = set()
+        """Slots whose requests want to know where accepted drafts stand."""
+        # Slots with prompt blocks that the prefix cache does not know yet.
+        self._unregistered: set[int] = set()
+
+    def _begin_widths(self) -> None:
+        """Lets the first requests begin with what the drafter is worth by what is known of it."""
+        slots, nobody = np.zeros(1, np.int64), np.zeros(1, np.bool_)
+        self.widths.admit(0, self.config.num_speculative_tokens)
+        widths = self.widths.choose(slots, nobody, 1, self.costs, self.drafter_costs, choice=1)
+        self.widths.remember(slots, widths, nobody)
+
+    @property
+    def fenced(self) -> SlotArray:
+        """Slots that are given back once the plans in flight have settled."""
+        if self.num_fenced == 0:
+            return NO_SLOTS
+        return np.flatnonzero(self.table.status > SlotStatus.RUNNING)
+
+    def view(self, *, is_ahead: bool = False) -> ScheduleView:
+        """Returns what a decision is made from.
+
+        Args:
+            is_ahead: Whether the decision is carried out only after the next result.
+        """
+        settling = self.in_flight[0].slots if is_ahead and self.in_flight else NO_SLOTS
+        return ScheduleView(
+            self.config,
+            self.table,
+            self.blocks,
+            self.running,
+            self.fenced,
+            settling,
+            self.widths,
+            self.waiting.requests if self.takes_requests and not self._num_leaving else (),
+            self.waiting.version,
+        )
+
+    def wait(self, request: Request) -> None:
+        """Lets a request wait for its turn."""
+        if self.config.enable_prefix_caching:
+            self._hash(request, request.token_ids)
+        self.waiting.add(request)
+
+    def admit(self, request: Request, cached_blocks: Int32Array) -> int:
+        """Moves a request from waiting to running; returns its slot."""
+        self.waiting.remove(request)
+        self.waiting.note_admission(request)
+        num_cached_tokens = len(cached_blocks) * self.config.block_size
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = min(num_cached_tokens, request.num_prompt_tokens)
+        slot = self.table.admit(request, num_cached_tokens)
+        self.blocks.take(slot, cached_blocks)
+        self.table.num_registered_blocks[slot] = len(cached_blocks)
+        self.accounts.open(slot, request)
+        self.stops.add(request.stop_token_ids)
+        if request.sampling.wants_logprobs:
+            self.logprob_slots.add(slot)
+        if request.wants_prediction_positions:
+            self.position_slots.add(slot)
+        widths = self.widths.admit(slot, request.max_draft_tokens, is_followed=request.is_followed)
+        self.table.draft_width[slot], self.table.drafter_width[slot] = widths
+        self.weigh_window(slot)
+        place = bisect(self._running_order, request.order)
+        self._running_order.insert(place, request.order)
+        self.running = np.insert(self.running, place, slot)
+        if request.window is not None and len(request.window.token_ids):
+            self.unsent_windows[slot] = None
+        if self.config.enable_prefix_caching:
+            self.stats.num_prefix_queries += len(request.token_ids)
+            self.stats.num_prefix_hits += num_cached_tokens
+            self._unregistered.add(slot)
+        return slot
+
+    def preempt(self, slot: int) -> None:
+        """Takes a running request's blocks; it waits again, to be computed anew.
+
+        With plans in flight, that is when they have settled; what they bring is still delivered.
+        """
+        self.stats.num_preemptions += 1
+        self._num_leaving += 1
+        self._stop(self.table.request(slot), SlotStatus.LEAVING)
+
+    def end(self, request: Request) -> None:
+        """Ends a request; its slot is released when no plan in flight names it."""
+        if request.slot == NO_SLOT:
+            self.waiting.remove(request)
+        elif self.table.status[request.slot] == SlotStatus.RUNNING:
+            self._stop(request, SlotStatus.ENDED)
+        else:
+            self.table.status[request.slot] = SlotStatus.ENDED
+            self._num_leaving -= 1
+
+    def set_priority(self, request: Request, priority: int) -> None:
+        """Changes how urgent a request is, and its place with that."""
+        request.priority = priority
+        if request.slot == NO_SLOT:
+            self.waiting.resort()
+        orders = [(self.table.request(slot).order, slot) for slot in self.running.tolist()]
+        self._running_order = [order for order, _ in sorted(orders)]
+        self.running = np.array([slot for _, slot in sorted(orders)], np.int64)
+
+    def set_window(self, request: Request, window: Window) -> bool:
+        """Replaces a request's window.
+
+        Returns:
+            False if it does not go on with the output, or the request rests on.
+        """
+        tokens = request.token_ids if request.slot == NO_SLOT else self.table.tokens(request.slot)
+        left = window.follow(tokens, request.num_prompt_tokens)
+        if left is None or not self._wakes(request, left):
+            return False
+        request.window, request.window_base = left, window.base
+        if request.slot == NO_SLOT:
+            self.waiting.touch()
+            return True
+        self.table.replace_window(request.slot)
+        self.weigh_window(request.slot)
+        self.unsent_windows[request.slot] = None
+        return True
+
+    def _wakes(self, request: Request, window: Window) -> bool:
+        """Wakes a request that rests if a window promises enough; returns whether it is awake."""
+        slot = request.slot
+        has_slot = slot != NO_SLOT
+        if not rests(int(self.table.gain[slot]) if has_slot else request.gain):
+            return True
+        # Windows that have promised too much, as they mostly had before it rested, are doubted.
+        if not wakes(window, float(self.widths.scales[slot]) if has_slot else 1.0):
+            return False
+        self.stats.num_woken += 1
+        if has_slot:
+            self.table.gain[slot] = FIRST_GAIN
+        else:
+            request.gain = FIRST_GAIN
+        return True
+
+    def rest(self, slot: int) -> None:
+        """Lets a slot's request draft from no window until one wakes it."""
+        self.stats.num_rested += 1
+        request = self.table.request(slot)
+        request.window = None
+        self.table.replace_window(slot)
+        # The worker is to forget what it has.
+        request.window = NO_WINDOW
+        self.unsent_windows[slot] = None
+
+    def weigh_window(self, slot: int) -> None:
+        """Sets how much a slot may draft from its window, where that says what is worth it."""
+        placed = self.table.placed
+        width = self.widths.take_window(slot, has_values=bool(placed.is_valued[slot]))
+        if width is not None:
+            self.table.draft_width[slot] = width
+        if placed.is_tree[slot]:
+            placed.weigh_tree(slot, float(self.widths.depths[slot]))
+
+    def choose_widths(self, slots: SlotArray, base_tokens: int) -> None:
+        """Chooses anew how much some rows may draft.
+
+        Args:
+            slots: Running slots that emit a token in a pass [num_rows].
+            base_tokens: Tokens of the pass without drafts.
+        """
+        table, placed = self.table, self.table.placed
+        lengths, ends = table.num_tokens[slots], table.window_end[slots]
+        drafting, is_valued = ends > lengths, placed.is_valued[slots]
+        claims = None
+        if self.widths.goes_by_value and is_valued.any():
+            most = self.widths.most_drafts(slots)
+            claims = placed.find_claims(slots, lengths, ends, most)
+        widths = self.widths.choose(
+            slots,
+            drafting,
+            base_tokens,
+            self.costs,
+            self.drafter_costs,
+            self.stats.num_results // WIDTH_INTERVAL,
+            claims,
+            is_valued & drafting,
+        )
+        table.draft_width[slots], table.drafter_width[slots] = widths
+        placed.weigh_trees(self.widths.depths)
+        self.widths.remember(slots, widths, drafting)
+
+    def promote_starved(self, now: float) -> None:
+        """Lets requests that were overtaken for too long go first."""
+        self.stats.num_starved += self.waiting.promote(now, self.config.starvation_seconds)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the worker may still run a plan again that has a result."""
+        return any(
+            step.num_runs <= step.num_repeats
+            and bool(
+                (
+                    (self.table.generation[step.slots] == step.generations)
+                    & (self.table.status[step.slots] != SlotStatus.ENDED)
+                ).any()
+            )
+            for step in self.leased
+        )
+
+    def take_all(self) -> list[Request]:
+        """Returns all requests that are not over, without slots, the most urgent first.
+
+        This state is of no use then.
+        """
+        in_flight = {slot for step in self.in_flight for slot in step.slots.tolist()}
+        requests = list(self.waiting.requests)
+        for slot in np.flatnonzero(self.table.status).tolist():
+            if self.table.status[slot] == SlotStatus.ENDED:
+                continue
+            self.accounts.close(slot, self.table.request(slot))
+            request = self.table.release(slot)
+            if request.num_passes > request.num_passes_when_lost:
+                request.num_losses = 0
+            request.num_losses += slot in in_flight
+            request.num_passes_when_lost = request.num_passes
+            request.is_displaced = True
+            requests.append(request)
+        for request in requests:
+            # Of another worker the blocks may have another size.
+            request.block_hashes = []
+        return sorted(requests, key=lambda request: request.order)
+
+    def release_settled(self, slots: SlotArray) -> None:
+        """Releases those of `slots` that are fenced and in no plan in flight any more."""
+        if self.num_fenced == 0:
+            return
+        table = self.table
+        is_over = (table.status[slots] > SlotStatus.RUNNING) & (
+            table.num_plans_in_flight[slots] == 0
+        )
+        for slot in slots[is_over].tolist():
+            self._release(slot)
+
+    def register_prompts(self) -> None:
+        """Lets the prefix cache know the prompt blocks that were computed by now."""
+        table, block_size = self.table, self.config.block_size
+        for slot in sorted(self._unregistered):
+            num_settled = table.num_computed_tokens[slot] - table.num_in_flight_tokens[slot]
+            num_prompt_tokens = table.num_prompt_tokens[slot]
+            self._register(slot, int(min(num_settled, num_prompt_tokens)) // block_size)
+            if num_settled >= num_prompt_tokens:
+                self._unregistered.remove(slot)
+
+    def _stop(self, request: Request, status: SlotStatus) -> None:
+        slot = request.slot
+        place = self._running_order.index(request.order)
+        del self._running_order[place]
+        self.running = np.delete(self.running, place)
+        self.num_fenced += 1
+        self.table.status[slot] = status
+        self.table.version[slot] += 1
+        self.release_settled(np.array([slot], np.int64))
+
+    def _release(self, slot: int) -> None:
+        """Takes slot and blocks of a request back; the next plan tells the worker."""
+        is_over = self.table.status[slot] == SlotStatus.ENDED
+        self.num_fenced -= 1
+        self._unregistered.discard(slot)
+        if self.config.enable_prefix_caching:
+            # The KV of the last token is not computed.
+            num_computed = min(
+                int(self.table.num_computed_tokens[slot]), int(self.table.num_tokens[slot]) - 1
+            )
+            self._register(slot, num_computed // self.config.block_size)
+        self.blocks.release(slot)
+        request = self.table.release(slot)
+        self.stops.remove(request.stop_token_ids)
+        self.unsent_windows.pop(slot, None)
+        self.logprob_slots.discard(slot)
+        self.position_slots.discard(slot)
+        self.released_slots.append(slot)
+        if not is_over:
+            self._num_leaving -= 1
+            self.accounts.close(slot, request)
+            self.wait(request)
+
+    def _register(self, slot: int, num_blocks: int) -> None:
+        first = int(self.table.num_registered_blocks[slot])
+        if num_blocks <= first:
+            return
+        request = self.table.request(slot)
+        self._hash(request, self.table.tokens(slot)[: num_blocks * self.config.block_size])
+        self.blocks.register(slot, first, request.block_hashes[first:num_blocks])
+        self.table.num_registered_blocks[slot] = num_blocks
+
+    def _hash(self, request: Request, token_ids: Int32Array) -> None:
+        if len(request.block_hashes) < len(token_ids) // self.config.block_size:
+            request.block_hashes = hash_blocks(
+                token_ids, self.config.block_size, request.cache_salt, request.block_hashes
+            )
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if the parts contradict each other."""
+        self.blocks.check_integrity()
+        self.table.check_integrity()
+        running = set(self.running.tolist())
+        for slot, request in enumerate(self.table.requests):
+            status = self.table.status[slot]
+            if request is None:
+                if self.blocks.num_blocks[slot] or status != SlotStatus.FREE:
+                    raise AssertionError(f"slot {slot} is free and holds something")
+            elif (slot in running) != (status == SlotStatus.RUNNING):
+                raise AssertionError(f"slot {slot}: {request.request_id} has status {status}")
+        if any(request.slot != NO_SLOT for request in self.waiting.requests):
+            raise AssertionError("a waiting request has a slot")

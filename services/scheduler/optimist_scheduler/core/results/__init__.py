@@ -1,0 +1,1 @@
+"""What becomes of a worker's result."""

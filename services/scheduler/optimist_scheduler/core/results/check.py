@@ -1,0 +1,139 @@
+"""Whether a result can be what became of a plan."""
+
+import numpy as np
+
+from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core.requests.config import EngineConfig
+from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.requests.state import SchedulerState, StepInFlight
+from optimist_scheduler.core.requests.table import Rows
+from optimist_scheduler.core.values.arrays import BoolArray, is_same
+from optimist_scheduler.core.values.logprobs import find_logprobs_fault
+from optimist_scheduler.core.width.drafter import Drafter
+
+
+class ResultError(ValueError):
+    """A result that cannot be the plan's; the message names the column."""
+
+
+def find_step(state: SchedulerState, result: StepResult) -> StepInFlight | None:
+    """Returns the step that a result belongs to; None for one that was settled before.
+
+    Raises:
+        ResultError: Its turn has not come.
+    """
+    oldest = state.in_flight[0].sequence if state.in_flight else state.num_plans + 1
+    leased = state.leased[0] if state.leased else None
+    if result.repeat == 0:
+        if state.in_flight and result.sequence == oldest:
+            return state.in_flight[0]
+    elif leased and result.sequence == leased.sequence:
+        if result.repeat == leased.num_runs <= leased.num_repeats:
+            return leased
+        if result.repeat >= leased.num_runs:
+            raise ResultError(f"repeat: {result.repeat} instead of {leased.num_runs}")
+    if result.sequence < oldest:
+        return None
+    raise ResultError(f"sequence: {result.sequence} instead of {oldest}")
+
+
+def check_result(
+    config: EngineConfig, step: StepInFlight, rows: Rows, alive: BoolArray, result: StepResult
+) -> None:
+    """Raises ResultError unless a result fits its plan; rows of requests that are over may lag.
+
+    Args:
+        config: The bounds.
+        step: The plan.
+        rows: Its rows before the result.
+        alive: Which of them belong to requests that are not over [num_rows].
+        result: The result.
+    """
+    _check_shape(step, result)
+    if has_drafts := result.has_drafts:
+        _check_drafts(step, result)
+        _check_sources(config.drafter, result)
+    emits, works = step.emits, alive
+    if result.repeat:
+        emits = np.ones_like(emits)
+    if result.errors:
+        fails = np.isin(step.slots, list(result.errors))
+        emits, works = emits * ~fails, alive & ~fails
+    emitted, wanted = result.num_emitted_tokens, emits
+    if has_drafts:
+        wanted = emits * (1 + result.num_accepted_tokens)
+    if not is_same(emitted, wanted) and ((emitted != wanted) & (alive | (emitted != 0))).any():
+        raise ResultError("num_emitted_tokens: not one more than accepted where the row emits")
+    ends = rows.num_tokens + emitted
+    is_long = ends > rows.max_length
+    if np.count_nonzero(is_long) or not is_same(result.lengths, ends):
+        fits = (result.lengths == ends) & ~is_long
+        if (works & ~fits).any():
+            raise ResultError("lengths: not the known length and what was emitted, or too long")
+    tokens = result.token_ids
+    # Negative numbers are large without their sign.
+    if len(tokens) and int(tokens.view(np.uint32).max()) >= config.vocab_size:
+        raise ResultError(f"token_ids: not from 0 to {config.vocab_size - 1}")
+
+
+def check_logprobs(
+    state: SchedulerState, step: StepInFlight, alive: BoolArray, result: StepResult
+) -> None:
+    """Raises ResultError unless log-probabilities can be of the rows that they are told of.
+
+    Those of requests that want none, or are over, are not looked at.
+    """
+    emitted = dict(zip(step.slots.tolist(), result.num_emitted_tokens.tolist(), strict=True))
+    living = set(step.slots[alive].tolist())
+    for slot, told in result.logprobs.items():
+        if slot not in emitted:
+            raise ResultError(f"logprobs: slot {slot} is not in the plan")
+        if slot in living and slot in state.logprob_slots:
+            number = int(state.table.num_prompt_tokens[slot])
+            fault = find_logprobs_fault(told, emitted[slot], number, state.config.vocab_size)
+            if fault is not None:
+                raise ResultError(fault)
+
+
+def _check_drafts(step: StepInFlight, result: StepResult) -> None:
+    """Raises ResultError unless drafts are no more than planned, and enough for the accepted."""
+    drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
+    # A negative number anywhere makes the whole negative.
+    if (accepted | (drafted - accepted) | (step.num_draft_tokens - drafted)).min() < 0:
+        raise ResultError("num_drafted_tokens: more accepted than drafted, or than planned")
+
+
+def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
+    """Raises ResultError unless drafts come from windows or the drafter, as much as it makes."""
+    sources, drafted = result.draft_sources, result.num_drafted_tokens
+    # So it is with predictions alone.
+    if not (sources != (drafted > 0)).any():
+        return
+    if ((sources == DraftSource.TARGET) != (drafted == 0)).any():
+        raise ResultError("draft_sources: one without drafts, or drafts without a source")
+    others = (sources < DraftSource.TARGET) | (sources > DraftSource.PREDICTION)
+    if not others.any():
+        return
+    if drafter is None or (sources[others] != drafter.source).any():
+        raise ResultError("draft_sources: neither the prediction nor the worker's drafter")
+    if (drafted[others] > drafter.max_tokens).any():
+        raise ResultError(f"num_drafted_tokens: the drafter makes at most {drafter.max_tokens}")
+    if (result.num_accepted_tokens[others] > drafter.max_depth).any():
+        raise ResultError(f"num_accepted_tokens: drafts are at most {drafter.max_depth} deep")
+
+
+def _check_shape(step: StepInFlight, result: StepResult) -> None:
+    if not is_same(result.slots.astype(np.int64), step.slots):
+        raise ResultError("slots: not those of the plan")
+    if not (
+        len(step.slots)
+        == len(result.lengths)
+        == len(result.num_emitted_tokens)
+        == len(result.num_drafted_tokens)
+        == len(result.num_accepted_tokens)
+        == len(result.draft_sources)
+    ):
+        raise ResultError("lengths, num_*_tokens, draft_sources: not one element per row")
+    num_tokens = int(result.num_emitted_tokens.sum())
+    if len(result.token_ids) != num_tokens:
+        raise ResultError(f"token_ids: {len(result.token_ids)} instead of {num_tokens}")

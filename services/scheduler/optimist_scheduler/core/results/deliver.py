@@ -1,0 +1,323 @@
+"""Keeps the new tokens of a step, up to where requests end, and hands them out as columns."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core.requests.account import num_rejected_tokens
+from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED, average, is_due
+from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.requests.state import SchedulerState, StepInFlight
+from optimist_scheduler.core.requests.table import NO_SLOT, Request, Rows
+from optimist_scheduler.core.results.new_tokens import NewTokens
+from optimist_scheduler.core.results.verified import record_drafts
+from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, Int64Array
+from optimist_scheduler.core.values.output import (
+    NO_OUTPUTS,
+    Ended,
+    Finished,
+    FinishReason,
+    StepOutputs,
+    ToldLogprobs,
+    ToldPositions,
+)
+
+
+def find_new_tokens(
+    state: SchedulerState, step: StepInFlight, rows: Rows, alive: BoolArray, result: StepResult
+) -> NewTokens:
+    """Returns the tokens of the requests that are not over, cut where the requests end.
+
+    Args:
+        state: The state.
+        step: The plan.
+        rows: Its rows before the result.
+        alive: Which of them belong to requests that are not over [num_rows].
+        result: The result.
+    """
+    slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
+    drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
+    sources = result.draft_sources
+    numbers = step.window_numbers
+    if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
+        gets = alive & (counts > 0)
+        token_ids = token_ids[np.repeat(gets, counts)]
+        slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
+        accepted, sources, numbers = accepted[gets], sources[gets], numbers[gets]
+        rows = Rows(*(column[gets] for column in rows))
+    starts, of_row = rows.num_tokens, np.arange(len(slots))
+    cells = state.table.cells(slots, starts)
+    if len(token_ids) != len(slots):
+        of_row = np.repeat(of_row, counts)
+        cells = (cells - (np.cumsum(counts) - counts))[of_row] + np.arange(len(token_ids))
+    new = NewTokens(
+        slots,
+        starts,
+        rows.window_end,
+        counts,
+        drafted,
+        accepted,
+        sources,
+        numbers,
+        token_ids,
+        of_row,
+        cells,
+    )
+    _cut_at_stops(state, new)
+    is_full = new.starts + new.num_tokens >= rows.max_length
+    for row in is_full.nonzero()[0].tolist():
+        new.reasons.setdefault(row, FinishReason.LENGTH)
+    return new
+
+
+def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
+    if not np.count_nonzero(may_stop := state.stops.find(new.token_ids)):
+        return
+    counts = new.num_tokens.copy()
+    first_cells = state.table.cells(new.slots, new.starts)
+    for row in np.unique(new.rows[may_stop]).tolist():
+        slot, start = int(new.slots[row]), int(new.starts[row])
+        request = state.table.request(slot)
+        index = find_stop(request, start, new.token_ids[new.rows == row].tolist())
+        if index is not None:
+            counts[row] = index + 1
+            new.reasons[row] = FinishReason.STOP
+    kept = new.cells < (first_cells + counts)[new.rows]
+    new.token_ids, new.rows, new.cells = new.token_ids[kept], new.rows[kept], new.cells[kept]
+    new.num_tokens = counts
+    new.num_accepted_tokens = np.minimum(new.num_accepted_tokens, counts)
+
+
+def find_stop(request: Request, length: int, token_ids: list[int]) -> int | None:
+    """Returns which of a request's new tokens ends it, if one does.
+
+    Args:
+        request: The request.
+        length: Tokens that it had before, prompt and output.
+        token_ids: The new ones.
+    """
+    for index, token_id in enumerate(token_ids):
+        if token_id in request.stop_token_ids and length + index + 1 >= request.min_length:
+            return index
+    return None
+
+
+def keep(state: SchedulerState, step: StepInFlight, new: NewTokens) -> None:
+    """Appends the tokens to their sequences, and drafts to their accounts."""
+    table = state.table
+    table.token_ids.reshape(-1)[new.cells] = new.token_ids
+    table.num_tokens[new.slots] = new.starts + new.num_tokens
+    table.num_passes[new.slots] += 1
+    if np.count_nonzero(new.num_drafted_tokens):
+        table.num_drafted_tokens[new.slots] += new.num_drafted_tokens
+        record_drafts(state, step, new)
+
+
+def follow_windows(state: SchedulerState, new: NewTokens) -> None:
+    """Compares the tokens with the windows; one that was wrong is not drafted from any more."""
+    table, window_ends = state.table, new.window_ends
+    if not np.count_nonzero(window_ends):
+        return
+    # A window that agrees has begun.
+    inside = np.minimum(window_ends, new.starts + new.num_tokens) - new.starts
+    has_window = inside > 0
+    if not has_window.any():
+        return
+    num_agreed = inside
+    wrong = table.placed.expected.reshape(-1)[new.cells] != new.token_ids
+    if wrong.any():
+        # What lies behind a window cannot be wrong.
+        wrong &= new.cells < table.cells(new.slots, window_ends)[new.rows]
+        cells, rows = new.cells[wrong], new.rows[wrong]
+        is_first = np.ones(len(rows), np.bool_)
+        is_first[1:] = rows[1:] != rows[:-1]
+        cells, rows = cells[is_first], rows[is_first]
+        num_agreed = inside.copy()
+        num_agreed[rows] = cells - table.cells(new.slots[rows], new.starts[rows])
+        table.window_end[new.slots[rows]] = 0
+    _learn_windows(state, new, has_window, inside, num_agreed)
+    if table.placed.trees:
+        _move_trees(state, new, num_agreed < inside)
+
+
+def _learn_windows(
+    state: SchedulerState,
+    new: NewTokens,
+    has_window: BoolArray,
+    inside: Int32Array,
+    num_agreed: Int32Array,
+) -> None:
+    """Learns how windows do: what was emitted tells as much where nothing was drafted.
+
+    Args:
+        state: The state.
+        new: The tokens.
+        has_window: Rows whose window goes on behind their start [num_rows].
+        inside: New tokens inside the window [num_rows].
+        num_agreed: How many of them agree before the first that does not [num_rows].
+    """
+    slots, starts = new.slots, new.starts
+    if state.config.drafter is not None:
+        has_window = has_window & (new.draft_sources <= DraftSource.PREDICTION)
+    if state.widths.goes_by_share:
+        is_drafted = new.num_drafted_tokens > 0
+        drafted = np.where(is_drafted, new.num_drafted_tokens, inside)[has_window]
+        accepted = np.where(is_drafted, new.num_accepted_tokens, num_agreed)[has_window]
+        state.widths.observe_drafts(slots[has_window], drafted, accepted)
+    if not has_window.all():
+        slots, starts = slots[has_window], starts[has_window]
+        inside, num_agreed = inside[has_window], num_agreed[has_window]
+    placed = state.table.placed
+    hazards, before = placed.hazards.reshape(-1), placed.cells(slots, starts - 1)
+    examined = np.minimum(num_agreed + 1, inside)
+    claimed = hazards.take(before + examined) - hazards.take(before)
+    state.widths.observe(slots, inside, num_agreed, claimed, placed.is_valued[slots])
+
+
+def _move_trees(state: SchedulerState, new: NewTokens, has_left: BoolArray) -> None:
+    """Moves trees on with their rows' tokens.
+
+    Args:
+        state: The state.
+        new: The tokens.
+        has_left: Rows that have left the likeliest path [num_rows].
+    """
+    table = state.table
+    ends = np.cumsum(new.num_tokens)
+    for row in np.flatnonzero(table.placed.is_tree[new.slots]).tolist():
+        slot, end = int(new.slots[row]), int(ends[row])
+        token_ids = new.token_ids[end - int(new.num_tokens[row]) : end]
+        table.move_tree(slot, token_ids, is_likeliest=not has_left[row])
+        state.weigh_window(slot)
+
+
+def learn_drafter(state: SchedulerState, new: NewTokens) -> None:
+    """Learns how well the worker's drafter does."""
+    if state.config.drafter is None:
+        return
+    rows = new.draft_sources == state.config.drafter.source
+    if rows.any():
+        drafted, accepted = new.num_drafted_tokens[rows], new.num_accepted_tokens[rows]
+        state.widths.observe_drafter(new.slots[rows], drafted, accepted)
+
+
+def learn_gains(state: SchedulerState, new: NewTokens) -> None:
+    """Learns what following requests brings; those that gain too little rest."""
+    table = state.table
+    before = table.gain.take(new.slots)
+    if not (before >= LEAST_GAIN).any():
+        return
+    # A pass without a window gains nothing too: a window that is right again wakes.
+    accepted = new.num_accepted_tokens * (new.draft_sources == DraftSource.PREDICTION)
+    after = average(before, accepted)
+    table.gain[new.slots] = after
+    for slot in new.slots[(before >= LEAST_GAIN) & (after < LEAST_GAIN)].tolist():
+        state.rest(slot)
+
+
+def build_outputs(
+    state: SchedulerState,
+    new: NewTokens,
+    errors: dict[int, str],
+    logprobs: Sequence[ToldLogprobs] = (),
+    positions: Sequence[ToldPositions] = (),
+) -> StepOutputs:
+    """Ends requests and returns what their owners get.
+
+    Args:
+        state: The state.
+        new: The tokens, which were kept.
+        errors: What went wrong, by slot, for requests that are not over.
+        logprobs: How likely tokens were.
+        positions: Where accepted drafts stand.
+    """
+    table = state.table
+    observed = _find_observed(state, new)
+    slots = new.slots[observed]
+    observed_ids = [table.request_ids[slot] for slot in slots.tolist()]
+    earlier = _find_earlier(state, new, observed)
+    table.num_observed_tokens[slots] = table.num_tokens[slots]
+    owners, handles = table.owner.take(new.slots), table.handle.take(new.slots)
+    ended = [
+        finish(state, table.request(int(new.slots[row])), reason)
+        for row, reason in new.reasons.items()
+    ]
+    for slot, message in errors.items():
+        ended.append(finish(state, table.request(slot), FinishReason.ERROR, message))
+    return StepOutputs(
+        owners,
+        handles,
+        new.num_tokens,
+        new.token_ids,
+        new.num_accepted_tokens,
+        new.draft_sources,
+        observed,
+        observed_ids,
+        earlier,
+        ended,
+        logprobs,
+        positions,
+    )
+
+
+def _find_observed(state: SchedulerState, new: NewTokens) -> Int64Array:
+    """Returns the rows of requests that go on and whose tokens proposers are sent now."""
+    table, slots = state.table, new.slots
+    gains = table.gain.take(slots)
+    if not (gains != NOT_FOLLOWED).any():
+        return NO_OUTPUTS.observed_rows
+    lengths = table.num_tokens.take(slots)
+    is_observed = is_due(
+        gains,
+        table.num_predicted_tokens.take(slots),
+        lengths - table.num_prompt_tokens.take(slots),
+        lengths - table.num_observed_tokens.take(slots),
+    )
+    if new.reasons:
+        is_observed[list(new.reasons)] = False
+    return is_observed.nonzero()[0]
+
+
+def _find_earlier(state: SchedulerState, new: NewTokens, rows: Int64Array) -> dict[int, list[int]]:
+    """Returns tokens of earlier steps that proposers were not sent, by row."""
+    table = state.table
+    slots, ends = new.slots[rows], new.starts[rows]
+    begins = table.num_observed_tokens[slots]
+    return {
+        int(rows[each]): table.token_ids[slots[each], begins[each] : ends[each]].tolist()
+        for each in np.flatnonzero(begins < ends).tolist()
+    }
+
+
+def finish(
+    state: SchedulerState, request: Request, reason: FinishReason, message: str = ""
+) -> Ended:
+    """Ends a request and returns its account."""
+    if request.slot != NO_SLOT:
+        state.accounts.close(request.slot, request)
+        request.num_passes = int(state.table.num_passes[request.slot])
+        request.num_drafted_tokens = int(state.table.num_drafted_tokens[request.slot])
+        num_tokens = int(state.table.num_tokens[request.slot])
+    else:
+        num_tokens = len(request.token_ids)
+    state.end(request)
+    return tell_end(request, num_tokens, reason, message)
+
+
+def tell_end(request: Request, num_tokens: int, reason: FinishReason, message: str) -> Ended:
+    """Returns the account of a request that is over, `num_tokens` long."""
+    by_source = list(request.num_accepted_by_source)
+    num_before = request.num_prompt_tokens + request.num_given_tokens
+    by_source[DraftSource.TARGET] = num_tokens - num_before - sum(by_source)
+    finished = Finished(
+        reason,
+        message,
+        by_source[DraftSource.PREDICTION],
+        num_rejected_tokens(request),
+        request.num_passes,
+        tuple(by_source),
+        request.num_drafted_tokens,
+        request.num_cached_tokens or 0,
+    )
+    return Ended(request.owner, request.handle, request.request_id, finished)

@@ -1,0 +1,163 @@
+"""Takes a result in: what was assumed too much is taken back, tokens and ends come out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from optimist_scheduler.core.requests.following import LEAST_GAIN
+from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState, StepInFlight
+from optimist_scheduler.core.requests.table import Rows, SlotStatus
+from optimist_scheduler.core.results.check import check_logprobs, check_result, find_step
+from optimist_scheduler.core.results.deliver import (
+    build_outputs,
+    find_new_tokens,
+    follow_windows,
+    keep,
+    learn_drafter,
+    learn_gains,
+)
+from optimist_scheduler.core.results.telling import tell_logprobs, tell_positions
+from optimist_scheduler.core.values.arrays import BoolArray, SlotArray
+from optimist_scheduler.core.values.output import StepOutputs, ToldLogprobs, ToldPositions
+
+UNUSED_WIDTH_INTERVAL = 8 * WIDTH_INTERVAL
+"""The same while none of the rows drafts: new ones begin with what was chosen last."""
+
+
+def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
+    """Settles the oldest plan in flight, or a repeat of the plan that was settled last.
+
+    With `e` emitted tokens of `k` planned drafts, `k - (e - 1)` computed tokens and all `1 + k`
+    placeholders are taken back. Tokens behind a stop token or the length limit are cut off.
+
+    Returns:
+        What came of it; None for a result that had been settled before.
+
+    Raises:
+        ResultError: The result fits no plan; nothing was changed.
+    """
+    step = find_step(state, result)
+    if step is None:
+        state.stats.num_late_results += 1
+        return None
+    alive = _find_alive(state, step, is_repeat=result.repeat > 0)
+    rows = state.table.gather(step.slots)
+    check_result(state.config, step, rows, alive, result)
+    if result.logprobs:
+        check_logprobs(state, step, alive, result)
+    state.stats.num_results += 1
+    step.num_runs += 1
+    if result.repeat:
+        state.stats.num_repeats += 1
+        # As if it had been planned just now: all of it is taken back but what was emitted.
+        slots = step.slots[alive]
+        state.table.num_computed_tokens[slots] += result.num_emitted_tokens[alive]
+        _reduce_lease(state, step, 1)
+    else:
+        _take_back(state, step, rows, result)
+    new = find_new_tokens(state, step, rows, alive, result)
+    keep(state, step, new)
+    errors = _take_errors(state, step, alive, result)
+    logprobs: Sequence[ToldLogprobs] = ()
+    positions: Sequence[ToldPositions] = ()
+    if state.logprob_slots:
+        logprobs, wrong = tell_logprobs(state, step, new, alive, result)
+        errors |= wrong
+    if state.position_slots:
+        positions = tell_positions(state, step, new)
+    follow_windows(state, new)
+    learn_drafter(state, new)
+    learn_gains(state, new)
+    outputs = build_outputs(state, new, errors, logprobs, positions)
+    _learn_costs(state, step, result)
+    if not result.repeat:
+        state.register_prompts()
+        state.release_settled(step.slots)
+    return outputs
+
+
+def _find_alive(state: SchedulerState, step: StepInFlight, *, is_repeat: bool) -> BoolArray:
+    """Returns which rows belong to requests that are not over."""
+    table, slots = state.table, step.slots
+    if not is_repeat and state.num_fenced == 0:
+        # Whatever a plan in flight names is running or fenced.
+        return state.everyone[: len(slots)]
+    # A request that has left its slot is not of the generation that was planned.
+    alive: BoolArray = table.generation[slots] == step.generations
+    alive &= table.status[slots] != SlotStatus.ENDED
+    return alive
+
+
+def _take_back(state: SchedulerState, step: StepInFlight, rows: Rows, result: StepResult) -> None:
+    """Moves the counters from what was assumed to what is."""
+    table, slots = state.table, step.slots
+    state.in_flight.popleft()
+    num_assumed = step.emits * (1 + step.num_draft_tokens)
+    num_wrong = num_assumed - result.num_emitted_tokens
+    num_planned = step.num_known_tokens + step.num_draft_tokens
+    table.num_computed_tokens[slots] = rows.num_computed_tokens - num_wrong
+    table.num_output_placeholders[slots] = rows.num_output_placeholders - num_assumed
+    table.num_in_flight_tokens[slots] = rows.num_in_flight_tokens - num_planned
+    table.num_plans_in_flight[slots] = rows.num_plans_in_flight - 1
+    table.num_emits_in_flight[slots] = rows.num_emits_in_flight - step.emits
+    # The worker has gone on to this plan: older ones are not run again.
+    for older in state.leased:
+        _reduce_lease(state, older, older.num_repeats + 1 - older.num_runs)
+    state.leased.clear()
+    if step.num_repeats:
+        state.leased.append(step)
+
+
+def _take_errors(
+    state: SchedulerState, step: StepInFlight, alive: BoolArray, result: StepResult
+) -> dict[int, str]:
+    """Returns what went wrong with requests that are not over, by slot."""
+    if not result.errors:
+        return {}
+    # What a failed pass wrote may be anything: it must not enter the prefix cache.
+    failed = np.isin(step.slots, list(result.errors))
+    held = failed & (state.table.generation[step.slots] == step.generations)
+    state.table.num_computed_tokens[step.slots[held]] = 0
+    return {slot: result.errors[slot] for slot in step.slots[failed & alive].tolist()}
+
+
+def _reduce_lease(state: SchedulerState, step: StepInFlight, num_repeats: int) -> None:
+    """Gives back what was reserved for some repeats, which were run or will not be."""
+    table, slots = state.table, step.slots
+    held = table.generation[slots] == step.generations
+    num_tokens = num_repeats * (1 + step.num_draft_tokens)
+    table.num_lease_tokens[slots[held]] -= num_tokens[held]
+
+
+def _learn_costs(state: SchedulerState, step: StepInFlight, result: StepResult) -> None:
+    """Learns what steps cost, and now and then chooses anew how much the step's rows draft."""
+    state.costs.observe(result.num_tokens, result.step_ns - result.draft_ns)
+    if state.config.drafter is not None:
+        is_drafters = result.draft_sources == state.config.drafter.source
+        drafted = result.num_drafted_tokens[is_drafters]
+        if len(drafted):
+            deepest = int(state.config.drafter.count_levels(drafted).max())
+            state.drafter_costs.observe(deepest, result.draft_ns)
+    if not _is_turn(state, WIDTH_INTERVAL):
+        return
+    table, slots = state.table, step.slots[step.emits > 0]
+    slots = slots[table.status[slots] == SlotStatus.RUNNING]
+    if len(slots) and (_may_draft(state, slots) or _is_turn(state, UNUSED_WIDTH_INTERVAL)):
+        state.choose_widths(slots, int(step.num_known_tokens.sum()))
+
+
+def _is_turn(state: SchedulerState, interval: int) -> bool:
+    """Tells whether a result is one that so many others follow before the next such."""
+    # Each stage of a pipeline has rows of its own.
+    return state.stats.num_results % interval < state.config.num_pipeline_stages
+
+
+def _may_draft(state: SchedulerState, slots: SlotArray) -> bool:
+    """Tells whether any of the slots has something to draft from, or may come to have it."""
+    table = state.table
+    return bool(
+        state.widths.may_use_drafter(slots)
+        or np.count_nonzero(table.gain.take(slots) >= LEAST_GAIN)
+        or np.count_nonzero(table.window_end.take(slots))
+    )

@@ -1,0 +1,197 @@
+"""Which running rows run, and what each of them gets of the token budget and the free blocks."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from optimist_scheduler.core.requests.table import Rows
+from optimist_scheduler.core.requests.view import ScheduleView
+from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, SlotArray
+
+
+@dataclass(slots=True)
+class PlannedRows:
+    """Running rows; one with no known token does not run."""
+
+    slots: SlotArray
+    num_known_tokens: Int32Array
+    num_draft_tokens: Int32Array
+    num_new_blocks: Int32Array
+    num_repeats: int
+    """How often all rows may run again."""
+    is_short: bool = False
+    """Whether rows do not run because the free blocks do not hold them."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all rows, drafts included."""
+        return int(self.num_known_tokens.sum()) + int(self.num_draft_tokens.sum())
+
+    @property
+    def num_blocks(self) -> int:
+        """New blocks of all rows."""
+        return int(self.num_new_blocks.sum())
+
+    def select(self, chosen: BoolArray) -> "PlannedRows":
+        """Returns the rows that a mask chooses."""
+        return replace(
+            self,
+            slots=self.slots[chosen],
+            num_known_tokens=self.num_known_tokens[chosen],
+            num_draft_tokens=self.num_draft_tokens[chosen],
+            num_new_blocks=self.num_new_blocks[chosen],
+        )
+
+
+def plan_rows(
+    view: ScheduleView, slots: SlotArray, budget: int, num_free: int, demand: int = 0
+) -> PlannedRows | None:
+    """Plans running rows; None if the free blocks do not hold their known tokens.
+
+    Args:
+        view: The state.
+        slots: Running slots, the most urgent first.
+        budget: Tokens that the rows may have, at least one for each.
+        num_free: Blocks that they may have.
+        demand: Tokens that waiting requests would take.
+    """
+    rows = view.table.gather(slots)
+    known, drafts = _share_budget(view, slots, rows, budget, demand)
+    num_repeats = 0
+    if view.config.num_repeats and not view.waiting:
+        emits = known == rows.num_tokens + rows.num_output_placeholders - rows.num_computed_tokens
+        num_repeats = view.config.num_repeats if (emits | (known == 0)).all() else 0
+    end = rows.num_computed_tokens + rows.num_lease_tokens + known
+    worst = end + drafts
+    if num_repeats:
+        worst += num_repeats * (1 + drafts) * (known > 0)
+    num_new = _lacking_blocks(view, slots, rows, worst)
+    if int(num_new.sum()) <= num_free:
+        return PlannedRows(slots, known, drafts, num_new, num_repeats)
+    num_new = _lacking_blocks(view, slots, rows, end)
+    num_free -= int(num_new.sum())
+    if num_free < 0:
+        return None
+    drafts, num_draft_blocks = _fit_drafts(view, slots, end, drafts, num_new, num_free)
+    return PlannedRows(slots, known, drafts, num_new + num_draft_blocks, 0)
+
+
+def plan_scarce_rows(view: ScheduleView, slots: SlotArray, num_free: int) -> PlannedRows:
+    """Plans those rows, without drafts, that the free blocks hold; the most urgent get theirs."""
+    known, num_new = _need_of_known_tokens(view, slots)
+    fits = (num_new == 0) | (np.cumsum(num_new) <= num_free)
+    is_short = bool((~fits & (known > 0)).any())
+    drafts = np.zeros_like(known)
+    return PlannedRows(slots, known * fits, drafts, num_new * fits, 0, is_short)
+
+
+def count_needed_blocks(view: ScheduleView) -> Int32Array:
+    """Returns how many blocks each running row lacks to hold its known tokens [num_running]."""
+    return _need_of_known_tokens(view, view.running)[1]
+
+
+def _need_of_known_tokens(view: ScheduleView, slots: SlotArray) -> tuple[Int32Array, Int32Array]:
+    """Returns the known tokens of each slot, and the blocks that it lacks to hold them."""
+    rows = view.table.gather(slots)
+    known, _ = _share_budget(view, slots, rows, view.config.max_num_batched_tokens, 0)
+    end = rows.num_computed_tokens + rows.num_lease_tokens + known
+    return known, _lacking_blocks(view, slots, rows, end)
+
+
+def _share_budget(
+    view: ScheduleView, slots: SlotArray, rows: Rows, budget: int, demand: int
+) -> tuple[Int32Array, Int32Array]:
+    """Returns known tokens and drafts per row, as far as the token budget goes.
+
+    Each row gets one known token. Prompts, those of waiting requests too, get `prefill_share` of
+    the rest and what drafts leave of it; drafts get what prompts leave.
+    """
+    assumed = rows.num_tokens + rows.num_output_placeholders
+    left = assumed - rows.num_computed_tokens
+    runs = _find_rows_to_run(view, slots, rows)
+    placed, drafts = view.table.placed, np.zeros(len(left), np.int32)
+    if np.count_nonzero(rows.window_end):
+        # What is in flight may already reach the length limit.
+        ahead = np.minimum(rows.window_end, rows.max_length - 1) - assumed
+        drafts = np.minimum(np.maximum(ahead, 0), rows.draft_width)
+    if placed.trees:
+        drafts = _take_trees(view, slots, rows, drafts)
+    if view.widths.goes_by_value and placed.num_valued:
+        drafts = placed.limit_by_value(slots, assumed, drafts, view.widths.depths[slots])
+    if view.config.drafter is not None:
+        # It drafts from where the row really is, whatever is in flight.
+        room = np.maximum(rows.max_length - 1 - assumed, 0)
+        from_drafter = np.minimum(room, rows.drafter_width)
+        has_window = (rows.window_end > assumed) | (drafts > 0)
+        drafts = np.where(has_window, drafts, from_drafter)
+    if np.count_nonzero(runs) < len(runs):
+        left, drafts = left * runs, drafts * runs
+    total, num_drafts = int(left.sum()), int(drafts.sum())
+    if total + num_drafts + demand <= budget:
+        return left, drafts
+
+    first = np.minimum(left, 1)
+    extra = budget - int(first.sum())
+    more = left - first
+    # A prompt does not hold its own tokens back for its drafts.
+    num_drafts = int(drafts[more == 0].sum())
+    quota = max(int(view.config.prefill_share * extra), extra - num_drafts)
+    granted = np.clip(quota - (np.cumsum(more) - more), 0, more)
+    known = first + granted
+    num_granted = int(granted.sum())
+    extra -= num_granted + min(demand, quota - num_granted)
+    # Behind a prompt that is not computed to its end there is nothing to verify.
+    drafts = drafts * (known == left)
+    drafts = np.clip(extra - (np.cumsum(drafts) - drafts), 0, drafts)
+    return known.astype(np.int32), drafts.astype(np.int32)
+
+
+def _take_trees(view: ScheduleView, slots: SlotArray, rows: Rows, drafts: Int32Array) -> Int32Array:
+    """Returns the drafts of rows, of trees as many as they have nodes at most.
+
+    The worker drafts from where a row really is, which of a tree is not far behind where it was:
+    most of what is in flight stands side by side.
+    """
+    placed = view.table.placed
+    least = rows.num_tokens + rows.num_emits_in_flight
+    left = (rows.window_end - least + placed.num_side_nodes[slots]) * (rows.window_end > least)
+    room = rows.max_length - 1 - rows.num_tokens - rows.num_output_placeholders
+    of_trees = np.clip(np.minimum(left, room), 0, rows.draft_width)
+    return np.where(placed.is_tree[slots], of_trees, drafts)
+
+
+def _find_rows_to_run(view: ScheduleView, slots: SlotArray, rows: Rows) -> Int32Array:
+    # Each plan in flight that emits brings at least one token.
+    runs = rows.num_tokens + rows.num_emits_in_flight < rows.max_length
+    num_stages = view.config.num_pipeline_stages
+    if num_stages > 1:
+        # A request is in one stage at a time, and each stage gets its part of the requests.
+        runs &= rows.num_plans_in_flight - np.isin(slots, view.settling) <= 0
+        runs &= np.cumsum(runs) <= -(-len(view.running) // num_stages)
+    return runs.astype(np.int32)
+
+
+def _lacking_blocks(
+    view: ScheduleView, slots: SlotArray, rows: Rows, lengths: Int32Array
+) -> Int32Array:
+    """Returns how many blocks each slot lacks to hold `lengths` tokens, or its longest."""
+    wanted = -(-np.minimum(lengths, rows.max_length) // view.config.block_size)
+    lacking: Int32Array = np.maximum(wanted - view.blocks.num_blocks[slots], 0)
+    return lacking
+
+
+def _fit_drafts(
+    view: ScheduleView,
+    slots: SlotArray,
+    ends: Int32Array,
+    drafts: Int32Array,
+    num_new: Int32Array,
+    num_free: int,
+) -> tuple[Int32Array, Int32Array]:
+    """Cuts drafts to the free blocks; returns them and the blocks that they need besides."""
+    block_size = view.config.block_size
+    held = (view.blocks.num_blocks[slots] + num_new) * block_size
+    room = np.maximum(held - ends, 0)
+    wanted = -(-np.maximum(drafts - room, 0) // block_size)
+    granted = np.clip(num_free - (np.cumsum(wanted) - wanted), 0, wanted).astype(np.int32)
+    return np.minimum(drafts, room + granted * block_size).astype(np.int32), granted

@@ -1,0 +1,1 @@
+"""Columns, outputs and counters: values that everything else is made of."""

@@ -1,0 +1,179 @@
+"""Draft width by goodput: the drafts that bring the most tokens per time of the pass.
+
+A row drafts the first nodes of its window, each with a chance of its own to be accepted, or levels
+of the worker's drafter, each of which costs w tokens (a chain 1, a tree more) and is accepted with
+chance a if those before it were. A pass emits one token per row and as many more in the mean as the
+chances of its drafts add up to. It costs what a pass of so many tokens costs, and the time of the
+drafter, which goes by the largest level that it drafts.
+
+For a given largest level, drafts of a row fall in value, so the best ones of any total are those
+with the highest values per token: all above one threshold that the rows share. What is left is a
+search over thresholds, here over all drafts in the order of their worth, and over largest levels.
+
+Goodput as the objective: SmartSpec / TurboSpec (arXiv 2406.14066). Off without gain, and probes to
+find out when that changes: Cascade (arXiv 2506.20675).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from optimist_aligner.cost import CostCurve
+from optimist_scheduler.core.values.arrays import BoolArray, Float32Array, Int32Array, Int64Array
+from optimist_scheduler.core.width.drafter import DrafterRows
+from optimist_scheduler.core.width.threshold import (
+    MAX_DEPTH,
+    Best,
+    DraftRows,
+    find_best,
+    make_items,
+    make_rows,
+)
+
+MIN_GAIN = 1.02
+"""Drafts have to raise the goodput of a pass without drafts by this factor."""
+
+_NEW_RATES: Float32Array = np.ones(1, np.float32)
+_NEW_LIMITS: Int32Array = np.full(1, 8, np.int32)
+"""Over how many drafts a new row's cost is taken."""
+_NO_LEVELS: Float32Array = np.empty((0, 0), np.float32)
+
+
+class GoodputChoice(NamedTuple):
+    """What rows may draft, as columns [num_rows]."""
+
+    widths: Int32Array
+    """Drafts of the window."""
+    levels: Int32Array
+    """Levels of the drafter."""
+    depths: Float32Array
+    """Minus the logarithm of the least chance of a draft of the window that is worth its cost; 0
+    where none is."""
+    entry: float
+    """The same for a row that comes to the pass and of which nothing is known yet; no column."""
+
+
+def choose_goodput(
+    rates: npt.NDArray[np.floating],
+    limits: Int32Array,
+    drafting: BoolArray,
+    base_tokens: int,
+    curve: CostCurve,
+    drafter: DrafterRows | None = None,
+    claims: Float32Array | None = None,
+) -> GoodputChoice:
+    """Chooses widths that maximise expected tokens over cost of the pass.
+
+    Args:
+        rates: Chance that a draft of the window is accepted, given those before it were [num_rows].
+        limits: Most drafts of the window [num_rows].
+        drafting: Whether a row has a window to draft from. One that has not drafts with the drafter
+            if there is one, else it takes no part [num_rows].
+        base_tokens: Tokens of the pass without drafts.
+        curve: Time of a pass by its tokens.
+        drafter: The drafter's rates, limits and costs, if there is one.
+        claims: Minus the logarithm of the chance of each draft, where more is known than a rate:
+            never falling along a row, infinite beyond the window's end; NaN at the beginning of a
+            row to go by its rate. By default all do [num_rows, most drafts].
+
+    Returns:
+        Drafts of the window per row and levels of the drafter, each 0 to its limit. What a row does
+        not draft from at present is what would pay if the row were to join the others with it. All
+        that take part get 0 where drafts would raise the goodput by less than 2 %.
+    """
+    num_rows = len(rates)
+    widths, levels = np.zeros_like(limits), np.zeros_like(limits)
+    depths = np.zeros(num_rows, np.float32)
+    best = _nothing(base_tokens, num_rows, curve)
+    able = np.flatnonzero(drafting & (limits > 0))
+    served = np.flatnonzero(~drafting & (drafter.limits > 0)) if drafter else able[:0]
+    if len(able) or len(served):
+        windows = _find_depths(rates, limits, claims, able)
+        of_drafter, weight = _NO_LEVELS, 1.0
+        if drafter is not None and len(served):
+            weight = drafter.tokens_per_level
+            of_drafter = make_rows(
+                drafter.rates[served], drafter.limits[served], weight
+            ).find_depths()
+        items = make_items(windows, of_drafter, weight)
+        found = find_best(items, len(able), len(served), drafter, base_tokens, curve, num_rows)
+        if found.goodput >= MIN_GAIN * best.goodput:
+            best = found
+            widths[able], levels[served] = np.split(found.counts, [len(able)])
+            depths[able] = _find_threshold(found, curve)
+    absent = np.flatnonzero(~drafting & (limits > 0))
+    if len(absent):
+        joining = make_rows(rates[absent], limits[absent], 1.0)
+        depths[absent], widths[absent] = _join(joining, best, curve)
+    if drafter is not None:
+        absent = np.flatnonzero(drafting & (drafter.limits > 0))
+        if len(absent):
+            levels[absent] = _join_drafter(absent, best, curve, drafter)
+    (entry,), _ = _join(make_rows(_NEW_RATES, _NEW_LIMITS, 1.0), best, curve)
+    return GoodputChoice(widths, levels, depths, float(entry))
+
+
+def _nothing(base_tokens: int, num_rows: int, curve: CostCurve) -> Best:
+    """Returns the pass without drafts."""
+    goodput = num_rows / float(curve.cost(base_tokens))
+    return Best(np.empty(0, np.int64), base_tokens, 0, goodput, 0.0, math.inf)
+
+
+def _find_depths(
+    rates: npt.NDArray[np.floating],
+    limits: Int32Array,
+    claims: Float32Array | None,
+    able: Int64Array,
+) -> Float32Array:
+    """Returns minus the logarithm of each draft's chance, for the rows that are able to draft."""
+    depths = make_rows(rates[able], limits[able], 1.0).find_depths()
+    if claims is None or depths.size == 0:
+        return depths
+    own = claims[able, : depths.shape[1]]
+    is_claimed = ~np.isnan(own[:, 0])
+    beyond = np.arange(depths.shape[1]) >= limits[able][:, None]
+    return np.where(is_claimed[:, None] & ~beyond, own, depths)
+
+
+def _find_threshold(best: Best, curve: CostCurve) -> float:
+    """Returns the depth up to which drafts pay, between the last that was taken and the next.
+
+    There a draft brings what the pass would have brought in the time that it takes.
+    """
+    added = float(curve.cost(best.num_tokens + 1) - curve.cost(best.num_tokens))
+    worth = max(best.goodput * added, math.exp(-MAX_DEPTH))
+    most = max(best.least, min(best.next * (1 - 1e-6), MAX_DEPTH))
+    return min(max(-math.log(worth), best.least), most)
+
+
+def _join(
+    rows: DraftRows, best: Best, curve: CostCurve
+) -> tuple[npt.NDArray[np.floating], Int32Array]:
+    """Returns up to which depth drafts would pay if one of the rows came to a pass, and widths.
+
+    A draft pays if it brings more than the pass would have brought in the time that it takes.
+    """
+    added = curve.cost(best.num_tokens + rows.limits) - curve.cost(best.num_tokens)
+    worth = np.maximum(best.goodput * added / rows.limits, math.exp(-MAX_DEPTH))
+    depths = np.maximum(-np.log(worth), 0)
+    return depths, np.minimum(depths / rows.hazards, rows.limits).astype(np.int32)
+
+
+def _join_drafter(
+    absent: Int64Array, best: Best, curve: CostCurve, drafter: DrafterRows
+) -> Int32Array:
+    """Returns the levels that would pay if one of the rows came and drafted with the drafter.
+
+    The time of the drafter is paid up to the largest level of the pass already.
+    """
+    rows = make_rows(drafter.rates[absent], drafter.limits[absent], drafter.tokens_per_level)
+    levels = np.arange(int(rows.limits.max()) + 1)
+    added = curve.cost(best.num_tokens + levels * rows.weight) - curve.cost(best.num_tokens)
+    added += drafter.cost(np.maximum(levels, best.deepest)) - drafter.cost(best.deepest)
+    accepted = rows.scales[:, None] * -np.expm1(np.multiply.outer(-rows.hazards, levels))
+    gains = accepted - best.goodput * added
+    gains[levels > rows.limits[:, None]] = -np.inf
+    most: Int32Array = gains.argmax(axis=1).astype(np.int32)
+    return most

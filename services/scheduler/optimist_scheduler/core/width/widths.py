@@ -1,0 +1,325 @@
+"""How many drafts each row may have: one object that learns from results and chooses widths."""
+
+import math
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from optimist_aligner.cost import CostCurve
+from optimist_scheduler.core.values.arrays import BoolArray, Float32Array, Int32Array, SlotArray
+from optimist_scheduler.core.width.acceptance import DRAFTER_PRIOR, Acceptance
+from optimist_scheduler.core.width.adaptive import START_WIDTH, AdaptiveWidths
+from optimist_scheduler.core.width.claims import Claims
+from optimist_scheduler.core.width.crossover import choose_crossover
+from optimist_scheduler.core.width.drafter import Drafter, DrafterRows
+from optimist_scheduler.core.width.goodput import choose_goodput
+from optimist_scheduler.core.width.threshold import MAX_DEPTH
+from optimist_scheduler.core.windows.window import PRIOR_HAZARD, Window
+
+DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
+
+PROBE_PERIOD = 64
+"""A row whose drafts are off gets one with every so many choices."""
+PROBE_SHARE = 8
+"""Of the rows for which the drafter is off, one in so many is probed at a time."""
+PROBE_LOSS = 0.01
+"""Share of the time that probes of the drafter may take."""
+
+
+class Widths(NamedTuple):
+    """Most drafts of the next passes [num_rows]."""
+
+    windows: Int32Array
+    """From the window; of one that says values, those above `DraftWidths.depths`."""
+    drafter: Int32Array
+    """From the worker's drafter, all branches of a tree together."""
+
+
+class DraftWidths:
+    """What is known of the rows' drafts, by slot, and the policy that makes widths of it.
+
+    - fixed: each request's own limit.
+    - goodput: most expected tokens per time of the pass (`goodput.py`).
+    - adaptive: one up or down by the accepted share (`adaptive.py`).
+    - crossover: the limit where that is faster than no drafts, else 0 (`crossover.py`).
+
+    Windows and the drafter are learned apart. Of the drafter, widths are levels: of a tree, one
+    node of a level at most is accepted.
+    """
+
+    def __init__(
+        self, policy: DraftWidthPolicy, max_num_seqs: int, drafter: Drafter | None = None
+    ) -> None:
+        """Starts with empty slots; raises ValueError if there is no such policy."""
+        if policy not in get_args(DraftWidthPolicy):
+            raise ValueError(f"draft_width must be one of {get_args(DraftWidthPolicy)}: {policy!r}")
+        self._policy = policy
+        self._drafter = drafter
+        self._limits = np.zeros(max_num_seqs, np.int32)
+        self._claims = Claims(max_num_seqs)
+        self._entry = MAX_DEPTH
+        """Minus the logarithm of the least chance of a new row's drafts that are worth it."""
+        self.depths = np.full(max_num_seqs, np.inf, np.float32)
+        """Largest claimed hazard, cumulated, of a draft of the window that is worth its cost; it
+        counts for windows that say values [max_num_seqs]."""
+        self.goes_by_value = policy == "goodput"
+        """Whether what windows say of their chances counts."""
+        self.goes_by_share = policy == "adaptive"
+        """Whether the share of accepted drafts counts."""
+        self.scales = np.ones(max_num_seqs, np.float32)
+        """What the hazards that windows claim are multiplied by, since the last choice
+        [max_num_seqs]."""
+        self._adaptive = AdaptiveWidths(max_num_seqs)
+        self._level_limits = np.zeros(max_num_seqs, np.int32)
+        self._level_acceptance = Acceptance(max_num_seqs, DRAFTER_PRIOR, is_common=True)
+        self._adaptive_levels = AdaptiveWidths(max_num_seqs)
+        self._first_levels = (
+            START_WIDTH if policy == "adaptive" else drafter.max_depth if drafter else 0
+        )
+
+    def admit(self, slot: int, limit: int, *, is_followed: bool = False) -> tuple[int, int]:
+        """Starts a request that may have up to `limit` drafts a pass; 0 turns them off for it.
+
+        Args:
+            slot: Its slot.
+            limit: Its limit.
+            is_followed: Whether a proposer follows it, which looks up what a lookup would.
+
+        Returns:
+            What it may draft to begin with, from its window and from the drafter.
+        """
+        self._limits[slot] = limit
+        self._claims.reset(slot)
+        self.scales[slot] = self._claims.common_scale
+        if self.goes_by_value:
+            self.depths[slot] = self._first_depth
+        self._adaptive.reset(slot, limit)
+        if self._drafter is not None:
+            self._level_limits[slot] = most = self._most_levels(limit, is_followed=is_followed)
+            self._level_acceptance.reset(slot)
+            self._adaptive_levels.reset(slot, most)
+        return self._first_width(limit), self.first_of_drafter(limit, is_followed=is_followed)
+
+    def first(self, limit: int, window: Window) -> int:
+        """Returns how much of its window such a request begins with; changes nothing."""
+        width = min(self._first_width(limit), len(window.token_ids))
+        if not (self.goes_by_value and window.has_values):
+            return width
+        hazards = np.maximum.accumulate(window.find_hazards())
+        return min(width, int(hazards.searchsorted(self._first_depth, side="right")))
+
+    @property
+    def _first_depth(self) -> np.float32:
+        return np.float32(self._entry / self._claims.common_scale)
+
+    def _first_width(self, limit: int) -> int:
+        return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
+
+    def first_of_drafter(self, limit: int, *, is_followed: bool = False) -> int:
+        """Returns how much of the drafter such a request begins with; changes nothing."""
+        if self._drafter is None:
+            return 0
+        levels = min(self._first_levels, self._most_levels(limit, is_followed=is_followed))
+        return min(limit, int(self._drafter.count_tokens(levels)))
+
+    def most_drafts(self, slots: SlotArray) -> int:
+        """Returns the largest limit of some slots."""
+        return int(self._limits[slots].max(initial=0))
+
+    def take_window(self, slot: int, *, has_values: bool) -> int | None:
+        """Returns the width that a new window is given, None for the one that the row has."""
+        if not (has_values and self.goes_by_value) or math.isinf(self.depths[slot]):
+            return None
+        return int(self._limits[slot])
+
+    def observe(
+        self,
+        slots: SlotArray,
+        drafted: Int32Array,
+        accepted: Int32Array,
+        claimed: Float32Array | None = None,
+        is_valued: BoolArray | None = None,
+    ) -> None:
+        """Learns from the windows of the rows of a settled step.
+
+        A row that had a window but no drafts counts too: its emitted tokens are compared with the
+        window as if that had been drafted.
+
+        Args:
+            slots: Each at most once [num_rows].
+            drafted: Tokens of the window that were compared with the output, or stood behind such;
+                a row with 0 is left as it is [num_rows].
+            accepted: How many of them, from the first on, agreed [num_rows].
+            claimed: Hazard of those that agreed and the first that did not, by what the windows
+                say; by default what windows without values are taken to say [num_rows].
+            is_valued: Whether it was said; by default by none [num_rows].
+        """
+        examined = np.minimum(accepted + 1, drafted)
+        if claimed is None:
+            claimed = examined * np.float32(PRIOR_HAZARD)
+        if is_valued is None:
+            is_valued = np.zeros(len(slots), np.bool_)
+        self._claims.observe(slots, accepted, examined, claimed, is_valued)
+        missed = accepted < examined
+        if missed.any():
+            # Doubts count at once, not only with the next choice.
+            slots = slots[missed]
+            scales = self._claims.scale(slots)
+            self.depths[slots] *= self.scales[slots] / scales
+            self.scales[slots] = scales
+
+    def observe_drafts(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
+        """Moves widths that go by the share of accepted drafts.
+
+        Args:
+            slots: Each at most once [num_rows].
+            drafted: Drafts of windows that were verified [num_rows].
+            accepted: How many of them were accepted [num_rows].
+        """
+        if self.goes_by_share:
+            self._adaptive.observe(slots, drafted, accepted)
+
+    def observe_drafter(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
+        """Learns from the rows of a settled step that the drafter drafted for; see `observe`.
+
+        What of a tree was accepted and the level behind it were examined.
+        """
+        if self._drafter is None:
+            return
+        levels = np.maximum(self._drafter.count_levels(drafted), accepted)
+        self._level_acceptance.observe(slots, accepted, np.minimum(accepted + 1, levels))
+        if self._policy == "adaptive":
+            self._adaptive_levels.observe(slots, levels, accepted)
+
+    def rate(self, slots: SlotArray) -> Float32Array:
+        """Returns the chance that a draft is accepted if those before it were [num_rows]."""
+        return self._claims.rate(slots)
+
+    def rate_of_drafter(self, slots: SlotArray) -> Float32Array:
+        """Returns the same for levels of the drafter [num_rows]."""
+        return self._level_acceptance.rate(slots)
+
+    def choose(
+        self,
+        slots: SlotArray,
+        drafting: BoolArray,
+        base_tokens: int,
+        curve: CostCurve,
+        drafter_curve: CostCurve,
+        choice: int,
+        claims: Float32Array | None = None,
+        is_valued: BoolArray | None = None,
+    ) -> Widths:
+        """Returns the most drafts per row, 0 to the request's limit, and sets `depths`.
+
+        Args:
+            slots: The rows that emit a token in a pass [num_rows].
+            drafting: Whether a row has a window to draft from. One that has not drafts with the
+                drafter if there is one. What it does not draft from costs nothing; its width is for
+                when it does, judged by what is known of it [num_rows].
+            base_tokens: Tokens of the pass without drafts.
+            curve: Time of a pass by its tokens.
+            drafter_curve: Time of the drafter by the largest level of a pass.
+            choice: Number of the choice, counted up by the caller; decides whose turn it is to be
+                probed.
+            claims: Cumulated hazards that windows say of what comes next, infinite beyond their
+                ends; by default no window says any [num_rows, most drafts].
+            is_valued: Whether a row goes by them [num_rows].
+        """
+        limits = self._limits[slots]
+        if self._policy not in ("goodput", "crossover"):
+            return self._choose_without_costs(slots, limits)
+        rates, rows = self._claims.rate(slots), self._find_drafter_rows(slots, drafter_curve)
+        arguments = rates, limits, drafting, base_tokens, curve, rows
+        if self.goes_by_value:
+            self.scales[slots] = scales = self._claims.scale(slots)
+            if claims is not None and is_valued is not None:
+                claims = claims * scales[:, None]
+                claims[~is_valued, :1] = np.nan
+            else:
+                is_valued, claims = np.zeros(len(slots), np.bool_), None
+            widths, levels, depths, self._entry = choose_goodput(*arguments, claims)
+            # Where the window itself says how many are worth it, nothing else limits them.
+            widths = np.where(is_valued & (depths > 0), limits, widths)
+        else:
+            widths, levels = choose_crossover(*arguments)
+        if rows is not None:
+            is_probed = self._find_probed(slots, base_tokens, curve, rows, choice)
+            levels = np.maximum(levels, np.minimum(rows.limits, is_probed))
+        is_probed = (slots + choice) % PROBE_PERIOD == 0
+        probed: Int32Array = np.maximum(widths, np.minimum(limits, is_probed))
+        if self.goes_by_value:
+            is_off = is_probed & (widths == 0)
+            self.depths[slots] = np.where(is_off, np.float32(np.inf), depths / scales)
+        return Widths(probed, self._count_tokens(levels, limits))
+
+    def _find_drafter_rows(self, slots: SlotArray, curve: CostCurve) -> DrafterRows | None:
+        if self._drafter is None or not self.may_use_drafter(slots):
+            return None
+        return DrafterRows(
+            self._level_acceptance.rate(slots),
+            self._level_limits[slots],
+            self._drafter.tokens_per_level,
+            curve,
+        )
+
+    def may_use_drafter(self, slots: SlotArray) -> bool:
+        """Tells whether the drafter may draft for any of some slots."""
+        return self._drafter is not None and bool(np.count_nonzero(self._level_limits.take(slots)))
+
+    def remember(self, slots: SlotArray, widths: Widths, drafting: BoolArray) -> None:
+        """Lets new requests begin with what the drafter was given for the rows of a choice.
+
+        Otherwise each would draft as much as it may until it is first looked at. Rows that it never
+        drafts for say nothing of it.
+        """
+        served = widths.drafter[~drafting & (self._level_limits[slots] > 0)]
+        if (
+            self._drafter is None
+            or len(served) == 0
+            or self._policy not in ("goodput", "crossover")
+        ):
+            return
+        self._first_levels = round(float(self._drafter.count_levels(served).mean()))
+
+    def _find_probed(
+        self,
+        slots: SlotArray,
+        base_tokens: int,
+        curve: CostCurve,
+        rows: DrafterRows,
+        choice: int,
+    ) -> BoolArray:
+        """Returns which rows may draft a level with the drafter even if that does not pay.
+
+        Rows are probed together, since the drafter takes its time for one as for many, and the more
+        seldom the more that takes [num_rows].
+        """
+        num_probed = -(-len(slots) // PROBE_SHARE)
+        plain = float(curve.cost(base_tokens))
+        probing = float(curve.cost(base_tokens + num_probed * rows.tokens_per_level))
+        loss = (probing + float(rows.cost(1))) / plain - 1
+        period = max(PROBE_PERIOD, math.ceil(loss / PROBE_LOSS))
+        if choice % period:
+            return np.zeros(len(slots), np.bool_)
+        is_probed: BoolArray = (np.arange(len(slots)) + choice // period) % PROBE_SHARE == 0
+        return is_probed
+
+    def _choose_without_costs(self, slots: SlotArray, limits: Int32Array) -> Widths:
+        """Returns widths that take no costs into account [num_rows]."""
+        if self._policy == "adaptive":
+            levels = self._adaptive_levels.choose(slots)
+            return Widths(self._adaptive.choose(slots), self._count_tokens(levels, limits))
+        return Widths(limits, self._count_tokens(self._level_limits[slots], limits))
+
+    def _most_levels(self, limit: int, *, is_followed: bool) -> int:
+        """Returns the levels of a request that may have `limit` drafts; a part of one is one."""
+        if self._drafter is None or (is_followed and self._drafter.is_lookup):
+            return 0
+        shape = self._drafter
+        return min(-(-limit * shape.max_depth // shape.max_tokens), shape.max_depth)
+
+    def _count_tokens(self, levels: Int32Array, limits: Int32Array) -> Int32Array:
+        if self._drafter is None:
+            return np.zeros_like(limits)
+        return np.minimum(self._drafter.count_tokens(levels), limits)

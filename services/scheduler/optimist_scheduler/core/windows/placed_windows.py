@@ -1,0 +1,214 @@
+"""The windows of running requests, token by token at their places in the sequences."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimist_scheduler.core.values.arrays import Float32Array, Int32Array, Int64Array, SlotArray
+from optimist_scheduler.core.windows.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTree:
+    """A tree that begins where its slot's sequence ends."""
+
+    window: Window
+    hazards: Float32Array
+    """Cumulated hazards of the nodes, never falling [num_nodes]."""
+
+
+class PlacedWindows:
+    """Likeliest paths as planes, by slot and place in the sequence, and the trees beside them.
+
+    A chain is its likeliest path. Of a tree, what stands beside that path is kept as a window that
+    moves on with the output.
+    """
+
+    def __init__(self, max_num_seqs: int, max_length: int) -> None:
+        """Starts with no window in any slot."""
+        # Memory that is never touched is never taken.
+        shape = max_num_seqs, max_length
+        self.expected = np.zeros(shape, np.int32)
+        """The tokens [max_num_seqs, max_length]."""
+        self.positions = np.zeros(shape, np.int32)
+        """Where they were read from, see `Window.positions` [max_num_seqs, max_length]."""
+        self.hazards = np.zeros(shape, np.float32)
+        """Their claimed hazards, cumulated; 0 at the last place before [max_num_seqs, max_length].
+        """
+        self.numbers = np.zeros(max_num_seqs, np.int32)
+        """Moves when a slot gets a window that does not only go on with the one it has
+        [max_num_seqs]."""
+        self.is_valued = np.zeros(max_num_seqs, np.bool_)
+        """Whether the window says values [max_num_seqs]."""
+        self.num_valued = 0
+        """How many slots that is."""
+        self.is_tree = np.zeros(max_num_seqs, np.bool_)
+        """Whether there is more than the likeliest path [max_num_seqs]."""
+        self.num_side_nodes = np.zeros(max_num_seqs, np.int32)
+        """Nodes that are not on the likeliest path [max_num_seqs]."""
+        self.num_worth = np.zeros(max_num_seqs, np.int32)
+        """Nodes of a tree that are worth their cost [max_num_seqs]."""
+        self._first_cells = np.arange(max_num_seqs, dtype=np.int64) * max_length
+        self.windows: list[Window | None] = [None] * max_num_seqs
+        """What the worker has, or will have with the next plan, by slot."""
+        self.trees: dict[int, PlacedTree] = {}
+        """By slot."""
+
+    def cells(self, slots: SlotArray, places: Int32Array) -> Int64Array:
+        """Returns where places of sequences lie in the planes, flattened."""
+        return self._first_cells[slots] + places
+
+    def set(self, slot: int, window: Window | None, length: int, end: int = 0) -> int:
+        """Replaces the window of a slot whose sequence is so long.
+
+        Args:
+            slot: The slot.
+            window: Begins where the sequence ends; None if nothing is expected.
+            length: Prompt and output tokens.
+            end: Length of the sequence at the end of the present window; 0 if that is over.
+
+        Returns:
+            Length of the sequence at the end of the likeliest path; 0 if there is none.
+        """
+        if window is None or not self._goes_on(slot, window, length, end):
+            self.numbers[slot] += 1
+        self.windows[slot] = window
+        return self.place(slot, window, length)
+
+    def _goes_on(self, slot: int, window: Window, length: int, end: int) -> bool:
+        """Tells whether a chain begins with all that is left of the slot's present one."""
+        size = end - length
+        if (
+            size <= 0
+            or size > len(window.token_ids)
+            or self.is_tree[slot]
+            or window.parents is not None
+        ):
+            return False
+        return np.array_equal(
+            self.positions[slot, length:end], window.positions[:size]
+        ) and np.array_equal(self.expected[slot, length:end], window.token_ids[:size])
+
+    def place(self, slot: int, window: Window | None, length: int) -> int:
+        """Writes what is left of the slot's window; returns what `set` does."""
+        self._set_tree(slot, None)
+        if window is None or len(window.token_ids) == 0:
+            self._set_valued(slot, is_valued=False)
+            return 0
+        self._set_valued(slot, is_valued=window.has_values)
+        hazards = window.find_hazards()
+        end = min(length + len(window.token_ids), self.expected.shape[1])
+        path: slice | Int64Array = slice(end - length)
+        if window.parents is not None:
+            path = window.find_likeliest_path()[: end - length]
+            end = length + len(path)
+            self._set_tree(slot, PlacedTree(window, np.maximum.accumulate(hazards)))
+        self.expected[slot, length:end] = window.token_ids[path]
+        self.positions[slot, length:end] = window.positions[path]
+        self.hazards[slot, length - 1] = 0
+        self.hazards[slot, length:end] = hazards[path]
+        return end
+
+    def move_tree(self, slot: int, window: Window) -> None:
+        """Takes what is left of a tree whose likeliest path the output has kept to."""
+        if window.parents is None:
+            self._set_tree(slot, None)
+        else:
+            hazards = np.maximum.accumulate(window.find_hazards())
+            self._set_tree(slot, PlacedTree(window, hazards))
+
+    def find_claims(
+        self, slots: SlotArray, lengths: Int32Array, ends: Int32Array, most: int
+    ) -> Float32Array:
+        """Returns cumulated hazards of what comes next in windows [num_rows, most].
+
+        Of a tree that are its nodes in their order. Infinite where there is nothing any more.
+
+        Args:
+            slots: Each at most once [num_rows].
+            lengths: Prompt and output tokens [num_rows].
+            ends: Length of each sequence at the end of its window [num_rows].
+            most: How many to look at.
+        """
+        places = np.arange(most + 1)
+        cells = self.cells(slots, lengths - 1)[:, None] + places
+        hazards = self.hazards.reshape(-1).take(cells, mode="clip")
+        claims: Float32Array = hazards[:, 1:] - hazards[:, :1]
+        claims[places[1:] > (ends - lengths)[:, None]] = np.inf
+        for row in np.flatnonzero(self.is_tree[slots]).tolist():
+            own = self.trees[int(slots[row])].hazards[:most]
+            claims[row, : len(own)] = own
+            claims[row, len(own) :] = np.inf
+        return claims
+
+    def limit_by_value(
+        self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, depths: Float32Array
+    ) -> Int32Array:
+        """Returns how many drafts are worth their cost, none if the window says no values.
+
+        Args:
+            slots: Each at most once [num_rows].
+            lengths: Where the drafts come behind [num_rows].
+            drafts: Most drafts, all inside the likeliest path except those of trees [num_rows].
+            depths: Largest cumulated hazard of a draft that is worth its cost [num_rows].
+        """
+        before = self.cells(slots, lengths - 1)
+        hazards = self.hazards.reshape(-1)
+        # Of trees, drafts may be more than there are places.
+        cells = before + drafts
+        reach = (hazards.take(cells, mode="clip") if self.trees else hazards[cells]) - hazards[
+            before
+        ]
+        is_worth = reach <= depths
+        if not self.trees and is_worth.all():
+            return drafts
+        is_tree, is_valued = self.is_tree[slots], self.is_valued[slots]
+        worth = drafts.copy()
+        if is_tree.any():
+            worth = np.where(is_tree & is_valued, np.minimum(drafts, self.num_worth[slots]), drafts)
+        rows = np.flatnonzero(~is_worth & is_valued & ~is_tree)
+        if len(rows):
+            worth[rows] = self._count_worth(before[rows], drafts[rows], depths[rows])
+        return worth
+
+    def _count_worth(
+        self, before: Int64Array, drafts: Int32Array, depths: Float32Array
+    ) -> Int32Array:
+        """Returns how many drafts behind cells are worth their cost [num_rows]."""
+        places = np.arange(1, int(drafts.max()) + 1)
+        hazards = self.hazards.reshape(-1)
+        most = hazards[before] + depths
+        is_worth = hazards.take(before[:, None] + places, mode="clip") <= most[:, None]
+        is_worth &= places <= drafts[:, None]
+        worth: Int32Array = is_worth.sum(axis=1, dtype=np.int32)
+        return worth
+
+    def weigh_trees(self, depths: Float32Array) -> None:
+        """Counts the nodes of trees that are worth their cost.
+
+        Args:
+            depths: Largest cumulated hazard of a draft that is worth its cost [max_num_seqs].
+        """
+        for slot in self.trees:
+            self.weigh_tree(slot, float(depths[slot]))
+
+    def weigh_tree(self, slot: int, depth: float) -> None:
+        """Does the same for the tree of one slot."""
+        hazards = self.trees[slot].hazards
+        self.num_worth[slot] = hazards.searchsorted(np.float32(depth), side="right")
+
+    def _set_valued(self, slot: int, *, is_valued: bool) -> None:
+        self.num_valued += is_valued - int(self.is_valued[slot])
+        self.is_valued[slot] = is_valued
+
+    def _set_tree(self, slot: int, tree: PlacedTree | None) -> None:
+        if tree is None:
+            if self.is_tree[slot]:
+                del self.trees[slot]
+                self.is_tree[slot] = False
+                self.num_side_nodes[slot] = 0
+            return
+        self.trees[slot] = tree
+        self.is_tree[slot] = True
+        num_nodes = len(tree.window.token_ids)
+        self.num_side_nodes[slot] = num_nodes - len(tree.window.find_likeliest_path())

@@ -1,0 +1,253 @@
+"""The workers of one scheduler, as they come, go and are lost."""
+
+import asyncio
+import itertools
+import logging
+from typing import NoReturn
+
+from optimist_common.errors import SetupError
+from optimist_common.network.endpoints import Change, Endpoints, Peer
+from optimist_common.observing.tracing import OFF, Tracer
+from optimist_scheduler.core.requests.table import Request
+from optimist_scheduler.core.results.deliver import tell_end
+from optimist_scheduler.core.values.output import FinishReason
+from optimist_scheduler.engine.engine import LOSSES, Engine
+from optimist_scheduler.gateways.commands import Commands
+from optimist_scheduler.gateways.delivery import Delivery
+from optimist_scheduler.journal.journal import Journal
+from optimist_scheduler.observing import metrics
+from optimist_scheduler.observing.request_watch import RequestWatch
+from optimist_scheduler.proposers.proposers import Proposers
+from optimist_scheduler.settings import SchedulerSettings
+from optimist_scheduler.workers.description import WorkerDescription, find_mismatch
+from optimist_scheduler.workers.dispatcher import Dispatcher
+
+logger = logging.getLogger(__name__)
+
+LONGEST_LOOK_SECONDS = 1.0
+"""Time between two looks for workers that hang."""
+
+
+class Fleet:
+    """Runs the requests of all gateways on all workers.
+
+    What a lost worker had goes on at the others; without any it waits for the first that is there.
+    """
+
+    def __init__(self, settings: SchedulerSettings, tracer: Tracer = OFF) -> None:
+        """Sets up workers that are not connected; raises SetupError if it cannot log."""
+        self._settings = settings
+        self._watch = RequestWatch(tracer)
+        self.dispatcher = Dispatcher()
+        self._proposers = Proposers(
+            settings, self.dispatcher.set_window, self.dispatcher.find_unaligned
+        )
+        self.delivery = Delivery(self._proposers, self._watch)
+        self.commands = Commands(self.dispatcher, self.delivery, self._proposers, self._watch)
+        if settings.replay_log:
+            # Workers are known only later; a log that cannot be written ends the start.
+            Journal(settings.replay_log, settings.replay_log_mib).close()
+        self._endpoints = Endpoints(settings.workers)
+        self._log_numbers: dict[Peer, int] = {}
+        """Which of the replay logs a worker has."""
+        self._engines = {peer: self._new_engine(peer) for peer in self._endpoints.peers}
+        self._runs: dict[Peer, asyncio.Task[None]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._reached = asyncio.Event()
+        self._served: WorkerDescription | None = None
+        """The worker that was reached last: the model that all requests are of."""
+
+    @property
+    def descriptions(self) -> list[WorkerDescription]:
+        """The workers that are connected; without any, those that were."""
+        members = self.dispatcher.members
+        engines = [each for each in self._engines.values() if each in members]
+        present = [each for each in engines if each.is_connected] or engines
+        return [each.description for each in present if each.description is not None]
+
+    @property
+    def engines(self) -> list[Engine]:
+        """Of all workers that are known."""
+        return list(self._engines.values())
+
+    async def until_reached(self) -> None:
+        """Waits until the first worker was reached."""
+        await self._reached.wait()
+
+    def seconds_at_work(self) -> float:
+        """Returns for how long no worker that is connected has answered a plan."""
+        return min(
+            (engine.seconds_at_work() for engine in self.engines if engine.is_connected),
+            default=0.0,
+        )
+
+    async def run(self) -> NoReturn:
+        """Runs for ever."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._proposers.run())
+                tasks.create_task(self._watch_for_hangs())
+                for peer in self._engines:
+                    self._start(peer)
+                await self._endpoints.run(self._change)
+        finally:
+            for engine in self._engines.values():
+                await engine.close()
+        raise AssertionError("a task group ended that has no end")
+
+    def _new_engine(self, peer: Peer) -> Engine:
+        path, journal = self._settings.replay_log, None
+        if path:
+            # Those of workers that were let go are gone on with, so that they do not become more.
+            used = self._log_numbers.values()
+            number = next(each for each in itertools.count() if each not in used)
+            suffix = f".{number}" if number else ""
+            journal = Journal(path + suffix, self._settings.replay_log_mib)
+            self._log_numbers[peer] = number
+        return Engine(
+            self._settings,
+            peer,
+            self.delivery,
+            self._proposers,
+            self._watch,
+            self.commands.answer_pauses,
+            journal,
+        )
+
+    def _start(self, peer: Peer) -> None:
+        if self._tasks is None:
+            raise RuntimeError("the fleet does not run")
+        self._runs[peer] = self._tasks.create_task(self._run(self._engines[peer]))
+
+    async def _run(self, engine: Engine) -> None:
+        """Keeps one worker at work for as long as its name stands for it."""
+        while engine.peer in self._endpoints.peers:
+            description = await engine.reach(self._check)
+            self._begin(engine, description)
+            try:
+                await engine.run()
+            except LOSSES as error:
+                self._lose(engine, error)
+        await self._let_go(engine)
+
+    def _check(self, description: WorkerDescription) -> None:
+        """Raises ValueError for a worker that is not like those that are connected."""
+        for engine in self.engines:
+            if engine.is_connected and engine.description is not None:
+                fault = find_mismatch(description, engine.description)
+                if fault is not None:
+                    raise ValueError(f"{fault} of the worker at {engine.peer.target}")
+
+    def _begin(self, engine: Engine, description: WorkerDescription) -> None:
+        """Lets a worker that was reached take what waits for one."""
+        absent = [each for each in self.engines if each.has_scheduler and not each.is_connected]
+        requests = self.dispatcher.evacuate(absent)
+        fault = None if self._served is None else find_mismatch(description, self._served)
+        self._served = description
+        if fault is not None:
+            self._give_up_model(absent, requests, f"{fault} of the one before")
+            requests = []
+        engine.begin(description)
+        self.dispatcher.join(engine)
+        self.delivery.end(self.dispatcher.adopt(requests))
+        for each in absent:
+            if each.peer not in self._endpoints.peers and self._tasks is not None:
+                self._tasks.create_task(self._let_go(each))
+        self._reached.set()
+
+    def _give_up_model(self, absent: list[Engine], requests: list[Request], fault: str) -> None:
+        """Ends what was begun with a model that is served no longer, by a worker or a gateway."""
+        reason = f"the worker was lost, and the next one serves another model: {fault}"
+        logger.warning("%d requests end: %s", len(requests), reason)
+        for each in absent:
+            # Its sizes are of that model; it takes part again when it is reached.
+            if each in self.dispatcher.members:
+                self.dispatcher.leave(each)
+        self.delivery.end(
+            [
+                tell_end(request, len(request.token_ids), FinishReason.ERROR, reason)
+                for request in requests
+            ]
+        )
+        self.delivery.break_off(reason)
+
+    def _lose(self, engine: Engine, error: Exception) -> None:
+        """Lets what a worker had go on elsewhere, or wait."""
+        metrics.WORKER_LOSSES.inc()
+        self.delivery.flush()
+        engine.lose()
+        num_others = self.dispatcher.num_workers
+        requests = self.dispatcher.evacuate([engine])
+        logger.warning(
+            "lost the worker at %s, its %d requests %s: %s",
+            engine.peer.target,
+            len(requests),
+            "go on at others" if num_others else "wait",
+            error,
+        )
+        self.delivery.end(self.dispatcher.adopt(requests))
+        engine.update_metrics()
+        self.commands.answer_pauses()
+
+    def _change(self, change: Change) -> None:
+        """Takes workers in that appeared, and lets go of those that vanished and are lost."""
+        for peer in change.appeared:
+            run = self._runs.get(peer)
+            if peer in self._engines and run is not None and not run.done():
+                # It vanished only for a while, and works still.
+                continue
+            logger.info("a worker appeared at %s", peer.target)
+            if peer not in self._engines:
+                try:
+                    self._engines[peer] = self._new_engine(peer)
+                except SetupError as error:
+                    logger.warning("the worker at %s is not used: %s", peer.target, error)
+                    continue
+            self._start(peer)
+        for peer in change.vanished:
+            engine, run = self._engines.get(peer), self._runs.get(peer)
+            logger.info("the name of the worker at %s stands for it no longer", peer.target)
+            if engine is not None and run is not None and not engine.is_connected:
+                run.cancel()
+                if self._tasks is not None:
+                    self._tasks.create_task(self._cancelled(engine, run))
+
+    async def _cancelled(self, engine: Engine, run: asyncio.Task[None]) -> None:
+        """Lets a worker go whose run was cancelled, unless it has come back meanwhile."""
+        await asyncio.gather(run, return_exceptions=True)
+        if engine.peer in self._endpoints.peers and self._is_known(engine):
+            self._start(engine.peer)
+        else:
+            await self._let_go(engine)
+
+    def _is_known(self, engine: Engine) -> bool:
+        return self._engines.get(engine.peer) is engine
+
+    async def _let_go(self, engine: Engine) -> None:
+        """Forgets a worker; one that alone has requests keeps them until there is another.
+
+        Several workers that were reached may ask for it, and its name may be back meanwhile.
+        """
+        if engine.peer in self._endpoints.peers or not self._is_known(engine):
+            return
+        if engine in self.dispatcher.members:
+            if len(self.dispatcher.members) == 1:
+                return
+            requests = self.dispatcher.evacuate([engine])
+            self.dispatcher.leave(engine)
+            self.delivery.end(self.dispatcher.adopt(requests))
+        del self._engines[engine.peer]
+        self._log_numbers.pop(engine.peer, None)
+        await engine.close()
+
+    async def _watch_for_hangs(self) -> NoReturn:
+        """Gives up workers that answer no plan, while there are others."""
+        longest = self._settings.hang_seconds
+        while True:
+            await asyncio.sleep(min(longest / 4, LONGEST_LOOK_SECONDS))
+            present = [each for each in self.engines if each.is_connected]
+            hanging = [each for each in present if each.seconds_at_work() > longest]
+            if len(hanging) < len(present):
+                for engine in hanging:
+                    engine.give_up(f"it has answered no plan for {longest:g} seconds")

@@ -1,0 +1,1 @@
+"""The streams of gateways: commands in, outputs out."""

@@ -1,0 +1,1 @@
+"""What a scheduler received and sent, in a file."""

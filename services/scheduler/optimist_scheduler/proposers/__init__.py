@@ -1,0 +1,1 @@
+"""The streams to proposers, and the requests that they follow."""

@@ -1,0 +1,343 @@
+"""What the proposers know of the requests, and what they say about them."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from optimist.proposer.v1 import proposer_pb2
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.columns import INT32_BYTES, floats_from_bytes, from_bytes
+from optimist_scheduler.core.requests.validate import NewRequest
+from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError, make_window
+from optimist_scheduler.observing import metrics
+from optimist_scheduler.proposers.followed import Followed
+from optimist_scheduler.proposers.link import ProposerLink
+from optimist_scheduler.proposers.links import ProposerLinks
+from optimist_scheduler.proposers.window_waits import WindowWaits
+from optimist_scheduler.settings import SchedulerSettings
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH_REQUESTS = 1024
+FEW_BATCH_REQUESTS = 8
+MANY_BATCHES = 8
+"""A step's requests go in that many batches or some more, so that the first answers come early."""
+MAX_BATCH_BYTES = 16 * 1024 * 1024
+MAX_WAITING_CLOSES = 4096
+
+OnWindow = Callable[[str, Window], bool]
+FindUnaligned = Callable[[], list[str]]
+
+
+class Proposers:
+    """Opens, observes and closes requests at any number of proposers.
+
+    With affinity a request stays with the proposer that opened it, as long as that is there; else
+    batches go round robin. Nothing here is needed for a request to go on: what cannot be sent is
+    sent later or not at all, and a proposer that lost track of a request is told its output again.
+    """
+
+    def __init__(
+        self, settings: SchedulerSettings, on_window: OnWindow, find_unaligned: FindUnaligned
+    ) -> None:
+        """Sets up links that are not connected until `run` is.
+
+        Args:
+            settings: Where the proposers are, and how long they are waited for; without any,
+                or without speculation, requests are not followed.
+            on_window: Takes each new window; returns whether it is of use, and raises WindowError
+                if it never is.
+            find_unaligned: Returns the requests that would have to go on without drafts.
+        """
+        addresses = settings.proposers if settings.num_speculative_tokens else []
+        self._links = ProposerLinks(
+            addresses, settings.tls(), self._take_response, self._note_change
+        )
+        self.waits = WindowWaits(
+            settings.proposer_wait_ms / 1000, pays_always=settings.proposer_wait == "always"
+        )
+        """What steps wait for them, and what that has cost."""
+        self._num_speculative_tokens = settings.num_speculative_tokens
+        self._short_windows: set[int] = set()
+        """Lengths of windows that the log has mentioned as too short."""
+        self._num_prompt_tokens = settings.proposer_prompt_tokens
+        self._follows_all = settings.follow == "all"
+        self._has_affinity = settings.proposer_affinity
+        self._on_window, self._find_unaligned = on_window, find_unaligned
+        self._followed: dict[str, Followed] = {}
+        self._unsent: dict[str, None] = {}
+        self._closed: dict[str, ProposerLink | None] = {}
+        self._batches = itertools.count(1)
+        self._flush_handle: asyncio.Handle | None = None
+
+    async def run(self) -> None:
+        """Keeps all links connected for ever, to those whom the names stand for."""
+        await self._links.run()
+
+    def follows(self, new: NewRequest) -> bool:
+        """Tells whether a new request is to be followed: if drafts for it can come.
+
+        One with a prediction is worth it even if the proposers are only on their way.
+        """
+        if not self._links or new.max_draft_tokens == 0:
+            return False
+        if new.predicted_token_ids:
+            return True
+        return self._follows_all and any(link.is_open for link in self._links)
+
+    def open(self, add: scheduler_pb2.Add, trace_parent: str = "") -> None:
+        """Begins to follow a request that was added."""
+        # A long prompt is passed on as it came: lists of its tokens would hold up the steps.
+        prompt = memoryview(add.prompt_token_ids)[-INT32_BYTES * self._num_prompt_tokens :]
+        opening = proposer_pb2.Open(
+            request_id=add.request_id,
+            predicted_token_ids=add.predicted_token_ids,
+            num_predicted_tokens=add.num_predicted_tokens,
+            prompt_token_ids=bytes(prompt) if self._num_prompt_tokens else b"",
+            tenant=add.cache_salt,
+            trace_parent=trace_parent,
+        )
+        output = from_bytes(add.output_token_ids).tolist()
+        self._followed[add.request_id] = Followed(opening, output)
+        self._unsent[add.request_id] = None
+        self._flush_soon()
+
+    def close(self, request_id: str) -> None:
+        """Follows a request no longer."""
+        followed = self._forget(request_id)
+        if followed is None:
+            return
+        if len(self._closed) >= MAX_WAITING_CLOSES:
+            del self._closed[next(iter(self._closed))]
+        self._closed[request_id] = followed.link
+        self._flush_soon()
+
+    def _forget(self, request_id: str) -> Followed | None:
+        followed = self._followed.pop(request_id, None)
+        if followed is not None:
+            self._unsent.pop(request_id, None)
+            if followed.link is not None:
+                followed.link.num_requests -= 1
+        return followed
+
+    def observe(self, observed: Sequence[tuple[str, list[int]]]) -> None:
+        """Sends new tokens, by request id, of the requests that are followed.
+
+        Those that would have to go on without drafts come first.
+        """
+        # Of nobody there is nothing to look for.
+        unaligned = set(self._find_unaligned()) if self._followed else set()
+        ready: list[str] = []
+        for request_id, token_ids in observed:
+            followed = self._followed.get(request_id)
+            if followed is not None and followed.take(token_ids):
+                ready.append(request_id)
+        ready.sort(key=lambda request_id: request_id not in unaligned)
+        self._unsent.update(dict.fromkeys(ready))
+        self._flush()
+
+    def is_worth_a_wait(
+        self, find_unaligned: FindUnaligned, num_running: int, pass_seconds: float
+    ) -> bool:
+        """Tells whether requests lack windows that answers could bring in time.
+
+        Args:
+            find_unaligned: Returns those of the requests that matter which have no window.
+            num_running: Requests that the worker could go on with; 0 if it has something to do.
+            pass_seconds: How long a pass takes.
+        """
+        if not self._followed or all(link.is_late or not link.is_open for link in self._links):
+            return False
+        num_lacking = sum(request_id in self._followed for request_id in find_unaligned())
+        return self.waits.is_worth_one(num_lacking, num_running, pass_seconds)
+
+    async def wait_for_windows(self, find_unaligned: FindUnaligned) -> bool:
+        """Waits, for a bounded time, while a request without a window has an unanswered batch.
+
+        Args:
+            find_unaligned: Returns those of the requests that matter which have no window.
+
+        Returns:
+            Whether there was anything to wait for.
+        """
+        find_awaited = partial(self._find_awaited, find_unaligned)
+        if not find_awaited():
+            return False
+        for link in await self.waits.wait(find_awaited):
+            # Not waited for again before it answers anything.
+            link.is_late = True
+        return True
+
+    def _find_awaited(self, find_unaligned: FindUnaligned) -> list[ProposerLink]:
+        links: list[ProposerLink] = []
+        for request_id in find_unaligned():
+            followed = self._followed.get(request_id)
+            if followed and followed.link and followed.link.is_awaited(followed.batch):
+                links.append(followed.link)
+        return links
+
+    def _note_change(self, link: ProposerLink) -> None:
+        """Lets those move on whose proposer takes no requests any more, or waits for others."""
+        self.waits.note_answer()
+        if not link.is_willing and any(each.is_willing for each in self._links):
+            self._move_on(link)
+        self._flush_soon()
+
+    def _move_on(self, link: ProposerLink) -> None:
+        """Has the requests of a proposer opened at others."""
+        for request_id, followed in self._followed.items():
+            if followed.link is link:
+                followed.begin_anew()
+                self._unsent[request_id] = None
+
+    def _flush_soon(self) -> None:
+        if self._flush_handle is None:
+            self._flush_handle = asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Sends all that is unsent, as far as links take it."""
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush_handle = None
+        while routes := self._find_routes():
+            for link, request_ids in routes.items():
+                batch = self._build_batch(link, request_ids)
+                link.send(*batch)
+
+    def _find_routes(self) -> dict[ProposerLink, list[str]]:
+        """Returns which requests to tell whom of; some are only told of what ended."""
+        routes: dict[ProposerLink, list[str]] = {}
+        if not self._unsent and not self._closed:
+            return routes
+        turn = None if self._has_affinity else self._links.take_turn()
+        for request_id in self._unsent:
+            link = self._find_home(request_id) if self._has_affinity else turn
+            if link is not None and link.takes_batches:
+                routes.setdefault(link, []).append(request_id)
+        if not routes and (link := self._find_link_for_ends(turn)) is not None:
+            routes[link] = []
+        return routes
+
+    def _find_link_for_ends(self, turn: ProposerLink | None) -> ProposerLink | None:
+        """Returns whom to tell of ends where there is nothing else to tell; None if nobody can."""
+        for home in self._closed.values():
+            if home is not None and home.is_open and self._has_affinity:
+                link = home if home.takes_batches else None
+            else:
+                link = turn or self._links.take_turn()
+            if link is not None:
+                return link
+        return None
+
+    def _find_home(self, request_id: str) -> ProposerLink | None:
+        """Returns where a request is followed: where it is already, or else where the fewest are.
+
+        None while no proposer is there.
+        """
+        home = self._followed[request_id].link
+        if home is not None and home.is_willing:
+            return home
+        return self._links.find_least_loaded()
+
+    def _build_batch(
+        self, link: ProposerLink, request_ids: list[str]
+    ) -> tuple[proposer_pb2.ProposeRequest, list[str]]:
+        """Takes from what is unsent what fits into one message."""
+        request = proposer_pb2.ProposeRequest(batch=next(self._batches))
+        named: list[str] = []
+        num_bytes = 0
+        size = max(FEW_BATCH_REQUESTS, -(-len(request_ids) // MANY_BATCHES))
+        for request_id in request_ids[: min(size, MAX_BATCH_REQUESTS)]:
+            if num_bytes >= MAX_BATCH_BYTES:
+                break
+            del self._unsent[request_id]
+            num_bytes += self._followed[request_id].add_to(request, link)
+            named.append(request_id)
+        for request_id, home in list(self._closed.items()):
+            if len(request.closed_request_ids) == MAX_BATCH_REQUESTS:
+                break
+            if home is link or home is None or not self._has_affinity or not home.is_open:
+                request.closed_request_ids.append(request_id)
+                del self._closed[request_id]
+        return request, named
+
+    def _take_response(
+        self, request_ids: list[str], response: proposer_pb2.ProposeResponse
+    ) -> None:
+        gaps = {gap.request_id: gap.num_known_tokens for gap in response.gaps}
+        for request_id in request_ids:
+            followed = self._followed.get(request_id)
+            if followed is None:
+                continue
+            if request_id not in gaps:
+                followed.num_gaps = 0
+            elif response.batch > followed.repaired_before:
+                self._repair(request_id, followed, gaps[request_id])
+        for refusal in response.refusals:
+            self._take_refusal(refusal)
+        for message in response.windows:
+            followed = self._followed.get(message.request_id)
+            if followed is not None:
+                self._take_window(message, followed)
+        self._check_window_tokens(response.window_tokens)
+        self.waits.note_answer()
+        if self._unsent or self._closed:
+            self._flush_soon()
+
+    def _check_window_tokens(self, number: int) -> None:
+        """Warns once of proposers whose windows are shorter than what a pass may draft."""
+        if 0 < number < self._num_speculative_tokens and number not in self._short_windows:
+            self._short_windows.add(number)
+            logger.warning(
+                "num_speculative_tokens=%d: a proposer's window_tokens=%d cuts the drafts of "
+                "windows to %d",
+                *(self._num_speculative_tokens, number, number),
+            )
+
+    def _take_refusal(self, refusal: proposer_pb2.Refusal) -> None:
+        if self._forget(refusal.request_id) is not None:
+            metrics.PROPOSER_REFUSALS.inc()
+            logger.warning(
+                "no drafts from proposers for request %s: %s", refusal.request_id, refusal.reason
+            )
+
+    def _take_window(self, message: proposer_pb2.Window, followed: Followed) -> None:
+        try:
+            is_taken = self._on_window(message.request_id, _window(message))
+        except (WindowError, ValueError) as error:
+            metrics.WINDOWS.labels("refused").inc()
+            if not followed.has_bad_window:
+                followed.has_bad_window = True
+                logger.warning("a window of request %s is refused: %s", message.request_id, error)
+        else:
+            metrics.WINDOWS.labels("taken" if is_taken else "late").inc()
+
+    def _repair(self, request_id: str, followed: Followed, num_known_tokens: int) -> None:
+        """Sends again what a proposer lacks, ever later if that does not help."""
+        if followed.repair(num_known_tokens):
+            self._unsent[request_id] = None
+            self._flush_soon()
+        else:
+            self._unsent.pop(request_id, None)
+
+
+def _window(message: proposer_pb2.Window) -> Window:
+    """Reads a window; raises ValueError if a column is none."""
+    positions, in_prompt = (
+        from_bytes(column) for column in (message.prediction_positions, message.prompt_positions)
+    )
+    if len(in_prompt):
+        if len(in_prompt) != len(positions) or int(in_prompt.min()) < 0:
+            raise WindowError("prompt_positions: must be one of each node, none negative")
+        positions = np.where(in_prompt > 0, NO_POSITION - in_prompt, positions)
+    return make_window(
+        message.base,
+        from_bytes(message.token_ids),
+        from_bytes(message.parents),
+        positions,
+        floats_from_bytes(message.values),
+    )

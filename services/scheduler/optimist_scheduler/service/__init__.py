@@ -1,0 +1,1 @@
+"""The process: the gRPC server, and the replay of a journal."""

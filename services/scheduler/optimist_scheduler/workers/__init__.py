@@ -1,0 +1,1 @@
+"""The requests of all workers, and the stream to each of them."""

@@ -1,0 +1,147 @@
+"""What the worker says about itself, and the engine's configuration that follows from it."""
+
+import logging
+from dataclasses import dataclass
+
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import from_bytes
+from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core.requests.config import (
+    MAX_PIPELINE_STAGES,
+    EngineConfig,
+    SchedulingOptions,
+)
+from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.settings import SchedulerSettings
+
+logger = logging.getLogger(__name__)
+
+_SOURCES = frozenset(map(int, DraftSource))
+_SIZES = (
+    "vocab_size",
+    "max_model_len",
+    "block_size",
+    "num_blocks",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDescription:
+    """What the worker holds, and how it is used."""
+
+    model: str
+    config: EngineConfig
+    eos_token_ids: tuple[int, ...]
+    costs: tuple[tuple[int, int], ...]
+    """Tokens and duration in microseconds of passes that were timed, by tokens."""
+    drafter_us: tuple[int, ...]
+    """Time of the drafter for one row in microseconds, by the depth of its drafts from 1 on."""
+    is_synthetic: bool
+    """Whether drafts are accepted by chance: the text is meaningless."""
+
+
+def find_mismatch(worker: WorkerDescription, other: WorkerDescription) -> str | None:
+    """Returns what keeps two workers from doing the same requests; None if nothing does."""
+    for name, mine, others in (
+        # Where the weights lie may differ.
+        ("model", _last_part(worker.model), _last_part(other.model)),
+        ("vocab_size", worker.config.vocab_size, other.config.vocab_size),
+        ("eos_token_ids", worker.eos_token_ids, other.eos_token_ids),
+        ("is_synthetic", worker.is_synthetic, other.is_synthetic),
+    ):
+        if mine != others:
+            return f"its {name} is {mine}, not {others} as that"
+    return None
+
+
+def _last_part(model: str) -> str:
+    return model.rstrip("/").rpartition("/")[2]
+
+
+def describe_worker(
+    message: worker_pb2.DescribeResponse, settings: SchedulerSettings
+) -> WorkerDescription:
+    """Reads the worker's description; raises ValueError if nothing could run with it."""
+    sizes = {name: getattr(message, name) for name in _SIZES}
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"it says {name} is {value}")
+    for name in ("max_num_batched_tokens", "max_num_seqs"):
+        if wanted := getattr(settings, name):
+            if wanted > sizes[name]:
+                logger.warning(
+                    "%s=%d: the worker's %s=%d is less and applies",
+                    *(name, wanted, name, sizes[name]),
+                )
+            sizes[name] = min(wanted, sizes[name])
+    # Each request gets a token in each pass.
+    sizes["max_num_seqs"] = min(sizes["max_num_seqs"], sizes["max_num_batched_tokens"])
+    options = settings.model_dump(include=set(SchedulingOptions.model_fields))
+    options["num_pipeline_stages"] = _num_stages(message, settings)
+    return WorkerDescription(
+        message.model,
+        EngineConfig(**options, **sizes, drafter=_drafter(message)),
+        tuple(from_bytes(message.eos_token_ids).tolist()),
+        _costs(message),
+        _drafter_us(message),
+        message.is_synthetic,
+    )
+
+
+def _num_stages(message: worker_pb2.DescribeResponse, settings: SchedulerSettings) -> int:
+    if settings.num_pipeline_stages:
+        return settings.num_pipeline_stages
+    num_stages = max(message.num_pipeline_stages, 1)
+    if num_stages > MAX_PIPELINE_STAGES:
+        raise ValueError(f"it says num_pipeline_stages is {num_stages}")
+    if num_stages > 1 and settings.multi_step_count > 1:
+        raise ValueError(
+            f"it has {num_stages} pipeline stages, with which --multi-step-count must be 1, "
+            f"not {settings.multi_step_count}"
+        )
+    return num_stages
+
+
+def _drafter(message: worker_pb2.DescribeResponse) -> Drafter | None:
+    if message.drafter not in _SOURCES:
+        # A later worker's; without being asked it drafts nothing.
+        logger.warning("the worker's drafter is not used: its kind %d is unknown", message.drafter)
+        return None
+    source = DraftSource(message.drafter)
+    if source is DraftSource.TARGET:
+        return None
+    if source is DraftSource.PREDICTION:
+        raise ValueError("it says drafter is PREDICTION, which needs none")
+    num_tokens, depth = message.max_drafter_tokens, message.max_drafter_depth
+    if not 1 <= depth <= num_tokens:
+        raise ValueError(
+            f"it says max_drafter_depth is {depth} with max_drafter_tokens {num_tokens}"
+        )
+    return Drafter(source, num_tokens, depth)
+
+
+def _drafter_us(message: worker_pb2.DescribeResponse) -> tuple[int, ...]:
+    times = from_bytes(message.drafter_us).tolist()
+    # A slow worker has not timed the deepest.
+    if len(times) > message.max_drafter_depth:
+        raise ValueError(
+            f"it says {len(times)} values of drafter_us for max_drafter_depth "
+            f"{message.max_drafter_depth}"
+        )
+    if min(times, default=1) < 1:
+        raise ValueError("it says drafter_us that are below 1")
+    return tuple(times)
+
+
+def _costs(message: worker_pb2.DescribeResponse) -> tuple[tuple[int, int], ...]:
+    num_tokens = from_bytes(message.cost_num_tokens).tolist()
+    microseconds = from_bytes(message.cost_us).tolist()
+    if len(num_tokens) != len(microseconds):
+        raise ValueError(
+            f"it says {len(microseconds)} values of cost_us for {len(num_tokens)} cost_num_tokens"
+        )
+    if num_tokens != sorted(set(num_tokens)) or min(num_tokens + microseconds, default=1) < 1:
+        raise ValueError("it says cost_num_tokens or cost_us that do not ascend, or are below 1")
+    return tuple(zip(num_tokens, microseconds, strict=True))

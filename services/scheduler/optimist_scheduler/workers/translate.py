@@ -1,0 +1,218 @@
+"""Plain values to messages and back."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from optimist.common.v1 import sampling_pb2
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
+from optimist_common.sampling import SamplingParams
+from optimist_common.sampling_message import read_sampling, write_sampling
+from optimist_scheduler.core.requests.plan import Admission, Plan, StepResult
+from optimist_scheduler.core.requests.validate import NewRequest
+from optimist_scheduler.core.values.logprobs import Logprobs
+from optimist_scheduler.core.values.output import (
+    Finished,
+    FinishReason,
+    StepOutputs,
+    ToldLogprobs,
+    ToldPositions,
+)
+from optimist_scheduler.core.windows.window import NO_POSITION, Window
+
+_REASONS = {
+    FinishReason.STOP: scheduler_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: scheduler_pb2.FINISH_REASON_LENGTH,
+    FinishReason.REFUSED: scheduler_pb2.FINISH_REASON_REFUSED,
+    FinishReason.OVERLOADED: scheduler_pb2.FINISH_REASON_OVERLOADED,
+    FinishReason.ERROR: scheduler_pb2.FINISH_REASON_ERROR,
+    FinishReason.ABORTED: scheduler_pb2.FINISH_REASON_ABORTED,
+}
+
+
+MAX_NAMES = 4
+MAX_NAME_LENGTH = 256
+
+
+class MalformedError(ValueError):
+    """A message that breaks the contract; the text names the field."""
+
+
+def new_request(add: scheduler_pb2.Add, owner: int) -> NewRequest:
+    """Reads an Add of the stream `owner`; raises MalformedError if a column is none."""
+    return NewRequest(
+        request_id=add.request_id,
+        prompt_token_ids=_integers("prompt_token_ids", add.prompt_token_ids),
+        max_tokens=add.max_tokens,
+        predicted_token_ids=_integers("predicted_token_ids", add.predicted_token_ids),
+        num_predicted_tokens=_integers("num_predicted_tokens", add.num_predicted_tokens),
+        stop_token_ids=_integers("stop_token_ids", add.stop_token_ids),
+        min_tokens=add.min_tokens,
+        sampling=_sampling(add.sampling),
+        priority=add.priority,
+        cache_salt=add.cache_salt,
+        max_draft_tokens=add.max_draft_tokens if add.HasField("max_draft_tokens") else None,
+        wants_prediction_positions=add.wants_prediction_positions,
+        output_token_ids=_integers("output_token_ids", add.output_token_ids),
+        owner=owner,
+        handle=add.handle,
+    )
+
+
+def request_names(add: scheduler_pb2.Add) -> tuple[str, ...]:
+    """Reads the names of the client's request; raises MalformedError if there are too many."""
+    names = tuple(add.names)
+    if len(names) > MAX_NAMES:
+        raise MalformedError(f"names: must be at most {MAX_NAMES}, not {len(names)}")
+    if any(not 0 < len(name) <= MAX_NAME_LENGTH for name in names):
+        raise MalformedError(f"names: each must have 1 to {MAX_NAME_LENGTH} characters")
+    return names
+
+
+def finished_message(handle: int, finished: Finished) -> scheduler_pb2.Finished:
+    """Writes the end of a request."""
+    return scheduler_pb2.Finished(
+        handle=handle,
+        reason=_REASONS[finished.reason],
+        message=finished.message,
+        accepted_prediction_tokens=finished.accepted_prediction_tokens,
+        rejected_prediction_tokens=finished.rejected_prediction_tokens,
+        num_passes=finished.num_passes,
+        num_tokens_by_source=to_bytes(finished.num_tokens_by_source),
+        num_drafted_tokens=finished.num_drafted_tokens,
+        num_cached_tokens=finished.num_cached_tokens,
+    )
+
+
+def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
+    """Writes the part of a step that concerns one stream."""
+    return scheduler_pb2.ConnectResponse(
+        handles=to_bytes(outputs.handles),
+        num_tokens=to_bytes(outputs.num_tokens),
+        token_ids=to_bytes(outputs.token_ids),
+        num_accepted_tokens=to_bytes(outputs.num_accepted_tokens),
+        draft_sources=to_bytes(outputs.draft_sources),
+        finished=[finished_message(ended.handle, ended.finished) for ended in outputs.ended],
+        logprobs=[_logprobs_message(told) for told in outputs.logprobs],
+        prediction_positions=[_positions_message(told) for told in outputs.positions],
+    )
+
+
+def _positions_message(told: ToldPositions) -> scheduler_pb2.PredictionPositions:
+    in_prompt = np.maximum(NO_POSITION - told.positions, 0)
+    return scheduler_pb2.PredictionPositions(
+        handle=told.handle,
+        positions=to_bytes(np.maximum(told.positions, NO_POSITION)),
+        prompt_positions=to_bytes(in_prompt) if in_prompt.any() else b"",
+    )
+
+
+def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
+    """Writes a plan."""
+    return worker_pb2.ExecuteRequest(
+        sequence=plan.sequence,
+        released_slots=to_bytes(plan.released_slots),
+        admissions=[_admission(admission) for admission in plan.admissions],
+        windows=[_window(slot, window) for slot, window in plan.windows],
+        slots=to_bytes(plan.slots),
+        num_known_tokens=to_bytes(plan.num_known_tokens),
+        num_draft_tokens=to_bytes(plan.num_draft_tokens),
+        num_new_blocks=to_bytes(plan.num_new_blocks),
+        new_blocks=to_bytes(plan.new_blocks),
+        num_repeats=plan.num_repeats,
+    )
+
+
+def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
+    """Reads a result; raises ValueError if a column is none, or a slot is told of twice."""
+    logprobs = {told.slot: _logprobs(told) for told in message.logprobs}
+    if len(logprobs) != len(message.logprobs):
+        raise ValueError("logprobs: a slot is there twice")
+    return StepResult(
+        sequence=message.sequence,
+        slots=from_bytes(message.slots),
+        lengths=from_bytes(message.lengths),
+        num_emitted_tokens=from_bytes(message.num_emitted_tokens),
+        token_ids=from_bytes(message.token_ids),
+        num_drafted_tokens=from_bytes(message.num_drafted_tokens),
+        num_accepted_tokens=from_bytes(message.num_accepted_tokens),
+        draft_sources=from_bytes(message.draft_sources),
+        errors={error.slot: error.message for error in message.errors},
+        repeat=message.repeat,
+        num_tokens=message.num_tokens,
+        step_ns=message.step_ns,
+        idle_ns=message.idle_ns,
+        draft_ns=message.draft_ns,
+        logprobs=logprobs,
+    )
+
+
+def _logprobs(message: worker_pb2.RowLogprobs) -> Logprobs:
+    return Logprobs(
+        first_prompt_position=message.first_prompt_position,
+        num_prompt_tokens=message.num_prompt_tokens,
+        num_prompt_candidates=message.num_prompt_candidates,
+        num_candidates=message.num_candidates,
+        logprobs=floats_from_bytes(message.logprobs),
+        candidate_token_ids=from_bytes(message.candidate_token_ids),
+        candidate_logprobs=floats_from_bytes(message.candidate_logprobs),
+    )
+
+
+def _logprobs_message(told: ToldLogprobs) -> scheduler_pb2.Logprobs:
+    logprobs = told.logprobs
+    return scheduler_pb2.Logprobs(
+        handle=told.handle,
+        first_prompt_position=logprobs.first_prompt_position,
+        num_prompt_tokens=logprobs.num_prompt_tokens,
+        num_prompt_candidates=logprobs.num_prompt_candidates,
+        num_candidates=logprobs.num_candidates,
+        logprobs=floats_to_bytes(logprobs.logprobs),
+        candidate_token_ids=to_bytes(logprobs.candidate_token_ids),
+        candidate_logprobs=floats_to_bytes(logprobs.candidate_logprobs),
+    )
+
+
+def _window(slot: int, window: Window) -> worker_pb2.Window:
+    return worker_pb2.Window(
+        slot=slot,
+        base=window.base,
+        token_ids=to_bytes(window.token_ids),
+        parents=b"" if window.parents is None else to_bytes(window.parents),
+    )
+
+
+def _admission(admission: Admission) -> worker_pb2.Admission:
+    request, sampling = admission.request, admission.request.sampling
+    if sampling.num_prompt_logprobs is not None and not request.wants_prompt_logprobs:
+        # It has been told of all its prompt, which is computed again.
+        sampling = replace(sampling, num_prompt_logprobs=None)
+    return worker_pb2.Admission(
+        slot=admission.slot,
+        request_id=request.request_id,
+        token_ids=to_bytes(admission.token_ids),
+        num_prompt_tokens=request.num_prompt_tokens,
+        sampling=write_sampling(sampling),
+        cached_blocks=to_bytes(admission.cached_blocks),
+        max_length=request.max_length,
+        # At max_length the request ends anyway; the sum with a huge min_tokens may be no int32.
+        min_length=min(request.min_length, request.max_length),
+        stop_token_ids=to_bytes(sorted(request.stop_token_ids)),
+    )
+
+
+def _integers(name: str, data: bytes) -> list[int]:
+    try:
+        token_ids: list[int] = from_bytes(data).tolist()
+    except ValueError:
+        raise MalformedError(f"{name}: {len(data)} bytes are no int32 column") from None
+    return token_ids
+
+
+def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
+    try:
+        return read_sampling(message)
+    except ValueError as error:
+        raise MalformedError(str(error)) from None

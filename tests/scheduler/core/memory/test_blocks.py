@@ -1,0 +1,577 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from optimist_scheduler.core.memory.blocks import BlockPool
+from optimist_scheduler.core.memory.prefix import hash_blocks
+from optimist_scheduler.core.values.arrays import Int32Array
+
+
+def column(*values: int) -> Int32Array:
+    return np.array(values, np.int32)
+
+
+def hashes(count: int, salt: str = "") -> list[bytes]:
+    return hash_blocks(range(count), 1, salt)
+
+
+def fill(pool: BlockPool, slot: int, known: list[bytes]) -> list[int]:
+    """Gives a slot a block for each hash and caches them."""
+    ids = pool.allocate(column(slot), column(len(known))).tolist()
+    pool.register(slot, 0, known)
+    pool.check_integrity()
+    return [int(block) for block in ids]
+
+
+def test_blocks_are_appended_row_after_row() -> None:
+    pool = BlockPool(8, 3, 4)
+    assert pool.allocate(column(2, 0), column(2, 1)).tolist() == [0, 1, 2]
+    assert pool.allocate(column(0, 1, 2), column(1, 0, 1)).tolist() == [3, 4]
+    assert pool.table(2).tolist() == [0, 1, 4]
+    assert pool.table(1).tolist() == []
+    assert pool.table(0).tolist() == [2, 3]
+    assert pool.num_blocks.tolist() == [2, 0, 3]
+    assert pool.num_free == 3
+    pool.check_integrity()
+
+
+def test_released_blocks_are_free_again() -> None:
+    pool = BlockPool(4, 2, 4)
+    pool.allocate(column(0, 1), column(2, 2))
+    pool.release(0)
+    assert pool.num_free == 2
+    assert pool.table(0).tolist() == []
+    pool.check_integrity()
+    assert sorted(pool.allocate(column(1), column(2)).tolist()) == [0, 1]
+    pool.check_integrity()
+
+
+def test_a_second_release_frees_nothing() -> None:
+    pool = BlockPool(4, 2, 4)
+    fill(pool, 0, hashes(1))
+    pool.allocate(column(0, 1), column(1, 1))
+    pool.release(0)
+    pool.release(0)
+    assert pool.num_free == 3
+    pool.check_integrity()
+
+
+def test_a_slot_without_blocks_may_be_released() -> None:
+    pool = BlockPool(4, 2, 4)
+    pool.release(1)
+    assert pool.num_free == 4
+    pool.check_integrity()
+
+
+def test_no_blocks_may_be_asked_for() -> None:
+    pool = BlockPool(4, 2, 4)
+    assert pool.allocate(column(), column()).tolist() == []
+    assert pool.allocate(column(0, 1), column(0, 0)).tolist() == []
+    assert pool.num_free == 4
+
+
+def test_more_blocks_than_are_free_are_not_given() -> None:
+    pool = BlockPool(4, 3, 4)
+    fill(pool, 0, hashes(1))
+    pool.release(0)
+    with pytest.raises(MemoryError, match="5 blocks wanted, 4 free"):
+        pool.allocate(column(0, 1), column(3, 2))
+    assert pool.num_free == 4
+    assert len(pool.match(hashes(1))) == 1
+    pool.check_integrity()
+
+
+def test_a_table_does_not_grow_into_the_next_one() -> None:
+    pool = BlockPool(8, 2, 3)
+    pool.allocate(column(0), column(2))
+    with pytest.raises(IndexError, match="4 blocks for one slot, at most 3 fit"):
+        pool.allocate(column(1, 0), column(1, 2))
+    assert pool.num_blocks.tolist() == [2, 0]
+    assert pool.num_free == 6
+    pool.check_integrity()
+
+
+def test_a_released_sequence_is_found_and_counts_as_free() -> None:
+    pool = BlockPool(4, 2, 4)
+    ids = fill(pool, 0, hashes(3))
+    pool.release(0)
+    assert pool.match(hashes(4)).tolist() == ids
+    assert pool.num_evictable(column(*ids)) == 3
+    assert pool.num_free == 4
+    pool.take(1, column(*ids))
+    assert pool.table(1).tolist() == ids
+    assert pool.num_free == 1
+    assert pool.num_evictable(column(*ids)) == 0
+    pool.check_integrity()
+
+
+def test_a_match_ends_at_the_first_unknown_block() -> None:
+    pool = BlockPool(8, 2, 4)
+    ids = fill(pool, 0, hashes(3))
+    other = hash_blocks([0, 1, 9, 3], 1, "")
+    assert pool.match(other).tolist() == ids[:2]
+    assert pool.match(other[2:]).tolist() == []
+    assert pool.match([]).tolist() == []
+
+
+def test_a_match_without_its_beginning_finds_nothing() -> None:
+    pool = BlockPool(8, 2, 4)
+    pool.allocate(column(0), column(3))
+    pool.register(0, 1, hashes(3)[1:])
+    assert pool.match(hashes(3)).tolist() == []
+    pool.register(0, 0, hashes(3)[:1])
+    assert pool.match(hashes(3)).tolist() == pool.table(0).tolist()
+    pool.check_integrity()
+
+
+def test_salts_share_nothing() -> None:
+    pool = BlockPool(8, 2, 4)
+    fill(pool, 0, hashes(3, "one"))
+    assert pool.match(hashes(3, "other")).tolist() == []
+
+
+def test_blocks_of_a_running_slot_are_shared_until_both_are_over() -> None:
+    pool = BlockPool(6, 3, 4)
+    ids = fill(pool, 0, hashes(2))
+    matched = pool.match(hashes(2))
+    assert pool.num_evictable(matched) == 0
+    pool.take(1, matched)
+    pool.allocate(column(1), column(1))
+    assert pool.num_free == 3
+    pool.release(0)
+    assert pool.num_free == 3
+    assert pool.table(1).tolist()[:2] == ids
+    pool.check_integrity()
+    pool.release(1)
+    assert pool.num_free == 6
+    assert pool.match(hashes(2)).tolist() == ids
+    pool.check_integrity()
+
+
+def test_uncached_blocks_go_first_and_then_the_longest_unused() -> None:
+    pool = BlockPool(5, 4, 5)
+    older = fill(pool, 0, hashes(2, "older"))
+    newer = fill(pool, 1, hashes(2, "newer"))
+    pool.release(0)
+    pool.release(1)
+    assert pool.allocate(column(2), column(1)).tolist() == [4]
+    assert pool.num_evictions == 0
+    given = [pool.allocate(column(2), column(1)).tolist() for _ in range(3)]
+    assert given == [[older[1]], [older[0]], [newer[1]]]
+    assert pool.num_evictions == 3
+    assert pool.match(hashes(2, "older")).tolist() == []
+    assert pool.match(hashes(2, "newer")).tolist() == newer[:1]
+    pool.check_integrity()
+
+
+def test_use_moves_a_sequence_away_from_eviction_and_a_match_does_not() -> None:
+    pool = BlockPool(4, 3, 4)
+    first = fill(pool, 0, hashes(2, "first"))
+    second = fill(pool, 1, hashes(2, "second"))
+    pool.release(0)
+    pool.release(1)
+    pool.match(hashes(2, "first"))
+    pool.take(0, pool.match(hashes(2, "first")))
+    pool.release(0)
+    pool.match(hashes(2, "second"))
+    assert sorted(pool.allocate(column(2), column(2)).tolist()) == sorted(second)
+    assert pool.match(hashes(2, "first")).tolist() == first
+    pool.check_integrity()
+
+
+def test_what_is_referenced_is_not_evicted() -> None:
+    pool = BlockPool(3, 3, 4)
+    ids = fill(pool, 0, hashes(2))
+    pool.take(1, pool.match(hashes(1)))
+    pool.release(0)
+    assert set(pool.allocate(column(2), column(2)).tolist()) == {2, ids[1]}
+    with pytest.raises(MemoryError):
+        pool.allocate(column(2), column(1))
+    assert pool.match(hashes(2)).tolist() == ids[:1]
+    pool.check_integrity()
+
+
+def test_the_first_writer_of_a_hash_keeps_it() -> None:
+    pool = BlockPool(4, 3, 4)
+    ids = fill(pool, 0, hashes(2))
+    copies = fill(pool, 1, hashes(2))
+    assert pool.match(hashes(2)).tolist() == ids
+    pool.release(1)
+    assert pool.num_free == 2
+    pool.release(0)
+    assert sorted(pool.allocate(column(2), column(2)).tolist()) == sorted(copies)
+    assert pool.num_evictions == 0
+    pool.check_integrity()
+
+
+def test_a_second_registration_changes_nothing() -> None:
+    pool = BlockPool(4, 2, 4)
+    ids = fill(pool, 0, hashes(2))
+    pool.register(0, 0, hashes(2))
+    pool.register(0, 1, hashes(2)[1:])
+    assert pool.match(hashes(2)).tolist() == ids
+    pool.check_integrity()
+
+
+@pytest.mark.parametrize(("first_index", "count"), [(0, 3), (2, 1), (-1, 1)])
+def test_blocks_that_a_slot_does_not_have_are_not_registered(first_index: int, count: int) -> None:
+    pool = BlockPool(8, 2, 4)
+    pool.allocate(column(0), column(2))
+    with pytest.raises(IndexError, match="slot 0 has 2 blocks"):
+        pool.register(0, first_index, hashes(count))
+    assert pool.match(hashes(3)).tolist() == []
+
+
+def test_a_cached_block_does_not_get_another_hash() -> None:
+    pool = BlockPool(8, 2, 4)
+    fill(pool, 0, hashes(1))
+    with pytest.raises(ValueError, match="block 0 is cached by another hash"):
+        pool.register(0, 0, hashes(1, "other"))
+    pool.check_integrity()
+
+
+def test_a_slot_with_blocks_takes_no_beginning() -> None:
+    pool = BlockPool(8, 2, 4)
+    ids = fill(pool, 0, hashes(2))
+    pool.allocate(column(1), column(1))
+    with pytest.raises(ValueError, match="slot 1 has 1 blocks already"):
+        pool.take(1, column(*ids))
+    pool.check_integrity()
+
+
+def test_a_match_that_was_evicted_meanwhile_is_not_taken() -> None:
+    pool = BlockPool(2, 2, 4)
+    fill(pool, 0, hashes(2))
+    pool.release(0)
+    matched = pool.match(hashes(2))
+    pool.allocate(column(0), column(1))
+    with pytest.raises(ValueError, match="not all of the blocks"):
+        pool.take(1, matched)
+    assert pool.table(1).tolist() == []
+    pool.check_integrity()
+
+
+def test_nothing_may_be_taken() -> None:
+    pool = BlockPool(2, 2, 4)
+    pool.take(0, pool.match(hashes(2)))
+    assert pool.num_evictable(pool.match(hashes(2))) == 0
+    assert pool.num_free == 2
+    pool.check_integrity()
+
+
+def test_a_cleared_cache_finds_nothing_and_loses_no_block() -> None:
+    pool = BlockPool(6, 3, 4)
+    fill(pool, 0, hashes(2))
+    pool.take(1, pool.match(hashes(2)))
+    fill(pool, 2, hashes(2, "other"))
+    pool.release(2)
+    pool.clear_cache()
+    pool.check_integrity()
+    assert pool.match(hashes(2)).tolist() == pool.match(hashes(2, "other")).tolist() == []
+    assert pool.num_free == 4
+    pool.release(0)
+    assert pool.num_free == 4
+    pool.release(1)
+    assert pool.num_free == 6
+    assert pool.num_evictions == 0
+    pool.check_integrity()
+
+
+def test_blocks_from_before_the_clearing_are_not_cached() -> None:
+    pool = BlockPool(6, 3, 4)
+    pool.allocate(column(0), column(1))
+    pool.clear_cache()
+    pool.allocate(column(0), column(1))
+    pool.register(0, 0, hashes(2))
+    assert pool.match(hashes(2)).tolist() == []
+    pool.release(0)
+    ids = fill(pool, 0, hashes(2))
+    assert pool.match(hashes(2)).tolist() == ids
+
+
+def name_twice(pool: BlockPool) -> None:
+    pool.table(1)[0] = pool.table(0)[0]
+
+
+def name_twice_in_one_table(pool: BlockPool) -> None:
+    pool.table(0)[1] = pool.table(0)[0]
+    pool._num_references[pool.table(0)[0]] = 2
+
+
+def miscount(pool: BlockPool) -> None:
+    pool.num_blocks[0] -= 1
+
+
+def lose(pool: BlockPool) -> None:
+    pool._num_stacked -= 1
+
+
+def free_twice(pool: BlockPool) -> None:
+    pool._push(column(int(pool.table(0)[0])))
+
+
+def share_uncached(pool: BlockPool) -> None:
+    block = int(pool.table(1)[0])
+    pool._tables[0, 2] = block
+    pool.num_blocks[0] += 1
+    pool._num_references[block] = 2
+
+
+def stack_cached(pool: BlockPool) -> None:
+    block, _ = pool._evictable.popitem()
+    pool._push(column(block))
+
+
+def forget_hash(pool: BlockPool) -> None:
+    del pool._hash_of[int(pool.table(0)[0])]
+
+
+def unmark(pool: BlockPool) -> None:
+    pool._is_cached[pool.table(0)[0]] = False
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (name_twice, "not referenced as often"),
+        (name_twice_in_one_table, "names a block twice|not referenced as often"),
+        (miscount, "longer or shorter"),
+        (lose, "lost, or in two states"),
+        (free_twice, "lost, or in two states"),
+        (share_uncached, "not cached is shared"),
+        (stack_cached, "on the stack is cached"),
+        (forget_hash, "hashes disagree"),
+        (unmark, "not marked as cached"),
+    ],
+)
+def test_damage_is_found(damage: Callable[[BlockPool], None], complaint: str) -> None:
+    pool = BlockPool(8, 3, 4)
+    fill(pool, 0, hashes(2))
+    pool.allocate(column(1), column(1))
+    fill(pool, 2, hashes(1, "released"))
+    pool.release(2)
+    pool.check_integrity()
+    damage(pool)
+    with pytest.raises(AssertionError, match=complaint):
+        pool.check_integrity()
+
+
+BLOCK_SIZE = 2
+MAX_BLOCKS = 5
+SALTS = st.sampled_from(["", "tenant"])
+STEM = [0, 1, 1, 0, 1, 0, 0, 1, 0, 0]
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> list[int]:
+    """Part of one text and some more tokens, so that prompts often begin alike."""
+    tail = draw(st.lists(st.integers(0, 1), max_size=3))
+    stem = STEM[: BLOCK_SIZE * MAX_BLOCKS - len(tail)]
+    return stem[: draw(st.sampled_from([10, 5, 3, 1]))] + tail
+
+
+class Sequence:
+    """A request of the model: all its tokens but the last one are computed."""
+
+    def __init__(self, salt: str, token_ids: list[int]) -> None:
+        self.salt = salt
+        self.token_ids = token_ids
+        self.blocks: list[int] = []
+        self.num_computed = 0
+        self.is_stale = False
+
+    @property
+    def num_lacking(self) -> int:
+        return -(-len(self.token_ids) // BLOCK_SIZE) - len(self.blocks)
+
+    def beginning(self, num_blocks: int) -> tuple[str, ...]:
+        """What the last of the first blocks holds: keys and values depend on all before it."""
+        return (self.salt, *map(str, self.token_ids[: num_blocks * BLOCK_SIZE]))
+
+    def hashes(self, num_blocks: int) -> list[bytes]:
+        return hash_blocks(self.token_ids[: num_blocks * BLOCK_SIZE], BLOCK_SIZE, self.salt)
+
+
+class BlockPoolMachine(RuleBasedStateMachine):
+    """Compares the pool with sets and lists that know what each block holds."""
+
+    @initialize(num_blocks=st.integers(3, 16), max_num_seqs=st.integers(2, 5))
+    def start(self, num_blocks: int, max_num_seqs: int) -> None:
+        self.pool = BlockPool(num_blocks, max_num_seqs, MAX_BLOCKS)
+        self.sequences: list[Sequence | None] = [None] * max_num_seqs
+        self.contents: dict[int, tuple[str, ...]] = {}
+        """What was written to a block up to its last position."""
+        self.unused = set(range(num_blocks))
+        self.evictable: list[int] = []
+        """The least recently used first."""
+        self.cached: dict[tuple[str, ...], int] = {}
+        self.num_evictions = 0
+
+    def draw_slot(self, data: st.DataObject, taken: bool) -> int:
+        slots = [i for i, known in enumerate(self.sequences) if (known is not None) == taken]
+        return data.draw(st.sampled_from(slots), label="slot")
+
+    def sequence(self, slot: int) -> Sequence:
+        sequence = self.sequences[slot]
+        assert sequence is not None
+        return sequence
+
+    def some_run(self) -> bool:
+        return any(sequence is not None for sequence in self.sequences)
+
+    def holders(self, block: int) -> list[Sequence]:
+        return [known for known in self.sequences if known is not None and block in known.blocks]
+
+    def expect_match(self, sequence: Sequence, num_blocks: int) -> list[int]:
+        blocks: list[int] = []
+        for i in range(1, num_blocks + 1):
+            block = self.cached.get(sequence.beginning(i))
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def allocate(self, slots: list[int], counts: list[int]) -> None:
+        """Allocates and checks that exactly what was free, in the right order, was given."""
+        total = sum(counts)
+        ids = self.pool.allocate(column(*slots), column(*counts)).tolist()
+        assert len(ids) == len(set(ids)) == total
+        num_evicted = max(total - len(self.unused), 0)
+        evicted, self.evictable = self.evictable[:num_evicted], self.evictable[num_evicted:]
+        if num_evicted:
+            assert set(ids) == self.unused | set(evicted)
+        assert set(ids) <= self.unused | set(evicted)
+        self.unused -= set(ids)
+        self.cached = {known: block for known, block in self.cached.items() if block not in evicted}
+        self.num_evictions += num_evicted
+        given = iter(ids)
+        for slot, count in zip(slots, counts, strict=True):
+            self.sequence(slot).blocks += [next(given) for _ in range(count)]
+
+    def compute(self, sequence: Sequence) -> None:
+        """Writes all tokens but the last, only to blocks of this sequence alone."""
+        for position in range(sequence.num_computed, len(sequence.token_ids) - 1):
+            block = sequence.blocks[position // BLOCK_SIZE]
+            assert self.holders(block) == [sequence]
+            assert block not in self.cached.values()
+            written = sequence.token_ids[: position + 1]
+            self.contents[block] = (sequence.salt, *map(str, written))
+        sequence.num_computed = len(sequence.token_ids) - 1
+
+    @precondition(lambda self: None in self.sequences)
+    @rule(data=st.data(), salt=SALTS, token_ids=prompts())
+    def admit(self, data: st.DataObject, salt: str, token_ids: list[int]) -> None:
+        slot, sequence = self.draw_slot(data, taken=False), Sequence(salt, token_ids)
+        num_usable = (len(token_ids) - 1) // BLOCK_SIZE
+        matched = self.pool.match(sequence.hashes(num_usable))
+        assert matched.tolist() == self.expect_match(sequence, num_usable)
+        for i, block in enumerate(matched.tolist()):
+            assert self.contents[block] == sequence.beginning(i + 1)
+        num_evictable = self.pool.num_evictable(matched)
+        assert num_evictable == len(set(matched.tolist()) & set(self.evictable))
+        sequence.blocks = matched.tolist()
+        if sequence.num_lacking > self.pool.num_free - num_evictable:
+            return
+        self.sequences[slot] = sequence
+        self.pool.take(slot, matched)
+        self.evictable = [block for block in self.evictable if block not in sequence.blocks]
+        sequence.num_computed = len(matched) * BLOCK_SIZE
+        self.allocate([slot], [sequence.num_lacking])
+        self.compute(sequence)
+
+    @precondition(some_run)
+    @rule(data=st.data())
+    def decode(self, data: st.DataObject) -> None:
+        """Appends tokens to several sequences, and allocates for all of them at once."""
+        slots = [slot for slot, known in enumerate(self.sequences) if known is not None]
+        slots = data.draw(st.permutations(slots), label="slots")
+        for slot in slots:
+            room = BLOCK_SIZE * MAX_BLOCKS - len(self.sequence(slot).token_ids)
+            new = st.lists(st.integers(0, 1), max_size=min(room, 3))
+            self.sequence(slot).token_ids += data.draw(new, label=f"tokens of slot {slot}")
+        counts = [self.sequence(slot).num_lacking for slot in slots]
+        if sum(counts) <= self.pool.num_free:
+            self.allocate(slots, counts)
+            for slot in slots:
+                self.compute(self.sequence(slot))
+            return
+        with pytest.raises(MemoryError):
+            self.pool.allocate(column(*slots), column(*counts))
+        for slot in slots:
+            sequence = self.sequence(slot)
+            del sequence.token_ids[sequence.num_computed + 1 :]
+
+    @precondition(some_run)
+    @rule(data=st.data())
+    def register(self, data: st.DataObject) -> None:
+        """Caches a part of what is computed, or all of it."""
+        slot = self.draw_slot(data, taken=True)
+        first, end = 0, self.sequence(slot).num_computed // BLOCK_SIZE
+        if data.draw(st.booleans(), label="part"):
+            end = data.draw(st.integers(0, end), label="end")
+            first = data.draw(st.integers(0, end), label="first")
+        self.cache(slot, first, end)
+
+    def cache(self, slot: int, first: int, end: int) -> None:
+        sequence = self.sequence(slot)
+        self.pool.register(slot, first, sequence.hashes(end)[first:])
+        if not sequence.is_stale:
+            for i in range(first, end):
+                self.cached.setdefault(sequence.beginning(i + 1), sequence.blocks[i])
+
+    @precondition(some_run)
+    @rule(data=st.data(), caches=st.booleans(), twice=st.booleans())
+    def release(self, data: st.DataObject, caches: bool, twice: bool) -> None:
+        sequence = self.sequence(slot := self.draw_slot(data, taken=True))
+        if caches:
+            self.cache(slot, 0, sequence.num_computed // BLOCK_SIZE)
+        self.pool.release(slot)
+        if twice:
+            self.pool.release(slot)
+        self.sequences[slot] = None
+        for block in reversed(sequence.blocks):
+            if self.holders(block):
+                continue
+            if block in self.cached.values():
+                self.evictable.append(block)
+            else:
+                self.unused.add(block)
+
+    @rule(chance=st.integers(0, 5))
+    def clear_cache(self, chance: int) -> None:
+        if chance < 5:
+            return
+        self.pool.clear_cache()
+        self.unused |= set(self.evictable)
+        self.evictable.clear()
+        self.cached.clear()
+        for sequence in self.sequences:
+            if sequence is not None:
+                sequence.is_stale = True
+
+    @invariant()
+    def pool_is_the_model(self) -> None:
+        self.pool.check_integrity()
+        assert self.pool.num_free == len(self.unused) + len(self.evictable)
+        assert self.pool.num_evictions == self.num_evictions
+        for slot, sequence in enumerate(self.sequences):
+            assert self.pool.table(slot).tolist() == ([] if sequence is None else sequence.blocks)
+
+    @invariant()
+    def computed_blocks_hold_what_was_written(self) -> None:
+        for sequence in self.sequences:
+            for i in range(0 if sequence is None else sequence.num_computed // BLOCK_SIZE):
+                assert sequence is not None
+                assert self.contents[sequence.blocks[i]] == sequence.beginning(i + 1)
+        for known, block in self.cached.items():
+            assert self.contents[block] == known
+
+
+BlockPoolMachine.TestCase.settings = settings(
+    max_examples=250, stateful_step_count=50, deadline=None
+)
+test_pool_against_model = BlockPoolMachine.TestCase

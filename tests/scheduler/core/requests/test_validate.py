@@ -1,0 +1,115 @@
+"""Which requests are refused, and why."""
+
+from typing import Any
+
+import pytest
+
+from optimist_common.sampling import SamplingParams
+from optimist_scheduler.core.requests.validate import NewRequest, build_request
+from optimist_scheduler.core.values.output import FinishReason, RejectionError
+from tests.scheduler.drive import config
+
+BOUNDS = config(num_blocks=10)
+
+
+def request(**values: Any) -> NewRequest:
+    return NewRequest(**{"request_id": "r", "prompt_token_ids": [1], "max_tokens": 1, **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"request_id": ""}, "request_id: must have 1 to 256 characters, not 0"),
+        ({"request_id": "r" * 257}, "request_id: must have 1 to 256 characters, not 257"),
+        ({"prompt_token_ids": []}, "prompt_token_ids: must not be empty"),
+        ({"prompt_token_ids": [1] * 64}, "prompt_token_ids: must be at most 63 tokens for this"),
+        ({"prompt_token_ids": [1] * 40}, "prompt_token_ids: must be at most 39 tokens for the KV"),
+        ({"prompt_token_ids": [50]}, "prompt_token_ids: must be from 0 to 49"),
+        ({"prompt_token_ids": [-1]}, "prompt_token_ids: must be from 0 to 49"),
+        ({"predicted_token_ids": [50]}, "predicted_token_ids: must be from 0 to 49"),
+        ({"predicted_token_ids": [1] * 262_145}, "predicted_token_ids: must be at most 262144"),
+        (
+            {"predicted_token_ids": [1, 2, 3], "num_predicted_tokens": [1, 1]},
+            "num_predicted_tokens: must add up to the 3 predicted_token_ids, not to 2",
+        ),
+        (
+            {"predicted_token_ids": [1, 2], "num_predicted_tokens": [2, 0]},
+            "num_predicted_tokens: each must be at least 1, not 0",
+        ),
+        (
+            {"predicted_token_ids": [1] * 17, "num_predicted_tokens": [1] * 17},
+            "num_predicted_tokens: must be at most 16, not 17",
+        ),
+        (
+            {"num_predicted_tokens": [1]},
+            "num_predicted_tokens: must add up to the 0 predicted_token_ids, not to 1",
+        ),
+        ({"stop_token_ids": [50]}, "stop_token_ids: must be from 0 to 49"),
+        ({"max_tokens": 0}, "max_tokens: must be at least 1, not 0"),
+        ({"min_tokens": -1}, "min_tokens: must be at least 0, not -1"),
+        ({"output_token_ids": [50], "max_tokens": 2}, "output_token_ids: must be from 0 to 49"),
+        (
+            {"output_token_ids": [1, 2], "max_tokens": 2},
+            "output_token_ids: must be fewer than max_tokens (2), not 2",
+        ),
+        (
+            {"prompt_token_ids": [1] * 20, "output_token_ids": [1] * 20, "max_tokens": 30},
+            "prompt_token_ids: must be at most 39 tokens for the KV memory of the worker, not 40",
+        ),
+        ({"priority": 2**30 + 1}, "priority: must be from -1073741824 to 1073741824, not"),
+        ({"priority": -(2**30) - 1}, "priority: must be from -1073741824 to 1073741824, not"),
+        ({"cache_salt": "\u00e4" * 129}, "cache_salt: must be at most 256 bytes"),
+        ({"max_draft_tokens": -1}, "max_draft_tokens: must be at least 0, not -1"),
+    ],
+)
+def test_a_request_that_can_never_run_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RejectionError) as caught:
+        build_request(request(**values), BOUNDS)
+    assert str(caught.value).startswith(message)
+    assert caught.value.finished.reason is FinishReason.REFUSED
+
+
+def test_a_prediction_may_be_several() -> None:
+    several = request(predicted_token_ids=[1, 2, 3], num_predicted_tokens=[2, 1])
+    assert build_request(several, BOUNDS).num_predicted_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"temperature": -0.5}, "temperature must be at least 0, not -0.5"),
+        ({"top_p": 1.5}, "top_p must be"),
+        ({"logit_bias": {50: 1.0}}, "logit_bias: token id 50"),
+        ({"num_logprobs": 21}, "num_logprobs must be in 0 to 20, not 21"),
+        ({"num_prompt_logprobs": -1}, "num_prompt_logprobs must be in 0 to 20, not -1"),
+    ],
+)
+def test_sampling_out_of_range_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RejectionError) as caught:
+        build_request(request(sampling=SamplingParams(**values)), BOUNDS)
+    assert str(caught.value).startswith(f"sampling.{message}")
+
+
+def test_the_longest_prompt_runs_and_ends_at_the_memory_limit() -> None:
+    built = build_request(request(prompt_token_ids=[1] * 39, max_tokens=9), BOUNDS)
+    assert built.max_length == 40
+    larger = config(num_blocks=100)
+    built = build_request(request(prompt_token_ids=[1] * 39, max_tokens=99), larger)
+    assert built.max_length == 64
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 4), (0, 0), (3, 3), (9, 4)])
+def test_a_request_may_draft_as_much_as_it_asks_and_the_scheduler_allows(
+    asked: int | None, given: int
+) -> None:
+    assert build_request(request(max_draft_tokens=asked), BOUNDS).max_draft_tokens == given
+
+
+def test_a_priority_needs_the_policy_that_honours_it() -> None:
+    with pytest.raises(RejectionError, match=r"^priority: must be 0 with the policy fcfs, not 7"):
+        build_request(request(priority=7), BOUNDS)
+    assert build_request(request(priority=7), config(policy="priority")).priority == 7
+
+
+def test_a_salt_may_be_as_long_as_the_limit() -> None:
+    assert build_request(request(cache_salt="\u00e4" * 128), BOUNDS).cache_salt == "\u00e4" * 128

@@ -1,0 +1,307 @@
+"""Decisions made ahead of a result: kept, repaired row by row, or thrown away, never wrong."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optimist_scheduler.core.requests.table import RequestTable
+from optimist_scheduler.core.scheduler import PauseMode, Scheduler
+from optimist_scheduler.core.values.output import FinishReason
+from optimist_scheduler.core.values.stats import SchedulerStats
+from optimist_scheduler.gateways.stats_message import stats_message
+from optimist_scheduler.proposers.window_waits import WindowWaits
+from tests.scheduler.drive import NOW
+from tests.scheduler.situation import Situation
+
+pytestmark = pytest.mark.usefixtures("always_ahead")
+DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
+
+
+def decode(
+    num_requests: int = 3, max_tokens: int = 40, *, is_predicted: bool = False, **values: Any
+) -> Situation:
+    """Requests that decode, with as many plans in flight as may be."""
+    sizes = {"max_model_len": 260, "num_blocks": 400, "num_speculative_tokens": 1}
+    situation = Situation(**{**sizes, **values})
+    for handle in range(num_requests):
+        add = situation.add_predicted if is_predicted else situation.add
+        add(handle, [handle, 1], max_tokens)
+    situation.fill()
+    situation.answer()
+    situation.fill()
+    return situation
+
+
+def turn(situation: Situation) -> None:
+    """One round of the loop: prepare while the worker computes, settle, send what is prepared."""
+    situation.scheduler.prepare()
+    situation.answer()
+    situation.fill()
+
+
+def prepared(situation: Situation) -> SchedulerStats:
+    """Prepares a decision, which is kept; returns the statistics."""
+    before = situation.scheduler.stats.preschedule_discards.total()
+    situation.scheduler.prepare()
+    assert situation.scheduler._prepared.decision is not None
+    assert situation.scheduler.stats.preschedule_discards.total() == before
+    return situation.scheduler.stats
+
+
+# Kept.
+
+
+@DEPTHS
+@pytest.mark.parametrize("is_predicted", [False, True])
+def test_a_hundred_steady_steps_are_a_hundred_hits(depth: int, is_predicted: bool) -> None:
+    situation = decode(3, 240, max_plans_in_flight=depth, is_predicted=is_predicted)
+    for number in range(1, 101):
+        turn(situation)
+        stats = situation.scheduler.stats
+        assert stats.num_prescheduled == stats.num_preschedule_hits == number
+    assert stats.num_prescheduled_rows == 300
+    assert (stats.num_preschedule_repairs, stats.preschedule_discards.total()) == (0, 0)
+    assert stats.num_dropped_rows == stats.num_recomputed_rows == stats.num_added_rows == 0
+    for handle, expected in situation.expected.items():
+        text = situation.text(handle)
+        assert len(text) >= (200 if is_predicted else 100)
+        assert text == expected[: len(text)]
+
+
+@DEPTHS
+def test_a_rejection_is_no_reason_to_decide_anew(depth: int) -> None:
+    situation = decode(
+        3, 90, max_plans_in_flight=depth, is_predicted=True, num_speculative_tokens=4
+    )
+    for number in range(1, 11):
+        situation.propose(1, wrong_at=2)
+        turn(situation)
+        assert situation.scheduler.stats.num_preschedule_hits == number
+    situation.finish()
+
+
+def test_preparing_twice_keeps_the_first() -> None:
+    situation = decode()
+    prepared(situation)
+    first = situation.scheduler._prepared.decision
+    situation.scheduler.prepare()
+    assert situation.scheduler._prepared.decision is first
+    assert situation.scheduler.stats.num_prescheduled == 1
+    situation.finish()
+
+
+def columns(table: RequestTable) -> np.ndarray:
+    names = [name for name in RequestTable.__annotations__ if hasattr(table, name)]
+    parts = [getattr(table, name) for name in names] + [
+        table.token_ids,
+        table.placed.expected,
+        table.placed.positions,
+        table.placed.numbers,
+    ]
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def state(scheduler: Scheduler) -> tuple[Any, ...]:
+    """Returns copies of all that a plan could change."""
+    inner = scheduler._state
+    return (
+        columns(inner.table).tolist(),
+        inner.blocks.num_blocks.tolist(),
+        inner.blocks.num_free,
+        [request.request_id for request in inner.waiting.requests],
+        inner.waiting.version,
+        inner.running.tolist(),
+        list(inner.unsent_windows),
+        list(inner.released_slots),
+        len(inner.in_flight),
+        inner.num_plans,
+    )
+
+
+@DEPTHS
+def test_neither_preparing_nor_reading_changes_the_state(depth: int) -> None:
+    situation = decode(max_plans_in_flight=depth, is_predicted=True, max_num_seqs=4)
+    situation.add_predicted(3, [7] * 30, 30)
+    situation.add(4, [8], 30)
+    situation.propose(0)
+    situation.abort(1)
+    before = state(situation.scheduler)
+    prepared(situation)
+    assert state(situation.scheduler) == before
+    stats_message([situation.scheduler], WindowWaits(0.0, pays_always=False), 1, 0)
+    situation.scheduler.find_unaligned()
+    situation.scheduler.compute_schedule()
+    situation.scheduler.check_integrity()
+    assert state(situation.scheduler) == before
+    situation.finish()
+
+
+def test_without_optimistic_scheduling_nothing_is_prepared() -> None:
+    situation = decode(enable_optimistic_scheduling=False)
+    for _ in range(5):
+        turn(situation)
+    assert situation.scheduler.stats.num_prescheduled == 0
+    situation.finish()
+    assert situation.scheduler.stats.num_prescheduled == 0
+
+
+def test_nothing_is_prepared_with_nothing_in_flight() -> None:
+    situation = Situation()
+    situation.add(0, [1], 9)
+    situation.scheduler.prepare()
+    assert situation.scheduler.stats.num_prescheduled == 0
+    situation.finish()
+
+
+# Repaired.
+
+
+@DEPTHS
+def test_a_new_window_repairs_its_row_alone(depth: int) -> None:
+    situation = decode(max_plans_in_flight=depth, is_predicted=True, num_speculative_tokens=4)
+    situation.scheduler._state.table.window_end[1] = 0
+    turn(situation)
+    stats = prepared(situation)
+    slots = situation.scheduler._prepared.decision.rows.slots.tolist()  # type: ignore[union-attr]
+    drafts = situation.scheduler._prepared.decision.rows.num_draft_tokens.tolist()  # type: ignore[union-attr]
+    assert dict(zip(slots, drafts, strict=True)) == {0: 4, 1: 0, 2: 4}
+    situation.propose(1)
+    situation.answer()
+    plan = situation.send()
+    drafts = plan.num_draft_tokens.tolist()
+    assert dict(zip(plan.slots.tolist(), drafts, strict=True)) == {0: 4, 1: 4, 2: 4}
+    assert [slot for slot, _ in plan.windows] == [1]
+    assert (stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows) == (1, 0, 0)
+    assert stats.num_preschedule_repairs == 1
+    situation.finish()
+
+
+@DEPTHS
+def test_an_abort_drops_its_row_alone(depth: int) -> None:
+    situation = decode(max_plans_in_flight=depth)
+    stats = prepared(situation)
+    situation.abort(1)
+    situation.answer()
+    assert sorted(situation.send().slots.tolist()) == [0, 2]
+    assert (stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows) == (0, 1, 0)
+    situation.finish()
+
+
+@DEPTHS
+@pytest.mark.parametrize("place", [1, 2, 3, 4])
+def test_an_end_drops_its_row_alone(depth: int, place: int) -> None:
+    situation = Situation(max_plans_in_flight=depth)
+    stop = situation.add(9, [1, 2], 12)[place]
+    situation.abort(9)
+    situation.add(0, [1, 2], 30, stop_token_ids=[stop])
+    situation.add(1, [3], 30)
+    situation.fill()
+    stats = situation.scheduler.stats
+    while 0 not in situation.got.ended:
+        assert stats.num_dropped_rows == 0
+        prepared(situation)
+        situation.answer()
+        situation.fill()
+    assert situation.sent[-1].slots.tolist() == [1]
+    assert situation.finished(0).reason is FinishReason.STOP
+    assert (stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows) == (0, 1, 0)
+    situation.finish()
+
+
+@DEPTHS
+def test_an_error_drops_its_row_alone(depth: int) -> None:
+    situation = decode(max_plans_in_flight=depth)
+    stats = prepared(situation)
+    situation.worker.failing.add("r2")
+    del situation.expected[2]
+    situation.answer()
+    assert situation.finished(2).reason is FinishReason.ERROR
+    assert sorted(situation.send().slots.tolist()) == [0, 1]
+    assert (stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows) == (0, 1, 0)
+    situation.finish()
+
+
+@DEPTHS
+def test_a_new_request_joins_the_prepared_rows(depth: int) -> None:
+    situation = decode(max_plans_in_flight=depth)
+    stats = prepared(situation)
+    situation.add(3, [9, 9, 9], 5)
+    situation.answer()
+    plan = situation.send()
+    assert [admission.request.request_id for admission in plan.admissions] == ["r3"]
+    assert plan.num_known_tokens.tolist() == [1, 1, 1, 3]
+    assert (stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows) == (0, 0, 1)
+    situation.finish()
+
+
+@DEPTHS
+def test_an_admission_that_was_prepared_falls_away_with_its_request(depth: int) -> None:
+    situation = decode(max_plans_in_flight=depth)
+    situation.add(3, [9, 9, 9], 5)
+    stats = prepared(situation)
+    situation.abort(3)
+    situation.answer()
+    plan = situation.send()
+    assert plan.admissions == []
+    assert (stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows) == (0, 1, 0)
+    situation.finish()
+
+
+# Thrown away.
+
+
+def test_a_decision_that_preempts_is_not_kept() -> None:
+    situation = Situation(num_blocks=9, max_num_seqs=2)
+    for handle in (0, 1):
+        situation.add(handle, [1, 2, 3, 4, 5], 25)
+    while situation.scheduler.stats.num_preemptions == 0:
+        situation.fill()
+        situation.scheduler.prepare()
+        situation.answer()
+    discards = situation.scheduler.stats.preschedule_discards
+    assert discards == {"preemption": 1}
+    situation.finish()
+
+
+def test_a_decision_that_leaves_rows_out_for_want_of_blocks_is_not_kept() -> None:
+    situation = Situation(num_blocks=7, block_size=1)
+    for handle in (0, 1, 2):
+        situation.add(handle, [handle], 3)
+    situation.step()
+    situation.send()
+    # What the second one holds is free with the result; until then one block is left for two.
+    situation.abort(1)
+    assert situation.scheduler.num_free_blocks == 1
+    situation.scheduler.prepare()
+    assert situation.scheduler.stats.preschedule_discards == {"memory": 1}
+    situation.finish()
+
+
+def test_a_pause_throws_the_decision_away() -> None:
+    situation = decode()
+    stats = prepared(situation)
+    situation.scheduler.pause(PauseMode.KEEP)
+    assert stats.preschedule_discards == {"pause": 1}
+    situation.answer()
+    assert situation.scheduler.schedule(NOW) is None
+    situation.scheduler.resume()
+    situation.finish()
+    assert stats.preschedule_discards["pause"] == 1
+
+
+def test_a_lost_worker_throws_the_decision_away() -> None:
+    situation = decode()
+    stats = prepared(situation)
+    situation.lose_worker()
+    assert stats.preschedule_discards == {"worker lost": 1}
+    situation.finish()
+
+
+def test_a_decision_of_requests_that_are_all_over_is_thrown_away() -> None:
+    situation = decode(1)
+    stats = prepared(situation)
+    situation.abort(0)
+    situation.answer()
+    assert situation.scheduler.schedule(NOW) is None
+    assert stats.preschedule_discards == {"requests over": 1}

@@ -1,0 +1,248 @@
+"""Who goes first, who gives way, and who has waited long enough."""
+
+import pytest
+
+from optimist_scheduler.core.values.output import FinishReason
+from tests.scheduler.situation import Situation
+
+pytestmark = pytest.mark.usefixtures("always_ahead")
+DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
+
+
+def admitted(situation: Situation) -> list[int]:
+    return [int(name[1:]) for name in situation.worker.admitted]
+
+
+# Order.
+
+
+@DEPTHS
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_first_come_first_served(depth: int, policy: str) -> None:
+    situation = Situation(max_plans_in_flight=depth, max_num_seqs=2, policy=policy)
+    for handle in (3, 1, 4, 0, 5):
+        situation.add(handle, [handle], 5, priority=0 if policy == "fcfs" else 1)
+    situation.finish()
+    assert admitted(situation) == [3, 1, 4, 0, 5]
+    assert situation.scheduler.stats.num_preemptions == 0
+
+
+@DEPTHS
+def test_a_long_prompt_in_front_is_not_passed_by(depth: int) -> None:
+    situation = Situation(max_plans_in_flight=depth, num_blocks=12)
+    situation.add(0, [1] * 20, 12)
+    situation.step()
+    situation.add(1, [2] * 30, 2)
+    situation.add(2, [3], 2)
+    situation.finish()
+    assert admitted(situation)[:3] == [0, 1, 2]
+
+
+@DEPTHS
+def test_after_a_restart_what_ran_goes_ahead_of_what_waited(depth: int) -> None:
+    situation = Situation(max_plans_in_flight=depth)
+    for handle in range(6):
+        situation.add(handle, [1], 9)
+    situation.step()
+    situation.lose_worker()
+    situation.finish()
+    assert admitted(situation) == [0, 1, 2, 3, *range(6)]
+
+
+@DEPTHS
+def test_a_preempted_request_goes_ahead_of_those_that_wait(depth: int) -> None:
+    situation = Situation(max_plans_in_flight=depth, num_blocks=9, max_num_seqs=2)
+    for handle in range(3):
+        situation.add(handle, [1, 2, 3, 4, 5], 25)
+    situation.finish()
+    assert admitted(situation)[:4] == [0, 1, 1, 2]
+
+
+def test_requests_that_are_preempted_together_keep_their_order() -> None:
+    situation = Situation(num_blocks=8, block_size=1)
+    for handle in range(4):
+        situation.add(handle, [1], 4)
+    situation.step()
+    situation.step()
+    assert situation.scheduler.compute_schedule().preempted.tolist() == [3, 2]
+    situation.finish()
+    assert admitted(situation) == [0, 1, 2, 3, 2, 3]
+
+
+def test_requests_that_are_preempted_one_after_another_keep_their_order() -> None:
+    situation = Situation(num_blocks=6, max_num_seqs=3, block_size=1)
+    for handle in range(3):
+        situation.add(handle, [1], 4)
+    situation.step()
+    situation.step()
+    assert situation.scheduler.compute_schedule().preempted.tolist() == [2]
+    situation.finish()
+    assert admitted(situation) == [0, 1, 2, 1, 2]
+
+
+@DEPTHS
+def test_nobody_is_admitted_into_blocks_that_a_preemption_freed(depth: int) -> None:
+    situation = Situation(max_plans_in_flight=depth, num_blocks=9, max_num_seqs=3)
+    for handle, num_prompt_tokens in enumerate((1, 13, 9)):
+        situation.add(handle, [1] * num_prompt_tokens, 20)
+    situation.finish()
+    assert admitted(situation) == [0, 1, 1, 2]
+
+
+# Priority.
+
+
+@DEPTHS
+def test_the_smallest_priority_goes_first_and_equals_by_arrival(depth: int) -> None:
+    situation = Situation(max_plans_in_flight=depth, max_num_seqs=1, policy="priority")
+    for handle, priority in enumerate((1, 1, 0, 2, 0)):
+        situation.add(handle, [handle], 3, priority=priority)
+    situation.finish()
+    assert admitted(situation) == [2, 4, 0, 1, 3]
+
+
+@DEPTHS
+def test_a_more_urgent_request_takes_a_slot_from_the_least_urgent(depth: int) -> None:
+    situation = Situation(max_plans_in_flight=depth, max_num_seqs=3, policy="priority")
+    for handle, priority in enumerate((5, 7, 6)):
+        situation.add(handle, [handle], 30, priority=priority)
+    situation.fill()
+    situation.answer()
+    situation.add(3, [9], 3, priority=5)
+    situation.finish()
+    assert situation.scheduler.stats.num_preemptions == 1
+    assert admitted(situation) == [0, 2, 1, 3, 1]
+
+
+@DEPTHS
+def test_requests_of_the_same_priority_do_not_give_way(depth: int) -> None:
+    situation = Situation(max_plans_in_flight=depth, max_num_seqs=2, policy="priority")
+    for handle in range(3):
+        situation.add(handle, [handle], 20, priority=3)
+    situation.fill()
+    situation.add(3, [9], 3, priority=3)
+    situation.finish()
+    assert situation.scheduler.stats.num_preemptions == 0
+    assert admitted(situation) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("num_prompt_tokens", "victims"), [(3, []), (10, [3]), (21, [3, 2]), (33, [3, 2, 1])]
+)
+def test_no_more_give_way_than_needed(num_prompt_tokens: int, victims: list[int]) -> None:
+    situation = Situation(policy="priority", max_num_seqs=5, num_blocks=16)
+    for handle in range(4):
+        situation.add(handle, [handle] * 7, 30, priority=5 + handle)
+        situation.step()
+    assert situation.scheduler.num_free_blocks == 6
+    situation.add(9, [9] * num_prompt_tokens, 3, priority=0)
+    decision = situation.scheduler.compute_schedule()
+    slots = [situation.slot(handle) for handle in victims]
+    assert decision.preempted.tolist() == slots
+    assert bool(decision.admitted) == (not victims)
+    situation.finish()
+
+
+def test_nobody_gives_way_if_it_would_not_help() -> None:
+    situation = Situation(policy="priority", num_blocks=16)
+    situation.add(0, [1] * 30, 30, priority=0)
+    for _ in range(3):
+        situation.step()
+    situation.add(1, [2] * 5, 20, priority=9)
+    situation.step()
+    situation.add(2, [3] * 40, 3, priority=5)
+    decision = situation.scheduler.compute_schedule()
+    assert decision.preempted.tolist() == []
+    assert len(decision.rows.slots) == 2
+    situation.finish()
+
+
+@DEPTHS
+def test_a_waiting_request_that_becomes_urgent_takes_a_slot(depth: int) -> None:
+    situation = Situation(max_plans_in_flight=depth, max_num_seqs=1, policy="priority")
+    situation.add(0, [1], 30, priority=4)
+    situation.fill()
+    situation.add(1, [2], 3, priority=6)
+    situation.add(2, [3], 3, priority=5)
+    assert situation.scheduler.set_priority("r1", 3)
+    situation.finish()
+    assert admitted(situation) == [0, 1, 0, 2]
+    assert not situation.scheduler.set_priority("r1", 3)
+
+
+@DEPTHS
+def test_a_running_request_that_becomes_less_urgent_gives_way(depth: int) -> None:
+    situation = Situation(max_plans_in_flight=depth, max_num_seqs=2, policy="priority")
+    for handle in (0, 1):
+        situation.add(handle, [handle], 30, priority=0)
+    situation.fill()
+    situation.answer()
+    situation.add(2, [3], 3, priority=1)
+    assert situation.scheduler.set_priority("r0", 2)
+    situation.finish()
+    assert admitted(situation) == [0, 1, 2, 0]
+
+
+# Starvation.
+
+
+def starving(now: float) -> Situation:
+    """A request of low priority that one of high priority overtook, at a time."""
+    situation = Situation(policy="priority", max_num_seqs=1, starvation_seconds=10.0)
+    situation.add(0, [1], 2, priority=9, now=0.0)
+    situation.add(1, [2], 3, priority=0, now=1.0)
+    situation.step(now=1.0)
+    for handle in (2, 3):
+        situation.add(handle, [3], 3, priority=0, now=2.0)
+    situation.step(now=now)
+    situation.step(now=now)
+    assert situation.finished(1).reason is FinishReason.LENGTH
+    return situation
+
+
+def test_a_request_that_was_overtaken_goes_first_after_its_patience() -> None:
+    situation = starving(now=5.0)
+    assert situation.scheduler.stats.num_starved == 0
+    situation.step(now=10.1)
+    assert situation.scheduler.stats.num_starved == 1
+    assert admitted(situation) == [1, 0]
+    situation.finish()
+    assert admitted(situation) == [1, 0, 2, 3]
+
+
+def test_a_request_is_not_promoted_before_its_patience_is_over() -> None:
+    situation = starving(now=5.0)
+    situation.step(now=10.0)
+    assert situation.scheduler.stats.num_starved == 0
+    assert admitted(situation) == [1, 2]
+    situation.finish()
+
+
+@DEPTHS
+def test_a_starved_request_takes_a_slot_and_is_not_preempted_again(depth: int) -> None:
+    situation = Situation(
+        policy="priority", max_num_seqs=1, starvation_seconds=10.0, max_plans_in_flight=depth
+    )
+    situation.add(0, [1], 3, priority=9)
+    situation.add(1, [2], 30, priority=0)
+    situation.step(now=1.0)
+    situation.scheduler.schedule(20.0)
+    situation.add(2, [3], 3, priority=-5, now=20.0)
+    assert situation.scheduler.stats.num_starved == 1
+    situation.sent.clear()
+    situation.lose_worker()
+    situation.finish()
+    assert admitted(situation) == [1, 0, 2, 1]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_request_that_nobody_overtook_waits_for_its_turn(policy: str) -> None:
+    first, second = (0, 0) if policy == "fcfs" else (1, 2)
+    situation = Situation(policy=policy, max_num_seqs=1, starvation_seconds=10.0)
+    situation.add(0, [1], 5, priority=first)
+    situation.add(1, [2], 5, priority=second)
+    for number in range(5):
+        situation.step(now=100.0 * number)
+    assert situation.scheduler.stats.num_starved == 0
+    situation.finish()
+    assert admitted(situation) == [0, 1]

@@ -1,0 +1,289 @@
+"""Blocks of equal beginnings: shared when verified, found again, never wrong."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optimist_scheduler.core.values.output import FinishReason
+from tests.scheduler.situation import Situation
+
+DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
+pytestmark = pytest.mark.usefixtures("always_ahead")
+
+BEGINNING = [7, 3, 9, 1] * 4
+"""Four blocks."""
+
+
+def caching(**values: Any) -> Situation:
+    return Situation(**{"enable_prefix_caching": True, "max_num_batched_tokens": 64, **values})
+
+
+def cached_blocks(situation: Situation) -> int:
+    """Sends the next plan, which admits one request; returns how many blocks it begins with."""
+    (admission,) = situation.send().admissions
+    count = len(admission.cached_blocks)
+    # What is cached is not computed.
+    known = situation.sent[-1].num_known_tokens[-1]
+    assert known == len(admission.token_ids) - 4 * count
+    return count
+
+
+@DEPTHS
+def test_a_second_request_computes_only_what_is_its_own(depth: int) -> None:
+    situation = caching(max_plans_in_flight=depth)
+    situation.add(0, [*BEGINNING, 1, 2], 20)
+    assert cached_blocks(situation) == 0
+    situation.answer()
+    situation.add(1, [*BEGINNING, 5, 6, 7], 20)
+    num_free = situation.scheduler.num_free_blocks
+    assert cached_blocks(situation) == 4
+    assert situation.sent[-1].num_known_tokens.tolist() == [1, 3]
+    # Of five blocks four are shared.
+    assert situation.scheduler.num_free_blocks == num_free - 1
+    situation.finish()
+    stats = situation.scheduler.stats
+    assert (stats.num_prefix_queries, stats.num_prefix_hits) == (18 + 19, 16)
+    assert situation.worker.num_cached_tokens == 16
+
+
+def test_the_last_token_is_always_computed() -> None:
+    situation = caching()
+    situation.add(0, BEGINNING, 5)
+    situation.step()
+    situation.add(1, BEGINNING, 5)
+    assert cached_blocks(situation) == 3
+    situation.answer()
+    situation.finish()
+    assert situation.text(0) == situation.text(1)
+
+
+@DEPTHS
+def test_a_prompt_is_shared_once_its_result_has_come_and_not_before(depth: int) -> None:
+    situation = caching(max_plans_in_flight=depth)
+    situation.add(0, [*BEGINNING, 1], 20)
+    assert cached_blocks(situation) == 0
+    if depth > 1:
+        situation.add(1, [*BEGINNING, 2], 20)
+        assert cached_blocks(situation) == 0
+    situation.answer()
+    situation.add(2, [*BEGINNING, 3], 20)
+    assert cached_blocks(situation) == 4
+    situation.finish()
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_a_prompt_in_chunks_is_shared_chunk_by_chunk(depth: int) -> None:
+    situation = caching(max_num_batched_tokens=10, max_plans_in_flight=depth)
+    situation.add(0, [*BEGINNING, 1, 2], 20)
+    situation.send()
+    situation.send()
+    situation.answer()
+    situation.add(1, [*BEGINNING, 5], 20)
+    # Ten tokens are computed: two full blocks. The other eight are in flight.
+    assert cached_blocks_of_chunk(situation) == 2
+    situation.answer()
+    situation.finish()
+
+
+def cached_blocks_of_chunk(situation: Situation) -> int:
+    (admission,) = situation.send().admissions
+    return len(admission.cached_blocks)
+
+
+def test_different_salts_share_nothing() -> None:
+    situation = caching()
+    for handle, salt in enumerate(("", "a", "b", "a")):
+        situation.add(handle, [*BEGINNING, 1], 9, cache_salt=salt)
+        assert cached_blocks(situation) == (4 if handle == 3 else 0)
+        situation.answer()
+    situation.finish()
+    assert len({tuple(situation.text(handle)) for handle in range(4)}) == 1
+
+
+def test_one_other_token_at_the_front_shares_nothing() -> None:
+    situation = caching()
+    situation.add(0, [*BEGINNING, 1], 9)
+    situation.step()
+    situation.add(1, [8, *BEGINNING[1:], 1], 9)
+    assert cached_blocks(situation) == 0
+    situation.answer()
+    situation.finish()
+
+
+def test_without_the_option_nothing_is_shared() -> None:
+    situation = caching(enable_prefix_caching=False)
+    for handle in (0, 1):
+        situation.add(handle, [*BEGINNING, 1], 9)
+        assert cached_blocks(situation) == 0
+        situation.answer()
+    situation.finish()
+    stats = situation.scheduler.stats
+    assert (stats.num_prefix_queries, stats.num_prefix_hits) == (0, 0)
+
+
+@DEPTHS
+@pytest.mark.parametrize("wrong_at", range(4))
+def test_a_block_with_a_rejected_draft_is_never_shared(depth: int, wrong_at: int) -> None:
+    situation = caching(max_plans_in_flight=depth)
+    expected = situation.add_predicted(0, BEGINNING, 4)
+    situation.propose(0, wrong_at=wrong_at)
+    wrong = [*expected[:wrong_at], (expected[wrong_at] + 1) % 50, *expected[wrong_at + 1 :]]
+    situation.finish()
+    # What was drafted and rejected is in no block that the cache knows; what was said is.
+    for handle, output, count in ((1, wrong, 4), (2, expected, 4)):
+        situation.add(handle, [*BEGINNING, *output, 1, 2, 3], 3)
+        assert cached_blocks(situation) == count
+        situation.answer()
+    situation.finish()
+
+
+@DEPTHS
+@pytest.mark.parametrize("is_predicted", [False, True])
+def test_a_follow_up_reuses_the_output_of_a_finished_request(
+    depth: int, is_predicted: bool
+) -> None:
+    situation = caching(max_plans_in_flight=depth)
+    add = situation.add_predicted if is_predicted else situation.add
+    output = add(0, BEGINNING[:10], 14)
+    situation.finish()
+    situation.add(1, [*BEGINNING[:10], *output, 4, 4], 5)
+    # 24 tokens; the last one's keys and values were never computed, so five blocks are full.
+    assert cached_blocks(situation) == 5
+    situation.answer()
+    situation.finish()
+
+
+@DEPTHS
+def test_the_output_of_a_request_that_runs_is_not_shared_yet(depth: int) -> None:
+    situation = caching(max_plans_in_flight=depth)
+    output = situation.add(0, BEGINNING[:8], 30)
+    for _ in range(12):
+        situation.fill()
+        situation.answer()
+    situation.add(1, [*BEGINNING[:8], *output[:9], 4], 5)
+    while situation.sent:
+        situation.answer()
+    assert cached_blocks(situation) == 2
+    situation.finish()
+
+
+@DEPTHS
+def test_what_is_accepted_behind_a_stop_token_is_not_shared(depth: int) -> None:
+    situation = caching(max_plans_in_flight=depth, num_speculative_tokens=8)
+    output = situation.add(9, BEGINNING, 9)
+    situation.abort(9)
+    said = situation.add_predicted(0, BEGINNING, 12, stop_token_ids=[output[2]])
+    assert len(said) == 3
+    situation.finish()
+    situation.add(1, [*BEGINNING, *output, 4], 5)
+    assert cached_blocks(situation) == 4
+    situation.answer()
+    situation.finish()
+
+
+def test_under_pressure_the_least_recently_used_goes_first() -> None:
+    situation = caching(num_blocks=12)
+    prompts = [[handle] * 9 for handle in range(4)]
+    for handle in (0, 1, 2):
+        situation.add(handle, prompts[handle], 2)
+        situation.finish()
+    situation.add(10, prompts[0], 2)
+    assert cached_blocks(situation) == 2
+    situation.answer()
+    situation.finish()
+    # Six blocks are cached and six are free; seven are wanted: of prompt 1 the end goes.
+    situation.add(11, [9] * 25, 2)
+    assert cached_blocks(situation) == 0
+    situation.answer()
+    situation.finish()
+    assert situation.scheduler._state.blocks.num_evictions > 0
+    hits = []
+    for handle in (0, 2, 1):
+        situation.add(20 + handle, prompts[handle], 2)
+        hits.append(cached_blocks(situation))
+        situation.answer()
+        situation.finish()
+    assert hits[:2] == [2, 2]
+    assert hits[2] < 2
+
+
+@DEPTHS
+def test_a_preempted_request_finds_its_own_blocks_again(depth: int) -> None:
+    situation = caching(max_plans_in_flight=depth, policy="priority", max_num_seqs=1, num_blocks=40)
+    situation.add(0, [*BEGINNING, 1, 2], 30, priority=5)
+    for _ in range(9):
+        situation.fill()
+        situation.answer()
+    situation.add(1, [2], 2, priority=0)
+    situation.finish()
+    assert situation.scheduler.stats.num_preemptions == 1
+    # Prompt and output, but for the block that was not full.
+    assert situation.scheduler.stats.num_prefix_hits >= 24
+    assert situation.worker.num_cached_tokens == situation.scheduler.stats.num_prefix_hits
+
+
+@DEPTHS
+def test_an_error_is_not_shared(depth: int) -> None:
+    situation = caching(max_plans_in_flight=depth)
+    situation.add(0, [*BEGINNING, 1], 9)
+    situation.worker.failing.add("r0")
+    del situation.expected[0]
+    situation.drain()
+    assert situation.finished(0).reason is FinishReason.ERROR
+    situation.add(1, [*BEGINNING, 1], 9)
+    assert cached_blocks(situation) == 0
+    situation.finish()
+
+
+@DEPTHS
+@pytest.mark.parametrize("num_batched", [8, 64])
+def test_an_error_of_an_aborted_request_is_not_shared(depth: int, num_batched: int) -> None:
+    situation = caching(max_plans_in_flight=depth, max_num_batched_tokens=num_batched)
+    situation.add(0, [*BEGINNING, 1], 9)
+    situation.worker.failing.add("r0")
+    situation.fill()
+    situation.abort(0)
+    while situation.sent:
+        situation.answer()
+    situation.add(1, [*BEGINNING, 1], 9)
+    assert cached_blocks_of_chunk(situation) == 0
+    situation.finish()
+
+
+@DEPTHS
+def test_an_abort_in_flight_shares_what_was_computed_right(depth: int) -> None:
+    situation = caching(max_plans_in_flight=depth)
+    situation.add_predicted(0, [*BEGINNING, 1], 20)
+    situation.propose(0, wrong_at=0)
+    situation.fill()
+    situation.abort(0)
+    while situation.sent:
+        situation.answer()
+    situation.add(1, [*BEGINNING, 1, 2], 9)
+    assert cached_blocks(situation) == 4
+    situation.finish()
+
+
+@DEPTHS
+@pytest.mark.parametrize("num_blocks", [14, 40])
+@pytest.mark.parametrize("num_drafts", [0, 4])
+def test_texts_are_the_same_with_and_without(depth: int, num_blocks: int, num_drafts: int) -> None:
+    texts: list[dict[int, list[int]]] = []
+    for is_caching in (False, True):
+        situation = caching(
+            enable_prefix_caching=is_caching,
+            max_plans_in_flight=depth,
+            num_blocks=num_blocks,
+            num_speculative_tokens=num_drafts,
+            max_num_waiting=20,
+        )
+        rng = np.random.default_rng(5)
+        for handle in range(14):
+            tail = rng.integers(0, 2, rng.integers(1, 9)).tolist()
+            add = situation.add_predicted if handle % 3 else situation.add
+            add(handle, [*BEGINNING[: 4 * rng.integers(0, 5)], *tail], 12)
+        situation.finish()
+        assert (situation.worker.num_cached_tokens > 0) == is_caching
+        texts.append(situation.got.tokens)
+    assert texts[0] == texts[1]

@@ -1,0 +1,261 @@
+"""Rows that draft with the worker's drafter: what is planned, checked, counted and learnt."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.results.check import ResultError
+from optimist_scheduler.core.schedule import ahead
+from optimist_scheduler.core.width.drafter import Drafter
+from tests.scheduler.situation import Situation, run_plan
+
+CHAIN = Drafter(DraftSource.DRAFT_MODEL, 3, 3)
+TREE = Drafter(DraftSource.MEDUSA, 6, 2)
+
+
+def drafting(drafter: Drafter = CHAIN, **values: Any) -> Situation:
+    values = {"num_speculative_tokens": 8, "max_num_batched_tokens": 64, **values}
+    return Situation(drafter=drafter, num_blocks=200, **values)
+
+
+def planned(situation: Situation) -> list[int]:
+    drafts: list[int] = situation.send().num_draft_tokens.tolist()
+    return drafts
+
+
+@pytest.mark.parametrize(("drafter", "num_drafts"), [(CHAIN, 3), (TREE, 6)])
+def test_a_row_without_a_window_drafts_with_the_drafter(drafter: Drafter, num_drafts: int) -> None:
+    situation = drafting(drafter)
+    situation.add(0, [1, 2], 30)
+    situation.step()
+    assert planned(situation) == [num_drafts]
+    situation.finish()
+    by_source = situation.finished(0).num_tokens_by_source
+    assert sum(by_source) == 30
+    assert by_source[drafter.source] > 0
+    assert by_source[DraftSource.PREDICTION] == 0
+    assert situation.finished(0).accepted_prediction_tokens == 0
+    assert situation.finished(0).rejected_prediction_tokens == 0
+
+
+@pytest.mark.parametrize(("limit", "num_drafts"), [(0, 0), (2, 2), (None, 6)])
+def test_a_request_s_own_limit_holds_for_the_drafter(limit: int | None, num_drafts: int) -> None:
+    situation = drafting(TREE)
+    situation.add(0, [1, 2], 30, max_draft_tokens=limit)
+    situation.step()
+    assert planned(situation) == [num_drafts]
+    situation.finish()
+
+
+def test_drafts_end_at_the_length_limit() -> None:
+    situation = drafting(TREE)
+    situation.add(0, [1, 2], 4)
+    assert planned(situation) == [3]
+    situation.finish()
+    # All are rejected at first.
+    situation.worker._guess = lambda *_: [[-1]]  # type: ignore[method-assign]
+    situation.add(1, [1, 2], 4)
+    situation.step()
+    assert [planned(situation), situation.answer()][0] == [2]
+    assert planned(situation) == [1]
+    situation.finish()
+
+
+def test_a_window_goes_before_the_drafter_and_both_draft() -> None:
+    situation = drafting(TREE)
+    situation.add_predicted(0, [1, 2], 30)
+    situation.step()
+    assert planned(situation) == [8]
+    situation.finish()
+    sources = situation.finished(0).num_tokens_by_source
+    assert sources[DraftSource.PREDICTION] > 20
+    assert sources[DraftSource.MEDUSA] == 0
+
+    situation = drafting(TREE)
+    situation.add(0, [1, 2], 30, predicted_token_ids=situation.add(9, [1, 2], 9))
+    situation.propose(0)
+    situation.finish()
+    sources = situation.finished(0).num_tokens_by_source
+    assert min(sources[DraftSource.PREDICTION], sources[DraftSource.MEDUSA]) > 0
+    assert situation.finished(0).accepted_prediction_tokens == sources[DraftSource.PREDICTION]
+
+
+def test_where_a_window_has_broken_by_then_the_worker_drafts_with_the_drafter() -> None:
+    situation = drafting(CHAIN, max_plans_in_flight=2, num_speculative_tokens=4)
+    situation.add_predicted(0, [1, 2], 40)
+    situation.propose(0, wrong_at=2)
+    situation.fill()
+    assert [plan.num_draft_tokens.tolist() for plan in situation.sent] == [[4], [4]]
+    situation.answer()
+    result = run_plan(situation)
+    assert result.draft_sources.tolist() == [DraftSource.DRAFT_MODEL]
+    assert result.num_drafted_tokens.tolist() == [3]
+    rate = situation.scheduler._state.widths.rate(np.zeros(1, np.int32))[0]
+    situation.got.take(situation.scheduler.settle(result))
+    assert situation.scheduler._state.widths.rate(np.zeros(1, np.int32))[0] == rate
+    situation.finish()
+    # Of the prediction four were tried, and two kept.
+    assert situation.finished(0).rejected_prediction_tokens == 2
+    assert situation.finished(0).accepted_prediction_tokens == 2
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_rows_of_the_drafter_are_sent_ahead_however_unlikely_all_is_accepted(depth: int) -> None:
+    situation = drafting(CHAIN, max_plans_in_flight=depth)
+    situation.add(0, [1, 2], 30, predicted_token_ids=[9, 9])
+    situation.fill()
+    assert [plan.num_draft_tokens.tolist() for plan in situation.sent] == [[3]] * depth
+    situation.finish()
+
+
+def test_a_row_of_the_drafter_does_not_wait_to_be_aligned() -> None:
+    situation = drafting(CHAIN, max_plans_in_flight=2)
+    situation.add(0, [1, 2], 30, predicted_token_ids=[9, 9])
+    state = situation.scheduler._state
+    situation.send()
+    assert ahead._chances(state, state.running).tolist() == [1.0]
+    situation.finish()
+
+
+def test_a_window_that_came_meanwhile_learns_nothing_of_the_drafter() -> None:
+    situation = drafting(CHAIN)
+    truth = situation.add(9, [1, 2], 40)
+    situation.drain()
+    situation.add(0, [1, 2], 40, predicted_token_ids=truth)
+    situation.step()
+    widths, slots = situation.scheduler._state.widths, np.zeros(1, np.int32)
+    for _ in range(4):
+        situation.send()
+        situation.propose(0, wrong_at=0)
+        before = widths.rate(slots)[0]
+        assert situation.answer().draft_sources.tolist() == [DraftSource.DRAFT_MODEL]
+        assert widths.rate(slots)[0] == before
+    situation.finish()
+
+
+def test_the_drafter_learns_nothing_of_windows() -> None:
+    situation = drafting(CHAIN)
+    situation.add_predicted(0, [1, 2], 40)
+    widths, slots = situation.scheduler._state.widths, np.zeros(1, np.int32)
+    situation.step()
+    before = widths.rate_of_drafter(slots)[0]
+    situation.step()
+    assert widths.rate_of_drafter(slots)[0] == before
+    situation.finish()
+
+
+def test_a_drafter_that_is_off_for_a_row_is_no_reason_to_send_ahead() -> None:
+    situation = drafting(CHAIN, max_plans_in_flight=2)
+    situation.add(0, [1, 2], 30, predicted_token_ids=[9, 9])
+    situation.step()
+    situation.table.drafter_width[situation.slot(0)] = 0
+    situation.fill()
+    assert len(situation.sent) == 1
+    situation.finish()
+
+
+def test_accounts_by_source_outlive_preemption_and_the_loss_of_the_worker() -> None:
+    situation = drafting(CHAIN)
+    situation.add(0, [1, 2], 40)
+    counts = np.zeros(len(DraftSource), np.int64)
+    for number in range(8):
+        situation.send()
+        outputs = situation.answer()
+        counts[outputs.draft_sources] += outputs.num_accepted_tokens
+        if number == 3:
+            situation.scheduler._state.preempt(situation.slot(0))
+        if number == 5:
+            situation.lose_worker()
+    finished = situation.abort(0)
+    counts[DraftSource.TARGET] = len(situation.text(0)) - counts.sum()
+    assert counts[DraftSource.DRAFT_MODEL] > 0
+    assert list(finished.num_tokens_by_source) == counts.tolist()
+
+
+def test_drafts_behind_a_stop_token_are_no_part_of_the_account() -> None:
+    situation = drafting(CHAIN)
+    text = situation.add(9, [1, 2], 40)
+    for stop in set(text):
+        situation.add(stop + 10, [1, 2], 40, stop_token_ids=[stop])
+        situation.drain()
+        finished = situation.finished(stop + 10)
+        assert sum(finished.num_tokens_by_source) == len(situation.text(stop + 10))
+    situation.finish()
+
+
+def spoiled(situation: Situation, **values: Any) -> StepResult:
+    result = run_plan(situation)
+    columns: dict[str, Any] = {name: np.array(each, np.int32) for name, each in values.items()}
+    return replace(result, **columns)
+
+
+@pytest.mark.parametrize(
+    ("values", "column"),
+    [
+        ({"draft_sources": [0]}, "draft_sources"),
+        ({"draft_sources": [4], "num_drafted_tokens": [0], "num_accepted_tokens": [0]}, "draft_s"),
+        ({"draft_sources": [3]}, "draft_sources"),
+        ({"draft_sources": [-1]}, "draft_sources"),
+        ({"draft_sources": [6]}, "draft_sources"),
+        ({"draft_sources": []}, "draft_sources"),
+        ({"num_drafted_tokens": [7]}, "num_drafted_tokens"),
+        ({"num_accepted_tokens": [3], "num_drafted_tokens": [6]}, "num_accepted_tokens"),
+    ],
+)
+def test_a_result_that_no_drafter_can_have_made_is_refused(
+    values: dict[str, list[int]], column: str
+) -> None:
+    situation = drafting(TREE)
+    situation.add_predicted(0, [1, 2], 30)
+    situation.step()
+    situation.propose(0, wrong_at=0)
+    situation.step()
+    situation.send()
+    result = spoiled(situation, **values)
+    assert values.keys() & {"draft_sources"} or result.draft_sources.tolist() == [4]
+    with pytest.raises(ResultError, match=column):
+        situation.scheduler.settle(result)
+
+
+def test_without_a_drafter_nothing_else_may_draft() -> None:
+    situation = Situation()
+    situation.add_predicted(0, [1, 2], 30)
+    situation.send()
+    result, fault = spoiled(situation, draft_sources=[2]), ""
+    try:
+        situation.scheduler.settle(result)
+    except ResultError as error:
+        fault = str(error)
+    assert fault == "draft_sources: neither the prediction nor the worker's drafter"
+
+
+def test_the_time_of_the_drafter_is_learnt_apart_from_that_of_the_pass() -> None:
+    situation = drafting(CHAIN, draft_width="goodput")
+    situation.add(0, [1, 2], 40)
+    for _ in range(6):
+        situation.send()
+        result = run_plan(situation)
+        draft_ns = 2_000_000 * bool(result.draft_sources[0])
+        result = replace(result, step_ns=5_000_000, draft_ns=draft_ns)
+        situation.got.take(situation.scheduler.settle(result))
+    state = situation.scheduler._state
+    assert state.drafter_costs.cost(3) == pytest.approx(2_000_000, rel=0.01)
+    assert state.costs.cost(4) < 3_500_000
+
+
+@pytest.mark.parametrize("drafter", [CHAIN, TREE])
+def test_levels_and_tokens_fit_together(drafter: Drafter) -> None:
+    levels = np.arange(drafter.max_depth + 1, dtype=np.int32)
+    tokens = drafter.count_tokens(levels)
+    assert drafter.count_levels(tokens).tolist() == levels.tolist()
+    assert tokens[-1] == drafter.max_tokens
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 0), (0, 0)])
+def test_a_shape_that_is_none_is_refused(shape: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="max_drafter_depth"):
+        Drafter(DraftSource.EAGLE, *shape)

@@ -1,0 +1,254 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_aligner.cost import CostCurve
+from optimist_scheduler.core.values.arrays import BoolArray, Float32Array, Int32Array
+from optimist_scheduler.core.width.acceptance import expected_accepted
+from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput
+from optimist_scheduler.core.width.threshold import MIN_HAZARD
+
+rates = st.floats(0, 1, width=32)
+# No row is taken to be certain, and one that is gains more than what is found.
+uncertain_rates = st.floats(0, float(np.exp(np.float32(-MIN_HAZARD))), width=32)
+# Time at 1 token, and what each doubling adds.
+curves = st.builds(
+    lambda start, rises: CostCurve(
+        [2**i for i in range(len(rises) + 1)],
+        [start, *(start + int(rise) for rise in np.cumsum(rises))],
+    ),
+    st.integers(1, 5000),
+    st.lists(st.integers(0, 3000), max_size=11),
+)
+
+
+def choose(rates: Float32Array, limits: Int32Array, base: int, curve: CostCurve) -> Int32Array:
+    return choose_windows(rates, limits, np.ones(len(rates), np.bool_), base, curve)
+
+
+def choose_windows(
+    rates: Float32Array,
+    limits: Int32Array,
+    drafting: BoolArray,
+    base: int,
+    curve: CostCurve,
+) -> Int32Array:
+    widths, levels, *_ = choose_goodput(rates, limits, drafting, base, curve)
+    assert not levels.any()
+    return widths
+
+
+def goodput(rates: Float32Array, widths: Int32Array, base: int, curve: CostCurve) -> float:
+    tokens = len(rates) + expected_accepted(rates, widths).sum()
+    return float(tokens / curve.cost(base + int(widths.sum())))
+
+
+def line(fixed_us: float, us_per_token: float) -> CostCurve:
+    sizes = [2**i for i in range(13)]
+    return CostCurve(sizes, [round(fixed_us + us_per_token * size) for size in sizes])
+
+
+def full(num_rows: int, rate: float, limit: int) -> tuple[Float32Array, Int32Array]:
+    return np.full(num_rows, rate, np.float32), np.full(num_rows, limit, np.int32)
+
+
+@given(st.lists(st.tuples(rates, st.integers(0, 64)), max_size=60), st.integers(0, 600), curves)
+def test_widths_stay_within_the_limits(
+    rows: list[tuple[float, int]], num_prefill_tokens: int, curve: CostCurve
+) -> None:
+    rates = np.array([rate for rate, _ in rows], np.float32)
+    limits = np.array([limit for _, limit in rows], np.int32)
+    widths = choose(rates, limits, len(rows) + num_prefill_tokens, curve)
+    assert widths.dtype == np.int32
+    assert (widths >= 0).all()
+    assert (widths <= limits).all()
+
+
+@given(
+    st.lists(st.tuples(uncertain_rates, st.integers(0, 5)), min_size=1, max_size=4),
+    st.integers(0, 12),
+    curves,
+)
+def test_no_other_widths_are_more_than_2_percent_better(
+    rows: list[tuple[float, int]], num_prefill_tokens: int, curve: CostCurve
+) -> None:
+    rates = np.array([rate for rate, _ in rows], np.float32)
+    limits = np.array([limit for _, limit in rows], np.int32)
+    base = len(rows) + num_prefill_tokens
+    choices = itertools.product(*(range(limit + 1) for limit in limits))
+    every = np.array(list(choices), np.int32)
+    tokens = len(rows) + expected_accepted(rates, every).sum(axis=1)
+    most = (tokens / curve.cost(base + every.sum(axis=1))).max()
+    assert goodput(rates, choose(rates, limits, base, curve), base, curve) >= most / 1.0205
+
+
+@pytest.mark.parametrize("num_rows", [16, 64, 256])
+@pytest.mark.parametrize("us_per_token", [1.0, 8.0, 64.0])
+@pytest.mark.parametrize("num_kinds", [1, 3, 256])
+def test_a_large_batch_comes_within_half_a_percent_of_the_best(
+    num_rows: int, us_per_token: float, num_kinds: int
+) -> None:
+    rng = np.random.default_rng(num_rows)
+    kinds = rng.uniform(0.3, 0.99, num_kinds).astype(np.float32)
+    rates, limits = rng.choice(kinds, num_rows), rng.integers(0, 65, num_rows).astype(np.int32)
+    curve = line(5000, us_per_token)
+    # What the drafts are worth, best first; their cost depends on their number only.
+    worth = np.where(np.arange(1, 65) <= limits[:, None], rates[:, None] ** np.arange(1, 65), 0)
+    tokens = num_rows + np.cumsum(np.concatenate([[0], np.sort(worth, axis=None)[::-1]]))
+    most = (tokens / curve.cost(num_rows + np.arange(len(tokens)))).max()
+    widths = choose(rates, limits, num_rows, curve)
+    chosen = goodput(rates, widths, num_rows, curve)
+    assert chosen >= most * (0.995 if widths.any() else 1 / 1.0205)
+
+
+@given(st.lists(uncertain_rates, min_size=1, max_size=64), st.integers(0, 64), curves)
+def test_no_uniform_width_is_better_by_more_than_the_gain_that_is_asked_for(
+    rates: list[float], limit: int, curve: CostCurve
+) -> None:
+    row_rates = np.array(rates, np.float32)
+    widths = choose(row_rates, np.full(len(rates), limit, np.int32), len(rates), curve)
+    chosen = goodput(row_rates, widths, len(rates), curve)
+    for width in range(limit + 1):
+        uniform = goodput(row_rates, np.full(len(rates), width, np.int32), len(rates), curve)
+        assert chosen >= uniform * (0.995 if widths.any() else 1 / 1.0205)
+
+
+@given(st.lists(rates, min_size=2, max_size=64), st.integers(1, 64), curves)
+def test_higher_agreement_never_gives_a_smaller_width_than_another_row_s(
+    rates: list[float], limit: int, curve: CostCurve
+) -> None:
+    row_rates = np.sort(np.array(rates, np.float32))
+    widths = choose(row_rates, np.full(len(rates), limit, np.int32), len(rates), curve)
+    distinct = np.diff(row_rates) > 0
+    assert (np.diff(widths)[distinct] >= 0).all()
+
+
+@pytest.mark.parametrize("num_rows", [1, 8, 256])
+@pytest.mark.parametrize("us_per_token", [1.0, 10.0, 100.0])
+def test_higher_agreement_of_all_never_gives_fewer_drafts(
+    num_rows: int, us_per_token: float
+) -> None:
+    curve = line(2000, us_per_token)
+    totals = [
+        int(choose(*full(num_rows, rate, 64), num_rows, curve).sum())
+        for rate in np.linspace(0, 1, 60)
+    ]
+    assert totals == sorted(totals)
+    assert totals[0] == 0
+    assert totals[-1] > 8 * num_rows
+
+
+@pytest.mark.parametrize("num_rows", [1, 8, 256])
+def test_costlier_tokens_never_give_more_drafts(num_rows: int) -> None:
+    rates = np.random.default_rng(num_rows).uniform(0.3, 0.99, num_rows).astype(np.float32)
+    limits = np.full(num_rows, 64, np.int32)
+    totals = [
+        int(choose(rates, limits, num_rows, line(2000, us_per_token)).sum())
+        for us_per_token in np.geomspace(0.5, 4000, 25)
+    ]
+    assert totals == sorted(totals, reverse=True)
+    assert totals[0] > 5 * num_rows
+    assert totals[-1] == 0
+
+
+def test_free_drafts_of_trusted_rows_fill_the_limit() -> None:
+    assert choose(*full(3, 0.98, 64), 3, CostCurve()).tolist() == [64] * 3
+
+
+def test_drafts_are_off_below_the_gain() -> None:
+    rates, limits = full(4, 0.5, 8)
+    for us_per_token in np.geomspace(1, 1000, 50):
+        curve = line(1000, us_per_token)
+        widths = choose(rates, limits, 4, curve)
+        gain = goodput(rates, widths, 4, curve) / goodput(rates, np.zeros_like(limits), 4, curve)
+        assert gain >= MIN_GAIN * 0.9999 if widths.any() else gain == 1
+
+
+def test_a_step_in_the_cost_is_filled_up_to_its_edge() -> None:
+    # 40 rows alike: no width of all ends at the 64 tokens that cost as much as 32.
+    curve = CostCurve([32, 64, 128], [1000, 1000, 9000])
+    widths = choose(*full(40, 0.9, 16), 40, curve)
+    assert sorted(widths.tolist()) == [0] * 16 + [1] * 24
+
+
+def test_where_drafts_run_short_the_better_rows_get_them() -> None:
+    rates = np.linspace(0.9, 0.92, 40).astype(np.float32)
+    curve = CostCurve([32, 64, 128], [1000, 1000, 9000])
+    widths = choose(rates, np.full(40, 16, np.int32), 40, curve)
+    assert widths.sum() == 24
+    assert (np.diff(widths) >= 0).all()
+
+
+def test_a_prefill_in_the_pass_makes_drafts_cheaper() -> None:
+    curve = line(100, 20)
+    rates, limits = full(8, 0.7, 32)
+    assert choose(rates, limits, 2000, curve).sum() > choose(rates, limits, 8, curve).sum()
+
+
+def test_rows_that_emit_without_drafting_count() -> None:
+    rates, limits = full(64, 0.5, 8)
+    first = np.arange(64) == 0
+    curve = CostCurve([64, 128], [1000, 9000])
+    assert choose_windows(rates, limits, first, 64, curve)[0] == 0
+    assert choose_windows(rates[:1], limits[:1], first[:1], 64, curve)[0] > 0
+
+
+@given(
+    st.lists(st.tuples(rates, st.integers(0, 64), st.booleans()), min_size=1, max_size=40), curves
+)
+def test_rows_without_drafts_take_nothing_from_the_others(
+    rows: list[tuple[float, int, bool]], curve: CostCurve
+) -> None:
+    rates = np.array([rate for rate, _, _ in rows], np.float32)
+    limits = np.array([limit for _, limit, _ in rows], np.int32)
+    drafting = np.array([present for _, _, present in rows])
+    widths = choose_windows(rates, limits, drafting, len(rows), curve)
+    without = choose(rates, np.where(drafting, limits, 0).astype(np.int32), len(rows), curve)
+    assert (widths <= limits).all()
+    assert widths[drafting].tolist() == without[drafting].tolist()
+
+
+@given(st.lists(rates, min_size=1, max_size=20), st.integers(1, 64), curves)
+def test_among_rows_without_drafts_the_better_never_get_less(
+    rates: list[float], limit: int, curve: CostCurve
+) -> None:
+    row_rates = np.sort(np.array(rates, np.float32))
+    limits, nobody = np.full(len(rates), limit, np.int32), np.zeros(len(rates), np.bool_)
+    assert (np.diff(choose_windows(row_rates, limits, nobody, len(rates), curve)) >= 0).all()
+
+
+def test_a_row_that_comes_back_gets_its_limit_if_drafts_are_free() -> None:
+    rates, limits = full(2, 0.98, 16)
+    widths = choose_windows(rates, limits, np.array([True, False]), 2, CostCurve())
+    assert widths.tolist() == [16, 16]
+
+
+def test_a_row_that_comes_back_pays_the_price_at_the_size_of_the_pass() -> None:
+    # Free up to 64 tokens, then in proportion: dear only where the others fill the first 64.
+    curve = CostCurve([64, 128, 256], [1000, 2000, 4000])
+    rates, limits = full(33, 0.9, 16)
+    last = np.arange(33) == 32
+    assert choose_windows(rates, limits, ~last, 33, curve)[32] <= 1
+    limits[:32] = 0
+    assert choose_windows(rates, limits, ~last, 33, curve)[32] == 16
+
+
+def test_a_row_that_comes_back_is_held_to_the_goodput_of_the_others() -> None:
+    # 10 us a draft; the others make 9 tokens of 1, and what they would make in that time is lost.
+    curve = line(1000, 10)
+    rates, limits = np.array([1, 0.9], np.float32), np.array([64, 64], np.int32)
+    first = np.array([True, False])
+    beside_drafts = choose_windows(rates, limits, first, 2, curve)[1]
+    limits[0] = 0
+    assert beside_drafts < choose_windows(rates, limits, first, 2, curve)[1]
+
+
+@given(st.lists(rates, min_size=1, max_size=40), curves)
+def test_the_same_question_has_the_same_answer(rates: list[float], curve: CostCurve) -> None:
+    row_rates = np.array(rates, np.float32)
+    limits = np.full(len(rates), 32, np.int32)
+    first = choose(row_rates, limits, len(rates), curve)
+    assert choose(row_rates.copy(), limits.copy(), len(rates), curve).tolist() == first.tolist()

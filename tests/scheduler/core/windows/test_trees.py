@@ -1,0 +1,276 @@
+"""Windows that are trees: followed, verified, accounted, and carried all the way."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optimist.proposer.v1 import proposer_pb2
+from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
+from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.windows.window import Window
+from optimist_scheduler.workers.translate import plan_message
+from tests.scheduler.client import PROMPT, add, ask, truth
+from tests.scheduler.drive import make_window, window_of
+from tests.scheduler.fake_services import (
+    FakeProposerServicer,
+    FakeWorkerServicer,
+    serve_proposer,
+    serve_scheduler,
+)
+from tests.scheduler.situation import Situation
+
+Branches = list[tuple[int, int, list[int]]]
+NODES = [(1, -1, 5), (2, 0, 6), (3, 0, -1), (4, -1, 9), (5, 2, 7), (6, 1, 8), (7, 4, -1)]
+VALUES = [0.8, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
+
+
+def wrong(tokens: list[int], vocab_size: int = 50) -> list[int]:
+    return [(token + 1) % vocab_size for token in tokens]
+
+
+def follow(window: Window, output: list[int]) -> Window | None:
+    return window.follow(np.array([7, 7, *output], np.int32), 2)
+
+
+def columns(window: Window | None) -> tuple[list[int], list[int], list[int], list[float]]:
+    """Returns tokens, parents, positions and values."""
+    assert window is not None
+    parents = list(window.find_parents())
+    positions, values = window.positions.tolist(), window.values.tolist()
+    return window.token_ids.tolist(), parents, positions, [round(each, 6) for each in values]
+
+
+def test_what_is_left_behind_a_path_is_a_tree_with_chances_of_its_own() -> None:
+    window = window_of(1, NODES, VALUES)
+    assert follow(window, []) is None
+    assert follow(window, [9]) is window
+    left = follow(window, [9, 1])
+    assert columns(left) == (
+        [2, 3, 5, 6, 7],
+        [-1, -1, 1, 0, 2],
+        [6, -1, 7, 8, -1],
+        [0.5, 0.5, 0.25, 0.125, 0.125],
+    )
+    assert left is not None
+    assert left.base == 2
+    chain = follow(window, [9, 1, 3])
+    assert columns(chain) == ([5, 7], [-1, 0], [7, -1], [0.5, 0.25])
+    assert chain is not None
+    assert chain.parents is None
+    assert columns(follow(left, [9, 1, 3, 5])) == ([7], [-1], [-1], [0.5])
+    end = follow(window, [9, 4])
+    assert end is not None
+    assert len(end.token_ids) == 0
+    for output in ([9, 4, 1], [9, 2], [9, 1, 2, 3]):
+        assert follow(window, output) is None
+
+
+def test_a_chain_is_one_however_it_is_said() -> None:
+    chain = window_of(0, [(1, -1, 0), (2, 0, 1), (3, 1, 2)], [1, 0.5, 0])
+    assert chain.parents is None
+    assert columns(follow(chain, [1])) == ([2, 3], [-1, 0], [1, 2], [0.5, 0])
+    assert columns(follow(chain, [1, 2])) == ([3], [-1], [2], [0])
+    assert follow(chain, [1, 3]) is None
+    assert follow(chain, [1, 2, 3, 4]) is None
+
+
+def test_hazards_add_up_along_paths_and_no_step_is_certain() -> None:
+    tree = window_of(0, [(1, -1, 0), (2, 0, 1), (3, 0, 2), (4, 1, 3)], [1, 1, 0.5, 0.25])
+    step = 1 / 64
+    expected = [step, 2 * step, step + np.log(2), 2 * step + np.log(4)]
+    assert tree.find_hazards().tolist() == pytest.approx(expected)
+    assert tree.find_likeliest_path().tolist() == [0, 1, 3]
+    chain = window_of(0, [(1, -1, 0), (2, 0, 1)], [0.5, 0])
+    assert chain.find_hazards().tolist() == pytest.approx([np.log(2), 7 * np.log(10)])
+
+
+def departing(
+    at: int, **values: Any
+) -> tuple[Situation, list[int], tuple[int, int, list[int], Branches]]:
+    """Returns a request that leaves its window at a place, for its second alternative.
+
+    The window is the first part of the prediction; what the model says stands 60 tokens later.
+    """
+    values = {"max_num_batched_tokens": 64, "num_speculative_tokens": 6, **values}
+    situation = Situation(num_blocks=200, max_model_len=200, **values)
+    truth = situation.add(9, [1, 2], 60)
+    tokens = [*truth[:at], *wrong(truth[at:])]
+    situation.drain()
+    situation.add(0, [1, 2], 60, predicted_token_ids=[*tokens, *truth])
+    far = [(token + 2) % 50 for token in truth[at:]]
+    others = [(at, 0, far), (at, 60 + at, truth[at:])]
+    return situation, truth, (0, 0, tokens, others)
+
+
+@pytest.mark.parametrize("max_plans_in_flight", [1, 2, 3])
+@pytest.mark.parametrize("at", [0, 1, 3, 7])
+@pytest.mark.usefixtures("always_ahead")
+def test_an_alternative_that_agrees_becomes_the_window(at: int, max_plans_in_flight: int) -> None:
+    situation, truth, window = departing(at, max_plans_in_flight=max_plans_in_flight)
+    assert situation.scheduler.set_window("r0", make_window(*window))
+    situation.finish()
+    finished = situation.finished(0)
+    # Without the alternative the rest would come one by one.
+    assert finished.num_passes < 30
+    assert finished.accepted_prediction_tokens > 30
+    assert finished.num_tokens_by_source[DraftSource.PREDICTION] > 30
+    assert truth == situation.text(0)
+
+
+def test_kept_positions_are_those_of_the_alternative() -> None:
+    situation, _, window = departing(3)
+    situation.scheduler.set_window("r0", make_window(*window))
+    kept = []
+    for _ in range(3):
+        situation.step()
+        slot = situation.slot(0)
+        accounts = situation.scheduler._state.accounts
+        accounts._count()
+        kept.append(np.flatnonzero(accounts._marks[slot] & 2).tolist())
+    # The first pass crossed the departure. Each pass adds a token of the model's own behind.
+    assert kept == [
+        [0, 1, 2, 63],
+        [0, 1, 2, 63, *range(65, 71)],
+        [0, 1, 2, 63, *range(65, 71), *range(72, 78)],
+    ]
+    assert situation.table.window_end[situation.slot(0)] == 2 + 60
+    situation.finish()
+
+
+def test_what_is_in_flight_counts_by_the_window_that_it_was_planned_with() -> None:
+    situation = Situation(num_speculative_tokens=4)
+    truth = situation.add(9, [1, 2], 20)
+    situation.drain()
+    situation.add(0, [1, 2], 20, predicted_token_ids=[*truth, *truth])
+    set_window = situation.scheduler.set_window
+    assert set_window("r0", make_window(0, 0, [*truth[:3], *wrong(truth[3:])]))
+    situation.send()
+    # The same tokens, from no prediction.
+    assert set_window("r0", make_window(0, -1, truth))
+    situation.answer()
+    situation.step()
+    finished = situation.abort(0)
+    # Three of the first window, and four of the second behind the model's own token.
+    assert finished.accepted_prediction_tokens == 3
+    assert finished.rejected_prediction_tokens == 1
+    assert finished.num_tokens_by_source[DraftSource.NGRAM] == 4
+
+
+def test_what_is_of_no_prediction_counts_as_the_request_s_own_text() -> None:
+    situation = Situation(num_speculative_tokens=4)
+    truth = situation.add(9, [1, 2], 20)
+    situation.drain()
+    situation.add(0, [1, 2], 20, predicted_token_ids=truth)
+    nodes = [(token, place - 1, place if place % 3 else -1) for place, token in enumerate(truth)]
+    assert situation.scheduler.set_window("r0", window_of(0, nodes))
+    situation.finish()
+    sources = situation.finished(0).num_tokens_by_source
+    # In every pass four of the window and one of the model's own.
+    own = {4, 9, 14, 19}
+    assert sources[DraftSource.TARGET] == len(own)
+    assert sources[DraftSource.NGRAM] == len(set(range(0, 20, 3)) - own)
+    assert sources[DraftSource.PREDICTION] == 20 - sources[0] - sources[DraftSource.NGRAM]
+    assert situation.finished(0).rejected_prediction_tokens == 0
+
+
+def test_a_tree_that_died_unsent_is_not_drafted_from_its_predecessor() -> None:
+    situation = Situation(num_speculative_tokens=4, drafter=Drafter(DraftSource.EAGLE, 2, 2))
+    truth = situation.add(9, [1, 2], 20)
+    situation.drain()
+    situation.add(0, [1, 2], 20, predicted_token_ids=[*truth, *truth])
+    set_window = situation.scheduler.set_window
+    assert set_window("r0", make_window(0, 0, truth))
+    situation.send()
+    far, further = wrong(truth), wrong(wrong(truth))
+    assert set_window("r0", make_window(0, 20, far, [(0, 20, further)]))
+    situation.answer()
+    situation.step()
+    finished = situation.abort(0)
+    assert finished.num_tokens_by_source[DraftSource.PREDICTION] == 4
+    assert DraftSource.EAGLE in situation.worker.draft_sources
+
+
+def test_a_plan_carries_the_tree() -> None:
+    situation, _, window = departing(3)
+    tree = make_window(*window)
+    situation.scheduler.set_window("r0", tree)
+    (message,) = plan_message(situation.send()).windows
+    assert tree.parents is not None
+    assert from_bytes(message.token_ids).tolist() == tree.token_ids.tolist()
+    assert from_bytes(message.parents).tolist() == tree.parents.tolist()
+    situation.finish()
+
+
+def test_a_window_that_comes_late_is_followed_where_the_output_is_by_then() -> None:
+    situation, _, window = departing(2)
+    for _ in range(5):
+        situation.step()
+    assert situation.scheduler.set_window("r0", make_window(*window))
+    assert situation.table.window_end[situation.slot(0)] == 2 + 60
+    situation.step()
+    assert len(situation.text(0)) == 5 + 7
+    situation.finish()
+
+
+def test_a_preempted_request_goes_on_along_its_alternative() -> None:
+    situation, _, window = departing(2)
+    situation.scheduler.set_window("r0", make_window(*window))
+    situation.step()
+    situation.scheduler._state.preempt(situation.slot(0))
+    situation.step()
+    assert situation.table.window_end[situation.slot(0)] == 2 + 60
+    situation.finish()
+    assert situation.finished(0).accepted_prediction_tokens > 30
+
+
+def test_where_no_continuation_agrees_the_drafter_drafts() -> None:
+    situation, truth, (base, position, tokens, _) = departing(
+        2, drafter=Drafter(DraftSource.EAGLE, 2, 2)
+    )
+    others = [(2, 0, [(token + 2) % 50 for token in truth[2:]])]
+    situation.scheduler.set_window("r0", make_window(base, position, tokens, others))
+    situation.finish()
+    sources = situation.finished(0).num_tokens_by_source
+    assert sources[DraftSource.PREDICTION] == 2
+    assert sources[DraftSource.EAGLE] > 0
+
+
+class BranchingProposer(FakeProposerServicer):
+    """Proposes a window whose likeliest path is wrong from its third token on, and another."""
+
+    def answer(self, request: proposer_pb2.ProposeRequest) -> proposer_pb2.ProposeResponse:
+        response = super().answer(request)
+        for message in response.windows:
+            right = truth(PROMPT)[message.base :]
+            others = [(2, 2, [(token + 2) % 50 for token in right[2:]]), (2, 2, right[2:])]
+            others = [each for each in others if each[2]]
+            window = make_window(0, 0, [*right[:2], *wrong(right[2:])], others)
+            message.token_ids = to_bytes(window.token_ids)
+            message.parents = to_bytes(list(window.find_parents()))
+            positions = np.minimum(window.positions, len(truth(PROMPT)) - 1)
+            message.prediction_positions = to_bytes(positions)
+            message.values = floats_to_bytes([0.5] * len(positions))
+        return response
+
+
+async def test_trees_come_from_the_proposer_to_the_worker(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    seen: list[list[int]] = []
+    execute = worker.worker.execute
+
+    def record(plan: Any) -> Any:
+        seen.extend(from_bytes(window.parents).tolist() for window in plan.windows)
+        return execute(plan)
+
+    worker.worker.execute = record  # type: ignore[method-assign]
+    async with serve_proposer(BranchingProposer()) as port:
+        options: dict[str, Any] = {"proposer_wait_ms": 2000, "max_plans_in_flight": 1}
+        async with serve_scheduler(worker_port, [port], **options) as (_, stub):
+            client = await ask(stub, add(1, PROMPT, predicted=truth(PROMPT)))
+    assert client.tokens[1] == truth(PROMPT)
+    # The first window may come before or behind the first token.
+    assert max(parents.count(place) for parents in seen for place in (0, 1)) == 3
+    assert client.finished[1].accepted_prediction_tokens > 5

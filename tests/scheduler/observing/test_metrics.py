@@ -1,0 +1,121 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+
+from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.observing import draft_metrics
+from tests.scheduler.client import PROMPT, add, ask, truth, until
+from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler, serve_worker
+from tests.scheduler.fake_worker import FakeWorker
+
+PREFIX = "optimist_scheduler_"
+
+
+def read(*names: str, **labels: str) -> list[float]:
+    return [REGISTRY.get_sample_value(PREFIX + name, labels) or 0 for name in names]
+
+
+async def test_what_happens_is_counted(
+    worker: FakeWorkerServicer, worker_port: int, proposer_port: int
+) -> None:
+    worker.step_seconds = 0.002
+    outcomes = ("hit", "repaired", "discarded")
+    totals = (
+        "tokens_total",
+        "steps_total",
+        "prefix_queries_total",
+        "prefix_hits_total",
+        "draft_width_count",
+    )
+    before = read(*totals)
+    decisions = [read("preschedules_total", outcome=outcome)[0] for outcome in outcomes]
+    (saved,) = read("preschedule_saved_seconds_count")
+    options: dict[str, Any] = {
+        "enable_prefix_caching": True,
+        "max_plans_in_flight": 2,
+        "proposer_wait_ms": 2000,
+    }
+    async with serve_scheduler(worker_port, [proposer_port], **options) as (engine, stub):
+        for handle in (1, 2):
+            await ask(stub, add(handle, PROMPT, predicted=truth(PROMPT)))
+        stats = engine.scheduler.stats
+        labels = {"worker": f"127.0.0.1:{worker_port}"}
+        await until(lambda: read("plans_in_flight", **labels) == [0])
+        assert read("connected", "running", "waiting", **labels) == [1, 0, 0]
+        assert read("free_blocks", "blocks", **labels) == [32, 32]
+    tokens, steps, queries, hits, plans = (
+        after - value for after, value in zip(read(*totals), before, strict=True)
+    )
+    assert tokens == 40
+    assert steps == worker.worker.num_steps
+    assert (queries, hits) == (stats.num_prefix_queries, stats.num_prefix_hits)
+    assert hits == 4
+    assert plans == stats.num_plans
+    discards = stats.preschedule_discards.total()
+    assert [
+        read("preschedules_total", outcome=outcome)[0] - value
+        for outcome, value in zip(outcomes, decisions, strict=True)
+    ] == [stats.num_preschedule_hits, stats.num_preschedule_repairs, discards]
+    assert read("preschedule_saved_seconds_count")[0] - saved == stats.num_preschedule_hits
+    assert REGISTRY.get_sample_value(PREFIX + "connected", labels) is None
+
+
+def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array(values, np.int32)
+
+
+def test_drafts_are_counted_by_source_and_position() -> None:
+    names = ["drafted_tokens_total", "accepted_tokens_total", "acceptance_rate_count"]
+    names += ["acceptance_rate_sum", "tokens_per_step_sum"]
+    places = ["1", "2", "3", "16", "more"]
+
+    def series(source: str) -> list[float]:
+        at = (read("accepted_at_total", source=source, position=place)[0] for place in places)
+        return [*read(*names, source=source), *at]
+
+    before = {source: series(source) for source in ("prediction", "eagle", "medusa")}
+    result = StepResult(
+        sequence=1,
+        slots=column(0, 1, 2, 3),
+        lengths=column(9, 9, 9, 9),
+        num_emitted_tokens=column(3, 1, 19, 1),
+        token_ids=column(*range(24)),
+        num_drafted_tokens=column(4, 4, 20, 0),
+        num_accepted_tokens=column(2, 0, 18, 0),
+        draft_sources=column(5, 5, 1, 0),
+    )
+    draft_metrics.observe_drafts(result)
+    grown = {
+        source: [after - value for after, value in zip(series(source), values, strict=True)]
+        for source, values in before.items()
+    }
+    assert grown["prediction"] == pytest.approx([20, 18, 1, 0.9, 19, 1, 1, 1, 1, 2])
+    assert grown["eagle"] == pytest.approx([8, 2, 1, 0.25, 2, 1, 1, 0, 0, 0])
+    assert grown["medusa"] == [0] * 10
+
+
+async def test_what_speculation_is_expected_to_bring_is_shown(proposer_port: int) -> None:
+    drafter = Drafter(DraftSource.QUANTISED, 3, 3)
+    servicer = FakeWorkerServicer(FakeWorker(costs=((1, 900), (16, 1000)), drafter=drafter))
+    servicer.worker.description.drafter_us = column(300, 600, 900).tobytes()
+    async with (
+        serve_worker(servicer) as port,
+        serve_scheduler(port, [proposer_port]) as (
+            engine,
+            stub,
+        ),
+    ):
+        await ask(stub, add(1, PROMPT), add(2, PROMPT, predicted=truth(PROMPT)))
+        assert engine.scheduler.config.drafter == drafter
+    for source in ("prediction", "quantised"):
+        assert read("effective_speedup", source=source)[0] > 0
+        assert read("verify_latency_seconds", source=source)[0] > 0
+    assert read("draft_latency_seconds", "overhead_ratio", source="prediction") == [0, 0]
+    (overhead,) = read("overhead_ratio", source="quantised")
+    latencies = read("draft_latency_seconds", "verify_latency_seconds", source="quantised")
+    assert overhead == pytest.approx(latencies[0] / latencies[1])
+    assert read("drafted_tokens_total", source="quantised")[0] > 0

@@ -1,0 +1,123 @@
+"""How long requests wait, and what is traced of them, told to gateway, worker and proposer."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.draft_source import DraftSource
+from optimist_common.observing.trace_parent import parse_trace_parent
+from optimist_common.observing.tracing import OFF, Tracer
+from optimist_scheduler.core.requests.plan import Plan
+from optimist_scheduler.core.requests.validate import NewRequest
+from optimist_scheduler.core.values.output import Ended, Finished, FinishReason
+from optimist_scheduler.observing import draft_metrics
+from optimist_scheduler.observing.request_watch import RequestWatch, write_queue_times
+from tests.scheduler.client import PROMPT, Client, add, ask
+from tests.scheduler.fake_services import serve_scheduler
+from tests.scheduler.situation import Situation
+from tests.tracing.collector import Collector, running_collector
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACE_PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with running_collector() as running:
+        yield running
+
+
+def ended(reason: FinishReason = FinishReason.LENGTH, message: str = "") -> Ended:
+    return Ended(1, 2, "r2", Finished(reason, message, num_passes=3))
+
+
+def new_request() -> NewRequest:
+    return NewRequest("r2", PROMPT, 5, owner=1, handle=2)
+
+
+def plan_that_admits() -> Plan:
+    """A plan that gives a slot to `r2`."""
+    situation = Situation()
+    situation.add(2, PROMPT, 5)
+    plan = situation.scheduler.schedule(0.0)
+    assert plan is not None
+    return plan
+
+
+def test_the_wait_ends_with_the_first_slot() -> None:
+    name = "optimist_scheduler_queue_seconds"
+    count, total = (REGISTRY.get_sample_value(f"{name}_{end}") or 0 for end in ("count", "sum"))
+    watch = RequestWatch(OFF)
+    watch.add(new_request(), TRACE_PARENT, now=10.0)
+    watch.plan(plan_that_admits(), now=10.25)
+    watch.plan(plan_that_admits(), now=99.0)
+    assert watch.end(ended()) == 250_000
+    assert REGISTRY.get_sample_value(f"{name}_count") == count + 1
+    assert REGISTRY.get_sample_value(f"{name}_sum") == pytest.approx(total + 0.25)
+
+
+def test_a_request_without_a_slot_has_not_waited_for_one() -> None:
+    watch = RequestWatch(OFF)
+    watch.add(new_request(), "", now=10.0)
+    assert watch.end(ended()) == 0
+    assert watch.end(ended()) == 0
+
+
+def test_without_tracing_nobody_is_told_of_a_span() -> None:
+    watch = RequestWatch(OFF)
+    watch.add(new_request(), TRACE_PARENT, now=10.0)
+    assert watch.trace_parents == {}
+
+
+def test_a_span_goes_from_add_to_end(collector: Collector) -> None:
+    tracer = Tracer("scheduler", collector.endpoint)
+    watch = RequestWatch(tracer)
+    watch.add(new_request(), TRACE_PARENT, now=10.0)
+    told = parse_trace_parent(watch.trace_parents["r2"])
+    assert told is not None
+    watch.plan(plan_that_admits(), now=10.25)
+    watch.end(ended(FinishReason.ERROR, "it failed"))
+    assert watch.trace_parents == {}
+    tracer.close()
+    (span,) = collector.spans
+    assert (span.trace_id, span.span_id) == (TRACE, told.span_id)
+    assert span.events == ["admitted"]
+    assert span.is_error
+    assert span.attributes["optimist.queue_seconds"] == 0.25
+    assert span.attributes["optimist.num_passes"] == 3
+
+
+def test_queue_times_are_written_to_the_ends_that_they_are_of() -> None:
+    messages = [scheduler_pb2.Finished(handle=handle) for handle in (2, 3)]
+    ends = [ended(), ended()._replace(request_id="r3")]
+    write_queue_times(messages, ends, {"r3": 7})
+    assert [message.queue_us for message in messages] == [0, 7]
+
+
+async def test_the_gateway_is_told_how_long_a_request_waited(worker_port: int) -> None:
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        client = await ask(stub, add(1, PROMPT))
+    assert client.finished[1].queue_us > 0
+
+
+async def test_the_figures_of_drafts_come_with_the_others(worker_port: int) -> None:
+    async with serve_scheduler(worker_port, []) as (_, stub):
+        client = Client(stub)
+        before = (await client.reply(get_stats(1))).stats
+        draft_metrics.DRAFTS.observe(
+            np.array([DraftSource.PREDICTION], np.int32), *np.array([[5], [3], [4]], np.int32)
+        )
+        after = (await client.reply(get_stats(2))).stats
+        client.close()
+    assert after.num_drafts - before.num_drafts == 1
+    assert after.num_drafted_tokens - before.num_drafted_tokens == 5
+    assert after.num_accepted_tokens - before.num_accepted_tokens == 3
+    places = zip(after.num_accepted_at_positions, before.num_accepted_at_positions, strict=True)
+    assert [now - then for now, then in places][:5] == [1, 1, 1, 0, 0]
+
+
+def get_stats(command_id: int) -> scheduler_pb2.ConnectRequest:
+    return scheduler_pb2.ConnectRequest(command_id=command_id, get_stats=scheduler_pb2.GetStats())
