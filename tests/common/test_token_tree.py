@@ -92,7 +92,6 @@ def test_chains_are_told_from_trees(tree: TokenTree) -> None:
     is_chain = list(tree.list_parents()) == list(range(-1, len(tree) - 1))
     assert (tree.parents is None) == is_chain
     assert tree.find_fault() is None
-    assert not tree.has_twins
     assert tree_of(tree.token_ids.tolist(), list(tree.list_parents())).parents is None or (
         not is_chain
     )
@@ -106,12 +105,8 @@ def test_chains_are_told_from_trees(tree: TokenTree) -> None:
         ([-1, 0, -2], "parents: -2 is not in -1 to 1"),
         ([-1, 1, 0], "parents: 1 is not in -1 to 0"),
         ([0, 0, 1], "parents: 0 is not in -1 to -1"),
+        ([-1, 0, 0], "parents: siblings have the same token"),
     ],
 )
 def test_faults_name_the_node(parents: list[int], fault: str) -> None:
-    assert tree_of([5, 6, 7], parents).find_fault() == fault
-
-
-def test_siblings_with_one_token_are_twins() -> None:
-    assert tree_of([5, 6, 6], [-1, 0, 0]).has_twins
-    assert not tree_of([5, 6, 6], [-1, 0, -1]).has_twins
+    assert tree_of([5, 6, 6], parents).find_fault() == fault

@@ -22,7 +22,7 @@ COMMANDS: dict[str, Rule] = {
     ),
     "what is cut off is told of": (
         telling,
-        "tell_logprobs",
+        "report_logprobs",
         "logprobs.cut(num_skipped, number)",
         "logprobs.cut(num_skipped, 10**6)",
     ),
@@ -301,13 +301,13 @@ SOURCES: dict[str, Rule] = {
     ),
     "accepted drafts are tokens of the target as well": (
         deliver,
-        "tell_end",
+        "make_end",
         "num_tokens - num_before - sum(by_source)",
         "num_tokens - num_before",
     ),
     "an end counts the prompt": (
         deliver,
-        "tell_end",
+        "make_end",
         "num_tokens - num_before - sum(by_source)",
         "num_tokens - sum(by_source)",
     ),

@@ -95,7 +95,7 @@ _IS_WALKED = "placed.numbers[slot] != new.window_numbers[row] or placed.is_tree[
 
 NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
     "prompts are told of again": (
-        (telling, "tell_logprobs", "min(request.num_told_tokens + 1, end) - first", "0"),
+        (telling, "report_logprobs", "min(request.num_reported_tokens + 1, end) - first", "0"),
         lambda: test_telling.test_a_prompt_is_told_of_once_though_the_worker_was_lost(1, 2),
     ),
     "drafts are placed by the window that came later": (

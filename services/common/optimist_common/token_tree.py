@@ -16,9 +16,9 @@ NodeColumn = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenTree:
-    """Nodes with a token each. Parents come before their children, likelier siblings come first.
+    """Nodes with a token each. Parents come before their children, siblings have different tokens.
 
-    So any number of nodes from the front is a tree too.
+    The likeliest come first; any number of nodes from the front is a tree too.
     """
 
     token_ids: Int32Column
@@ -46,15 +46,9 @@ class TokenTree:
         if is_wrong.any():
             node = int(is_wrong.argmax())
             return f"parents: {parents[node]} is not in -1 to {node - 1}"
+        if len(set(zip(parents.tolist(), self.token_ids.tolist(), strict=True))) < number:
+            return "parents: siblings have the same token"
         return None
-
-    @property
-    def has_twins(self) -> bool:
-        """Whether siblings have the same token."""
-        if self.parents is None:
-            return False
-        nodes = set(zip(self.parents.tolist(), self.token_ids.tolist(), strict=True))
-        return len(nodes) < len(self)
 
     def list_parents(self) -> Sequence[int]:
         """Returns the parent of each node, of a chain too."""

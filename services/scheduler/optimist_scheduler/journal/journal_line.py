@@ -27,7 +27,7 @@ from optimist_scheduler.core.windows.window import Window, make_window
 
 Json = dict[str, Any]
 
-FORMAT = 6
+FORMAT = 7
 """Version of the lines; a log of another one is not replayed."""
 
 _REQUEST_COLUMNS = (
@@ -47,6 +47,8 @@ _RESULT_COLUMNS = (
     "num_drafted_tokens",
     "num_accepted_tokens",
     "draft_sources",
+    "window_nodes",
+    "accepted_nodes",
 )
 
 
@@ -109,8 +111,8 @@ def write_window(window: Window) -> Json:
     """Writes a window."""
     return {
         "base": window.base,
-        "token_ids": column(window.token_ids),
-        "parents": column([] if window.parents is None else window.parents),
+        "token_ids": column(window.tree.token_ids),
+        "parents": column([] if window.tree.parents is None else window.tree.parents),
         "positions": column(window.positions),
         "values": _encode(floats_to_bytes(window.values)),
     }
@@ -236,8 +238,8 @@ def _write_plan(plan: Plan) -> Json:
 
 
 def _window_parts(window: Window) -> list[bytes]:
-    parents = b"" if window.parents is None else to_bytes(window.parents)
-    return [to_bytes(window.token_ids), parents]
+    parents = b"" if window.tree.parents is None else to_bytes(window.tree.parents)
+    return [to_bytes(window.tree.token_ids), parents]
 
 
 def _write_outputs(outputs: StepOutputs) -> Json:

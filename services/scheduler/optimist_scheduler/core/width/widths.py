@@ -102,7 +102,7 @@ class DraftWidths:
 
     def first(self, limit: int, window: Window) -> int:
         """Returns how much of its window such a request begins with; changes nothing."""
-        width = min(self._first_width(limit), len(window.token_ids))
+        width = min(self._first_width(limit), window.num_nodes)
         if not (self.goes_by_value and window.has_values):
             return width
         hazards = np.maximum.accumulate(window.find_hazards())
