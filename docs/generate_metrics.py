@@ -20,8 +20,8 @@ from optimist_gateway.scheduler.stats import SchedulerStats
 TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {
     "scheduler": "optimist_scheduler.observing.metrics",
-    "worker": "optimist_worker.metrics",
-    "proposer": "optimist_proposer.metrics",
+    "worker": "optimist_worker.service.metrics",
+    "proposer": "optimist_proposer.observing.metrics",
 }
 WHERE = {
     "gateway": "On the gateway's port.",

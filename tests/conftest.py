@@ -39,7 +39,7 @@ SLOW = (
 
 def pytest_sessionstart() -> None:
     """Refuses to test compiled modules whose sources have changed since."""
-    for compiled in (Path(__file__).parents[1] / "aligner" / "optimist_aligner").glob("*.so"):
+    for compiled in (Path(__file__).parents[1] / "aligner" / "optimist_aligner").rglob("*.so"):
         source = compiled.with_name(compiled.name.partition(".")[0] + ".py")
         if not source.exists() or source.stat().st_mtime > compiled.stat().st_mtime:
             pytest.exit(f"{source} is newer than what was compiled of it: make setup", 1)

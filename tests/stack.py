@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from optimist_cli.ports import free_ports
+from optimist_cli.serve.ports import free_ports
 from optimist_common.network.health import is_serving
 
 REPOSITORY = Path(__file__).parent.parent

@@ -4,12 +4,12 @@
 `observe` takes its tokens, and `propose` returns a `Draft` of what comes next. Needs numpy alone.
 """
 
-from optimist_aligner import tree
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
-from optimist_aligner.draft import FLOAT32, NO_PARENT, Draft
+from optimist_aligner.drafting import tree
+from optimist_aligner.drafting.draft import FLOAT32, NO_PARENT, Draft
 from optimist_aligner.follower import Aligner
-from optimist_aligner.sources import INT32, LAST_OF_PROMPT, NO_POSITION, SEPARATOR, Sources
-from optimist_aligner.vocabulary import Encode, Vocabulary
+from optimist_aligner.text.sources import INT32, LAST_OF_PROMPT, NO_POSITION, SEPARATOR, Sources
+from optimist_aligner.text.vocabulary import Encode, Vocabulary
 
 __all__ = [
     "FLOAT32",

@@ -4,8 +4,8 @@ from abc import abstractmethod
 from array import array
 from typing import Protocol
 
-from optimist_aligner.draft import Draft
-from optimist_aligner.sources import Sources
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import Sources
 
 
 class Follower(Protocol):

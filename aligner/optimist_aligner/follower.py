@@ -5,31 +5,31 @@ from typing import Final
 
 import numpy as np
 
-from optimist_aligner.alignment import CERTAIN_RUN, Alignment
-from optimist_aligner.candidates import (
+from optimist_aligner.drafting.candidates import (
     Candidate,
     Sight,
     none_features,
 )
-from optimist_aligner.common import Common, Continuations, load_continuations
-from optimist_aligner.context_index import MOST_TOKEN_ID, ContextIndex
-from optimist_aligner.draft import Draft
-from optimist_aligner.guesses import (
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.drafting.guesses import (
     guess_ahead,
     guess_beginning,
     guess_common,
     guess_frequent,
     guess_template,
 )
-from optimist_aligner.matches import LONG_LENGTH, find_matches, find_skipped
-from optimist_aligner.output_index import OutputIndex
-from optimist_aligner.searched_text import SearchedText
-from optimist_aligner.sources import SEPARATOR, Sources
-from optimist_aligner.template import Template
-from optimist_aligner.token_class import TokenClasses
-from optimist_aligner.tree import TreeGrower
-from optimist_aligner.vocabulary import Vocabulary
-from optimist_aligner.weights import Weights, load_weights
+from optimist_aligner.drafting.matches import LONG_LENGTH, find_matches, find_skipped
+from optimist_aligner.drafting.tree import TreeGrower
+from optimist_aligner.following.alignment import CERTAIN_RUN, Alignment
+from optimist_aligner.following.template import Template
+from optimist_aligner.model.common import Common, Continuations, load_continuations
+from optimist_aligner.model.weights import Weights, load_weights
+from optimist_aligner.text.context_index import MOST_TOKEN_ID, ContextIndex
+from optimist_aligner.text.output_index import OutputIndex
+from optimist_aligner.text.searched_text import SearchedText
+from optimist_aligner.text.sources import SEPARATOR, Sources
+from optimist_aligner.text.token_class import TokenClasses
+from optimist_aligner.text.vocabulary import Vocabulary
 
 _NUM_FREQUENT: Final = 24
 _FREQUENT_VALUE: Final = 0.02

@@ -19,9 +19,9 @@ from gpu_measure.slots import (
 )
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import Admission, PlannedRow, WindowUpdate
-from optimist_worker.model import load_model
-from optimist_worker.runner import Runner
-from optimist_worker.state import DeviceState, Sizes
+from optimist_worker.model.model import load_model
+from optimist_worker.model.state import DeviceState, Sizes
+from optimist_worker.runner.runner import Runner
 
 
 def measure_exactness(bench: Bench) -> None:

@@ -13,9 +13,9 @@ import torch
 
 from gpu_measure.bench import Bench
 from gpu_measure.slots import BLOCK_SIZE
-from optimist_worker.core import sdpa
-from optimist_worker.core.attention_batch import AttentionBatch
-from optimist_worker.core.kv import KVPool, LayerSpec
+from optimist_worker.core.attention import sdpa
+from optimist_worker.core.attention.batch import AttentionBatch
+from optimist_worker.core.attention.kv import KVPool, LayerSpec
 
 
 def measure_kernel(bench: Bench) -> None:
@@ -46,7 +46,7 @@ def attention_of(bench: Bench) -> Callable[..., torch.Tensor]:
     """Returns the attention that runs on this device."""
     if not bench.is_cuda:
         return sdpa.attend
-    kernel: Any = importlib.import_module("optimist_worker.core.attention_launch")
+    kernel: Any = importlib.import_module("optimist_worker.core.attention.launch")
     attend: Callable[..., torch.Tensor] = kernel.attend
     return attend
 

@@ -6,11 +6,11 @@ import torch
 from gpu_measure.bench import Bench, say
 from gpu_measure.shape import Shape
 from gpu_measure.slots import BLOCK_SIZE, ROOM, Loaded, NotPossibleError
-from optimist_worker.engine import Engine
-from optimist_worker.masks import Masks
-from optimist_worker.model import Model, load_model
-from optimist_worker.runner import Runner
-from optimist_worker.state import DeviceState, Sizes
+from optimist_worker.model.masks import Masks
+from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.state import DeviceState, Sizes
+from optimist_worker.runner.engine import Engine
+from optimist_worker.runner.runner import Runner
 
 MOST_POOL_TOKENS = 32 * (4096 + ROOM)
 

@@ -22,7 +22,7 @@ from gpu_measure.slots import (
     run_steps,
 )
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core import paged_attention
+from optimist_worker.core.attention import paged_attention
 from optimist_worker.core.plan import Admission, PlannedRow
 
 

@@ -41,9 +41,9 @@ def measure_services(bench: Bench) -> None:
 @contextlib.contextmanager
 def running_services(bench: Bench, shape: Shape) -> Iterator[tuple[str, str]]:
     """Starts a worker and a scheduler; yields the scheduler's address and the worker's metrics."""
-    services: Any = importlib.import_module("optimist_bench.services")
-    spec: Any = importlib.import_module("optimist_cli.process").ServiceSpec
-    ports = importlib.import_module("optimist_cli.ports").free_ports(3)
+    services: Any = importlib.import_module("optimist_bench.harness.services")
+    spec: Any = importlib.import_module("optimist_cli.serve.process").ServiceSpec
+    ports = importlib.import_module("optimist_cli.serve.ports").free_ports(3)
     is_serving: Any = importlib.import_module("optimist_common.network.health").is_serving
     worker, scheduler = (f"127.0.0.1:{port}" for port in ports[:2])
     flags = {

@@ -17,9 +17,9 @@ from optimist_worker.core.plan import (
     StepResult,
     WindowUpdate,
 )
-from optimist_worker.model import Model
-from optimist_worker.runner import Runner
-from optimist_worker.state import DeviceState
+from optimist_worker.model.model import Model
+from optimist_worker.model.state import DeviceState
+from optimist_worker.runner.runner import Runner
 
 BLOCK_SIZE = 16
 WARM_UP_STEPS = 3

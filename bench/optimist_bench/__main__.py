@@ -7,18 +7,18 @@ from optimist_common.errors import SetupError
 
 # Modules with `main(arguments) -> int`, imported only when they are called: each needs its parts.
 BENCHMARKS = {
-    "crossover": "optimist_bench.crossover",
-    "drafts": "optimist_bench.drafts",
+    "crossover": "optimist_bench.crossover.command",
+    "drafts": "optimist_bench.drafts.command",
     "edits": "optimist_bench.edits",
     "engines": "optimist_bench.engines.command",
-    "overhead": "optimist_bench.overhead",
-    "overlap": "optimist_bench.overlap",
-    "overload": "optimist_bench.overload",
-    "pipeline": "optimist_bench.pipeline",
+    "overhead": "optimist_bench.overhead.command",
+    "overlap": "optimist_bench.overlap.command",
+    "overload": "optimist_bench.overload.command",
+    "pipeline": "optimist_bench.pipeline.command",
     "predictions": "optimist_bench.predictions.command",
     "replicas": "optimist_bench.replicas.command",
-    "scheduler": "optimist_bench.scheduler",
-    "windows": "optimist_bench.windows",
+    "scheduler": "optimist_bench.scheduler.command",
+    "windows": "optimist_bench.windows.command",
 }
 
 

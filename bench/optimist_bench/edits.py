@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from optimist_bench.services import running_services
+from optimist_bench.harness.services import running_services
 from optimist_cli.client import ChatRequest, GatewayClient
-from optimist_cli.ports import free_ports
-from optimist_cli.serve_settings import ServeSettings
+from optimist_cli.serve.ports import free_ports
+from optimist_cli.serve.settings import ServeSettings
 from optimist_common.settings import ServiceSettings, load_settings
-from optimist_training.edits import Edit, unseen_edits
+from optimist_training.data.edits import Edit, unseen_edits
 
 
 class EditsSettings(ServiceSettings):

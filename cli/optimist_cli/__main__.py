@@ -8,12 +8,21 @@ from optimist_common.errors import SetupError, run_or_explain
 # Name, module with `main(arguments) -> int`, and what it does. Modules are imported only when they
 # are called, so that an image with one service needs no other.
 COMMANDS = {
-    "serve": ("optimist_cli.serve", "start all services on this machine with one model"),
+    "serve": (
+        "optimist_cli.serve.command",
+        "start all services on this machine with one model",
+    ),
     "convert": ("optimist_worker.conversion.__main__", "make a model directory of a GGUF file"),
     "complete": ("optimist_cli.complete", "send one request and stream the answer in colour"),
     "bench": ("optimist_bench.__main__", "measure through the running services"),
-    "train": ("optimist_training.drafters", "train draft networks, or the proposer from edits"),
-    "explain": ("optimist_cli.explain", "tell what the proposer did for one request, from its log"),
+    "train": (
+        "optimist_training.drafters.command",
+        "train draft networks, or the proposer from edits",
+    ),
+    "explain": (
+        "optimist_cli.explain.command",
+        "tell what the proposer did for one request, from its log",
+    ),
     "replay": ("optimist_scheduler.service.replay", "check that a scheduler's log comes out again"),
     "gateway": ("optimist_gateway.__main__", "start the REST gateway alone"),
     "scheduler": ("optimist_scheduler.__main__", "start the scheduler alone"),

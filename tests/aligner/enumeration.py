@@ -3,10 +3,11 @@
 from math import exp
 from typing import NamedTuple
 
-from optimist_aligner.candidates import NO_STOP, Sight, kind_features, none_features
+from optimist_aligner.drafting.candidates import NO_STOP, Sight, kind_features, none_features
+from optimist_aligner.drafting.further import find_further
+from optimist_aligner.drafting.tree import LEAST_OPEN
 from optimist_aligner.follower import AutoFollower
-from optimist_aligner.further import find_further
-from optimist_aligner.layout import (
+from optimist_aligner.model.layout import (
     LENGTH,
     MOST_LENGTH,
     MOST_LOGIT,
@@ -20,7 +21,6 @@ from optimist_aligner.layout import (
     START,
     STEP,
 )
-from optimist_aligner.tree import LEAST_OPEN
 
 MOST_PATHS = 3
 """Candidates of one first token that are followed further: the likeliest."""

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.agreement import choose_longest, count_equal
-from optimist_aligner.layout import MOST_LENGTH
+from optimist_aligner.following.agreement import choose_longest, count_equal
+from optimist_aligner.model.layout import MOST_LENGTH
 
 ROUGH_LENGTHS = (0, 5, 8, 16, MOST_LENGTH)
 

@@ -3,10 +3,10 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.alignment import CERTAIN_RUN, SURE_RUN, Alignment
-from optimist_aligner.context_index import ContextIndex
-from optimist_aligner.layout import NUM_RUNS
-from optimist_aligner.sources import INT32, SEPARATOR
+from optimist_aligner.following.alignment import CERTAIN_RUN, SURE_RUN, Alignment
+from optimist_aligner.model.layout import NUM_RUNS
+from optimist_aligner.text.context_index import ContextIndex
+from optimist_aligner.text.sources import INT32, SEPARATOR
 
 PREDICTED = "the quick brown fox jumps over the lazy dog and then sleeps"
 

@@ -3,17 +3,17 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.common import (
+from optimist_aligner.follower import Aligner
+from optimist_aligner.model.common import (
     Common,
     Continuations,
     load_continuations,
     read_continuations,
     write_continuations,
 )
-from optimist_aligner.follower import Aligner
-from optimist_aligner.sources import INT32, Sources
-from optimist_aligner.token_class import TokenClasses
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.sources import INT32, Sources
+from optimist_aligner.text.token_class import TokenClasses
+from optimist_aligner.text.vocabulary import Vocabulary
 
 # A piece is a token, but for "check", which is two.
 TOKENS = ["Let", " me", " ch", "eck", " read", ".", "\n", " the", "`"]

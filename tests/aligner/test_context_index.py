@@ -3,14 +3,14 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.context_index import (
+from optimist_aligner.text.context_index import (
     MOST_ORDER,
     MOST_TOKEN_ID,
     ContextIndex,
     Places,
     context_key,
 )
-from optimist_aligner.sources import INT32
+from optimist_aligner.text.sources import INT32
 
 LARGEST = [-1, 0, MOST_TOKEN_ID - 1, MOST_TOKEN_ID]
 token_lists = st.lists(st.integers(-1, 3), max_size=40) | st.lists(

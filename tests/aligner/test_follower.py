@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.draft import Draft
+from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.follower import Aligner, AutoFollower
-from optimist_aligner.sources import INT32, LAST_OF_PROMPT, NO_POSITION, SEPARATOR, Sources
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.sources import INT32, LAST_OF_PROMPT, NO_POSITION, SEPARATOR, Sources
+from optimist_aligner.text.vocabulary import Vocabulary
 from tests.aligner.words import Words, accepted, listing
 
 OLD = listing("session")

@@ -1,12 +1,12 @@
-from optimist_aligner.candidates import Sight
-from optimist_aligner.guesses import (
+from optimist_aligner.drafting.candidates import Sight
+from optimist_aligner.drafting.guesses import (
     guess_ahead,
     guess_beginning,
     guess_frequent,
     guess_template,
 )
-from optimist_aligner.layout import EXPECTED, FREQUENT, MOST_AHEAD, TEMPLATE
-from optimist_aligner.template import NOWHERE
+from optimist_aligner.following.template import NOWHERE
+from optimist_aligner.model.layout import EXPECTED, FREQUENT, MOST_AHEAD, TEMPLATE
 from tests.aligner.test_matches import look
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -3,10 +3,11 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.alignment import CERTAIN_RUN
-from optimist_aligner.candidates import NO_STOP, Candidate, Sight
+from optimist_aligner.drafting.candidates import NO_STOP, Candidate, Sight
+from optimist_aligner.drafting.matches import find_matches, find_skipped
 from optimist_aligner.follower import Aligner
-from optimist_aligner.layout import (
+from optimist_aligner.following.alignment import CERTAIN_RUN
+from optimist_aligner.model.layout import (
     BLOCKS,
     MOST_LENGTH,
     OWN,
@@ -14,9 +15,8 @@ from optimist_aligner.layout import (
     PREDICTED,
     PREDICTED_SKIP,
 )
-from optimist_aligner.matches import find_matches, find_skipped
-from optimist_aligner.sources import INT32, Sources
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.sources import INT32, Sources
+from optimist_aligner.text.vocabulary import Vocabulary
 
 ALGORITHM = Aligner(Vocabulary([chr(code) for code in range(128)]))
 token_lists = st.lists(st.integers(97, 100), max_size=40)

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.context_index import MOST_ORDER, context_key
-from optimist_aligner.output_index import OutputIndex
+from optimist_aligner.text.context_index import MOST_ORDER, context_key
+from optimist_aligner.text.output_index import OutputIndex
 
 token_lists = st.lists(st.integers(0, 3), max_size=30)
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.prompt_blocks import find_blocks, find_numbered_lines
+from optimist_aligner.text.prompt_blocks import find_blocks, find_numbered_lines
 
 lines = st.lists(
     st.sampled_from(

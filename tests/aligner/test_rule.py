@@ -1,7 +1,7 @@
 import pytest
 
-from optimist_aligner.layout import NUM_SIGHTINGS
-from optimist_aligner.rule import MOST_RULES_PER_TOKEN, MOST_TOKENS, Rule, Rules
+from optimist_aligner.following.rule import MOST_RULES_PER_TOKEN, MOST_TOKENS, Rule, Rules
+from optimist_aligner.model.layout import NUM_SIGHTINGS
 
 # Predicted 10 11 12 10 11, separator; said 20 21 22 20 23.
 TEXT = [10, 11, 12, 10, 11, -1, 20, 21, 22, 20, 23]

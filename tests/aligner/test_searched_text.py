@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.follower import Aligner
-from optimist_aligner.searched_text import SearchedText
-from optimist_aligner.sources import INT32, SEPARATOR, Sources
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.searched_text import SearchedText
+from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
+from optimist_aligner.text.vocabulary import Vocabulary
 
 # One token for each character, and one of two characters that begins or ends lines.
 TEXTS = [chr(code) for code in range(128)] + ["\n\n", "`\n", "e\n"]

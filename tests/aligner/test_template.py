@@ -1,5 +1,5 @@
-from optimist_aligner.output_index import OutputIndex
-from optimist_aligner.template import NOWHERE, Template
+from optimist_aligner.following.template import NOWHERE, Template
+from optimist_aligner.text.output_index import OutputIndex
 
 SOURCES = "sources are no template"
 

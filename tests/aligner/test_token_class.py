@@ -1,7 +1,7 @@
 import pytest
 
-from optimist_aligner.layout import NUM_CLASSES
-from optimist_aligner.token_class import (
+from optimist_aligner.model.layout import NUM_CLASSES
+from optimist_aligner.text.token_class import (
     CLOSING,
     COMMA,
     NEWLINE,

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.tree import LEAST_OPEN
 from optimist_aligner.follower import Aligner, AutoFollower
-from optimist_aligner.layout import BLOCKS, MOST_STEPS, NUM_WEIGHTS, START
-from optimist_aligner.sources import INT32, NO_POSITION, Sources
-from optimist_aligner.tree import LEAST_OPEN
-from optimist_aligner.vocabulary import Vocabulary
-from optimist_aligner.weights import Weights, load_weights
+from optimist_aligner.model.layout import BLOCKS, MOST_STEPS, NUM_WEIGHTS, START
+from optimist_aligner.model.weights import Weights, load_weights
+from optimist_aligner.text.sources import INT32, NO_POSITION, Sources
+from optimist_aligner.text.vocabulary import Vocabulary
 from tests.aligner.enumeration import Enumeration
 
 VOCABULARY = Vocabulary([" a", "b", "\n", "(", "1", " "])

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from optimist_aligner.layout import (
+from optimist_aligner.model.layout import (
     BLOCKS,
     LENGTH,
     MOST_LENGTH,
@@ -24,7 +24,7 @@ from optimist_aligner.layout import (
     START,
     STEP,
 )
-from optimist_aligner.weights import Weights, load_weights, to_json
+from optimist_aligner.model.weights import Weights, load_weights, to_json
 
 
 def some_logits(seed: int = 3) -> list[float]:
@@ -53,7 +53,7 @@ def test_packaged_weights_are_whole_and_finite(is_rewrite: bool) -> None:
     ("is_rewrite", "name"), [(False, "weights.json"), (True, "rewrite_weights.json")]
 )
 def test_packaged_file_is_what_is_written_for_it(is_rewrite: bool, name: str) -> None:
-    packaged = files("optimist_aligner").joinpath(name).read_text()
+    packaged = files("optimist_aligner.model").joinpath(name).read_text()
     assert to_json(load_weights(is_rewrite=is_rewrite).logits) == packaged
 
 

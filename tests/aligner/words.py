@@ -4,10 +4,10 @@ import re
 from array import array
 from collections.abc import Sequence
 
-from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
 from optimist_aligner.follower import Aligner, AutoFollower
-from optimist_aligner.sources import INT32, Sources
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.sources import INT32, Sources
+from optimist_aligner.text.vocabulary import Vocabulary
 
 _TOKEN = re.compile(r"\r?\n *|\r| ?\w+| +|.")
 

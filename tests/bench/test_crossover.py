@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimist_bench.crossover import CrossoverSettings, main
-from optimist_bench.crossover_load import StepCosts
-from optimist_bench.crossover_report import Point, describe, expect, summarise
-from optimist_bench.virtual_time import Situation, Times, VirtualRun, throughput_ratio
+from optimist_bench.crossover.command import CrossoverSettings, main
+from optimist_bench.crossover.load import StepCosts
+from optimist_bench.crossover.report import Point, describe, expect, summarise
+from optimist_bench.crossover.virtual_time import Situation, Times, VirtualRun, throughput_ratio
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
 

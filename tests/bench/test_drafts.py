@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from optimist_bench.contender import Run, children_cpu_seconds
-from optimist_bench.drafts import DraftsSettings, main
-from optimist_bench.drafts_report import describe, summarise
-from optimist_bench.match import Entrant, Match, Role, Score
+from optimist_bench.drafts.command import DraftsSettings, main
+from optimist_bench.drafts.contender import Run, children_cpu_seconds
+from optimist_bench.drafts.match import Entrant, Match, Role, Score
+from optimist_bench.drafts.report import describe, summarise
 from optimist_bench.peers.engine import TokenIds
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from optimist.worker.v1 import worker_pb2
-from optimist_bench.emissions import Emissions, read_emissions
-from optimist_bench.overhead import PACED_MS, find_latencies, main
-from optimist_bench.overhead_load import Arrivals
-from optimist_bench.process_time import find_stolen_share
+from optimist_bench.harness.emissions import Emissions, read_emissions
+from optimist_bench.harness.process_time import find_stolen_share
+from optimist_bench.overhead.command import PACED_MS, find_latencies, main
+from optimist_bench.overhead.load import Arrivals
 from optimist_common.columns import to_bytes
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

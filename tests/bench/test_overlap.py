@@ -4,9 +4,14 @@ import json
 
 import pytest
 
-from optimist_bench import overlap
-from optimist_bench.overlap import OverlapSettings, choose_configurations, describe, summarise
-from optimist_bench.overlap_run import Configuration, Figures
+from optimist_bench.overlap import command as overlap
+from optimist_bench.overlap.command import (
+    OverlapSettings,
+    choose_configurations,
+    describe,
+    summarise,
+)
+from optimist_bench.overlap.run import Configuration, Figures
 from optimist_common.errors import SetupError
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from optimist_bench.overload import main
-from optimist_bench.overload_client import Behaviour, Outcome, read_reply, read_text
-from optimist_bench.overload_load import CHAT_TEXT, LoadTask, make_request
-from optimist_bench.overload_report import is_right, report_memory, report_outcomes
+from optimist_bench.overload.client import Behaviour, Outcome, read_reply, read_text
+from optimist_bench.overload.command import main
+from optimist_bench.overload.load import CHAT_TEXT, LoadTask, make_request
+from optimist_bench.overload.report import is_right, report_memory, report_outcomes
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 RIGHT = Outcome(Behaviour.READS, 200, 0.5, is_right=True)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from optimist_bench import scheduler
-from optimist_bench.scheduler import SchedulerBenchSettings, measure
+from optimist_bench.scheduler import command as scheduler
+from optimist_bench.scheduler.command import SchedulerBenchSettings, measure
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from optimist_training.edits import Edit, unseen_edits
+from optimist_training.data.edits import Edit, unseen_edits
 
 MODEL_NAME = "tiny-edit"
 _PERSON = {

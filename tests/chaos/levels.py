@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from optimist_bench.process_time import count_descriptors, read_resident_bytes
+from optimist_bench.harness.process_time import count_descriptors, read_resident_bytes
 from tests.chaos.fleet import Fleet
 from tests.chaos.member import Member
 

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.draft import Draft
-from optimist_aligner.sources import Sources
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import Sources
+from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_cli.__main__ import main
-from optimist_cli.explain import ExplainSettings, StepError, choose_style, page, summarise
-from optimist_cli.explain_log import Chain, Damage, Header, LogError, Proposal, Step, read_log
-from optimist_cli.explain_text import Style, fit, visible, width_of
-from optimist_cli.explain_window import Origin, Window
-from optimist_proposer.request_log import RequestLogs
+from optimist_cli.explain.command import ExplainSettings, StepError, choose_style, page, summarise
+from optimist_cli.explain.log import Chain, Damage, Header, LogError, Proposal, Step, read_log
+from optimist_cli.explain.text import Style, fit, visible, width_of
+from optimist_cli.explain.window import Origin, Window
+from optimist_proposer.observing.request_log import RequestLogs
 
 TEXTS = [
     "\n",

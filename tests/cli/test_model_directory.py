@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from transformers import LlamaForCausalLM
 
-from optimist_cli.model_directory import find_directory
+from optimist_cli.serve.model_directory import find_directory
 from optimist_common.errors import SetupError
 from tests.checkpoints import tiny_checkpoint
-from tests.worker.tiny_gguf import write_gguf
+from tests.worker.conversion.tiny_gguf import write_gguf
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from optimist_cli import serve
-from optimist_cli.serve_settings import serve_settings
-from optimist_cli.service_specs import gateway_url, model_name, service_specs
+from optimist_cli.serve import command as serve
+from optimist_cli.serve.service_specs import gateway_url, model_name, service_specs
+from optimist_cli.serve.settings import serve_settings
 from optimist_common.errors import SetupError
 from optimist_common.network.server import bind
 from optimist_common.settings import ServiceSettings, config_file, load_settings

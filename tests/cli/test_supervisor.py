@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from optimist_cli.process import ServiceSpec
-from optimist_cli.supervisor import HEALTHY_SECONDS, MAX_RESTARTS, Deaths, Supervisor
+from optimist_cli.serve.process import ServiceSpec
+from optimist_cli.serve.supervisor import HEALTHY_SECONDS, MAX_RESTARTS, Deaths, Supervisor
 from optimist_common.errors import SetupError
 
 # A service that says it is up by writing its start number to a file, and ends as it is told.
@@ -89,7 +89,7 @@ async def test_a_service_that_dies_is_started_again(
 async def test_a_service_that_keeps_dying_is_given_up(
     fake_service: Callable[..., ServiceSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optimist_cli.supervisor.RESTART_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("optimist_cli.serve.supervisor.RESTART_PAUSE_SECONDS", 0.0)
     supervisor = Supervisor([fake_service("first", 0.3, 1)], Lines().write)
     await supervisor.start()
     with pytest.raises(SetupError, match=f"first died {MAX_RESTARTS + 1} times"):
@@ -100,10 +100,10 @@ async def test_a_service_that_keeps_dying_is_given_up(
 async def test_a_service_that_is_never_healthy_again_is_given_up(
     fake_service: Callable[..., ServiceSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optimist_cli.supervisor.RESTART_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr("optimist_cli.supervisor.MAX_RESTARTS", 1)
+    monkeypatch.setattr("optimist_cli.serve.supervisor.RESTART_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("optimist_cli.serve.supervisor.MAX_RESTARTS", 1)
     # However long it takes to load, it is not healthy for any time.
-    monkeypatch.setattr("optimist_cli.supervisor.HEALTHY_SECONDS", 0.001)
+    monkeypatch.setattr("optimist_cli.serve.supervisor.HEALTHY_SECONDS", 0.001)
     answers = iter([True])
     spec = replace(fake_service("first", 0.05, 1), is_healthy=lambda: next(answers, False))
     supervisor = Supervisor([spec], Lines().write)
@@ -158,7 +158,7 @@ async def test_it_ends_all_services_of_the_same_name(
 async def test_services_go_on_and_end_when_nobody_reads_their_lines(
     fake_service: Callable[..., ServiceSpec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("optimist_cli.supervisor.RESTART_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("optimist_cli.serve.supervisor.RESTART_PAUSE_SECONDS", 0.0)
 
     def write(name: str, line: str) -> None:
         raise BrokenPipeError

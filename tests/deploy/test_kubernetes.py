@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from optimist_common.network.server import GRACE_SECONDS
-from optimist_worker.parallel.ranks import LocalRanks, find_ranks
-from optimist_worker.parallel.settings_check import check_settings
+from optimist_worker.execution.ranks import LocalRanks, find_ranks
+from optimist_worker.service.settings_check import check_settings
 from optimist_worker.settings import WorkerSettings
 from tests.deploy.installation import (
     COMPONENTS,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from optimist_cli.ports import free_ports
+from optimist_cli.serve.ports import free_ports
 from tests.deploy.installation import KUBERNETES
 
 SCRIPTS = KUBERNETES / "components" / "redis-sentinel"

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from optimist_training.edits import Edit
+from optimist_training.data.edits import Edit
 from tests.integration.edit import MODEL
 
 CONCURRENCY = 6

@@ -5,7 +5,7 @@ from typing import Any
 
 from openai import OpenAI
 
-from optimist_training.edits import Edit, unseen_edits
+from optimist_training.data.edits import Edit, unseen_edits
 
 MODEL = "tiny-edit"
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from optimist_client import AsyncClient, Client, Message, OptimistError
-from optimist_training.edits import Edit
+from optimist_training.data.edits import Edit
 from tests.integration.edit import MODEL, edits
 from tests.stack import Stack
 

@@ -7,7 +7,7 @@ import pytest
 from openai import OpenAI
 
 from optimist_bench.replicas.redis_server import RedisServer
-from optimist_training.edits import Edit
+from optimist_training.data.edits import Edit
 from tests.integration.edit import ask, edits
 from tests.stack import BUNDLED_MODEL, Service, free_port, wait_until_healthy
 

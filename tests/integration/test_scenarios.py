@@ -8,7 +8,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from optimist_training.edits import Edit
+from optimist_training.data.edits import Edit
 from tests.integration.edit import ask, edits
 from tests.stack import BUNDLED_MODEL, Service, free_port, wait_until_healthy
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from optimist_training.edits import Edit
+from optimist_training.data.edits import Edit
 from tests.integration.asker import Asker
 from tests.integration.edit import Answer, ask, edits
 from tests.integration.request_bodies import make_body

@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from optimist_proposer.redis_store import RedisStore
+from optimist_proposer.store.redis_store import RedisStore
 from tests.proposer.holding import redis_store
 
 

@@ -3,22 +3,22 @@
 from collections.abc import Sequence
 
 from optimist_aligner.algorithm import Algorithm
-from optimist_aligner.sources import Sources
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.sources import Sources
+from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.limits import LimitCheck, Limits
 from optimist_proposer.core.line import LineAlgorithm
 from optimist_proposer.core.log_write import OTHER_OPENING, UNKNOWN, LogWrite, WriteKind
+from optimist_proposer.core.messages import Observation, Open
 from optimist_proposer.core.prepared import Prepared
 from optimist_proposer.core.residents import Residents
 from optimist_proposer.core.source_value import SourceName, name_sources, pack_sources
 from optimist_proposer.core.stored_request import StoredRequest
 from optimist_proposer.following import Following
-from optimist_proposer.messages import Observation, Open
-from optimist_proposer.redis_store import RedisStore
-from optimist_proposer.request_log import RequestLogs
-from optimist_proposer.store import OutputStore
-from optimist_proposer.write_behind import WriteBehind
+from optimist_proposer.observing.request_log import RequestLogs
+from optimist_proposer.store.redis_store import RedisStore
+from optimist_proposer.store.store import OutputStore
+from optimist_proposer.store.write_behind import WriteBehind
 from tests.proposer.text import NEWLINE_INDENT, NEWLINES, tokens
 
 VOCABULARY = Vocabulary([*(chr(number) for number in range(NEWLINE_INDENT)), "\n  "])

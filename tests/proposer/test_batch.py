@@ -6,12 +6,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
-from optimist_aligner.draft import Draft
-from optimist_aligner.sources import Sources
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import Sources
 from optimist_proposer.batch import BatchProposer
+from optimist_proposer.core.messages import UNKNOWN, Answer, Open
 from optimist_proposer.core.stored_request import StoredRequest
-from optimist_proposer.messages import UNKNOWN, Answer, Open
-from optimist_proposer.store import StoreError
+from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import (
     LIMITS,
     LINE,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.draft import Draft
-from optimist_aligner.sources import INT32, Sources
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import INT32, Sources
 from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower
 from tests.proposer.text import NEWLINES, as_text, followed, num_passes, texts, tokens
 

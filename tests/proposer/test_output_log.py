@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.sources import INT32, SEPARATOR, Sources
+from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 from optimist_proposer.core.output_log import decode_output, encode_output
 from tests.proposer.text import as_text, texts, tokens
 

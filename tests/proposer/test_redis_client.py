@@ -7,9 +7,9 @@ from redis.asyncio import RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from optimist_proposer.redis_client import RedisClient
-from optimist_proposer.redis_url import RedisTarget
-from optimist_proposer.store import StoreError
+from optimist_proposer.store.redis_client import RedisClient
+from optimist_proposer.store.redis_url import RedisTarget
+from optimist_proposer.store.store import StoreError
 
 
 class ClusterOfAnswers:
@@ -40,7 +40,7 @@ async def test_connection_that_a_command_lost_makes_it_look_for_the_nodes_again(
 ) -> None:
     cluster = ClusterOfAnswers(b"value", error)
     target = RedisTarget(cast("RedisCluster", cluster), num_shards=2)
-    monkeypatch.setattr("optimist_proposer.redis_client.open_redis", lambda *_: target)
+    monkeypatch.setattr("optimist_proposer.store.redis_client.open_redis", lambda *_: target)
     client = RedisClient("redis+cluster://node", "test", 1000)
     with pytest.raises(StoreError, match=str(error)):
         await client.run([("GET", "a"), ("GET", "b")], is_urgent=False)

@@ -8,8 +8,8 @@ import pytest
 from redis import Redis
 
 from optimist_bench.replicas.redis_server import RedisServer
-from optimist_proposer.redis_store import RedisStore
-from optimist_proposer.store import StoreError
+from optimist_proposer.store.redis_store import RedisStore
+from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import Replica, following, observation, opening
 from tests.proposer.redis_fleet import cluster, cluster_url
 from tests.proposer.text import as_text

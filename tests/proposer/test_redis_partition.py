@@ -11,9 +11,9 @@ from prometheus_client import REGISTRY
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_bench.replicas.tcp_proxy import TcpProxy
 from optimist_common.errors import SetupError
-from optimist_proposer.messages import UNKNOWN
-from optimist_proposer.redis_store import RedisStore
-from optimist_proposer.store import StoreError
+from optimist_proposer.core.messages import UNKNOWN
+from optimist_proposer.store.redis_store import RedisStore
+from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import Replica, observation, opening
 from tests.proposer.text import as_text
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_proposer.redis_store import RedisStore
-from optimist_proposer.store import StoreError
+from optimist_proposer.store.redis_store import RedisStore
+from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import Replica, observation, opening
 from tests.proposer.redis_fleet import Watched, watched
 from tests.proposer.text import as_text

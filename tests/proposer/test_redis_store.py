@@ -17,8 +17,8 @@ from optimist_proposer.core.log_write import (
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.prepared import Prepared
 from optimist_proposer.core.source_value import unpack_sources
-from optimist_proposer.redis_store import RedisStore
-from optimist_proposer.store import StoreError
+from optimist_proposer.store.redis_store import RedisStore
+from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import prepared, redis_store
 from tests.proposer.text import as_text, tokens
 

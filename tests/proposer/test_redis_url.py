@@ -2,7 +2,7 @@ import pytest
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.sentinel import SentinelConnectionPool
 
-from optimist_proposer.redis_url import open_redis, without_password
+from optimist_proposer.store.redis_url import open_redis, without_password
 
 
 def connection(url: str) -> dict[str, object]:

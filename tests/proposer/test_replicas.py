@@ -12,10 +12,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from optimist_aligner.sources import Sources
+from optimist_aligner.text.sources import Sources
 from optimist_proposer.core.log_write import LogWrite, next_write, settle_write
+from optimist_proposer.core.messages import UNKNOWN, Observation
 from optimist_proposer.core.output_log import decode_output
-from optimist_proposer.messages import UNKNOWN, Observation
 from tests.proposer.holding import LINE, MemoryStore, Replica, opening
 from tests.proposer.text import as_text, followed, texts, tokens
 

@@ -13,24 +13,24 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.draft import Draft
-from optimist_aligner.sources import Sources
-from optimist_aligner.vocabulary import Vocabulary
-from optimist_proposer.core.record_lines import (
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import Sources
+from optimist_aligner.text.vocabulary import Vocabulary
+from optimist_proposer.core.messages import Answer, Open
+from optimist_proposer.observing.record_lines import (
     MAX_LINE_CHARACTERS,
     OutputLines,
     PredictedLines,
     split_predictions,
 )
-from optimist_proposer.core.record_text import quote, token_text
-from optimist_proposer.core.request_record import position_runs, split_chains
-from optimist_proposer.messages import Answer, Open
-from optimist_proposer.request_log import (
+from optimist_proposer.observing.record_text import quote, token_text
+from optimist_proposer.observing.request_log import (
     FULL,
     RequestLogs,
     default_log_directory,
     log_file_name,
 )
+from optimist_proposer.observing.request_record import position_runs, split_chains
 from tests.proposer.holding import following
 
 CHARACTERS = "\n abcdefghijklmnopqrstuvwxyz=(),.:_1234567890\N{REPLACEMENT CHARACTER}"

@@ -3,8 +3,8 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.draft import FLOAT32, NO_PARENT, Draft
-from optimist_aligner.sources import INT32
+from optimist_aligner.drafting.draft import FLOAT32, NO_PARENT, Draft
+from optimist_aligner.text.sources import INT32
 from optimist_proposer.core.sent_window import SentWindow
 from tests.proposer.text import tokens
 

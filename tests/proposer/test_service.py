@@ -11,7 +11,7 @@ import yaml
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
 from optimist_proposer.__main__ import main
-from optimist_proposer.messages import UNKNOWN
+from optimist_proposer.core.messages import UNKNOWN
 from optimist_proposer.service import build_proposer, serve
 from optimist_proposer.settings import ProposerSettings
 from tests.proposer.holding import VOCABULARY, observation, opening

@@ -9,14 +9,14 @@ import pytest
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist.proposer.v1.proposer_pb2 import Observation, Open, ProposeRequest
-from optimist_aligner.draft import FLOAT32, Draft
-from optimist_aligner.sources import INT32
+from optimist_aligner.drafting.draft import FLOAT32, Draft
+from optimist_aligner.text.sources import INT32
 from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
 from optimist_common.network.channel import open_channel
 from optimist_common.network.server import GrpcServer
 from optimist_proposer.batch import BatchProposer
+from optimist_proposer.core.messages import Answer
 from optimist_proposer.core.sent_window import SentWindow
-from optimist_proposer.messages import Answer
 from optimist_proposer.servicer import ProposerServicer
 from tests.proposer.holding import following
 from tests.proposer.text import tokens

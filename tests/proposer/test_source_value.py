@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.sources import Sources
+from optimist_aligner.text.sources import Sources
 from optimist_proposer.core.source_value import name_sources, pack_sources, unpack_sources
 from tests.proposer.text import texts, tokens
 

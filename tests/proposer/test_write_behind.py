@@ -8,8 +8,8 @@ from optimist_proposer.core.live_request import LiveRequest
 from optimist_proposer.core.log_write import LogWrite
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.prepared import Prepared
-from optimist_proposer.store import StoreError
-from optimist_proposer.write_behind import WriteBehind
+from optimist_proposer.store.store import StoreError
+from optimist_proposer.store.write_behind import WriteBehind
 from tests.proposer.holding import MemoryStore, prepared
 from tests.proposer.text import as_text, tokens
 

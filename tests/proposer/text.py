@@ -5,8 +5,8 @@ from array import array
 from hypothesis import strategies as st
 
 from optimist_aligner.algorithm import Algorithm, Follower
-from optimist_aligner.draft import NO_PARENT, Draft
-from optimist_aligner.sources import INT32, Sources
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.text.sources import INT32, Sources
 
 NEWLINE_INDENT = 1000
 """The token whose text is a newline and two spaces; written § in these tests."""

@@ -1,8 +1,8 @@
 import torch
 
-from optimist_training.acceptance import measure
-from optimist_training.examples import Batch, Example
-from optimist_training.target import Lesson
+from optimist_training.data.examples import Batch, Example
+from optimist_training.drafters.acceptance import measure
+from optimist_training.drafters.target import Lesson
 
 VOCAB = 50
 

@@ -3,8 +3,8 @@
 import torch
 from transformers import LlamaConfig
 
-from optimist_training.chain import NAME, Chain
-from optimist_worker.heads.eagle import EagleHead, FusedLayer
+from optimist_training.drafters.chain import NAME, Chain
+from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 
 SIZE, VOCAB, T, LEVELS = 32, 20, 7, 3
 

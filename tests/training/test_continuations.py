@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from optimist_aligner.common import read_continuations
+from optimist_aligner.model.common import read_continuations
 from optimist_common.errors import SetupError
-from optimist_training.drafters import main
+from optimist_training.drafters.command import main
 
 TEXTS = [
     {"repo": "a/one", "text": "Let me check the tests\nLet me check the docs"},

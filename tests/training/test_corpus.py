@@ -1,6 +1,6 @@
 import ast
 
-from optimist_training.corpus import MAX_LINES, MIN_LINES, snippets, split_of
+from optimist_training.data.corpus import MAX_LINES, MIN_LINES, snippets, split_of
 
 
 def test_a_snippet_is_one_definition_of_the_documented_size() -> None:

@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 
 from optimist_common.errors import SetupError
-from optimist_training import loop
-from optimist_training.drafters import main
-from optimist_training.target import Target
-from optimist_worker.heads.eagle_checkpoint import load_eagle
-from optimist_worker.heads.medusa import load_medusa
-from optimist_worker.model import load_model
+from optimist_training.drafters import loop
+from optimist_training.drafters.command import main
+from optimist_training.drafters.target import Target
+from optimist_worker.drafters.heads.eagle_checkpoint import load_eagle
+from optimist_worker.drafters.heads.medusa import load_medusa
+from optimist_worker.model.model import load_model
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
 
 FILES = {"medusa": "medusa_lm_head.safetensors", "eagle": "model.safetensors"}

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from optimist_training.edits import KINDS, Edit, unseen_edits
+from optimist_training.data.edits import KINDS, Edit, unseen_edits
 
 
 @pytest.fixture(scope="module")

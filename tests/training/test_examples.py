@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_training.examples import Data, Example, batch_of, batches
+from optimist_training.data.examples import Data, Example, batch_of, batches
 
 MODEL = "models/tiny-edit"
 

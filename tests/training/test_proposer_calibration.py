@@ -1,13 +1,13 @@
 from array import array
 
-from optimist_aligner.common import Continuations
-from optimist_aligner.layout import BLOCKS, NUM_STEPS, NUM_WEIGHTS
-from optimist_aligner.sources import INT32
-from optimist_aligner.vocabulary import Vocabulary
-from optimist_aligner.weights import load_weights
-from optimist_bench.predictions.pair import Pair
-from optimist_training import proposer_calibration
-from optimist_training.proposer_calibration import calibrate, correct, measure
+from optimist_aligner.model.common import Continuations
+from optimist_aligner.model.layout import BLOCKS, NUM_STEPS, NUM_WEIGHTS
+from optimist_aligner.model.weights import load_weights
+from optimist_aligner.text.sources import INT32
+from optimist_aligner.text.vocabulary import Vocabulary
+from optimist_bench.harness.pair import Pair
+from optimist_training.proposer import calibration as proposer_calibration
+from optimist_training.proposer.calibration import calibrate, correct, measure
 
 NOTHING = Continuations([], [], [], [])
 VOCABULARY = Vocabulary([f"t{number}" for number in range(100)])

@@ -3,14 +3,14 @@ import math
 import numpy as np
 import pytest
 
-from optimist_aligner.layout import BLOCKS, NUM_KINDS, NUM_WEIGHTS
-from optimist_training.proposer_examples import (
+from optimist_aligner.model.layout import BLOCKS, NUM_KINDS, NUM_WEIGHTS
+from optimist_training.proposer.examples import (
     NUM_NONE_FEATURES,
     ExampleBuilder,
     Examples,
     join,
 )
-from optimist_training.proposer_fit import Column, fit, loss_gradient
+from optimist_training.proposer.fit import Column, fit, loss_gradient
 
 NEXT_LOGIT = BLOCKS["next_logit"].start
 FEATURES = 40

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from optimist_aligner.common import Continuations
-from optimist_aligner.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
 from optimist_aligner.follower import Aligner, AutoFollower
-from optimist_aligner.layout import BLOCKS, NUM_WEIGHTS
-from optimist_aligner.sources import Sources
-from optimist_aligner.vocabulary import Vocabulary
-from optimist_aligner.weights import Weights, load_weights
-from optimist_bench.predictions.pair import Pair
-from optimist_training.proposer_examples import NUM_NONE_FEATURES, ExampleBuilder, Examples
-from optimist_training.proposer_passes import Round, collect, collect_pass
+from optimist_aligner.model.common import Continuations
+from optimist_aligner.model.layout import BLOCKS, NUM_WEIGHTS
+from optimist_aligner.model.weights import Weights, load_weights
+from optimist_aligner.text.sources import Sources
+from optimist_aligner.text.vocabulary import Vocabulary
+from optimist_bench.harness.pair import Pair
+from optimist_training.proposer.examples import NUM_NONE_FEATURES, ExampleBuilder, Examples
+from optimist_training.proposer.passes import Round, collect, collect_pass
 
 TOKEN_TEXTS = [" a", "b", "\n", "(", "1", " ", "c", " d"]
 OLD, NEW = 6, 7

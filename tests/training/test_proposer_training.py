@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from optimist_aligner.common import Continuations, write_continuations
-from optimist_aligner.layout import BLOCKS
-from optimist_aligner.weights import Weights
+from optimist_aligner.model.common import Continuations, write_continuations
+from optimist_aligner.model.layout import BLOCKS
+from optimist_aligner.model.weights import Weights
 from optimist_common.errors import SetupError
-from optimist_training.drafters import main
-from optimist_training.edits import edits
+from optimist_training.data.edits import edits
+from optimist_training.drafters.command import main
 
 TOKENIZER = Path(__file__).parents[2] / "models" / "tiny-edit" / "tokenizer.json"
 

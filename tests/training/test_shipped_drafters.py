@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from optimist_training.acceptance import measure
-from optimist_training.draft_training import DraftTrainee
-from optimist_training.eagle_circuit import circuit_head
-from optimist_training.eagle_training import EagleTrainee, known_head
-from optimist_training.edits import Edit
-from optimist_training.examples import Example
-from optimist_training.medusa_training import MedusaTrainee, known_heads
-from optimist_training.target import Target
-from optimist_training.tokenizer import end_token, prompt_of
-from optimist_training.trainee import Trainee
+from optimist_training.data.edits import Edit
+from optimist_training.data.examples import Example
+from optimist_training.data.tokenizer import end_token, prompt_of
+from optimist_training.drafters.acceptance import measure
+from optimist_training.drafters.draft_training import DraftTrainee
+from optimist_training.drafters.eagle_circuit import circuit_head
+from optimist_training.drafters.eagle_training import EagleTrainee, known_head
+from optimist_training.drafters.medusa_training import MedusaTrainee, known_heads
+from optimist_training.drafters.target import Target
+from optimist_training.drafters.trainee import Trainee
 
 MODEL = Path("models/tiny-edit")
 CODE = """\

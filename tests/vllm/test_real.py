@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
-from optimist_training.edits import Edit
+from optimist_training.data.edits import Edit
 from tests.integration.edit import edits
 from tests.stack import BUNDLED_MODEL, REPOSITORY
 from tests.vllm.server import BIN, ENVIRONMENT, FLAG, Server

@@ -9,11 +9,11 @@ from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.columns import to_bytes
 from optimist_common.network.channel import open_channel
 from optimist_common.network.server import GrpcServer
-from optimist_worker.codec import Limits
-from optimist_worker.core.cost import CostCurve
-from optimist_worker.cost import MeasuredCosts
-from optimist_worker.runner import Runner
-from optimist_worker.servicer import WorkerServicer
+from optimist_worker.execution.codec import Limits
+from optimist_worker.runner.cost import MeasuredCosts
+from optimist_worker.runner.cost_curve import CostCurve
+from optimist_worker.runner.runner import Runner
+from optimist_worker.service.servicer import WorkerServicer
 from tests.worker.step import NUM_BLOCKS
 
 LIMITS = Limits(NUM_BLOCKS, max_num_seqs=4, max_num_batched_tokens=64)

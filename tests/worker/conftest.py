@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from optimist_worker.runner import Runner
+from optimist_worker.runner.runner import Runner
 from tests.checkpoints import tiny_checkpoint
 from tests.worker.step import build_runner
 

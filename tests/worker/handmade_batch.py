@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from optimist_worker.core.attention_batch import AttentionBatch
-from optimist_worker.core.kv import KVPool
+from optimist_worker.core.attention.batch import AttentionBatch
+from optimist_worker.core.attention.kv import KVPool
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import torch
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, StepResult, WindowUpdate
-from optimist_worker.engine import Engine
-from optimist_worker.masks import Masks
-from optimist_worker.model import load_model
-from optimist_worker.runner import Runner
-from optimist_worker.state import DeviceState, Sizes
+from optimist_worker.model.masks import Masks
+from optimist_worker.model.model import load_model
+from optimist_worker.model.state import DeviceState, Sizes
+from optimist_worker.runner.engine import Engine
+from optimist_worker.runner.runner import Runner
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 96

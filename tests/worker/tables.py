@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from optimist_worker.core.fit import FittedRows, fit_rows
-from optimist_worker.core.kv import KVPool, LayerSpec
-from optimist_worker.core.slot_table import SlotTable
-from optimist_worker.core.verdict import Verdict
-from optimist_worker.core.window_table import WindowDrafts, WindowTable
+from optimist_worker.core.acceptance.verdict import Verdict
+from optimist_worker.core.attention.kv import KVPool, LayerSpec
+from optimist_worker.core.batch.fit import FittedRows, fit_rows
+from optimist_worker.core.batch.slot_table import SlotTable
+from optimist_worker.core.batch.window_table import WindowDrafts, WindowTable
 from tests.worker.step import admit
 
 NUM_SLOTS = 4

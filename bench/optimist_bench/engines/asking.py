@@ -7,7 +7,7 @@ from statistics import median
 from time import perf_counter
 
 from optimist_bench.engines.workloads import Prompt
-from optimist_bench.process_time import find_stolen_share, read_machine_seconds
+from optimist_bench.harness.process_time import find_stolen_share, read_machine_seconds
 from optimist_cli.client import ChatRequest, GatewayClient
 from optimist_common.errors import SetupError
 

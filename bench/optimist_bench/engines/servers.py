@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from optimist_cli.ports import free_ports
+from optimist_cli.serve.ports import free_ports
 from optimist_common.errors import SetupError
 from optimist_common.parent import end_with_this_process
 

@@ -8,16 +8,16 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from optimist_aligner.algorithm import Algorithm
-from optimist_bench.predictions.case_text import (
+from optimist_bench.harness.case_text import (
     function,
     functions,
     prose,
     unicode_lines,
 )
-from optimist_bench.predictions.pair import make_pair
+from optimist_bench.harness.pair import make_pair
+from optimist_bench.harness.table import format_table
 from optimist_bench.predictions.report import percentiles
 from optimist_bench.predictions.simulation import Simulation
-from optimist_bench.table import format_table
 
 _NUM_FUNCTIONS = 24
 _LARGE = {"4,000 lines": 348, "1 MB": 2400}

@@ -8,13 +8,13 @@ from pydantic import Field, field_validator
 
 from optimist_aligner import Aligner
 from optimist_aligner.algorithm import Algorithm
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.vocabulary import Vocabulary
+from optimist_bench.harness.pair import load_pairs, load_tokenizer, load_vocabulary
 from optimist_bench.predictions.baselines.exact import ExactAlgorithm
 from optimist_bench.predictions.baselines.myers import MyersAlgorithm
 from optimist_bench.predictions.baselines.ngram import NgramAlgorithm
 from optimist_bench.predictions.baselines.suffix import SuffixAlgorithm
 from optimist_bench.predictions.cases import compare, describe_cases, large_cases, small_cases
-from optimist_bench.predictions.pair import load_pairs, load_tokenizer, load_vocabulary
 from optimist_bench.predictions.report import describe, explain_passes, summarise
 from optimist_bench.predictions.simulation import Simulation
 from optimist_common.errors import SetupError

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from optimist_aligner import IS_COMPILED
+from optimist_bench.harness.pair import BUCKETS
+from optimist_bench.harness.table import format_table
 from optimist_bench.predictions.oracle import Course
-from optimist_bench.predictions.pair import BUCKETS
 from optimist_bench.predictions.simulation import Outcome
 from optimist_bench.predictions.simulator import ENDS
-from optimist_bench.table import format_table
 
 
 def summarise(

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from optimist_aligner.algorithm import Algorithm
+from optimist_bench.harness.pair import Pair
 from optimist_bench.predictions.oracle import (
     Course,
     greedy_course,
     span_lengths,
     span_lengths_with_own,
 )
-from optimist_bench.predictions.pair import Pair
 from optimist_bench.predictions.simulator import Run, simulate
 
 

@@ -13,8 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from optimist_aligner.algorithm import Algorithm
-from optimist_aligner.draft import NO_PARENT, Draft
-from optimist_bench.predictions.pair import Pair
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_bench.harness.pair import Pair
 
 PRIOR_TOKENS = 64.0
 PRIOR_COST = 8.0

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from optimist_bench.predictions.pair import Pair, load_pairs, load_tokenizer
+from optimist_bench.harness.pair import Pair, load_pairs, load_tokenizer
+from optimist_bench.harness.table import format_table
 from optimist_bench.replicas.fleet import running_fleet
 from optimist_bench.replicas.load import Load, Outcome
 from optimist_bench.replicas.mode import MODES
-from optimist_bench.table import format_table
 from optimist_common.errors import SetupError
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
 

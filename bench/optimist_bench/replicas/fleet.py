@@ -11,7 +11,7 @@ from pathlib import Path
 
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_bench.replicas.tcp_proxy import TcpProxy
-from optimist_cli.ports import free_ports
+from optimist_cli.serve.ports import free_ports
 from optimist_common.errors import SetupError
 from optimist_common.network.health import is_serving
 

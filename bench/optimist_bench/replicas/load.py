@@ -9,7 +9,7 @@ from itertools import chain
 
 from redis import Redis
 
-from optimist_bench.predictions.pair import Pair
+from optimist_bench.harness.pair import Pair
 from optimist_bench.replicas.client import Counts, FleetClient
 from optimist_bench.replicas.fleet import Fleet
 from optimist_bench.replicas.mode import Mode

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from optimist_cli.ports import free_ports
+from optimist_cli.serve.ports import free_ports
 from optimist_common.errors import SetupError
 
 _START_SECONDS = 10.0

@@ -5,15 +5,15 @@ import logging
 import time
 from collections.abc import Sequence
 
-from optimist_proposer import metrics
+from optimist_proposer.core.messages import Answer, Observation, Open
 from optimist_proposer.core.prepared import Prepared
 from optimist_proposer.core.source_value import SourceName, unpack_sources
 from optimist_proposer.core.stored_request import StoredRequest
 from optimist_proposer.following import Following
-from optimist_proposer.messages import Answer, Observation, Open
-from optimist_proposer.request_spans import RequestSpans
-from optimist_proposer.store import OutputStore, StoreError
-from optimist_proposer.write_behind import WriteBehind
+from optimist_proposer.observing import metrics
+from optimist_proposer.observing.request_spans import RequestSpans
+from optimist_proposer.store.store import OutputStore, StoreError
+from optimist_proposer.store.write_behind import WriteBehind
 
 logger = logging.getLogger(__name__)
 

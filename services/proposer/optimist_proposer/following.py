@@ -7,16 +7,16 @@ from array import array
 from collections.abc import Sequence
 
 from optimist_aligner.algorithm import Algorithm
-from optimist_aligner.sources import INT32, Sources
-from optimist_proposer import metrics
+from optimist_aligner.text.sources import INT32, Sources
 from optimist_proposer.core.limits import LimitCheck
 from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.messages import UNKNOWN, Answer, Observation, Open
 from optimist_proposer.core.prepared import Prepared
 from optimist_proposer.core.residents import Residents
 from optimist_proposer.core.source_value import SourceName, name_sources, pack_sources
 from optimist_proposer.core.stored_request import GENERATION_BYTES, StoredRequest
-from optimist_proposer.messages import UNKNOWN, Answer, Observation, Open
-from optimist_proposer.request_log import RequestLogs
+from optimist_proposer.observing import metrics
+from optimist_proposer.observing.request_log import RequestLogs
 
 logger = logging.getLogger(__name__)
 

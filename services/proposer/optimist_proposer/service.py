@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from optimist.proposer.v1 import proposer_pb2_grpc
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_common.network.server import GrpcServer, until_signal
 from optimist_common.observing.metrics import serve_metrics
 from optimist_common.observing.tracing import OFF, Tracer
@@ -18,12 +18,12 @@ from optimist_proposer.core.algorithms import ALGORITHMS
 from optimist_proposer.core.limits import LimitCheck, Limits
 from optimist_proposer.core.residents import Residents
 from optimist_proposer.following import Following
-from optimist_proposer.redis_store import RedisStore
-from optimist_proposer.request_log import RequestLogs, default_log_directory
-from optimist_proposer.request_spans import RequestSpans
+from optimist_proposer.observing.request_log import RequestLogs, default_log_directory
+from optimist_proposer.observing.request_spans import RequestSpans
 from optimist_proposer.servicer import ProposerServicer
 from optimist_proposer.settings import ProposerSettings
-from optimist_proposer.write_behind import WriteBehind
+from optimist_proposer.store.redis_store import RedisStore
+from optimist_proposer.store.write_behind import WriteBehind
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ import grpc
 import numpy as np
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
-from optimist_aligner.sources import INT32, NO_POSITION
+from optimist_aligner.text.sources import INT32, NO_POSITION
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_proposer.batch import BatchProposer
+from optimist_proposer.core.messages import Answer, Observation, Open
 from optimist_proposer.core.sent_window import SentWindow
-from optimist_proposer.messages import Answer, Observation, Open
 
 _MAX_REQUEST_ID_LENGTH = 256
 _MAX_TENANT_BYTES = 256

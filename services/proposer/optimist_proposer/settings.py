@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from optimist_common.network_settings import NetworkSettings
 from optimist_common.observed_settings import ObservedSettings
-from optimist_proposer.redis_url import SCHEMES
+from optimist_proposer.store.redis_url import SCHEMES
 
 
 class ProposerSettings(NetworkSettings, ObservedSettings):

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_common.errors import SetupError
 
 

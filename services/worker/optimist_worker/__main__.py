@@ -8,9 +8,9 @@ from optimist_common.errors import run_or_explain
 from optimist_common.network.server import require_free, run_service
 from optimist_common.observing.logs import configure_logging
 from optimist_common.settings import load_settings
-from optimist_worker.parallel.launch import run_local_ranks
-from optimist_worker.parallel.ranks import LocalRanks, Ranks, find_ranks
-from optimist_worker.parallel.settings_check import check_settings
+from optimist_worker.execution.ranks import LocalRanks, Ranks, find_ranks
+from optimist_worker.service.launch import run_local_ranks
+from optimist_worker.service.settings_check import check_settings
 from optimist_worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -55,8 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_alone(settings: WorkerSettings) -> None:
-    from optimist_worker.cost import measure_costs
-    from optimist_worker.service import build_runner, serve
+    from optimist_worker.runner.cost import measure_costs
+    from optimist_worker.service.process import build_runner, serve
 
     # Before the weights are loaded, which may take minutes.
     require_free(settings.host, settings.port)
@@ -66,7 +66,7 @@ def _run_alone(settings: WorkerSettings) -> None:
 
 
 def _run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
-    from optimist_worker.parallel.rank import run_rank
+    from optimist_worker.service.rank import run_rank
 
     run_rank(settings, ranks)
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.algorithm import Algorithm
-from optimist_aligner.draft import NO_PARENT, Draft
-from optimist_aligner.sources import INT32, NO_POSITION, Sources
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.text.sources import INT32, NO_POSITION, Sources
+from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_bench.predictions.command import METHODS
 
 # Words that are in each other, line ends, indentation, half a character: what real tokens are like.

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from optimist_aligner.algorithm import Algorithm
+from optimist_bench.harness.pair import load_tokenizer, load_vocabulary
 from optimist_bench.predictions.cases import compare, large_cases, small_cases
 from optimist_bench.predictions.command import METHODS
-from optimist_bench.predictions.pair import load_tokenizer, load_vocabulary
 
 TOKENIZER = load_tokenizer(
     str(Path(__file__).parents[3] / "models" / "tiny-edit" / "tokenizer.json")

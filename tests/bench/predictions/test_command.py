@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from optimist_bench.predictions import command
-from optimist_bench.predictions.baselines.exact import ExactAlgorithm
-from optimist_bench.predictions.cases import small_cases
-from optimist_bench.predictions.command import main
-from optimist_bench.predictions.pair import (
+from optimist_bench.harness.pair import (
     Pair,
     bucket_of,
     edit_ratio,
     load_pairs,
     load_tokenizer,
 )
+from optimist_bench.predictions import command
+from optimist_bench.predictions.baselines.exact import ExactAlgorithm
+from optimist_bench.predictions.cases import small_cases
+from optimist_bench.predictions.command import main
 from optimist_bench.predictions.report import describe, summarise
 from optimist_bench.predictions.simulation import Simulation
 from optimist_common.errors import SetupError

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Indel
 
-from optimist_aligner.sources import Sources
+from optimist_aligner.text.sources import Sources
 from optimist_bench.predictions.baselines.myers import MyersAlgorithm, MyersFollower, MyersReference
 
 texts = st.text("ab\n", max_size=30)

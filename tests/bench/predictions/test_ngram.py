@@ -1,7 +1,7 @@
 import pytest
 
-from optimist_aligner.draft import Draft
-from optimist_aligner.sources import LAST_OF_PROMPT, NO_POSITION, Sources
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import LAST_OF_PROMPT, NO_POSITION, Sources
 from optimist_bench.predictions.baselines.ngram import MAX_EVIDENCE, NgramAlgorithm
 from tests.proposer.text import as_text, expected_text, followed, tokens
 

@@ -6,7 +6,7 @@ import pytest
 
 from optimist.worker.v1 import worker_pb2_grpc
 from optimist_common.network.channel import open_channel
-from optimist_worker.runner import Runner
+from optimist_worker.runner.runner import Runner
 from tests.checkpoints import tiny_checkpoint
 from tests.worker.call import serve
 from tests.worker.parallel.lockstep import Lockstep

@@ -7,12 +7,12 @@ from safetensors.torch import load_file, save_file
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import PlannedRow
-from optimist_worker.heads.eagle_checkpoint import save_eagle
-from optimist_worker.heads.medusa import MedusaHeads, save_medusa
-from optimist_worker.model import load_model
-from optimist_worker.runner import Runner
+from optimist_worker.drafters.heads.eagle_checkpoint import save_eagle
+from optimist_worker.drafters.heads.medusa import MedusaHeads, save_medusa
+from optimist_worker.model.model import load_model
+from optimist_worker.runner.runner import Runner
 from optimist_worker.settings import WorkerSettings
-from tests.worker.drafting import blur, random_eagle
+from tests.worker.drafters.drafting import blur, random_eagle
 from tests.worker.parallel.tokenizer import add_tokenizer
 from tests.worker.step import admit, blocks_of, plan_rows, run
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from optimist_worker.parallel.commands import obey_leader
-from optimist_worker.parallel.group import Group, GroupError
-from optimist_worker.parallel.ranks import Ranks, find_ranks
-from optimist_worker.runner import Runner
-from optimist_worker.service import build_runner, limits_of
+from optimist_worker.execution.commands import obey_leader
+from optimist_worker.execution.group import Group, GroupError
+from optimist_worker.execution.ranks import Ranks, find_ranks
+from optimist_worker.runner.runner import Runner
+from optimist_worker.service.process import build_runner, limits_of
 from tests.worker.parallel.drafted_texts import generate_drafted, settings_of
 
 

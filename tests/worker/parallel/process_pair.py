@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from optimist_worker.parallel.ranks import LOOPBACK, LocalRanks
+from optimist_worker.execution.ranks import LOOPBACK, LocalRanks
 from tests.stack import free_port
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from optimist_worker.service import build_runner
+from optimist_worker.service.process import build_runner
 from tests.checkpoints import tiny_checkpoint
 from tests.worker.parallel.drafted_texts import generate_drafted, save_drafters, settings_of
 from tests.worker.parallel.process_pair import run_pair

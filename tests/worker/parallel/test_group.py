@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_worker.parallel import group
-from optimist_worker.parallel.group import Group
-from optimist_worker.parallel.ranks import LOOPBACK, Ranks
+from optimist_worker.execution import group
+from optimist_worker.execution.group import Group
+from optimist_worker.execution.ranks import LOOPBACK, Ranks
 from tests.stack import free_port
 
 SHORT_SECONDS = 0.1

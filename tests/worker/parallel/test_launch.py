@@ -13,7 +13,7 @@ import pytest
 from optimist.worker.v1 import worker_pb2_grpc
 from optimist_common.columns import from_bytes
 from optimist_common.network.channel import open_channel
-from optimist_worker.runner import Runner
+from optimist_worker.runner.runner import Runner
 from tests.checkpoints import tiny_checkpoint
 from tests.stack import free_port
 from tests.worker.call import PROMPT, plan, read

@@ -1,7 +1,7 @@
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_worker.parallel.ranks import LOOPBACK, LocalRanks, Ranks, find_ranks
+from optimist_worker.execution.ranks import LOOPBACK, LocalRanks, Ranks, find_ranks
 
 TORCHRUN = {
     "RANK": "3",

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_worker.parallel.settings_check import check_settings
-from optimist_worker.parallel.shards import check_division
+from optimist_worker.model.shards import check_division
+from optimist_worker.service.settings_check import check_settings
 from optimist_worker.settings import WorkerSettings
 
 

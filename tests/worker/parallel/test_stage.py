@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from optimist_worker.core.plan import Plan, PlannedRow, StepResult, WindowUpdate
-from optimist_worker.engine import Engine
-from optimist_worker.masks import Masks
-from optimist_worker.model import load_model
-from optimist_worker.parallel.digest import digest
-from optimist_worker.parallel.group import GroupError
-from optimist_worker.parallel.stage import Stage, StagedStep
-from optimist_worker.parallel.stage_link import HandedOn
-from optimist_worker.parallel.stage_pass import StagePass
-from optimist_worker.parallel.stage_split import StagePlace
-from optimist_worker.parallel.stage_trace import StageTrace
-from optimist_worker.parallel.stage_verdict import write_verdict
-from optimist_worker.runner import LaunchedPlan, Runner
-from optimist_worker.state import DeviceState
+from optimist_worker.execution.digest import digest
+from optimist_worker.execution.group import GroupError
+from optimist_worker.execution.stage import Stage, StagedStep
+from optimist_worker.execution.stage_link import HandedOn
+from optimist_worker.execution.stage_pass import StagePass
+from optimist_worker.execution.stage_trace import StageTrace
+from optimist_worker.execution.stage_verdict import write_verdict
+from optimist_worker.model.masks import Masks
+from optimist_worker.model.model import load_model
+from optimist_worker.model.stage_split import StagePlace
+from optimist_worker.model.state import DeviceState
+from optimist_worker.runner.engine import Engine
+from optimist_worker.runner.runner import LaunchedPlan, Runner
 from tests.worker.step import SIZES, admit, blocks_of, generate, plan_rows, rows_of
 
 PROMPT = [5, 6, 7, 8, 9]

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from optimist_common.errors import SetupError
-from optimist_worker.core.attention_batch import AttentionBatch
-from optimist_worker.core.flat_batch import FlatBatch
-from optimist_worker.core.kv import KVPool
-from optimist_worker.model import Model, load_model
-from optimist_worker.parallel.stage_pass import StagePass
-from optimist_worker.parallel.stage_split import StagePlace
+from optimist_worker.core.attention.batch import AttentionBatch
+from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.batch.flat_batch import FlatBatch
+from optimist_worker.execution.stage_pass import StagePass
+from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.stage_split import StagePlace
 from tests.checkpoints import ATTENTION_FAMILIES, tiny_checkpoint
 
 NUM_TOKENS = 40

@@ -2,8 +2,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.verdict import Verdict
-from optimist_worker.parallel.stage_verdict import StageVerdict, read_verdict, write_verdict
+from optimist_worker.core.acceptance.verdict import Verdict
+from optimist_worker.execution.stage_verdict import StageVerdict, read_verdict, write_verdict
 
 
 @given(

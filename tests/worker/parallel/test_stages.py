@@ -18,11 +18,11 @@ from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.draft_source import DraftSource
 from optimist_common.network.channel import open_channel
 from optimist_worker.drafters.shape import DraftShape
-from optimist_worker.model import load_model
-from optimist_worker.runner import Runner
+from optimist_worker.model.model import load_model
+from optimist_worker.runner.runner import Runner
 from tests.checkpoints import tiny_checkpoint
 from tests.worker.call import plan, serve
-from tests.worker.drafting import blur, drafting_runner
+from tests.worker.drafters.drafting import blur, drafting_runner
 from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
 from tests.worker.parallel.overlapped import serve_overlapped
 from tests.worker.parallel.ranked_worker import RankedWorker

@@ -8,7 +8,7 @@ from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.network.channel import open_channel
 from optimist_common.sampling import SamplingParams
-from optimist_worker.runner import Runner
+from optimist_worker.runner.runner import Runner
 from tests.worker.call import PROMPT, plan, read
 from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
 from tests.worker.parallel.ranked_worker import RankedWorker

@@ -4,8 +4,8 @@ import heapq
 from array import array
 from dataclasses import dataclass
 
-from optimist_aligner.draft import NO_PARENT, Draft
-from optimist_aligner.sources import SEPARATOR
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.text.sources import SEPARATOR
 from optimist_bench.predictions.baselines.occurrence import GrowingText, Match
 
 

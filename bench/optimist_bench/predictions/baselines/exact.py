@@ -6,8 +6,8 @@ Of several predictions the first counts that the output has not left yet.
 from array import array
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
-from optimist_aligner.draft import Draft
-from optimist_aligner.sources import SEPARATOR, Sources
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import SEPARATOR, Sources
 from optimist_proposer.core.chain import START_EVIDENCE, copied
 
 

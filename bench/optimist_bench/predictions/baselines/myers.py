@@ -12,8 +12,8 @@ search of the whole output would find.
 from array import array
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
-from optimist_aligner.draft import Draft
-from optimist_aligner.sources import INT32, SEPARATOR, Sources
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 from optimist_proposer.core.chain import START_EVIDENCE, copied
 
 

@@ -12,8 +12,8 @@ from array import array
 from itertools import chain, compress
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
-from optimist_aligner.draft import Draft
-from optimist_aligner.sources import INT32, NO_POSITION, SEPARATOR, Sources
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import INT32, NO_POSITION, SEPARATOR, Sources
 from optimist_proposer.core.chain import START_EVIDENCE, chained, copied
 
 MAX_NGRAM = 3

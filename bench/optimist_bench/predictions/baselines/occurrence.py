@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from optimist_aligner.sources import INT32, NO_POSITION, SEPARATOR, Sources
+from optimist_aligner.text.sources import INT32, NO_POSITION, SEPARATOR, Sources
 
 Places = NDArray[np.int32]
 

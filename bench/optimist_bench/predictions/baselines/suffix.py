@@ -15,8 +15,8 @@ node counts, beside the frequencies, the hazard law (see `optimist_proposer.core
 from array import array
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
-from optimist_aligner.draft import Draft
-from optimist_aligner.sources import Sources
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import Sources
 from optimist_bench.predictions.baselines.continuation import continuation
 from optimist_bench.predictions.baselines.occurrence import GrowingText, SourceIndex
 from optimist_proposer.core.chain import START_EVIDENCE, copied

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from optimist_aligner.algorithm import Algorithm
 from optimist_aligner.follower import Aligner
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_proposer.core.line import LineAlgorithm
 
 

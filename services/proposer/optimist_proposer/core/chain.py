@@ -8,8 +8,8 @@ holds is trusted soon.
 
 from array import array
 
-from optimist_aligner.draft import FLOAT32, Draft
-from optimist_aligner.sources import INT32, SEPARATOR, Sources
+from optimist_aligner.drafting.draft import FLOAT32, Draft
+from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 
 START_EVIDENCE = 256
 """Evidence, in tokens, that an output begins as the first prediction does: that is its purpose."""

@@ -4,8 +4,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optimist_aligner.sources import INT32
-from optimist_aligner.vocabulary import Vocabulary
+from optimist_aligner.text.sources import INT32
+from optimist_aligner.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from collections.abc import Sequence, Set
 from rapidfuzz.distance import LCSseq
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
-from optimist_aligner.draft import Draft
-from optimist_aligner.sources import INT32, Sources
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import INT32, Sources
 from optimist_proposer.core.chain import START_EVIDENCE, copied
 from optimist_proposer.core.line_index import LineIndex
 from optimist_proposer.core.lines import end_of_line

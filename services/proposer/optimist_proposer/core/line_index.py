@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Sequence, Set
 
-from optimist_aligner.sources import INT32, SEPARATOR, Sources
+from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 from optimist_proposer.core.lines import line_starts
 
 

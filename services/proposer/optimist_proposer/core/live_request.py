@@ -3,7 +3,7 @@
 from array import array
 
 from optimist_aligner.algorithm import Follower
-from optimist_aligner.sources import INT32
+from optimist_aligner.text.sources import INT32
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.prepared import Prepared
 from optimist_proposer.core.sent_window import SentWindow

@@ -8,7 +8,7 @@ knows the number of tokens can append, whatever the runs before were.
 
 from array import array
 
-from optimist_aligner.sources import INT32, Sources
+from optimist_aligner.text.sources import INT32, Sources
 from optimist_proposer.core.copy_search import CopySearch
 from optimist_proposer.core.varint import put_varint, read_varints, unzigzag, zigzag
 

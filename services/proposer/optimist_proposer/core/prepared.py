@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from optimist_aligner.algorithm import Reference
-from optimist_aligner.sources import Sources
+from optimist_aligner.text.sources import Sources
 from optimist_proposer.core.source_value import SourceName
 
 

@@ -4,7 +4,7 @@ from array import array
 
 import numpy as np
 
-from optimist_aligner.draft import Draft
+from optimist_aligner.drafting.draft import Draft
 from optimist_common.token_tree import ROOT, TokenTree
 
 

@@ -5,7 +5,7 @@ from array import array
 from hashlib import blake2b
 from typing import NamedTuple
 
-from optimist_aligner.sources import INT32, SEPARATOR, Sources
+from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 
 _FORMAT = 1
 # Format, then the number of places that belong to predictions; the places follow.

@@ -16,9 +16,9 @@ from transformers import (
 from optimist_common.errors import SetupError, one_line
 from optimist_worker.conversion.gguf_file import GgufFile, unread_part
 from optimist_worker.conversion.new_directory import new_directory
-from optimist_worker.core.paged_attention import NAME, paged_attention
-from optimist_worker.loading import CONFIG_ERRORS, check_config
-from optimist_worker.probe import probe_layers
+from optimist_worker.core.attention.paged_attention import NAME, paged_attention
+from optimist_worker.model.loading import CONFIG_ERRORS, check_config
+from optimist_worker.model.probe import probe_layers
 
 _NAME = "model.gguf"
 

@@ -5,27 +5,27 @@ from pathlib import Path
 
 from optimist_common.draft_source import DraftSource
 from optimist_common.errors import SetupError
-from optimist_worker.core.acceptance_rule import AcceptanceRule
-from optimist_worker.core.flat_batch import MOST_TREE_NODES
-from optimist_worker.core.kv import block_bytes
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.attention.kv import block_bytes
+from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
 from optimist_worker.drafters.draft_model import DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.eagle import EagleNetwork
+from optimist_worker.drafters.heads.eagle import EagleHead
+from optimist_worker.drafters.heads.eagle_checkpoint import load_eagle
+from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa
 from optimist_worker.drafters.medusa import MedusaDrafter
 from optimist_worker.drafters.network import DraftNetwork
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
-from optimist_worker.feature_tap import FeatureTap
-from optimist_worker.heads.eagle import EagleHead
-from optimist_worker.heads.eagle_checkpoint import load_eagle
-from optimist_worker.heads.medusa import MedusaHeads, load_medusa
-from optimist_worker.model import Model, load_model
-from optimist_worker.parallel.shards import whole
-from optimist_worker.quantise import quantise
+from optimist_worker.model.feature_tap import FeatureTap
+from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.quantise import quantise
+from optimist_worker.model.shards import whole
+from optimist_worker.model.state import DeviceState
+from optimist_worker.model.tokenizer import check_same_tokenizer
 from optimist_worker.settings import WorkerSettings
-from optimist_worker.state import DeviceState
-from optimist_worker.tokenizer import check_same_tokenizer
 
 DrafterWeights = Model | EagleHead | MedusaHeads
 

@@ -6,13 +6,13 @@ from typing import Protocol
 import torch
 
 from optimist_common.draft_source import DraftSource
+from optimist_worker.core.acceptance.sampling_table import Needs
+from optimist_worker.core.acceptance.verdict import Verdict
+from optimist_worker.core.batch.fit import FittedRows
+from optimist_worker.core.batch.flat_batch import PassSize
+from optimist_worker.core.batch.slot_table import SlotColumns
 from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.fit import FittedRows
-from optimist_worker.core.flat_batch import PassSize
 from optimist_worker.core.ragged import Ragged
-from optimist_worker.core.sampling_table import Needs
-from optimist_worker.core.slot_table import SlotColumns
-from optimist_worker.core.verdict import Verdict
 
 
 @dataclass(slots=True)

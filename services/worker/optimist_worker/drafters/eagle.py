@@ -2,13 +2,13 @@
 
 import torch
 
-from optimist_worker.core.flat_batch import PassSize, build_known_batch, build_level_batch
-from optimist_worker.core.kv import KVPool
-from optimist_worker.core.slot_table import SlotTable
+from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.batch.flat_batch import PassSize, build_known_batch, build_level_batch
+from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.drafters.drafter import DraftRows, VerifiedStep
+from optimist_worker.drafters.heads.eagle import EagleHead
 from optimist_worker.drafters.last_features import LastFeatures
 from optimist_worker.drafters.network import Thought
-from optimist_worker.heads.eagle import EagleHead
 
 
 class EagleNetwork:

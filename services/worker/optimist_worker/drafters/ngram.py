@@ -3,10 +3,10 @@
 import torch
 
 from optimist_common.draft_source import DraftSource
+from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.lookup import find_sources
-from optimist_worker.core.slot_table import SlotTable
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
+from optimist_worker.drafters.lookup import find_sources
 
 
 class NgramDrafter:

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
-from optimist_worker.core.acceptance_rule import AcceptanceRule
-from optimist_worker.core.draft_choice import choose_drafts
-from optimist_worker.core.processing import process
-from optimist_worker.core.sampling_table import SamplingTable
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.processing import process
+from optimist_worker.core.acceptance.sampling_table import SamplingTable
+from optimist_worker.drafters.draft_choice import choose_drafts
 from optimist_worker.drafters.drafter import DraftRows
 
 RANK_SHARE = 0.5

@@ -1,0 +1,1 @@
+"""Candidates for the next tokens, and the tree that is made of them."""

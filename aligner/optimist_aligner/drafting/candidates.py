@@ -1,0 +1,178 @@
+"""What may come next: candidates, each with its features."""
+
+from typing import Final
+
+from optimist_aligner.following.alignment import Alignment
+from optimist_aligner.following.template import Template
+from optimist_aligner.model.common import Common
+from optimist_aligner.model.layout import (
+    FOLLOWED,
+    LENGTH,
+    LOST,
+    MOST_LENGTH,
+    MOST_LOST,
+    NUM_CLASSES,
+    NUM_FOLLOWED,
+    NUM_KINDS,
+    NUM_RUNS,
+    START,
+)
+from optimist_aligner.text.context_index import ContextIndex
+from optimist_aligner.text.output_index import OutputIndex
+from optimist_aligner.text.searched_text import SearchedText
+
+NO_STOP: Final = -1
+
+_CLASS: Final = START["class"]
+_RATE: Final = START["rate"]
+_RUNS: Final = START["runs"]
+_FOLLOWED: Final = START["followed"]
+_NONE: Final = START["none"]
+_NONE_LENGTH: Final = START["none_length"]
+_NONE_CLASS: Final = START["none_class"]
+_NONE_LOST: Final = START["none_lost"]
+_NONE_LONGEST: Final = START["none_longest"]
+
+
+class Candidate:
+    """A token that may come next, and where the text goes on behind it.
+
+    Attributes:
+        token_id: The token.
+        kind: See `layout.py`.
+        length: Tokens before it that agree.
+        place: Where it stands in the text; NOWHERE if nowhere in particular.
+        stop: Place at which the text goes on elsewhere; NO_STOP if it does not.
+        resume: Where it goes on then.
+        features: Its own, besides those of its kind.
+    """
+
+    __slots__ = ("features", "kind", "length", "place", "resume", "stop", "token_id")
+
+    def __init__(
+        self,
+        token_id: int,
+        kind: int,
+        length: int,
+        place: int,
+        stop: int,
+        resume: int,
+        features: tuple[int, ...],
+    ) -> None:
+        self.token_id = token_id
+        self.kind = kind
+        self.length = length
+        self.place = place
+        self.stop = stop
+        self.resume = resume
+        self.features = features
+
+
+class Sight:
+    """All that is looked at for candidates of the next token.
+
+    Attributes:
+        text: Sources and output.
+        start: Where the output begins.
+        num_output: Tokens of the output.
+        num_context: Tokens of the text that the output goes on, and of the output.
+        num_aligned: Places that the cursor walks through.
+        is_rewrite: Whether the output is expected to be a changed text.
+        last_class: Class of its last token.
+        rate, runs: Buckets of how the output was as predicted, see Alignment.
+        followed: Bucket of how many tokens in a row were as predicted.
+        rejected: The token that was expected where the place was lost; -1 if it is not lost.
+    """
+
+    __slots__ = (
+        "alignment",
+        "classes",
+        "common",
+        "contexts",
+        "followed",
+        "is_rewrite",
+        "last_class",
+        "num_aligned",
+        "num_context",
+        "num_output",
+        "output",
+        "rate",
+        "rejected",
+        "runs",
+        "start",
+        "template",
+        "text",
+    )
+
+    def __init__(
+        self,
+        text: list[int],
+        start: int,
+        searched: SearchedText,
+        classes: list[int],
+        contexts: ContextIndex,
+        output: OutputIndex,
+        alignment: Alignment,
+        template: Template,
+        common: Common | None,
+    ) -> None:
+        self.text, self.start, self.num_aligned = text, start, searched.num_aligned
+        self.classes, self.contexts, self.output = classes, contexts, output
+        self.alignment, self.template, self.common = alignment, template, common
+        self.is_rewrite = searched.is_rewrite
+        self.num_output = len(text) - start
+        self.num_context = len(text) - searched.context_start
+        self.last_class = classes[text[-1]] if self.num_context else 0
+        self.rate, self.runs = alignment.rate, alignment.runs
+        self.followed = FOLLOWED[min(alignment.run, MOST_LENGTH)]
+        self.rejected = -1
+        if alignment.num_lost and alignment.lost_at < self.num_aligned:
+            self.rejected = text[alignment.lost_at]
+
+    def compare_classes(self, place: int, num_lost: int) -> int:
+        """Returns 2 if what stands at a lost place is of the class of what was said, 1 if not."""
+        expected = self.text[place] if 0 <= place < len(self.text) else -1
+        if not num_lost or expected < 0:
+            return 0
+        said = self.text[-min(num_lost, self.num_output)]
+        return 2 if self.classes[expected] == self.classes[said] else 1
+
+
+def lost_bucket(num_lost: int) -> int:
+    """Returns the bucket of a number of tokens since a loss."""
+    return LOST[min(num_lost, MOST_LOST)]
+
+
+def class_row(kind: int, last_class: int) -> int:
+    """Returns where the weights of the next token's class begin."""
+    return _CLASS + (kind * NUM_CLASSES + last_class) * NUM_CLASSES
+
+
+def kind_features(sight: Sight) -> list[tuple[int, ...]]:
+    """Returns the features that all candidates of a kind have, for each kind [NUM_KINDS].
+
+    `Weights.kind_logits` has their sums.
+    """
+    rate, runs = _RATE + sight.rate, _RUNS + sight.runs
+    followed = _FOLLOWED + sight.followed
+    return [
+        (rate + kind * NUM_RUNS, runs + kind * NUM_RUNS, followed + kind * NUM_FOLLOWED)
+        for kind in range(NUM_KINDS)
+    ]
+
+
+def none_features(sight: Sight, longest: int) -> tuple[int, ...]:
+    """Returns the features of none of the candidates being right.
+
+    Args:
+        sight: What is looked at.
+        longest: Most tokens that agree before a candidate.
+    """
+    alignment = sight.alignment
+    return (
+        _NONE,
+        _NONE_LENGTH + LENGTH[min(alignment.run, MOST_LENGTH)],
+        _NONE_CLASS + sight.last_class,
+        _NONE_LOST + lost_bucket(alignment.num_lost),
+        _NONE_LONGEST + LENGTH[longest],
+    )

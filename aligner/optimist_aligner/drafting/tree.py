@@ -1,0 +1,348 @@
+"""The likeliest tree of drafts, grown from candidates node by node.
+
+At every node the candidates that agree with the path compete for the next token, in proportion to
+their weights, with a weight of 1 for none of them being right. The best tree of any size has the
+nodes with the highest chances (as in OPT-Tree, arXiv 2406.17276), so nodes are taken best first.
+"""
+
+from array import array
+from heapq import heappop, heappush, nlargest
+from math import exp, inf
+from operator import attrgetter, itemgetter
+from typing import Final
+
+from optimist_aligner.drafting.candidates import NO_STOP, Candidate, Sight
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.further import MOST_OPEN_STEPS, find_further
+from optimist_aligner.following.template import NOWHERE
+from optimist_aligner.model.layout import (
+    MOST_LENGTH,
+    MOST_LOGIT,
+    MOST_STEPS,
+    NUM_CLASSES,
+    OWN,
+    PREDICTED,
+)
+from optimist_aligner.model.weights import Continuation, Weights
+from optimist_aligner.text.sources import NO_POSITION, SEPARATOR
+
+_MOST_EXPONENT: Final = 30.0
+LEAST_OPEN: Final = 4.0
+"""Nodes are looked behind that are worth so many times the least value."""
+MOST_PATHS: Final = 3
+"""Candidates of one first token that are followed further."""
+
+Path = tuple[float, Continuation, int, int, int, int]
+"""A candidate that agrees with the nodes up to here: the factor of all that comes behind it; the
+other factors; tokens that agreed before the first node if they count on, else 0; where the first
+node stands, so that the node behind n others stands n places on; stop and resume, see Candidate. A
+plain tuple, since some are made for every node."""
+Seed = tuple[Candidate, float]
+"""A candidate of the first token, and its logit."""
+
+
+class Branch:
+    """What may come behind a node."""
+
+    __slots__ = ("paths", "position", "token_id", "weight")
+
+    def __init__(self, token_id: int, weight: float, position: int, paths: list[Path]) -> None:
+        self.token_id, self.weight = token_id, weight
+        self.position = position
+        """See `Sources.positions`."""
+        self.paths = paths
+
+
+class First:
+    """A first token: its odds against none of the candidates, and what it was found as."""
+
+    __slots__ = ("odds", "seeds", "token_id", "value")
+
+    def __init__(self, token_id: int, odds: float) -> None:
+        self.token_id, self.odds, self.value = token_id, odds, 0.0
+        self.seeds: list[Seed] = []
+
+
+class TreeGrower:
+    """Grows one tree."""
+
+    def __init__(
+        self,
+        sight: Sight,
+        weights: Weights,
+        positions: "array[int]",
+        max_tokens: int,
+        min_value: float,
+        is_chain: bool,
+    ) -> None:
+        """Takes what candidates were found in, and the bounds of the tree (`Follower.propose`).
+
+        A chain is one path of a tree, in which nothing competes for the room.
+        """
+        alignment, self._sight = sight.alignment, sight
+        self._text, self._classes = sight.text, sight.classes
+        self._num_aligned, self._rules = sight.num_aligned, alignment.rules
+        self._cursor = NOWHERE
+        if alignment.pending is None and alignment.is_found:
+            self._cursor = alignment.place
+        self._weights, self._positions = weights, positions
+        self._next_terms = weights.next_terms[sight.rate][sight.runs]
+        self._max_tokens, self._min_value, self._is_chain = max_tokens, min_value, is_chain
+        self._least_open = inf if sight.is_rewrite else LEAST_OPEN * min_value
+        self._heap: list[tuple[float, int, int, Branch, int]] = []
+        self._num_pushed = 0
+        self._least_next = min_value
+        """Value of the first node that comes next, or the least value of a node."""
+        self._nodes: list[tuple[int, int, int, float]] = []
+        """Rows of the columns of a draft."""
+
+    def grow(self, seeds: list[Seed], none_logit: float) -> Draft:
+        """Returns the tree.
+
+        Args:
+            seeds: What may come first, with logits.
+            none_logit: Logit of none of them being right.
+        """
+        firsts = _add_up(seeds, none_logit)
+        if self._is_chain:
+            del firsts[1:]
+        for number, first in enumerate(firsts):
+            value = first.value
+            if value < self._min_value:
+                break
+            self._grow_above(value)
+            if len(self._nodes) >= self._max_tokens:
+                break
+            branch = self._sprout(first)
+            following = firsts[number + 1].value if number + 1 < len(firsts) else 0.0
+            self._least_next = max(following, self._min_value)
+            self._take(branch, value, NO_PARENT, 0)
+        self._grow_above(0.0)
+        return Draft.from_nodes(self._nodes)
+
+    def _grow_above(self, least: float) -> None:
+        """Makes nodes of all that has been found behind others and is worth that much."""
+        nodes, heap, max_tokens = self._nodes, self._heap, self._max_tokens
+        while heap and -heap[0][0] >= least and len(nodes) < max_tokens:
+            value, _, parent, branch, step = heappop(heap)
+            self._take(branch, -value, parent, step)
+
+    def _sprout(self, first: First) -> Branch:
+        """Makes paths of what a first node was found as."""
+        branch, seeds = Branch(first.token_id, first.odds, NO_POSITION, []), first.seeds
+        if len(seeds) > MOST_PATHS:
+            seeds = nlargest(MOST_PATHS, seeds, key=itemgetter(1))
+        for candidate, logit in seeds:
+            kind, place = candidate.kind, candidate.place
+            slope, of_rate, of_runs = self._next_terms[kind]
+            if logit > MOST_LOGIT:
+                logit = MOST_LOGIT
+            factor = exp(slope * logit + of_rate + of_runs)
+            factors = self._weights.continuations[kind]
+            if place == self._cursor:
+                factors = self._weights.cursor
+            agreed = candidate.length if kind in (PREDICTED, OWN) else 0
+            branch.paths.append((factor, factors, agreed, place, candidate.stop, candidate.resume))
+            branch.position = _prefer(branch.position, self._find_position(place))
+        return branch
+
+    def _take(self, branch: Branch, value: float, parent: int, step: int) -> None:
+        """Makes a node of a branch, and of what comes behind it as long as that is likeliest."""
+        nodes, heap = self._nodes, self._heap
+        while True:
+            nodes.append((branch.token_id, parent, branch.position, value))
+            step += 1
+            if not branch.paths:
+                self._look_further(value, step)
+                return
+            if len(branch.paths) == 1:
+                step, value = self._copy(branch, value, step)
+            if step == MOST_STEPS or len(nodes) == self._max_tokens:
+                return
+            parent = len(nodes) - 1
+            branches = self._continue(branch, step)
+            if len(branches) != 1:
+                if branches:
+                    self._push_all(branches, value, parent, step)
+                else:
+                    self._look_further(value, step)
+                return
+            branch = branches[0]
+            value *= branch.weight / (1.0 + branch.weight)
+            if value < self._least_next or (heap and value < -heap[0][0]):
+                self._push(branch, value, parent, step)
+                return
+
+    def _look_further(self, value: float, step: int) -> None:
+        """Finds what may come behind the last node, where no path goes on."""
+        if value < self._least_open or step > MOST_OPEN_STEPS:
+            return
+        nodes, drafted = self._nodes, list[int]()
+        node = len(nodes) - 1
+        while node != NO_PARENT:
+            drafted.append(nodes[node][0])
+            node = nodes[node][1]
+        slope, of_rate, of_runs = self._next_terms[OWN]
+        weights, factors = self._weights, self._weights.continuations[OWN]
+        branches: dict[int, Branch] = {}
+        for candidate in find_further(self._sight, drafted[::-1]):
+            token_id, place = candidate.token_id, candidate.place
+            logit = weights.weigh(candidate.features)
+            branch = branches.setdefault(token_id, Branch(token_id, 0.0, NO_POSITION, []))
+            branch.weight += exp(min(logit, _MOST_EXPONENT))
+            if place != NOWHERE and len(branch.paths) < MOST_PATHS:
+                factor = exp(slope * min(logit, MOST_LOGIT) + of_rate + of_runs)
+                agreed = candidate.length - step
+                path = (factor, factors, agreed, place - step, NO_STOP, NO_STOP)
+                branch.paths.append(path)
+                branch.position = _prefer(branch.position, self._find_position(place))
+        self._push_all(list(branches.values()), value, len(nodes) - 1, step)
+
+    def _copy(self, branch: Branch, value: float, step: int) -> tuple[int, float]:
+        """Makes nodes of what comes behind a branch of one path, as long as that is all plain.
+
+        What `_continue` and `_take` do for one node at a time, for many; the branch is moved on.
+
+        Returns:
+            Number of nodes before the next, MOST_STEPS if this is all for now: something else is
+            likelier than the next node. And the last one's value.
+        """
+        factor, (_, lengths, steps, pairs), length, first, stop, _ = branch.paths[0]
+        nodes, classes, by_token = self._nodes, self._classes, self._rules.by_token
+        least = self._least_next
+        if self._heap and least < -self._heap[0][0]:
+            least = -self._heap[0][0]
+        num_positions, positions = len(self._positions), self._positions
+        text, place, node = self._text, first + step, len(nodes) - 1
+        end = min(place + self._max_tokens - 1 - node, first + MOST_STEPS, len(text))
+        row = classes[branch.token_id] * NUM_CLASSES
+        while place < end:
+            token_id = text[place]
+            if token_id in by_token:
+                return step, value
+            if place == stop or token_id == SEPARATOR:
+                break
+            agreed = length + step
+            klass = classes[token_id]
+            weight = (
+                factor
+                * lengths[agreed if agreed < MOST_LENGTH else MOST_LENGTH]
+                * steps[step]
+                * pairs[row + klass]
+            )
+            next_value = value * (weight / (1.0 + weight))
+            position = positions[place] if place < num_positions else NO_POSITION
+            if next_value < least:
+                branch.token_id, branch.weight, branch.position = token_id, weight, position
+                self._push(branch, next_value, node, step)
+                return MOST_STEPS, value
+            value = next_value
+            nodes.append((token_id, node, position, value))
+            branch.token_id, row = token_id, klass * NUM_CLASSES
+            node += 1
+            step += 1
+            place += 1
+        return step, value
+
+    def _push_all(self, branches: list[Branch], value: float, parent: int, step: int) -> None:
+        total = 0.0
+        for branch in branches:
+            total += branch.weight
+        share = value / (1.0 + total)
+        if self._is_chain and branches:
+            branches = [max(branches, key=attrgetter("weight"))]
+        for branch in branches:
+            self._push(branch, branch.weight * share, parent, step)
+
+    def _push(self, branch: Branch, value: float, parent: int, step: int) -> None:
+        """Keeps a branch for later, if it is worth it."""
+        if value >= self._min_value:
+            self._num_pushed += 1
+            heappush(self._heap, (-value, self._num_pushed, parent, branch, step))
+
+    def _continue(self, branch: Branch, step: int) -> list[Branch]:
+        """Returns what may come behind a branch, `step` nodes behind the output."""
+        text, num_places, classes = self._text, len(self._text), self._classes
+        by_token = self._rules.by_token
+        branches: list[Branch] = []
+        row = classes[branch.token_id] * NUM_CLASSES
+        for path in branch.paths:
+            factor, factors, length, first, stop, resume = path
+            place = first + step
+            if place == stop:
+                place, stop = resume, NO_STOP
+                path = (factor, factors, length, place - step, NO_STOP, NO_STOP)
+            token_id = text[place] if place < num_places else SEPARATOR
+            if token_id == SEPARATOR:
+                continue
+            _, lengths, steps, pairs = factors
+            length += step
+            weight = (
+                factor
+                * lengths[length if length < MOST_LENGTH else MOST_LENGTH]
+                * steps[step]
+                * pairs[row + classes[token_id]]
+            )
+            if token_id in by_token and stop == NO_STOP:
+                weight = self._replace(branches, path, place, step, weight)
+            self._add(branches, token_id, weight, place, path)
+        return branches
+
+    def _add(
+        self, branches: list[Branch], token_id: int, weight: float, place: int, path: Path
+    ) -> None:
+        position = self._find_position(place)
+        for branch in branches:
+            if branch.token_id == token_id:
+                branch.weight += weight
+                branch.paths.append(path)
+                branch.position = _prefer(branch.position, position)
+                return
+        branches.append(Branch(token_id, weight, position, [path]))
+
+    def _find_position(self, place: int) -> int:
+        return self._positions[place] if place < len(self._positions) else NO_POSITION
+
+    def _replace(
+        self, branches: list[Branch], path: Path, place: int, step: int, weight: float
+    ) -> float:
+        """Adds what a rule puts in a place; returns the weight of what stands there."""
+        if place >= self._num_aligned:
+            return weight
+        rules = self._rules.find(self._text, place)
+        if not rules:
+            return weight
+        rule = rules[0]
+        factor, factors, length, _, _, _ = path
+        factors = self._weights.continuations[factors.kind]
+        stop, resume = rule.place + rule.length, place + len(rule.replaced)
+        replaced = (factor, factors, length, rule.place - step, stop, resume)
+        ruled = weight * self._weights.next_rule[rule.sightings]
+        self._add(branches, self._text[rule.place], ruled, rule.place, replaced)
+        return weight * self._weights.next_rule_passed[rule.sightings]
+
+
+def _add_up(seeds: list[Seed], none_logit: float) -> list[First]:
+    """Returns the tokens of candidates with their chances, the likeliest first."""
+    firsts: dict[int, First] = {}
+    total = 1.0
+    for candidate, logit in seeds:
+        logit -= none_logit
+        weight = exp(logit if logit < _MOST_EXPONENT else _MOST_EXPONENT)
+        total += weight
+        first = firsts.get(candidate.token_id)
+        if first is None:
+            first = firsts[candidate.token_id] = First(candidate.token_id, weight)
+        else:
+            first.odds += weight
+        if candidate.place != NOWHERE:
+            first.seeds.append((candidate, logit))
+    ordered = sorted(firsts.values(), key=attrgetter("odds"), reverse=True)
+    for first in ordered:
+        first.value = first.odds / total
+    return ordered
+
+
+def _prefer(position: int, other: int) -> int:
+    """Returns a position in a prediction if there is one, else one in the prompt, else none."""
+    return other if position == NO_POSITION or position < 0 <= other else position

@@ -1,0 +1,1 @@
+"""Texts as tokens: sources, vocabulary, and indexes of what follows what."""

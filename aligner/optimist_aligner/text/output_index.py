@@ -1,0 +1,52 @@
+"""Where the output itself says what was said last."""
+
+from optimist_aligner.text.context_index import TOKEN_BITS, TOKEN_OFFSET
+
+_NOWHERE: list[int] = []
+
+
+class OutputIndex:
+    """Places by the one, two or three tokens before them, oldest first; grows with the output."""
+
+    def __init__(self, start: int) -> None:
+        """Indexes what is appended to a text from place `start` on."""
+        self._start = start
+        # Most contexts are met once: a list for each would be most of the memory.
+        self._orders: tuple[dict[int, int | list[int]], ...] = ({}, {}, {})
+
+    def extend(self, text: list[int], first: int) -> None:
+        """Takes the tokens of the text from place `first` on, which were just appended."""
+        ones, twos, threes = self._orders
+        start = self._start
+        last = text[first - 1] + TOKEN_OFFSET if first > start else 0
+        before = text[first - 2] + TOKEN_OFFSET if first - 1 > start else 0
+        for place, token_id in enumerate(text[first:], first + 1):
+            key = token_id + TOKEN_OFFSET
+            _add(ones, key, place)
+            two = (key << TOKEN_BITS) | last
+            if last:
+                _add(twos, two, place)
+                if before:
+                    three = (two << TOKEN_BITS) | before
+                    _add(threes, three, place)
+            before, last = last, key
+
+    def find(self, order: int, key: int) -> list[int]:
+        """Returns the places behind a context; the last one may be the end of the text."""
+        places = self._orders[order - 1].get(key, _NOWHERE)
+        return [places] if isinstance(places, int) else places
+
+    def count(self, token_id: int) -> int:
+        """Returns how often the output has a token."""
+        places = self._orders[0].get(token_id + TOKEN_OFFSET, _NOWHERE)
+        return 1 if isinstance(places, int) else len(places)
+
+
+def _add(order: dict[int, int | list[int]], key: int, place: int) -> None:
+    places = order.get(key)
+    if places is None:
+        order[key] = place
+    elif isinstance(places, int):
+        order[key] = [places, place]
+    else:
+        places.append(place)

@@ -1,0 +1,1 @@
+"""`optimist bench crossover`: at which batch size and acceptance does speculation pay?"""

@@ -1,0 +1,1 @@
+"""`optimist bench drafts`: drafters and peers answer the same prompts."""

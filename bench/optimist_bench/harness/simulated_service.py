@@ -1,0 +1,206 @@
+"""The simulated worker as a process with a gRPC port, whose steps take a given time."""
+
+import asyncio
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import grpc
+from pydantic import Field
+
+from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
+from optimist_bench.harness.emissions import Emissions
+from optimist_bench.harness.simulated_worker import PlanError, SimulatedModel, SimulatedWorker
+from optimist_bench.harness.truth_worker import TruthWorker
+from optimist_cli.serve.ports import free_ports
+from optimist_common.columns import to_bytes
+from optimist_common.errors import run_or_explain
+from optimist_common.network.server import GrpcServer, run_service
+from optimist_common.settings import ServiceSettings, load_settings
+
+MAX_WAITING_PLANS = 8
+# The last part of a step is waited for without sleeping, which would take longer than asked.
+SPIN_NS = 150_000
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+# None ends the work, and the answers.
+_Plans = queue.SimpleQueue["worker_pb2.ExecuteRequest | None"]
+_Send = Callable[["worker_pb2.ExecuteResponse | PlanError | None"], object]
+
+
+class SimulatedSettings(ServiceSettings):
+    """Runs a worker without a model until its standard input ends."""
+
+    section: ClassVar[str] = "simulated"
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(0, ge=0, le=65535, description="port of the gRPC service")
+    step_us: int = Field(1000, ge=0, description="how long a step takes, in microseconds")
+    token_us: int = Field(0, ge=0, description="how much longer each token makes a step")
+    truths: str = Field(
+        "", description="JSON lines with the tokens of what is said; empty: what is expected"
+    )
+    truths_by_seed: bool = Field(
+        False, description="whether seeds say what is said, not prompts: true or false"
+    )
+    emissions: str = Field("", description="file that says at the end what was sent when")
+    stall_every: int = Field(0, ge=0, description="number of steps between stalls; 0: none")
+    stall_us: int = Field(0, ge=0, description="how much longer such a step takes")
+    max_num_seqs: int = Field(64, ge=1, description="most requests that run at once")
+    max_num_batched_tokens: int = Field(2048, ge=1, description="most tokens of a pass")
+
+
+class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
+    """Serves Describe and Execute; steps run on a thread of their own, as a real worker's do."""
+
+    def __init__(self, settings: SimulatedSettings) -> None:
+        self._settings = settings
+        # Room for the longest sequence in each slot: nothing is preempted.
+        model = SimulatedModel(
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+        )
+        num_blocks = settings.max_num_seqs * model.max_model_len // model.block_size
+        self._model = replace(model, num_blocks=num_blocks)
+        self._truths: list[list[int]] = []
+        if settings.truths:
+            lines = Path(settings.truths).read_text(encoding="utf-8").splitlines()
+            self._truths = [json.loads(line) for line in lines]
+        self._emissions = Emissions() if settings.emissions else None
+
+    def write_emissions(self) -> None:
+        """Writes what was sent when, if that is asked for."""
+        if self._emissions is not None:
+            self._emissions.write(Path(self._settings.emissions))
+
+    def _describe(self) -> worker_pb2.DescribeResponse:
+        description, settings = self._model.describe(), self._settings
+        if settings.token_us:
+            sizes = [1 << power for power in range(self._model.max_num_batched_tokens.bit_length())]
+            times = [settings.step_us + settings.token_us * size for size in sizes]
+            description.cost_num_tokens, description.cost_us = to_bytes(sizes), to_bytes(times)
+        return description
+
+    def _make_worker(self) -> SimulatedWorker | TruthWorker:
+        if self._truths:
+            by_seed = self._settings.truths_by_seed
+            return TruthWorker(self._truths, self._model.describe(), by_seed=by_seed)
+        return SimulatedWorker(self._model)
+
+    async def Describe(  # noqa: N802
+        self, request: worker_pb2.DescribeRequest, context: _Context
+    ) -> worker_pb2.DescribeResponse:
+        """Describes the model that there is not."""
+        return self._describe()
+
+    async def Execute(  # noqa: N802
+        self, request_iterator: AsyncIterator[worker_pb2.ExecuteRequest], context: _Context
+    ) -> AsyncIterator[worker_pb2.ExecuteResponse]:
+        """Runs plans in turn, from an empty state."""
+        plans: _Plans = queue.SimpleQueue()
+        outbox: asyncio.Queue[worker_pb2.ExecuteResponse | PlanError | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def send(item: worker_pb2.ExecuteResponse | PlanError | None) -> None:
+            loop.call_soon_threadsafe(outbox.put_nowait, item)
+
+        threading.Thread(target=self._work, args=(plans, send), daemon=True).start()
+        reader = asyncio.create_task(_read(request_iterator, plans, send))
+        try:
+            while isinstance(item := await outbox.get(), worker_pb2.ExecuteResponse):
+                yield item
+            if item is not None:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(item))
+        finally:
+            reader.cancel()
+            plans.put(None)
+
+    def _work(self, plans: _Plans, send: _Send) -> None:
+        worker, settings, num_steps = self._make_worker(), self._settings, 0
+        while True:
+            waited_from = time.perf_counter_ns()
+            repeats = plans.empty() and worker.can_repeat
+            plan = None if repeats else plans.get()
+            if plan is None and not repeats:
+                send(None)
+                return
+            started = time.perf_counter_ns()
+            try:
+                response = worker.repeat() if plan is None else worker.execute(plan)
+            except PlanError as error:
+                send(error)
+                return
+            num_steps += 1
+            stalls = settings.stall_every and num_steps % settings.stall_every == 0
+            duration = settings.step_us + (settings.stall_us if stalls else 0)
+            duration += settings.token_us * response.num_tokens
+            wait_until(started + duration * 1000)
+            response.idle_ns = started - waited_from
+            response.step_ns = time.perf_counter_ns() - started
+            if self._emissions is not None:
+                self._emissions.note(plan, response, time.perf_counter_ns())
+            send(response)
+
+
+async def _read(
+    request_iterator: AsyncIterator[worker_pb2.ExecuteRequest], plans: _Plans, send: _Send
+) -> None:
+    async for request in request_iterator:
+        if plans.qsize() >= MAX_WAITING_PLANS:
+            send(PlanError(f"{MAX_WAITING_PLANS} plans wait already"))
+            return
+        plans.put(request)
+    plans.put(None)
+
+
+def wait_until(end_ns: int) -> None:
+    """Sleeps until a time of `perf_counter_ns`, and passes the last part without sleeping."""
+    while (left := end_ns - time.perf_counter_ns()) > 0:
+        time.sleep(max(left - SPIN_NS, 0) / 1e9)
+
+
+@contextmanager
+def simulated_worker(**settings: int | str) -> Iterator[str]:
+    """Runs a simulated worker with some settings in a process of its own; yields its address."""
+    (port,) = free_ports(1)
+    values = {"port": port, **settings}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+    command = [sys.executable, "-m", "optimist_bench.harness.simulated_service", *flags]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:  # noqa: S603
+        # Leaving ends its standard input, and with it the process.
+        yield f"127.0.0.1:{port}"
+        if process.poll() is not None:
+            raise RuntimeError(f"the simulated worker ended with code {process.returncode}")
+
+
+async def _serve(settings: SimulatedSettings) -> None:
+    server = GrpcServer(settings.host, settings.port)
+    servicer = SimulatedServicer(settings)
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
+    await server.start()
+    await asyncio.to_thread(sys.stdin.read)
+    await server.server.stop(0)
+    servicer.write_emissions()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serves until standard input ends; returns the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+
+    def start() -> None:
+        settings = load_settings(SimulatedSettings, given)
+        run_service(lambda: _serve(settings))
+
+    return run_or_explain("the simulated worker", start)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""`optimist bench overhead`: what a token costs the services, without a model."""

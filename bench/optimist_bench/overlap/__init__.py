@@ -1,0 +1,1 @@
+"""`optimist bench overlap`: what planning ahead of results is worth."""

@@ -1,0 +1,1 @@
+"""`optimist bench overload`: a gateway under more requests than it takes."""

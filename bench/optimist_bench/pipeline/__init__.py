@@ -1,0 +1,1 @@
+"""`optimist bench pipeline`: one worker and a model in stages."""

@@ -1,0 +1,1 @@
+"""`optimist bench scheduler`: what a step costs the scheduler, without processes."""

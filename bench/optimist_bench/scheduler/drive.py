@@ -1,0 +1,161 @@
+"""A scheduler's core, requests that come and go, and a worker that answers at once."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any, TypeVar
+
+from optimist.worker.v1 import worker_pb2
+from optimist_bench.harness.simulated_worker import SimulatedModel, SimulatedWorker
+from optimist_bench.scheduler.codec import Exchange
+from optimist_bench.scheduler.traffic import MAX_OUTPUT_TOKENS, PROMPT_TOKENS, Traffic
+from optimist_scheduler.core.requests.config import EngineConfig
+from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist_scheduler.core.scheduler import Scheduler
+from optimist_scheduler.core.values.output import StepOutputs
+from optimist_scheduler.workers.translate import plan_message, step_result
+from optimist_worker.execution.codec import Limits
+
+T = TypeVar("T")
+
+PREFILL_TOKENS = 1024
+"""Tokens of a pass besides those of the rows that decode."""
+BLOCKS_PER_REQUEST = 128
+"""Room for the longest request and some more, in which ended requests' blocks stay cached."""
+NUM_EXCHANGES = 512
+"""How many of the last plans and results are kept."""
+STEP_NS = 1_000_000
+"""How long each pass is said to take: drafts cost nothing, so all that may be are planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the core is driven with."""
+
+    requests: int
+    draft_tokens: int
+    depth: int
+    acceptance: float
+    seed: int
+
+
+@dataclass(slots=True)
+class Times:
+    """Nanoseconds of each step, by phase, and of each call that is not part of a step."""
+
+    prepare: list[int] = field(default_factory=list)
+    schedule: list[int] = field(default_factory=list)
+    settle: list[int] = field(default_factory=list)
+    add: list[int] = field(default_factory=list)
+    window: list[int] = field(default_factory=list)
+    num_rows: list[int] = field(default_factory=list)
+    """Rows of the step's plan."""
+    num_planned_drafts: int = 0
+    num_tokens: int = 0
+    """Tokens delivered."""
+
+
+class Drive:
+    """A scheduler and a worker that answers at once."""
+
+    def __init__(self, load: Load) -> None:
+        requests = load.requests
+        model = SimulatedModel(
+            max_model_len=PROMPT_TOKENS + MAX_OUTPUT_TOKENS,
+            num_blocks=requests * BLOCKS_PER_REQUEST,
+            max_num_seqs=requests,
+            max_num_batched_tokens=requests * (1 + load.draft_tokens) + PREFILL_TOKENS,
+            acceptance=load.acceptance,
+            varies_drafts=True,
+            seed=load.seed,
+        )
+        config = EngineConfig(
+            vocab_size=model.vocab_size,
+            max_model_len=model.max_model_len,
+            num_blocks=model.num_blocks,
+            block_size=model.block_size,
+            max_num_seqs=model.max_num_seqs,
+            max_num_batched_tokens=model.max_num_batched_tokens,
+            max_num_waiting=requests,
+            num_speculative_tokens=load.draft_tokens,
+            max_plans_in_flight=load.depth,
+            enable_prefix_caching=True,
+        )
+        self.scheduler = Scheduler(config)
+        self.times = Times()
+        self._worker = SimulatedWorker(model)
+        self.limits = Limits(model.num_blocks, model.max_num_seqs, model.max_num_batched_tokens)
+        self._traffic = Traffic(model, requests, load.seed)
+        self._num_steps = 0
+        self._in_flight: deque[tuple[Plan, worker_pb2.ExecuteRequest]] = deque()
+        self.exchanges: deque[Exchange] = deque(maxlen=NUM_EXCHANGES)
+        """The last plans that were settled, and their results."""
+        for handle in range(requests):
+            self._add(handle)
+
+    @property
+    def _now(self) -> float:
+        return self._num_steps * STEP_NS / 1e9
+
+    def step(self) -> None:
+        """Settles a result, schedules, prepares; then requests and windows come in.
+
+        In this order an engine does it: what a step's outputs lead to arrives while the next plans
+        run, when the next decision is prepared already.
+        """
+        self._num_steps += 1
+        scheduler, times = self.scheduler, self.times
+        outputs = None
+        if self._in_flight:
+            result = self._run_worker()
+            outputs = self._timed(times.settle, scheduler.settle, result)
+            times.num_rows.append(len(result.slots))
+        self._schedule()
+        self._timed(times.prepare, scheduler.prepare)
+        if outputs is not None:
+            self._answer(outputs)
+
+    def _schedule(self) -> None:
+        """Fills the worker's queue."""
+        spent = 0
+        while self.scheduler.can_send:
+            started = perf_counter_ns()
+            plan = self.scheduler.schedule(self._now)
+            spent += perf_counter_ns() - started
+            if plan is None:
+                break
+            self.times.num_planned_drafts += int(plan.num_draft_tokens.sum())
+            self._in_flight.append((plan, plan_message(plan)))
+        self.times.schedule.append(spent)
+
+    def _run_worker(self) -> StepResult:
+        """Lets the worker run its next plan."""
+        plan, message = self._in_flight.popleft()
+        response = self._worker.execute(message)
+        response.step_ns = STEP_NS
+        self.exchanges.append(Exchange(plan, response))
+        return step_result(response)
+
+    def _answer(self, outputs: StepOutputs) -> None:
+        """Brings windows, and a new request for each that ended."""
+        self.times.num_tokens += len(outputs.token_ids)
+        for handle in self._traffic.observe(outputs):
+            self._set_window(handle)
+        for ended in outputs.ended:
+            self._add(ended.handle)
+
+    def _add(self, handle: int) -> None:
+        request = self._traffic.make_request(handle)
+        self._timed(self.times.add, self.scheduler.add, request, self._now)
+        self._set_window(handle)
+
+    def _set_window(self, handle: int) -> None:
+        new = self._traffic.make_window(handle)
+        self._timed(self.times.window, self.scheduler.set_window, new.request_id, new.window)
+
+    def _timed(self, times: list[int], call: Callable[..., T], *arguments: Any) -> T:
+        started = perf_counter_ns()
+        value = call(*arguments)
+        times.append(perf_counter_ns() - started)
+        return value

@@ -1,0 +1,1 @@
+"""`optimist bench windows`: what a window of drafts costs on its way."""

@@ -1,0 +1,1 @@
+"""`optimist explain`: what the proposer did for one request, from its log."""

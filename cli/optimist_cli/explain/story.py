@@ -1,0 +1,207 @@
+"""What a request's log tells, step by step."""
+
+from dataclasses import dataclass
+
+from optimist_cli.explain.log import Damage, Document, End, Header, Proposal, Step
+from optimist_cli.explain.places import LineIndex
+from optimist_cli.explain.summary import Summary
+from optimist_cli.explain.window import Origin, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text of one output token and whence it came."""
+
+    text: str
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """The place in the predictions was found again, or moved."""
+
+    start: int
+    """Position where the output was expected to go on."""
+    end: int
+    """Position where it is expected to go on now."""
+    was_lost: bool
+    """Whether the output had something else than what was expected."""
+
+
+@dataclass(slots=True)
+class StepStory:
+    """One step."""
+
+    number: int
+    replica: str
+    position: int
+    pieces: list[Piece]
+    proposal: Proposal | None
+    """None if what was proposed before holds still."""
+    microseconds: float
+    num_missing: int = 0
+    """Output tokens before these that the log does not have."""
+    num_repeated: int = 0
+    """Tokens that an earlier step of the log has too."""
+    num_replayed: int = 0
+    """Tokens that the replica did not observe but read where requests are kept, to take over."""
+    lost: int | None = None
+    """Position that was expected where the output has something else; None if it has not."""
+    num_contradicted: int = 0
+    """Proposed tokens that the output has something else in place of."""
+    has_turned: bool = False
+    """Whether the output took another branch than the likeliest."""
+    line_prefix: str = ""
+    """The output's last line so far."""
+    jump: Jump | None = None
+    num_left: int = 0
+    """Proposed tokens that the output can still come to."""
+
+
+class Story:
+    """Takes the documents of a log one after the other."""
+
+    def __init__(self) -> None:
+        self.lines = LineIndex([])
+        self.summary = Summary()
+        self._line_indices: dict[str, LineIndex] = {}
+        self._window: Window | None = None
+        self._expected_position: int | None = None
+        self._is_lost = False
+        self._num_known = self._num_alignments_before = 0
+        self._newest_replica: str | None = None
+        self._times: list[float] = []
+
+    def tell(self, document: Document) -> StepStory | None:
+        """Takes the next document; returns the step that it tells of, if it does."""
+        self.summary.end = document.end if isinstance(document, End) else None
+        if isinstance(document, Step):
+            return self._step(document)
+        if isinstance(document, Header):
+            self._begin(document)
+        elif isinstance(document, Damage):
+            self.summary.damaged_documents += 1
+        return None
+
+    def finish(self) -> Summary:
+        """Returns what all steps come to."""
+        self.summary.conclude(self._times)
+        return self.summary
+
+    def _begin(self, header: Header) -> None:
+        summary = self.summary
+        summary.request_id = header.request_id
+        self._note_replica(header.replica)
+        self._newest_replica = header.replica
+        if header.predictions is not None:
+            # Other sources are another request, with its output from the first token on.
+            self._window = self._expected_position = None
+            self._is_lost, self._num_known = False, 0
+            self._num_alignments_before = summary.alignments
+            self._line_indices[header.sources] = LineIndex(
+                header.predictions, header.num_prompt_tokens or 0
+            )
+            summary.num_predictions = len(header.predictions)
+            summary.num_predicted_lines = sum(item.num_lines for item in header.predictions)
+            summary.num_predicted_tokens = sum(item.num_tokens for item in header.predictions)
+            summary.num_prompt_tokens = header.num_prompt_tokens or 0
+        self.lines = self._line_indices.get(header.sources, LineIndex([]))
+
+    def _note_replica(self, replica: str) -> None:
+        if replica not in self.summary.replicas:
+            self.summary.replicas.append(replica)
+
+    def _step(self, step: Step) -> StepStory:
+        self._note_replica(step.replica)
+        token_ids, texts = step.output.token_ids, step.output.texts()
+        num_repeated = min(max(self._num_known - step.position, 0), len(token_ids))
+        story = StepStory(
+            number=step.step,
+            replica=step.replica,
+            position=step.position,
+            pieces=[],
+            proposal=step.proposal,
+            microseconds=step.microseconds,
+            line_prefix=step.line_prefix,
+            num_missing=max(step.position - self._num_known, 0),
+            num_repeated=num_repeated,
+        )
+        if step.replica == self._newest_replica:
+            # Whoever opens a request proposes first; who takes one over reads its output first.
+            if step.proposal is None:
+                story.num_replayed = len(token_ids) - num_repeated
+            self._newest_replica = None
+        if story.num_missing or story.num_replayed:
+            self._window = None
+        self._num_known = max(self._num_known, step.position + len(token_ids))
+        if not story.num_replayed:
+            self._take(story, token_ids[num_repeated:], texts[num_repeated:])
+        # A proposal behind less than what is known was late, and never in force.
+        if step.proposal is not None and step.position + len(token_ids) == self._num_known:
+            self._propose(story, step.proposal)
+        story.num_left = self._window.num_left if self._window else 0
+        # The count depends on the output alone, so that replicas agree about it.
+        num_alignments = self._num_alignments_before + step.num_alignments
+        self.summary.alignments = max(self.summary.alignments, num_alignments)
+        self._count(story)
+        return story
+
+    def _take(self, story: StepStory, token_ids: list[int], texts: list[str]) -> None:
+        window = self._window
+        if window is not None:
+            contradicted, turns = window.num_contradicted, window.num_turns
+        for index, (token_id, text) in enumerate(zip(token_ids, texts, strict=True)):
+            origin = Origin.MODEL
+            if window is not None:
+                was_left = window.is_left
+                origin = window.take(token_id)
+                if window.expected_position is not None:
+                    self._expected_position = window.expected_position
+                if window.is_left and not was_left:
+                    self._is_lost = True
+                    story.lost = window.expected_position
+            # A pass ends with a token of the model's own, also where it is as proposed.
+            is_last = index == len(token_ids) - 1
+            story.pieces.append(Piece(text, Origin.MODEL if is_last else origin))
+        if window is not None:
+            story.num_contradicted = window.num_contradicted - contradicted
+            story.has_turned = window.num_turns > turns
+
+    def _propose(self, story: StepStory, proposal: Proposal) -> None:
+        self._window = window = Window(proposal)
+        self.summary.windows += 1
+        place, expected = window.place, self._expected_position
+        if place is None:
+            return
+        if expected is not None:
+            # Learned renames come before the place; as much of the prediction may be left out.
+            reach = self.lines.line(expected + window.num_before_place)
+            goes_on = place == expected or (
+                window.num_before_place > 0 and place > expected and self.lines.line(place) <= reach
+            )
+            if self._is_lost or not goes_on:
+                story.jump = Jump(expected, place, self._is_lost)
+        self._is_lost = False
+        self._expected_position = place
+
+    def _count(self, story: StepStory) -> None:
+        summary = self.summary
+        if not story.num_replayed:
+            self._times.append(story.microseconds)
+        origins = [piece.origin for piece in story.pieces]
+        summary.steps += bool(origins)
+        summary.output_tokens += len(origins)
+        summary.accepted_from_prediction += origins.count(Origin.PREDICTION)
+        summary.accepted_from_prompt += origins.count(Origin.PROMPT)
+        summary.accepted_from_own_text += origins.count(Origin.OWN_TEXT)
+        summary.contradicted_tokens += story.num_contradicted
+        summary.missing_tokens += story.num_missing + story.num_replayed
+        if story.jump is not None:
+            summary.jumps[self.direction(story.jump)] += 1
+
+    def direction(self, jump: Jump) -> str:
+        """Returns whether a jump leads forward, back or to the same_line."""
+        start, end = self.lines.line(jump.start), self.lines.line(jump.end)
+        if start == end:
+            return "same_line"
+        return "forward" if end > start else "back"

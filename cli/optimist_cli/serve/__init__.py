@@ -1,0 +1,1 @@
+"""`optimist serve`: all services as processes of this machine."""

@@ -1,0 +1,132 @@
+"""`optimist serve MODEL`: proposer, worker, scheduler and gateway as processes on this machine."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TextIO
+
+from optimist_cli.serve.model_directory import find_directory
+from optimist_cli.serve.service_specs import gateway_url, model_name, service_specs
+from optimist_cli.serve.settings import ServeSettings, effective, serve_settings
+from optimist_cli.serve.supervisor import Supervisor
+from optimist_common.errors import SetupError
+from optimist_common.network.address import join_address
+from optimist_common.network.server import require_free
+from optimist_common.settings import config_file
+
+# A package that each service needs and that comes with its extra.
+PACKAGES = {
+    "gateway": "fastapi",
+    "scheduler": "optimist_aligner",
+    "worker": "torch",
+    "proposer": "redis",
+}
+COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "gateway": 32}
+
+
+def main(arguments: list[str]) -> int:
+    """Runs `optimist serve`; returns the exit code."""
+    settings = serve_settings(arguments)
+    _require_services()
+    return asyncio.run(serve(settings, config_file(arguments)))
+
+
+def _require_services() -> None:
+    missing = [service for service, package in PACKAGES.items() if find_spec(package) is None]
+    if missing:
+        raise SetupError(
+            f"not installed: {', '.join(missing)}; install them with: "
+            f"pip install 'optimist[{','.join(missing)}]'"
+        )
+
+
+async def serve(settings: ServeSettings, config: str | None) -> int:
+    """Keeps the services running until Ctrl-C or SIGTERM; returns the exit code.
+
+    Args:
+        settings: What to start.
+        config: YAML file with settings of the services; None for none.
+    """
+    require_free(settings.host, settings.port)
+    if settings.grpc_port:
+        require_free(settings.host, settings.grpc_port, "--grpc-port")
+    started = AsyncExitStack()
+    main_task = asyncio.create_task(_start_and_watch(settings, config, started))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, main_task.cancel)
+    if settings.end_with_stdin:
+        _at_end_of_stdin(loop, main_task.cancel)
+    try:
+        await main_task
+    except asyncio.CancelledError:
+        _say("stopping", sys.stderr)
+    finally:
+        await started.aclose()
+    return 0
+
+
+def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, end: Callable[[], object]) -> None:
+    """Calls a function when standard input is closed; what is written to it is dropped."""
+
+    def read() -> None:
+        if not os.read(descriptor, 4096):
+            loop.remove_reader(descriptor)
+            end()
+
+    try:
+        descriptor = sys.stdin.fileno()
+        loop.add_reader(descriptor, read)
+    except (AttributeError, OSError):
+        raise SetupError("--end-with-stdin: standard input must be a pipe") from None
+
+
+async def _start_and_watch(
+    settings: ServeSettings, config: str | None, started: AsyncExitStack
+) -> None:
+    directory = await find_directory(settings.model, _say)
+    settings = settings.model_copy(update={"model": directory})
+    supervisor = Supervisor(service_specs(settings, config), write_prefixed)
+    started.push_async_callback(supervisor.stop)
+    _say(f"starting proposers, worker, scheduler and gateway with {settings.model}")
+    await supervisor.start()
+    url = gateway_url(settings, config)
+    _say(
+        f"\nOptimist serves {model_name(settings, config)} at {url}\n"
+        f"  API      {url}/v1   (chat/completions, completions, responses, models)\n"
+        f"{_grpc_line(settings, config)}"
+        f"  schema   {url}/openapi.json\n"
+        f"  metrics  {url}/metrics\n"
+        f"  try it   {_command()} complete 'Rename `a` to `b`.' --file FILE --url {url}\n"
+        "  stop     Ctrl-C\n"
+    )
+    await supervisor.watch()
+
+
+def _grpc_line(settings: ServeSettings, config: str | None) -> str:
+    port = effective(settings, "grpc_port", "gateway", config)
+    return f"  gRPC     {join_address(settings.host, port)}\n" if port not in ("", "0") else ""
+
+
+def _say(text: str, stream: TextIO | None = None) -> None:
+    """Writes to standard output or another stream; the services go on if nobody reads that."""
+    with suppress(OSError):
+        print(text, file=stream, flush=True)
+
+
+def _command() -> str:
+    """Returns what to type for `optimist` where this process was started."""
+    return sys.argv[0] if Path(sys.argv[0]).name == "optimist" else "optimist"
+
+
+def write_prefixed(name: str, line: str) -> None:
+    """Writes one log line of a service, prefixed by its name, in colour on a terminal."""
+    prefix = f"{name:<9} |"
+    if sys.stderr.isatty():
+        prefix = f"\x1b[{COLOURS[name]}m{prefix}\x1b[0m"
+    print(prefix, line, file=sys.stderr, flush=True)

@@ -1,0 +1,133 @@
+"""How `optimist serve` starts each service, and how it tells that one is healthy."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from optimist_cli.serve.ports import free_ports
+from optimist_cli.serve.process import ServiceSpec
+from optimist_cli.serve.settings import ServeSettings, effective
+from optimist_common.network.address import join_address
+from optimist_common.network.health import is_serving
+from optimist_common.network.http_health import answers
+from optimist_common.settings import config_file
+
+_OF_THE_WORKER = (
+    "dtype",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "drafter",
+    "drafter_model",
+)
+
+
+def service_specs(settings: ServeSettings, config: str | None = None) -> list[ServiceSpec]:
+    """Returns how to start each service, in starting order, on free ports of the loopback.
+
+    Args:
+        settings: What to start.
+        config: YAML file with settings of the services; None for what OPTIMIST_CONFIG names.
+    """
+    config = config or config_file([])
+    num_proposers = settings.proposers or min(max((os.cpu_count() or 1) // 8, 1), 4)
+    ports = free_ports(1 + settings.workers + num_proposers)
+    scheduler, *others = (f"127.0.0.1:{port}" for port in ports)
+    workers, proposers = others[: settings.workers], others[settings.workers :]
+    url = f"{gateway_url(settings, config)}/health"
+    return [
+        *(
+            ServiceSpec(
+                "proposer",
+                [
+                    *_listen(each),
+                    *("--model", settings.model),
+                    *_given(settings, "store"),
+                    *_common(settings, "proposer", config),
+                ],
+                _serving(each),
+            )
+            for each in proposers
+        ),
+        *(
+            ServiceSpec(
+                "worker",
+                [
+                    *_listen(each),
+                    *("--model", settings.model),
+                    *_device(settings, number, config),
+                    *_given(settings, *_OF_THE_WORKER),
+                    *_common(settings, "worker", config),
+                ],
+                _serving(each),
+            )
+            for number, each in enumerate(workers)
+        ),
+        ServiceSpec(
+            "scheduler",
+            [
+                *_listen(scheduler),
+                *("--workers", ",".join(workers), "--proposers", ",".join(proposers)),
+                *_common(settings, "scheduler", config),
+            ],
+            _serving(scheduler),
+        ),
+        ServiceSpec(
+            "gateway",
+            [
+                *("--host", settings.host, "--port", str(settings.port)),
+                *("--model", settings.model, "--schedulers", scheduler),
+                *_given(settings, "served_model_name", "grpc_port"),
+                *_common(settings, "gateway", config),
+            ],
+            lambda: answers(url, timeout=1.0),
+        ),
+    ]
+
+
+def model_name(settings: ServeSettings, config: str | None = None) -> str:
+    """Returns the name by which requests ask for the model."""
+    name = effective(settings, "served_model_name", "gateway", config)
+    return name or settings.model.rstrip("/").rsplit("/", 1)[-1]
+
+
+def gateway_url(settings: ServeSettings, config: str | None = None) -> str:
+    """Returns where the gateway answers."""
+    scheme = "https" if effective(settings, "https_cert", "gateway", config) else "http"
+    return f"{scheme}://{join_address(settings.host, settings.port)}"
+
+
+def _given(settings: ServeSettings, *names: str) -> list[str]:
+    """Returns the flags of those options that were set; of the others a service has its own."""
+    words: list[str] = []
+    for name in names:
+        value = str(getattr(settings, name))
+        if name in settings.model_fields_set and value:
+            words += ["--" + name.replace("_", "-"), value]
+    return words
+
+
+def _common(settings: ServeSettings, service: str, config: str | None) -> list[str]:
+    """Returns the flags that every service has."""
+    words = _given(settings, "log_level", "otlp_endpoint")
+    if not effective(settings, "log_level", service, config):
+        words += ["--log-level", settings.log_level]
+    if config:
+        words += ["--config", str(Path(config).absolute())]
+    return words
+
+
+def _device(settings: ServeSettings, number: int, config: str | None) -> list[str]:
+    """Returns the flag of a worker's device: of several workers, each has a GPU of its own."""
+    device = effective(settings, "device", "worker", config) or "auto"
+    if settings.workers > 1 and device in ("auto", "cuda"):
+        return ["--device", f"{device}:{number}"]
+    return _given(settings, "device")
+
+
+def _listen(address: str) -> list[str]:
+    host, port = address.rsplit(":", 1)
+    return ["--host", host, "--port", port]
+
+
+def _serving(address: str) -> Callable[[], bool]:
+    return lambda: is_serving(address, timeout=1.0)

@@ -1,0 +1,1 @@
+"""What the proposer shows of itself: metrics, spans, and a log for each request."""

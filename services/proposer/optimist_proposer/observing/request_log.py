@@ -1,0 +1,243 @@
+"""Logs of single requests, a YAML file each, for `optimist explain`."""
+
+import errno
+import hashlib
+import logging
+import os
+import re
+import socket
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import Sources
+from optimist_aligner.text.vocabulary import Vocabulary
+from optimist_common.home import home_directory
+from optimist_proposer.observing.request_record import RequestRecord, digest_line, end_document
+
+logger = logging.getLogger(__name__)
+
+CLOSED = end_document("the request was closed")
+FULL = end_document("the log is full")
+SUPPLANTED = end_document("too many logs are open")
+# Room for the end of a log, and for another one behind it if the request is opened again.
+_RESERVE = 2 * max(len(CLOSED), len(FULL), len(SUPPLANTED))
+
+# Capitals are left out, because there are file systems that take them for small letters.
+_PLAIN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+_NOT_PLAIN = re.compile(r"[^a-z0-9._-]+")
+_FRONT_BYTES = 16 * 1024
+_TAIL_BYTES = 256 * 1024
+_STEP = re.compile(rb"\nstep: (\d{1,18})\n")
+
+
+def default_log_directory(environment: Mapping[str, str]) -> Path:
+    """Returns `log` in the user's directory of Optimist."""
+    return home_directory(environment) / "log"
+
+
+def log_file_name(request_id: str) -> str:
+    """Returns the name of a request's log, another one for every id.
+
+    An id of small letters, digits, dots, dashes and underscores names the file itself. Of another
+    one only a part is legible, and `~`, which no such id has, and its hash follow.
+    """
+    if _PLAIN_ID.fullmatch(request_id):
+        return f"{request_id}.yaml"
+    content = hashlib.sha256(request_id.encode("utf-8", "surrogatepass")).hexdigest()
+    legible = _NOT_PLAIN.sub("_", request_id[:40].lower()).lstrip("._-")
+    return f"{legible or 'request'}~{content}.yaml"
+
+
+@dataclass(slots=True)
+class _Log:
+    path: Path
+    file: int
+    """File descriptor."""
+    record: RequestRecord
+
+
+class RequestLogs:
+    """Writes what happens to each request.
+
+    A log never harms a request: what cannot be written ends all logging with one warning, until
+    the process is started again. A replica appends to the log that another one has begun.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        vocabulary: Vocabulary,
+        max_open: int,
+        max_bytes_per_request: int,
+        max_bytes: int,
+        replica: str = "",
+    ) -> None:
+        """Writes nothing yet.
+
+        Args:
+            directory: Where the files are; it is made when the first request is opened.
+            vocabulary: Texts of the tokens.
+            max_open: Most logs open at a time; another one ends the one least recently used.
+            max_bytes_per_request: Size at which a file ends.
+            max_bytes: Size of the directory at which logging ends, as far as this process fills it.
+            replica: Who writes; host and process if empty.
+        """
+        self._directory, self._vocabulary = directory, vocabulary
+        self._max_open, self._max_bytes = max_open, max_bytes_per_request
+        self._max_directory_bytes, self._room = max_bytes, -1
+        self._replica = replica or f"{socket.gethostname()}:{os.getpid()}"
+        self._logs: OrderedDict[str, _Log] = OrderedDict()
+        self._is_enabled = True
+        self._has_warned_of_supplanted = False
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def open(self, request_id: str, sources: Sources) -> None:
+        """Begins the log of a request, or goes on with the one that there is."""
+        if not self._is_enabled:
+            return
+        path = self._directory / log_file_name(request_id)
+        try:
+            self._end(request_id, b"")
+            self._make_room()
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._room < 0:
+                used = sum(entry.stat().st_size for entry in os.scandir(self._directory))
+                self._room = max(self._max_directory_bytes - used, 0)
+            self._begin(request_id, path, sources)
+        except OSError as error:
+            self._disable(path, error)
+
+    def step(
+        self,
+        request_id: str,
+        token_ids: "array[int]",
+        num_known: int,
+        draft: Draft | None,
+        seconds: float,
+        num_alignments: int,
+    ) -> None:
+        """Writes a step of a request; nothing if its log is not open.
+
+        Args:
+            request_id: The request.
+            token_ids: New output tokens; none when the request is opened.
+            num_known: Output tokens known with these.
+            draft: How the output is expected to go on behind these; None if no window was sent.
+            seconds: Time that the proposer needed.
+            num_alignments: How often the position in the predictions was searched for so far.
+        """
+        log = self._logs.get(request_id)
+        if log is None:
+            return
+        self._logs.move_to_end(request_id)
+        try:
+            content = log.record.step(token_ids, num_known, draft, seconds, num_alignments)
+            self._write(request_id, log, content)
+        except OSError as error:
+            self._disable(log.path, error)
+
+    def close(self, request_id: str) -> None:
+        """Ends the log of a request; nothing if it is not open."""
+        log = self._logs.get(request_id)
+        try:
+            self._end(request_id, CLOSED)
+        except OSError as error:
+            if log is not None:
+                self._disable(log.path, error)
+
+    def leave(self, request_id: str) -> None:
+        """Closes the file of a request that may go on elsewhere; nothing if it is not open."""
+        log = self._logs.pop(request_id, None)
+        if log is not None:
+            os.close(log.file)
+
+    def stop(self) -> None:
+        """Closes all files; the requests may go on elsewhere."""
+        for request_id in list(self._logs):
+            self.leave(request_id)
+
+    def _begin(self, request_id: str, path: Path, sources: Sources) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(path, flags, 0o600)
+        try:
+            size = os.fstat(file).st_size
+            front = os.pread(file, _FRONT_BYTES, 0)
+            tail = os.pread(file, _TAIL_BYTES, max(size - _TAIL_BYTES, 0))
+        except OSError:
+            os.close(file)
+            raise
+        if tail.endswith(FULL):
+            os.close(file)
+            return
+        steps = _STEP.findall(tail)
+        record = RequestRecord(
+            request_id,
+            self._replica,
+            sources,
+            self._vocabulary,
+            int(steps[-1]) + 1 if steps else 0,
+        )
+        opened = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        if f"\n{digest_line(sources)}\n".encode() in front:
+            header = record.continuation(sources, opened)
+        else:
+            # Half of the file is left for the steps.
+            header = record.header(sources, opened, self._max_bytes // 2)
+        self._logs[request_id] = log = _Log(path, file, record)
+        # A process that ended while it wrote has left a line without an end.
+        is_cut = bool(tail) and not tail.endswith(b"\n")
+        self._write(request_id, log, b"\n" * is_cut + header)
+
+    def _write(self, request_id: str, log: _Log, content: bytes) -> None:
+        """Writes a document if there is room for it, and ends the log if not."""
+        # Other replicas may have written to the same file.
+        size = os.fstat(log.file).st_size
+        if size + len(content) + _RESERVE > self._max_bytes:
+            self._end(request_id, FULL)
+        else:
+            self._append(log.file, content)
+
+    def _end(self, request_id: str, content: bytes) -> None:
+        log = self._logs.pop(request_id, None)
+        if log is None:
+            return
+        try:
+            self._append(log.file, content)
+        finally:
+            os.close(log.file)
+
+    def _make_room(self) -> None:
+        while len(self._logs) >= self._max_open:
+            request_id = next(iter(self._logs))
+            if not self._has_warned_of_supplanted:
+                self._has_warned_of_supplanted = True
+                logger.warning(
+                    "more than %d requests have logs: those of the least recently used end (told "
+                    "once)",
+                    self._max_open,
+                )
+            self._end(request_id, SUPPLANTED)
+
+    def _disable(self, path: Path, error: OSError) -> None:
+        self._is_enabled = False
+        logger.warning(
+            "no request is logged any more, requests go on: cannot write %s: %s",
+            path,
+            error.strerror or error,
+        )
+        self.stop()
+
+    def _append(self, file: int, content: bytes) -> None:
+        """Writes everything in one call, so that documents of several replicas do not mix."""
+        if len(content) > self._room:
+            raise OSError(errno.EDQUOT, "the directory holds as much as it may")
+        if os.write(file, content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._room -= len(content)

@@ -1,0 +1,1 @@
+"""Where outputs and sources are shared between replicas: Redis, written behind the answers."""

@@ -1,0 +1,170 @@
+"""Calls of Redis that never take long and never raise anything but StoreError."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from optimist_common.errors import SetupError
+from optimist_proposer.observing import metrics
+from optimist_proposer.store.breaker import CircuitBreaker
+from optimist_proposer.store.redis_url import RedisTarget, open_redis, without_password
+from optimist_proposer.store.store import StoreError
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_SECONDS = 0.25
+_LONGEST_PAUSE_SECONDS = 5.0
+# A connection may take so many times what an answer may be waited for: nobody waits for it, and a
+# process that was busy for a while would else take answers that are there for late ones.
+_PATIENCE = 10
+# To find a master or the nodes of a cluster takes some calls.
+_START_SECONDS = 5.0
+
+Command = tuple[str | bytes | int, ...]
+
+_FAILURES = (RedisError, RedisClusterException, OSError, TimeoutError)
+_TIMEOUTS = (RedisTimeoutError, TimeoutError)
+
+
+class RedisClient:
+    """Runs commands in one round trip, and leaves Redis alone for a while when it fails."""
+
+    def __init__(self, url: str, key_prefix: str, timeout_ms: int) -> None:
+        """Connects when first used; raises SetupError if `url` is no Redis URL.
+
+        Args:
+            url: See `open_redis`.
+            key_prefix: What the names of all keys begin with, those it asks for itself included.
+            timeout_ms: Longest wait for an answer.
+        """
+        self._url, self._key_prefix, self._seconds = url, key_prefix, timeout_ms / 1000
+        try:
+            self._target: RedisTarget = open_redis(url, _PATIENCE * self._seconds)
+        except (ValueError, RedisClusterException) as error:
+            raise SetupError(f"--store: {error}") from None
+        self._breaker = CircuitBreaker(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        self._running: set[asyncio.Task[Any]] = set()
+        self.failed_at = float("-inf")
+        """When Redis failed last, in seconds of `time.monotonic`; it may have been emptied then."""
+
+    @property
+    def num_shards(self) -> int:
+        """Hash tags over which keys have to be spread."""
+        return self._target.num_shards
+
+    async def start(self) -> None:
+        """Raises SetupError if Redis cannot be reached; a slow one is given some seconds."""
+        deadline = time.monotonic() + _START_SECONDS
+        while (error := await self._failure()) is not None:
+            if isinstance(error, _TIMEOUTS) and time.monotonic() < deadline:
+                continue
+            await self.stop()
+            raise SetupError(
+                f"cannot reach Redis at {without_password(self._url)}: {_one_line(error)}; "
+                "start it, or choose another --store"
+            )
+
+    async def run(self, commands: Sequence[Command], *, is_urgent: bool) -> list[Any]:
+        """Runs commands, all of them even if one fails; returns their answers.
+
+        A script that Redis does not know is answered with NoScriptError; for any other failure
+        StoreError is raised, at once while Redis is left alone.
+
+        Args:
+            commands: Names and arguments.
+            is_urgent: Whether an answer is of no use later. What takes too long then runs to its
+                end all the same: it may be the way to a new master.
+        """
+        if self._breaker.is_open:
+            raise StoreError("Redis failed a moment ago")
+        metrics.REDIS_ROUND_TRIPS.inc()
+        task = asyncio.create_task(self._execute(commands))
+        self._keep(task)
+        await asyncio.wait({task}, timeout=self._seconds if is_urgent else None)
+        if not task.done():
+            # If this process was what was slow, the answer is there, and read now.
+            await asyncio.wait({task}, timeout=self._seconds / _PATIENCE)
+        if not task.done():
+            raise self._open_breaker(TimeoutError(f"no answer within {self._seconds * 1000:g} ms"))
+        try:
+            answers = task.result()
+        except _FAILURES as error:
+            raise self._open_breaker(error) from error
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, NoScriptError):
+                raise self._open_breaker(answer) from answer
+        return answers
+
+    async def stop(self) -> None:
+        """Closes all connections."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._target.disconnect()
+
+    async def _execute(self, commands: Sequence[Command]) -> list[Any]:
+        pipeline = self._target.client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        try:
+            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        except _FAILURES:
+            await self._target.disconnect()
+            raise
+        except Exception as error:
+            logger.exception("the Redis client failed")
+            raise RedisError(f"the client failed: {error!r}") from error
+        # A cluster's client tells of a lost connection in the answers of its commands.
+        if any(isinstance(answer, RedisConnectionError) for answer in answers):
+            await self._target.disconnect()
+        return answers
+
+    def _open_breaker(self, error: Exception) -> StoreError:
+        self.failed_at = time.monotonic()
+        if not self._breaker.is_open:
+            self._breaker.failed()
+            metrics.BREAKER_OPEN.set(1)
+            self._keep(asyncio.create_task(self._try_again()))
+        return StoreError(f"Redis: {_one_line(error)}")
+
+    async def _try_again(self) -> None:
+        """Closes the breaker when Redis answers again; nobody waits for its failures meanwhile."""
+        while self._breaker.is_open:
+            await asyncio.sleep(self._breaker.pause_seconds)
+            metrics.REDIS_ROUND_TRIPS.inc()
+            self.failed_at = time.monotonic()
+            if await self._failure() is None:
+                self._breaker.succeeded()
+                metrics.BREAKER_OPEN.set(0)
+            else:
+                self._breaker.failed()
+
+    async def _failure(self) -> Exception | None:
+        """Asks every node of Redis something; returns why one does not answer, or None."""
+        # A user of Redis may be confined to keys of the prefix.
+        keys = [f"{self._key_prefix}:{{{number}}}" for number in range(self.num_shards)]
+        try:
+            answers = await self._execute([("GET", key) for key in keys])
+        except _FAILURES as error:
+            return error
+        return next((answer for answer in answers if isinstance(answer, Exception)), None)
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            # Whoever waited in vain has said so; without this the loop would say it again.
+            task.exception()
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

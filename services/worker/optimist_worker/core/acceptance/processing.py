@@ -1,0 +1,114 @@
+"""How the logits of many rows become the scores from which tokens are chosen."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from optimist_worker.core.acceptance.sampling_table import Needs, SamplingColumns, SamplingTable
+from optimist_worker.core.acceptance.token_counts import TokenCounts
+
+_FIRST_CUT_WIDTH = 64
+"""Most likely tokens among which the CPU first looks for the end of top-p."""
+
+
+def process(
+    logits: Tensor,
+    slots: Tensor,
+    table: SamplingTable,
+    needs: Needs,
+    counts: TokenCounts | None = None,
+) -> Tensor:
+    """Applies bias, penalties, temperature, top-k, top-p and min-p, in this order.
+
+    Bias and penalties come first because they say what the model should have thought; repetition
+    before presence and frequency as in vLLM. Then the temperature, and the cuts look at the
+    distribution that is sampled from, in the order of transformers' logits processors. Greedy rows
+    are neither scaled nor cut.
+
+    Args:
+        logits: The model's, `[n, vocab_size]`; not changed.
+        slots: Whose parameters hold for each row, int64 `[n]`.
+        table: The parameters.
+        needs: What the slots need at least; what they do not need is left out.
+        counts: Tokens before each row's position; None leaves out the penalties, as drafters do.
+
+    Returns:
+        Float64 `[n, vocab_size]`; tokens cut off are -inf.
+    """
+    columns = table.gather(slots)
+    scores = logits.double()
+    if needs.biases:
+        scores = scores + table.bias(slots)
+    if counts is not None:
+        scores = _penalize(scores, columns, counts)
+    if not needs.samples:
+        return scores
+    scores = scores / columns.temperature[:, None]
+    if needs.cut_width:
+        floor = _least_kept(scores, columns, needs)
+        scores = scores.masked_fill_(scores < floor, -math.inf)
+    if needs.cuts_min_p:
+        # p < min_p * p_max, in logarithms.
+        floor = scores.amax(-1, keepdim=True) + columns.log_min_p[:, None]
+        scores = scores.masked_fill_(scores < floor, -math.inf)
+    return scores
+
+
+def _penalize(scores: Tensor, columns: SamplingColumns, counts: TokenCounts) -> Tensor:
+    """Applies the penalty of Keskar et al. 2019 (repetition), then OpenAI's two."""
+    is_seen, output = counts.is_seen[:, :-1], counts.output[:, :-1]
+    penalty = columns.repetition_penalty[:, None]
+    penalized = torch.where(scores > 0, scores / penalty, scores * penalty)
+    scores = torch.where(is_seen, penalized, scores)
+    scores = scores - columns.frequency_penalty[:, None] * output
+    return scores - columns.presence_penalty[:, None] * (output > 0)
+
+
+def _least_kept(scores: Tensor, columns: SamplingColumns, needs: Needs) -> Tensor:
+    """Returns the least score that top-k and top-p leave, `[n, 1]`; ties with it stay as well.
+
+    They keep the k most likely tokens, and of these the fewest whose probability reaches top-p.
+    """
+    most = min(needs.cut_width, scores.shape[-1])
+    if not needs.cuts_top_p:
+        return _kth_score(scores.topk(most, dim=-1).values, columns)
+    # Few tokens mostly have all of top-p, and on the CPU it costs nothing to look whether they do.
+    width = min(most, _FIRST_CUT_WIDTH) if scores.device.type == "cpu" else most
+    floor, is_enough = _top_p_floor(scores, scores.topk(width, dim=-1).values, columns)
+    while width < most and not bool(is_enough.all()):
+        width = min(most, 8 * width)
+        floor, is_enough = _top_p_floor(scores, scores.topk(width, dim=-1).values, columns)
+    return floor
+
+
+def _kth_score(ordered: Tensor, columns: SamplingColumns) -> Tensor:
+    """Returns the score of each row's k-th most likely token, `[n, 1]`, -inf if k is too large."""
+    top_k, width = columns.top_k[:, None], ordered.shape[-1]
+    return ordered.gather(1, top_k.clamp(max=width) - 1).masked_fill_(top_k > width, -math.inf)
+
+
+def _top_p_floor(
+    scores: Tensor, ordered: Tensor, columns: SamplingColumns
+) -> tuple[Tensor, Tensor]:
+    """Looks for the least score that top-k and top-p leave among the largest ones.
+
+    Args:
+        scores: `[n, vocab_size]`.
+        ordered: The largest of them in descending order, `[n, width]`.
+        columns: Of each row.
+
+    Returns:
+        The score, and whether the row's cuts need no more than `ordered`, `[n, 1]` each.
+    """
+    width = ordered.shape[-1]
+    top_k, top_p = columns.top_k[:, None], columns.top_p[:, None]
+    floor = _kth_score(ordered, columns)
+    total = scores.masked_fill(scores < floor, -math.inf).logsumexp(-1, keepdim=True)
+    probabilities = (ordered.masked_fill(ordered < floor, -math.inf) - total).exp()
+    is_in = probabilities.cumsum(-1) - probabilities < top_p
+    ends_beyond = is_in[:, -1:]
+    last = torch.where(is_in, ordered, math.inf).amin(-1, keepdim=True)
+    is_enough = (top_k <= width) | (top_p == math.inf) | ~ends_beyond
+    is_enough &= (top_k <= width) | (top_k == scores.shape[-1])
+    return torch.where(ends_beyond, floor, last.maximum(floor)), is_enough

@@ -1,0 +1,214 @@
+"""Attention over keys and values in blocks on a GPU, launched by what the host knows."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from optimist_worker.core.attention.batch import AttentionBatch
+from optimist_worker.core.attention.combine import combine_parts
+from optimist_worker.core.attention.kernel import attend_parts
+from optimist_worker.core.attention.tiling import (
+    MAX_PARTED_QUERIES,
+    MAX_PARTS,
+    Tiling,
+    choose_tiling,
+    tile_side,
+)
+
+
+def attend(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    batch: AttentionBatch,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Lets every token of a batch attend to its row's keys, without waiting for the device.
+
+    Launches follow from shapes, `max_num_queries` and `max_num_keys` alone, so that they can be
+    captured in a CUDA graph. Which programs compute a row, and in which order they add, follows
+    from its own numbers of tokens and keys: a row is bit for bit the same in any batch.
+
+    Args:
+        query: `[1, num_heads, num_tokens, key_dim]`.
+        keys: The layer's keys in the pool, `[num_places, num_kv_heads, key_dim]`.
+        values: The layer's values in the pool, `[num_places, num_kv_heads, value_dim]`.
+        batch: The rows; keys and values of their tokens are in the pool already.
+        scale: Factor of the scores.
+        window: A token sees this many positions, its own included; all if None.
+        softcap: Scores become softcap * tanh(score / softcap); None leaves them.
+        sinks: One score per head that takes its share of the softmax, `[num_heads]`, or None.
+
+    Returns:
+        `[1, num_tokens, num_heads, value_dim]`; 0 for padding.
+    """
+    num_heads, num_tokens = query.shape[1:3]
+    num_kv_heads, key_dim = keys.shape[1:]
+    value_dim = values.shape[2]
+    group = num_heads // num_kv_heads
+    tiling = choose_tiling(group, key_dim, value_dim, query.itemsize, _shared_bytes(query.device))
+    num_parts = _num_parts(batch.max_num_keys, window, tiling)
+    # The kernel that puts parts together clears the padding; without it somebody has to.
+    make = query.new_zeros if num_parts == 1 else query.new_empty
+    output = make((1, num_tokens, num_heads, value_dim))
+    parts = _new_parts(output, num_parts)
+    tensors = (
+        query.contiguous() if query.stride(3) != 1 else query,
+        keys,
+        values,
+        output,
+        *parts,
+        batch.query_starts,
+        batch.num_computed_tokens,
+        batch.tree_starts,
+        batch.positions,
+        batch.positions if batch.ancestors is None else batch.ancestors,
+        batch.block_tables,
+        query if sinks is None else sinks,
+    )
+    scale, cap = _in_units_of_log_2(scale, softcap)
+    options: dict[str, Any] = {
+        "num_rows": len(batch.num_computed_tokens),
+        "scale": scale,
+        "softcap": cap,
+        "window": window or 0,
+        "query_head_stride": tensors[0].stride(1),
+        "query_token_stride": tensors[0].stride(2),
+        "table_stride": batch.block_tables.stride(0),
+        "group": group,
+        "key_dim": key_dim,
+        "value_dim": value_dim,
+        "key_tile": tile_side(key_dim),
+        "value_tile": tile_side(value_dim),
+        "block_size": batch.pool.block_size,
+        "block_n": tiling.block_n,
+        "max_parts": MAX_PARTS,
+        "has_tree": batch.ancestors is not None,
+        "has_window": window is not None,
+        "has_softcap": softcap is not None,
+        "has_sinks": sinks is not None,
+    }
+    with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
+        for launch in _launches(batch, num_tokens, group, num_parts, tiling):
+            grid = (launch.num_blocks, num_kv_heads, launch.num_parts)
+            attend_parts[grid](*tensors, **options, **launch.constants)
+        if num_parts > 1:
+            has_long_rows = batch.max_num_queries > MAX_PARTED_QUERIES
+            combine_parts[(num_tokens, num_heads)](
+                output,
+                *parts,
+                batch.query_starts,
+                options["num_rows"],
+                value_dim,
+                options["value_tile"],
+                num_parts,
+                MAX_PARTS,
+                tile_side(options["num_rows"]) if has_long_rows else 0,
+                MAX_PARTED_QUERIES,
+            )
+    return output
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """One launch of the kernel, for rows of some numbers of tokens."""
+
+    num_blocks: int
+    num_parts: int
+    constants: dict[str, int]
+
+
+def _launches(
+    batch: AttentionBatch, num_tokens: int, group: int, num_parts: int, tiling: Tiling
+) -> list[_Launch]:
+    num_rows = len(batch.num_computed_tokens)
+    if num_rows == 0 or num_tokens == 0:
+        return []
+    most = min(batch.max_num_queries, MAX_PARTED_QUERIES)
+    has_large = most > tiling.decode_m // group
+    block_queries = (tiling.verify_m if has_large else tiling.decode_m) // group
+    is_one_block = most <= block_queries
+    launches = [
+        _Launch(
+            num_rows if is_one_block else num_tokens // block_queries + num_rows,
+            num_parts,
+            {
+                "min_queries": 1,
+                "max_queries": MAX_PARTED_QUERIES,
+                "small_m": tiling.decode_m,
+                "small_part": tiling.decode_part,
+                "large_m": tiling.verify_m,
+                "large_part": tiling.verify_part,
+                "num_parts": num_parts,
+                "row_tile": 0 if is_one_block else tile_side(num_rows),
+                "has_large": has_large,
+                "num_warps": tiling.num_warps,
+                "num_stages": tiling.num_stages,
+            },
+        )
+    ]
+    if batch.max_num_queries > MAX_PARTED_QUERIES:
+        launches.append(
+            _Launch(
+                num_tokens // (tiling.prefill_m // group) + num_rows,
+                1,
+                {
+                    "min_queries": MAX_PARTED_QUERIES + 1,
+                    "max_queries": 2**31 - 1,
+                    "small_m": tiling.prefill_m,
+                    "small_part": 0,
+                    "large_m": 0,
+                    "large_part": 0,
+                    "num_parts": 1,
+                    "row_tile": tile_side(num_rows),
+                    "has_large": False,
+                    "num_warps": tiling.prefill_warps,
+                    "num_stages": tiling.prefill_stages,
+                },
+            )
+        )
+    return launches
+
+
+def _num_parts(max_num_keys: int, window: int | None, tiling: Tiling) -> int:
+    """Returns into how many parts the keys of any row may be cut."""
+    if window is not None:
+        # A row's first token sees a window of keys, its last one that many more; a tree may have
+        # begun before the pass.
+        reach = window + 2 * MAX_PARTED_QUERIES + tiling.block_n
+        max_num_keys = min(max_num_keys, reach)
+    return max(1, min(MAX_PARTS, -(-max_num_keys // tiling.decode_part)))
+
+
+def _new_parts(
+    output: torch.Tensor, num_parts: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Allocates weighted sums of values, highest scores and sums of weights of all parts."""
+    if num_parts == 1:
+        return output, output, output
+    _, num_tokens, num_heads, value_dim = output.shape
+    shape = (num_tokens, num_heads, num_parts)
+    maxima, sums = output.new_empty((2, *shape), dtype=torch.float32).unbind()
+    return output.new_empty((*shape, value_dim), dtype=torch.float32), maxima, sums
+
+
+@cache
+def _shared_bytes(device: torch.device) -> int:
+    if device.type == "cpu":
+        return 0  # Triton's interpreter has no such limit, and no use for it.
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)
+
+
+def _in_units_of_log_2(scale: float, softcap: float | None) -> tuple[float, float]:
+    """Returns the scale and the softcap as the kernel takes them."""
+    if softcap is None:
+        return scale * math.log2(math.e), 0.0
+    return 2 * scale / softcap * math.log2(math.e), softcap * math.log2(math.e)

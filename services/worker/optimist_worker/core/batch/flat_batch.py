@@ -1,0 +1,200 @@
+"""Rows of different kinds and lengths as one flat batch for one forward pass."""
+
+from dataclasses import dataclass
+
+import torch
+
+from optimist_worker.core.attention.batch import AttentionBatch
+from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.batch.fit import FittedRows
+from optimist_worker.core.batch.slot_table import SlotTable
+from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.ragged import Ragged, lay_out
+from optimist_worker.core.tree import ancestor_bits
+
+MOST_TREE_NODES = 64
+"""Nodes of a tree: the attention mask has a bit for each."""
+
+
+@dataclass(slots=True)
+class FlatBatch:
+    """The inputs of one forward pass over all rows."""
+
+    input_ids: torch.Tensor
+    """Int64 `[num_tokens]`."""
+    positions: torch.Tensor
+    """Int64 `[num_tokens]`."""
+    logits_indices: torch.Tensor
+    """Tokens whose logits are needed, int64 `[num_logits]`."""
+    attention: AttentionBatch
+
+
+@dataclass(frozen=True, slots=True)
+class PassSize:
+    """Sizes of a pass that the host knows beforehand; what is not filled is padding."""
+
+    num_tokens: int
+    num_logits: int
+    max_num_queries: int
+    """Most tokens of one row."""
+    max_num_keys: int
+    """Longest context of one row, its own tokens included."""
+
+
+def build_verify_batch(
+    table: SlotTable,
+    pool: KVPool,
+    rows: FittedRows,
+    drafts: Drafts,
+    logits: Ragged,
+    size: PassSize,
+) -> tuple[FlatBatch, Ragged]:
+    """Builds the target's pass: known tokens of each row, its drafts behind them.
+
+    Args:
+        table: The state.
+        pool: Where keys and values go.
+        rows: The rows.
+        drafts: Of these rows; within their limits.
+        logits: Which node of which row each row of logits is for: element 0 is behind the last
+            known token, element 1 + i behind draft i.
+        size: Of the pass.
+
+    Returns:
+        The batch, and how its tokens belong to rows.
+    """
+    known = rows.num_known_tokens
+    tokens = lay_out(known + drafts.num_tokens, size.num_tokens)
+    row, offset = tokens.rows, tokens.offsets
+    slots = rows.slots[row]
+    places = rows.starts[row] + offset
+    node = offset - known[row]
+    is_draft = (node >= 0) & tokens.is_real
+    input_ids = table.read_tokens(slots, places)
+    positions, ancestors = places, None
+    if drafts.width:
+        node = node.clamp(0, drafts.width - 1)
+        input_ids = torch.where(is_draft, drafts.token_ids[row, node], input_ids)
+        if drafts.parents is not None:
+            depth = drafts.depths[row, node]
+            positions = torch.where(is_draft, rows.ends[row] - 1 + depth, places)
+            ancestors = torch.where(is_draft, _ancestors(drafts.parents, drafts)[row, node], 0)
+    attention = AttentionBatch(
+        pool=pool,
+        slot_mapping=_slot_mapping(table, slots, places, tokens.is_real),
+        query_starts=tokens.starts,
+        num_computed_tokens=rows.starts,
+        tree_starts=rows.ends,
+        positions=positions,
+        ancestors=ancestors,
+        block_tables=table.block_tables[rows.slots],
+        max_num_queries=size.max_num_queries,
+        max_num_keys=size.max_num_keys,
+    )
+    last = (tokens.starts[:-1] + known - 1)[logits.rows]
+    # Padding of rows that have no tokens may lie before the first.
+    indices = (last + logits.offsets).clamp(min=0)
+    return FlatBatch(input_ids, positions, indices, attention), tokens
+
+
+def build_known_batch(
+    table: SlotTable,
+    pool: KVPool,
+    slots: torch.Tensor,
+    starts: torch.Tensor,
+    lengths: torch.Tensor,
+    size: PassSize,
+    *,
+    shift: int = 0,
+) -> tuple[FlatBatch, Ragged]:
+    """Builds a pass over verified tokens; logits are those behind the last token of each row.
+
+    Args:
+        table: The state.
+        pool: Where keys and values go.
+        slots: `[num_rows]`.
+        starts: Place of the first token of each row, `[num_rows]`.
+        lengths: Tokens per row, `[num_rows]`.
+        size: Of the pass.
+        shift: Feeds the tokens that are as many places behind.
+    """
+    tokens = lay_out(lengths, size.num_tokens)
+    row_slots = slots[tokens.rows]
+    places = starts[tokens.rows] + tokens.offsets
+    attention = AttentionBatch(
+        pool=pool,
+        slot_mapping=_slot_mapping(table, row_slots, places, tokens.is_real),
+        query_starts=tokens.starts,
+        num_computed_tokens=starts,
+        tree_starts=starts + lengths,
+        positions=places,
+        ancestors=None,
+        block_tables=table.block_tables[slots],
+        max_num_queries=size.max_num_queries,
+        max_num_keys=size.max_num_keys,
+    )
+    input_ids = table.read_tokens(row_slots, places + shift)
+    last = (tokens.starts[1:] - 1).clamp(min=0)
+    return FlatBatch(input_ids, places, last, attention), tokens
+
+
+def build_level_batch(
+    table: SlotTable,
+    pool: KVPool,
+    slots: torch.Tensor,
+    first: torch.Tensor,
+    token_ids: torch.Tensor,
+    num_fed: int,
+    depth: int,
+    bits: torch.Tensor | None,
+    max_length: int,
+) -> FlatBatch:
+    """Builds a pass over one level of each row's drafts; logits are those behind every token.
+
+    Args:
+        table: The state.
+        pool: Where keys and values go; nodes lie in the order in which they are fed.
+        slots: `[num_rows]`.
+        first: Place of the first node that is fed of each row, `[num_rows]`.
+        token_ids: `[num_rows, num_nodes]`.
+        num_fed: Nodes per row that were fed before.
+        depth: The level, from 1.
+        bits: Ancestors among the fed nodes, `[num_rows, num_nodes]`; None for chains.
+        max_length: At least as long as any row is, known to the host.
+    """
+    num_rows, num_nodes = token_ids.shape
+    offsets = num_fed + torch.arange(num_nodes, device=slots.device)
+    places = (first[:, None] + offsets).flatten()
+    row_slots = slots.repeat_interleave(num_nodes)
+    # Some models have a table of positions; what lies behind its end is never accepted.
+    positions = (first + depth - 1).clamp(max=table.token_ids.shape[1] - 1)
+    positions = positions.repeat_interleave(num_nodes)
+    attention = AttentionBatch(
+        pool=pool,
+        slot_mapping=table.kv_places(row_slots, places),
+        query_starts=torch.arange(num_rows + 1, device=slots.device) * num_nodes,
+        num_computed_tokens=first + num_fed,
+        tree_starts=first,
+        positions=positions,
+        ancestors=None if bits is None else bits.flatten(),
+        block_tables=table.block_tables[slots],
+        max_num_queries=num_nodes,
+        max_num_keys=max_length + num_fed + num_nodes,
+    )
+    every = torch.arange(num_rows * num_nodes, device=slots.device)
+    return FlatBatch(token_ids.flatten(), positions, every, attention)
+
+
+def _ancestors(parents: torch.Tensor, drafts: Drafts) -> torch.Tensor:
+    """Returns ancestors as bits for rows that are trees and 0 for chains, `[num_rows, width]`."""
+    # Only chains are longer than there are bits.
+    bits = ancestor_bits(parents[:, :MOST_TREE_NODES])
+    bits = torch.nn.functional.pad(bits, (0, drafts.width - bits.shape[1]))
+    return torch.where(drafts.is_tree[:, None], bits, 0)
+
+
+def _slot_mapping(
+    table: SlotTable, slots: torch.Tensor, places: torch.Tensor, is_real: torch.Tensor
+) -> torch.Tensor:
+    trash = table.trash_block * table.block_size
+    return torch.where(is_real, table.kv_places(slots, places), trash)

@@ -1,0 +1,168 @@
+"""How likely the model took tokens to be: log-probabilities of its own distributions.
+
+They are the log-softmax of the model's logits in float32, before temperature, penalties, bias and
+grammars change anything.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from optimist_worker.core.acceptance.verdict import Verdict
+from optimist_worker.core.batch.fit import FittedRows
+from optimist_worker.core.batch.flat_batch import FlatBatch
+from optimist_worker.core.batch.slot_table import SlotTable, send
+from optimist_worker.core.ragged import Ragged
+
+_SCORES_AT_ONCE = 2**24
+"""Scores looked at at once, which bounds the memory for it."""
+_HALF = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobPlaces:
+    """Which tokens of a step log-probabilities are wanted of, as the host knows beforehand."""
+
+    rows: Tensor
+    """Rows of the step whose new tokens they are wanted of, int64 `[num_rows]`."""
+    prompt_rows: Tensor
+    """Row of each token of a prompt that they are wanted of, int64 `[num_prompt_tokens]`."""
+    prompt_offsets: Tensor
+    """Which of its row's known tokens comes before it, int64 `[num_prompt_tokens]`."""
+    num_candidates: int
+    """How many of the likeliest tokens in each place are wanted."""
+
+    def to(self, device: torch.device) -> "LogprobPlaces":
+        """Returns the same on a device; the host does not wait for it."""
+        return replace(
+            self,
+            rows=send(self.rows, device),
+            prompt_rows=send(self.prompt_rows, device),
+            prompt_offsets=send(self.prompt_offsets, device),
+        )
+
+    def extend(self, batch: FlatBatch, tokens: Ragged) -> None:
+        """Asks a pass for the logits before tokens of prompts too, behind all others.
+
+        Args:
+            batch: The pass.
+            tokens: How its tokens belong to rows.
+        """
+        indices = tokens.starts[:-1][self.prompt_rows] + self.prompt_offsets
+        # A row that does not run after all has no such token.
+        indices = indices.clamp(max=tokens.size - 1)
+        batch.logits_indices = torch.cat([batch.logits_indices, indices])
+
+
+def score_tokens(logits: Tensor, token_ids: Tensor, num_candidates: int) -> Tensor:
+    """Returns the log-probabilities of tokens, and the likeliest tokens in their places.
+
+    Args:
+        logits: The model's in each place, `[n, vocab_size]`; not changed.
+        token_ids: The token in each place, int64 `[n]`.
+        num_candidates: How many of the likeliest tokens to return; equally likely ones stand in
+            the order of their ids.
+
+    Returns:
+        Int32 `[n, 1 + 2 * width]`, width the smaller one of `num_candidates` and `vocab_size`: the
+        bits of the token's log-probability, then the candidates, then the bits of theirs.
+    """
+    vocab_size = logits.shape[-1]
+    width = min(num_candidates, vocab_size)
+    at_once = max(1, _SCORES_AT_ONCE // vocab_size)
+    scored = logits.new_empty((len(logits), 1 + 2 * width), dtype=torch.int32)
+    for first in range(0, len(logits), at_once):
+        part = slice(first, first + at_once)
+        scores = logits[part].float()
+        candidates = _find_likeliest(scores, width)
+        wanted = torch.cat([token_ids[part, None], candidates], 1)
+        logprobs = scores.log_softmax(-1).gather(1, wanted).view(torch.int32)
+        scored[part] = torch.cat([logprobs[:, :1], candidates.int(), logprobs[:, 1:]], 1)
+    return scored
+
+
+def score_output(
+    logits: Tensor,
+    nodes: Ragged,
+    verdict: Verdict,
+    num_emitted: Tensor,
+    places: LogprobPlaces,
+    *,
+    reads: bool,
+) -> Tensor:
+    """Scores the new tokens of rows.
+
+    Args:
+        logits: Behind the nodes, `[num_logits, vocab_size]`.
+        nodes: Which node of which row each row of logits is behind, see `VerifyPass`.
+        verdict: The tokens.
+        num_emitted: How many of each row count, int64 `[R]`.
+        places: Which rows.
+        reads: Whether sizes may depend on data; then what does not count is not computed.
+
+    Returns:
+        As `score_tokens`, `[num_rows * (1 + K), ...]`, row after row; what does not count is
+        meaningless.
+    """
+    rows, (_, width) = places.rows, verdict.token_ids.shape
+    offsets = torch.arange(width, device=rows.device)
+    elements = offsets.expand(len(rows), -1)
+    if verdict.path is not None:
+        # Behind a node of a tree comes what its path goes on with.
+        elements = torch.nn.functional.pad(1 + verdict.path[rows], (1, 0))
+    indices = (nodes.starts[:-1][rows, None] + elements).flatten()
+    token_ids = verdict.token_ids[rows].flatten()
+    if not reads:
+        # Of what does not count there may be no logits, and no token of the vocabulary.
+        indices = indices.clamp(max=len(logits) - 1)
+        token_ids = token_ids.clamp(0, logits.shape[-1] - 1)
+        return score_tokens(logits[indices], token_ids, places.num_candidates)
+    counts = (offsets < num_emitted[rows, None]).flatten().nonzero()[:, 0]
+    scored = score_tokens(logits[indices[counts]], token_ids[counts], places.num_candidates)
+    padded = scored.new_zeros((len(indices), scored.shape[1]))
+    return padded.index_copy_(0, counts, scored)
+
+
+def score_prompts(
+    logits: Tensor, table: SlotTable, rows: FittedRows, places: LogprobPlaces
+) -> Tensor:
+    """Scores tokens of prompts.
+
+    Args:
+        logits: Before each of them, `[num_prompt_tokens, vocab_size]`.
+        table: The state.
+        rows: The rows as they were before the step.
+        places: Which tokens.
+
+    Returns:
+        As `score_tokens`, `[num_prompt_tokens, ...]`.
+    """
+    positions = rows.starts[places.prompt_rows] + places.prompt_offsets + 1
+    token_ids = table.read_tokens(rows.slots[places.prompt_rows], positions)
+    return score_tokens(logits, token_ids, places.num_candidates)
+
+
+def find_broken(scored: Tensor, places: LogprobPlaces, rows: FittedRows) -> Tensor:
+    """Returns the rows whose prompts have a token without a likelihood, bool `[R]`.
+
+    Args:
+        scored: Of the prompts' tokens, see `score_prompts`.
+        places: Whose they are.
+        rows: The rows of the step.
+    """
+    is_nan = scored[:, 0].contiguous().view(torch.float32).isnan().float()
+    number = is_nan.new_zeros(len(rows.slots)).index_add_(0, places.prompt_rows, is_nan)
+    return number > 0
+
+
+def _find_likeliest(scores: Tensor, width: int) -> Tensor:
+    """Returns the largest scores' tokens, the smaller of equal ones first, int64 `[n, width]`."""
+    if not width:
+        return scores.new_empty((len(scores), 0), dtype=torch.int64)
+    # Bits of floats are in the order of the floats, but for the negative ones; -0 becomes 0.
+    bits = (scores + 0.0).view(torch.int32).long()
+    order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    last = scores.shape[-1] - 1
+    keys = order * _HALF + torch.arange(last, -1, -1, device=scores.device)
+    return last - keys.topk(width, dim=-1).values % _HALF

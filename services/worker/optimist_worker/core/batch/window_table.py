@@ -1,0 +1,157 @@
+"""What the output of each slot is expected to be: a tree of tokens, and where in it the output is.
+
+The output is at one place of its window, and what comes behind that place is left of it. How places
+are numbered is said in `window_layout`.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from optimist_common.draft_source import DraftSource
+from optimist_worker.core.acceptance.verdict import Verdict
+from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
+from optimist_worker.core.batch.slot_table import SlotTable, send
+from optimist_worker.core.batch.window_layout import FIRST_NODE, NOWHERE, NUM_PLACES, lay_out_window
+from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
+
+
+class WindowDrafts(NamedTuple):
+    """Drafts from windows."""
+
+    drafts: Drafts
+    places: torch.Tensor | None
+    """Where in its window each draft lies, int64 `[num_rows, width]`; None if all are chains."""
+
+
+class WindowTable:
+    """Windows of all slots; row `num_slots` is the one for padding."""
+
+    def __init__(self, table: SlotTable, vocab_size: int) -> None:
+        """Makes a table of empty windows; tokens are 0 to `vocab_size - 1`."""
+        self._table, self._vocab_size = table, vocab_size
+        num_rows = len(table.token_ids)
+        # Key, number and last number of each place.
+        self._places = torch.zeros(
+            (3, num_rows, NUM_PLACES), dtype=torch.int64, device=table.device
+        )
+        # The place where the output is, its number and last number.
+        self._here = torch.zeros((3, num_rows), dtype=torch.int64, device=table.device)
+        self._most_drafts = torch.zeros(num_rows, dtype=torch.int64, device=table.device)
+
+    def clear(self, slot: int) -> None:
+        """Forgets a slot's window."""
+        self._here[:, slot] = 0
+
+    def set(self, update: WindowUpdate) -> None:
+        """Replaces a slot's window; what the output already contradicts has nothing to offer.
+
+        Args:
+            update: With at most MOST_WINDOW_NODES nodes, parents before their children.
+        """
+        slot, device = update.slot, self._table.device
+        layout = send(torch.from_numpy(lay_out_window(update, self._vocab_size)), device)
+        self._places[:, slot] = layout[:3]
+        self._most_drafts[slot] = MOST_TREE_NODES if update.parents else MOST_WINDOW_NODES
+        index = torch.full((1,), slot, device=device)
+        used = layout[:, : FIRST_NODE + len(update.token_ids)]
+        self._move(index, self._find_output(index, update.base, used))
+
+    def draft(
+        self, slots: torch.Tensor, limits: torch.Tensor, width: int, *, has_trees: bool
+    ) -> WindowDrafts:
+        """Drafts the first nodes of what is left of windows.
+
+        Args:
+            slots: `[num_rows]`.
+            limits: Most drafts, `[num_rows]`; of a tree MOST_TREE_NODES are drafted at most.
+            width: At least as many as any limit, known to the host.
+            has_trees: Whether any of the windows may be no chain.
+        """
+        place, first, last = self._here.index_select(1, slots)
+        offsets = torch.arange(width, device=slots.device)
+        if not has_trees:
+            number = torch.minimum(limits, last - first)
+            places = (place[:, None] + 1 + offsets).clamp(max=NUM_PLACES - 1)
+            tokens = self._places[0][slots[:, None], places] % self._vocab_size
+            return WindowDrafts(Drafts(tokens, number, _sources(number)), None)
+        limits = torch.minimum(limits, self._most_drafts[slots])
+        keys, numbers = self._places[:2].index_select(1, slots)
+        is_left = (numbers > first[:, None]) & (numbers <= last[:, None])
+        counts = is_left.cumsum(1)
+        # What is not drafted goes to the last column, which is cut off.
+        columns = torch.where(is_left, counts - 1, width).clamp(max=width)
+        every = torch.arange(NUM_PLACES, device=slots.device).expand_as(columns)
+        places = columns.new_zeros((len(slots), width + 1)).scatter_(1, columns, every)[:, :width]
+        drafted = keys.gather(1, places)
+        # Nothing before what is left is left itself, so the place of the output counts as -1.
+        parents = counts.gather(1, drafted // self._vocab_size) - 1
+        number = torch.minimum(limits, last - first)
+        drafts = Drafts(drafted % self._vocab_size, number, _sources(number), parents)
+        return WindowDrafts(drafts, places)
+
+    def count_left(self, slots: torch.Tensor) -> torch.Tensor:
+        """Returns how many nodes come behind the output, `[num_rows]`."""
+        _, first, last = self._here.index_select(1, slots)
+        return last - first
+
+    def follow(
+        self,
+        slots: torch.Tensor,
+        places: torch.Tensor | None,
+        verdict: Verdict,
+        number: torch.Tensor,
+    ) -> None:
+        """Moves on by a pass: along the accepted drafts, and by the token behind them.
+
+        Args:
+            slots: `[num_rows]`; padding may name the last row several times.
+            places: Of what was drafted, as `draft` has returned them.
+            verdict: On the drafts.
+            number: How many tokens each row has emitted, `[num_rows]`.
+        """
+        here, first, last = self._here.index_select(1, slots)
+        accepted = verdict.num_accepted
+        reached = here + accepted
+        if places is not None:
+            node = (accepted - 1).clamp(min=0)[:, None]
+            if verdict.path is not None:
+                node = verdict.path.gather(1, node)
+            drafted = places.gather(1, node.clamp(max=places.shape[1] - 1))[:, 0]
+            reached = torch.where(accepted > 0, drafted, here)
+        # Where nothing is left, what was accepted was not the window's.
+        reached = torch.where(last > first, reached, NOWHERE)
+        behind = verdict.token_ids.gather(1, accepted[:, None])
+        wanted = reached[:, None] * self._vocab_size + behind
+        # Place 0 has the least key there is, so it stands for a token that does not go on.
+        found = (self._places[0].index_select(0, slots) == wanted).view(torch.uint8).argmax(1)
+        self._move(slots, torch.where(number > 0, found, here))
+
+    def _find_output(self, slots: torch.Tensor, base: int, layout: torch.Tensor) -> torch.Tensor:
+        """Returns the place of a window at which the output is, `[1]`.
+
+        Args:
+            slots: The window's slot, `[1]`.
+            base: Output position behind which the window begins.
+            layout: As `lay_out_window` makes it, but for places that are not in use.
+        """
+        keys, numbers, last, depths = layout
+        columns = self._table.gather(slots)
+        begin = columns.num_prompt_tokens + base
+        said = self._table.read_tokens(slots, (begin + depths - 1)[None])[0]
+        is_wrong = ((said != keys % self._vocab_size) & (depths > 0)).long()
+        # A fault counts for all numbers from the node's own to the last one behind it.
+        faults = is_wrong.new_zeros(len(keys) + 1)
+        faults.index_add_(0, numbers, is_wrong).index_add_(0, last + 1, is_wrong, alpha=-1)
+        is_said = faults.cumsum(0)[numbers] == 0
+        is_here = is_said & (depths == columns.num_tokens - begin)
+        return is_here.view(torch.uint8).argmax(0, keepdim=True)
+
+    def _move(self, slots: torch.Tensor, places: torch.Tensor) -> None:
+        spans = self._places[1:, slots, places]
+        self._here.index_copy_(1, slots, torch.cat([places[None], spans]))
+
+
+def _sources(number: torch.Tensor) -> torch.Tensor:
+    return torch.where(number > 0, int(DraftSource.PREDICTION), 0)

@@ -1,0 +1,1 @@
+"""Draft heads, and their checkpoints."""

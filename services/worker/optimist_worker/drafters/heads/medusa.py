@@ -1,0 +1,208 @@
+"""Medusa heads: several tokens ahead from one hidden state (Cai et al., arXiv 2401.10774)."""
+
+import json
+import re
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
+
+from optimist_worker.drafters.heads.checkpoint import Checkpoint, fit, read_checkpoint
+
+_HEAD_WEIGHT = re.compile(r"(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
+_BLOCK_WEIGHT = re.compile(r"blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)")
+_LM_HEAD = re.compile(r"lm_heads?(?:\.(\d+))?\.weight")
+
+
+class MedusaHeads(nn.Module):
+    """Heads on the target's last hidden state; head `i` says the token `2 + i` places behind it.
+
+    Each head is a chain of residual layers, x + silu(linear(x)), and an output matrix of its own or
+    one that all share. The layers of all heads are computed together.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_layers: int,
+        hidden_size: int,
+        vocab_size: int,
+        *,
+        share_lm_head: bool = False,
+    ) -> None:
+        """Makes heads whose layers pass the hidden state on unchanged and whose outputs are zero.
+
+        Args:
+            num_heads: How many tokens beyond the target's own.
+            num_layers: Residual layers of each head.
+            hidden_size: The target's.
+            vocab_size: The target's.
+            share_lm_head: One output matrix for all heads.
+        """
+        super().__init__()
+        self.num_heads, self.num_layers = num_heads, num_layers
+        shape = (num_layers, num_heads, hidden_size)
+        self.layer_weight = nn.Parameter(torch.zeros(*shape, hidden_size))
+        """`[num_layers, num_heads, hidden_size, hidden_size]`, output dimension first."""
+        self.layer_bias = nn.Parameter(torch.zeros(*shape))
+        outputs = 1 if share_lm_head else num_heads
+        self.lm_head = nn.Parameter(torch.zeros(outputs, vocab_size, hidden_size))
+        """`[num_heads or 1, vocab_size, hidden_size]`."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Returns the logits, `[num_heads, N, vocab_size]`.
+
+        Args:
+            hidden: The target's states behind its final norm, `[N, hidden_size]`.
+        """
+        states = hidden.expand(self.num_heads, -1, -1)
+        for weight, bias in zip(self.layer_weight, self.layer_bias, strict=True):
+            states = states + functional.silu(torch.baddbmm(bias[:, None], states, weight.mT))
+        if self.lm_head.shape[0] == 1:
+            return states @ self.lm_head[0].T
+        return torch.bmm(states, self.lm_head.mT)
+
+
+def load_medusa(
+    name: str,
+    hidden_size: int,
+    vocab_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    lm_head: torch.Tensor | None = None,
+) -> MedusaHeads:
+    """Loads heads in the layout of FasterDecoding/Medusa or of vLLM's converted checkpoints.
+
+    The first has `{head}.{layer}.linear.weight`, `.bias` and `{head}.{num_layers}.weight`, also
+    below `medusa_head.`; the second `blocks.{head}.layers.{layer}.weight` and
+    `lm_heads.{head}.weight`. One `lm_head.weight` is shared by all heads.
+
+    Args:
+        name: Directory or hub name.
+        hidden_size: The target's.
+        vocab_size: The target's.
+        dtype: To compute in.
+        device: To compute on.
+        lm_head: The target's output matrix, `[vocab_size, hidden_size]`, used where the
+            checkpoint has none.
+
+    Raises:
+        SetupError: It is no such checkpoint, or belongs to another target.
+    """
+    checkpoint = read_checkpoint(name)
+    num_heads = checkpoint.size("medusa_num_heads", "num_heads")
+    num_layers = checkpoint.size("medusa_num_layers", "num_hidden_layers")
+    weights = {_plain(key): value.to(dtype) for key, value in checkpoint.weights.items()}
+    truncated = checkpoint.config.get("truncated_vocab_size")
+    if "token_map" in weights or truncated not in (None, checkpoint.config.get("vocab_size")):
+        raise checkpoint.refuse("its heads know a reduced vocabulary (token_map)")
+    parts = _parts(checkpoint, weights, num_heads, num_layers)
+    outputs = {key for key in parts if key[0] == "lm_head"}
+    if not outputs and lm_head is not None:
+        outputs = {("lm_head", 0, 0)}
+        parts["lm_head", 0, 0] = lm_head.detach().to(dtype)
+    share = outputs == {("lm_head", 0, 0)} and num_heads > 1
+    heads = MedusaHeads(num_heads, num_layers, hidden_size, vocab_size, share_lm_head=share)
+    fit(checkpoint, _stack(checkpoint, parts, heads), heads)
+    return heads.to(device).eval().requires_grad_(False)
+
+
+def save_medusa(heads: MedusaHeads, directory: Path, dtype: torch.dtype) -> None:
+    """Writes heads in the layout of FasterDecoding/Medusa; a shared matrix as `lm_head.weight`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    weights: dict[str, torch.Tensor] = {}
+    for head in range(heads.num_heads):
+        for layer in range(heads.num_layers):
+            weights[f"{head}.{layer}.linear.weight"] = heads.layer_weight[layer, head]
+            weights[f"{head}.{layer}.linear.bias"] = heads.layer_bias[layer, head]
+        if heads.lm_head.shape[0] > 1 or heads.num_heads == 1:
+            weights[f"{head}.{heads.num_layers}.weight"] = heads.lm_head[head]
+    if heads.lm_head.shape[0] == 1 and heads.num_heads > 1:
+        weights["lm_head.weight"] = heads.lm_head[0]
+    stored = {key: value.detach().to(dtype, copy=True) for key, value in weights.items()}
+    file = directory / "medusa_lm_head.safetensors"
+    save_file(stored, file, metadata={"format": "pt"})
+    file.chmod(0o644)
+    config = {
+        "model_type": "medusa",
+        "medusa_num_heads": heads.num_heads,
+        "medusa_num_layers": heads.num_layers,
+        "hidden_size": heads.lm_head.shape[2],
+        "vocab_size": heads.lm_head.shape[1],
+    }
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+Part = tuple[str, int, int]
+"""What a weight is ("weight", "bias" or "lm_head"), its head and its layer."""
+
+
+def _plain(key: str) -> str:
+    """Returns a key without the names of modules around the heads."""
+    for prefix in ("model.", "medusa_heads.", "medusa_head."):
+        key = key.removeprefix(prefix)
+    return key
+
+
+def _parts(
+    checkpoint: Checkpoint, weights: dict[str, torch.Tensor], num_heads: int, num_layers: int
+) -> dict[Part, torch.Tensor]:
+    parts: dict[Part, torch.Tensor] = {}
+    for key, value in weights.items():
+        part = _part(key, num_layers)
+        if part is None or part[1] >= num_heads or part[2] >= max(num_layers, 1):
+            raise checkpoint.refuse(
+                f"it has a weight {key}, which {num_heads} heads of {num_layers} layers do not have"
+            )
+        parts[part] = value
+    return parts
+
+
+def _part(key: str, num_layers: int) -> Part | None:
+    if match := _HEAD_WEIGHT.fullmatch(key):
+        head, layer = int(match[1]), int(match[2])
+        if match[3] == "weight":
+            return ("lm_head", head, 0) if layer == num_layers else None
+        return match[3].removeprefix("linear."), head, layer
+    if match := _BLOCK_WEIGHT.fullmatch(key):
+        return match[3], int(match[1]), int(match[2])
+    if match := _LM_HEAD.fullmatch(key):
+        return "lm_head", int(match[1] or 0), 0
+    return None
+
+
+def _stack(
+    checkpoint: Checkpoint, parts: dict[Part, torch.Tensor], heads: MedusaHeads
+) -> dict[str, torch.Tensor]:
+    """Returns the parts stacked as the module has them; layers without a bias get zeros."""
+    hidden_size = heads.lm_head.shape[2]
+    zeros = torch.zeros(hidden_size, dtype=next(iter(parts.values())).dtype)
+
+    def collect(kind: str, head: int, layer: int) -> torch.Tensor:
+        part = parts.get((kind, head, layer), zeros if kind == "bias" else None)
+        shape = [heads.lm_head.shape[1] if kind == "lm_head" else hidden_size]
+        shape += [] if kind == "bias" else [hidden_size]
+        if part is None:
+            raise checkpoint.refuse(f"it lacks the {kind} of head {head}, layer {layer}")
+        if list(part.shape) != shape:
+            raise checkpoint.refuse(
+                f"the {kind} of head {head}, layer {layer} has the shape {list(part.shape)} and "
+                f"not {shape}; it belongs to another target model"
+            )
+        return part
+
+    numbers = range(heads.num_heads)
+    layers = range(heads.num_layers)
+    return {
+        "layer_weight": torch.stack(
+            [torch.stack([collect("weight", head, layer) for head in numbers]) for layer in layers]
+        ),
+        "layer_bias": torch.stack(
+            [torch.stack([collect("bias", head, layer) for head in numbers]) for layer in layers]
+        ),
+        "lm_head": torch.stack(
+            [collect("lm_head", head, 0) for head in range(heads.lm_head.shape[0])]
+        ),
+    }

@@ -1,0 +1,209 @@
+"""The processes that hold a model together, and what they say to each other besides tensors."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from optimist_common.errors import SetupError
+from optimist_worker.execution.ranks import Ranks
+
+logger = logging.getLogger(__name__)
+
+JOIN_SECONDS = 900.0
+"""How long a rank waits for the others to start."""
+_ENDLESS = timedelta(days=365)
+"""Of commands, which may be long in coming; `pulse.py` notices ranks that are gone."""
+SILENT_SECONDS = 30.0
+"""After which a rank that gives no sign is taken to be gone."""
+_FIRST_BYTES = 4096
+"""What one broadcast of a command carries; longer commands take another."""
+_HEADER_BYTES = 8
+
+
+class GroupError(Exception):
+    """The ranks cannot go on together; the text says why."""
+
+
+class Group:
+    """The ranks of one model. Commands, and all else said here, go in the same order at all."""
+
+    def __init__(self, ranks: Ranks, device_type: str, timeout_seconds: float) -> None:
+        """Joins the others.
+
+        The default group of torch.distributed is for tensors: nccl on CUDA, gloo on the CPU.
+
+        Args:
+            ranks: Where this process stands.
+            device_type: `cpu` or `cuda`; the device is that of the local rank.
+            timeout_seconds: How long a rank may be behind the others in a pass.
+
+        Raises:
+            SetupError: The others cannot be reached.
+        """
+        self.ranks = ranks
+        device = torch.device(device_type, ranks.local_rank) if device_type == "cuda" else None
+        try:
+            self.store = _open_store(ranks)
+            _meet(self.store, ranks)
+            dist.init_process_group(
+                "gloo" if device is None else "nccl",
+                store=dist.PrefixStore("group", self.store),  # type: ignore[attr-defined]
+                rank=ranks.rank,
+                world_size=ranks.world_size,
+                timeout=timedelta(seconds=timeout_seconds),
+                device_id=device,
+            )
+            self._commands = dist.new_group(backend="gloo", timeout=_ENDLESS)
+            silent = timedelta(seconds=SILENT_SECONDS)
+            self._pulse = dist.new_group(backend="gloo", timeout=silent)
+        except (RuntimeError, OSError) as error:
+            raise SetupError(
+                f"cannot join the other ranks at {ranks.master_host}:{ranks.master_port}: "
+                f"{' '.join(str(error).split())[:300]}"
+            ) from None
+
+    def broadcast(self, command: bytes) -> None:
+        """Sends a command to all others; called by rank 0 alone."""
+        first = bytearray(_FIRST_BYTES)
+        first[:_HEADER_BYTES] = len(command).to_bytes(_HEADER_BYTES, "little")
+        head = command[: _FIRST_BYTES - _HEADER_BYTES]
+        first[_HEADER_BYTES : _HEADER_BYTES + len(head)] = head
+        self._send(first)
+        if len(command) > len(head):
+            self._send(bytearray(command[len(head) :]))
+
+    def receive(self, timeout_seconds: float | None = None) -> bytes:
+        """Waits for rank 0's next command; called by the others.
+
+        Raises:
+            GroupError: Rank 0 is gone, or silent for longer than the time given.
+        """
+        timeout = _ENDLESS if timeout_seconds is None else timedelta(seconds=timeout_seconds)
+        first = self._receive(_FIRST_BYTES, timeout)
+        size = int.from_bytes(first[:_HEADER_BYTES], "little")
+        command = first[_HEADER_BYTES : _HEADER_BYTES + size]
+        rest = size - len(command)
+        return command + self._receive(rest, timeout) if rest else command
+
+    def least(self, values: Sequence[int]) -> list[int]:
+        """Returns the least that any rank has given of each value; called by all.
+
+        Raises:
+            GroupError: A rank is gone.
+        """
+        tensor = torch.tensor(values, dtype=torch.int64)
+        try:
+            dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self._commands)
+        except RuntimeError as error:
+            raise GroupError(_one_line(error)) from error
+        return tensor.tolist()
+
+    def wait_for_all(self) -> None:
+        """Returns when all ranks have called it; raises GroupError if one is gone."""
+        self.least([0])
+
+    def beat(self, *, asks: bool, ends: bool) -> tuple[bool, bool]:
+        """Exchanges a sign of life, apart from all else that is said; called by all.
+
+        Returns:
+            Whether any rank asks for the end, and whether all end.
+
+        Raises:
+            GroupError: A rank is gone or silent.
+        """
+        tensor = torch.tensor([asks, not ends], dtype=torch.uint8)
+        try:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._pulse)
+        except RuntimeError as error:
+            raise GroupError(_one_line(error)) from error
+        asked, lives = tensor.tolist()
+        return bool(asked), not lives
+
+    def is_first_to_say(self, text: str) -> bool:
+        """Tells whether no other rank has said the same before; also if it cannot be known."""
+        try:
+            return int(self.store.add(f"said/{text}", 1)) == 1
+        except RuntimeError:
+            return True
+
+    def close(self) -> None:
+        """Leaves the others."""
+        dist.destroy_process_group()
+
+    def _send(self, data: bytearray) -> None:
+        try:
+            dist.broadcast(torch.frombuffer(data, dtype=torch.uint8), 0, group=self._commands)
+        except RuntimeError as error:
+            raise GroupError(_one_line(error)) from error
+
+    def _receive(self, size: int, timeout: timedelta) -> bytes:
+        data = torch.empty(size, dtype=torch.uint8)
+        try:
+            work = dist.broadcast(data, 0, group=self._commands, async_op=True)
+            if work is not None:
+                work.wait(timeout)
+        except RuntimeError as error:
+            raise GroupError(_one_line(error)) from error
+        return data.numpy().tobytes()
+
+
+def _open_store(ranks: Ranks) -> Any:
+    """Opens the store by which ranks find each other; rank 0 keeps it, unless torchrun does.
+
+    Rank 0 listens at its own address only; PyTorch by itself would listen at all of them.
+    """
+    timeout = timedelta(seconds=JOIN_SECONDS)
+    store = dist.TCPStore  # type: ignore[attr-defined]
+    keeps = ranks.is_leader and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    if not keeps:
+        return store(ranks.master_host, ranks.master_port, timeout=timeout)
+    listening = _listen(ranks.master_host, ranks.master_port)
+    return store(
+        ranks.master_host,
+        ranks.master_port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timeout,
+        master_listen_fd=listening.detach(),
+    )
+
+
+def _meet(store: Any, ranks: Ranks) -> None:
+    """Waits until all ranks have come: for what joins them PyTorch takes only a pass's time."""
+    store.set(f"joined/{ranks.rank}", "")
+    everyone = [f"joined/{rank}" for rank in range(ranks.world_size)]
+    store.wait(everyone, timedelta(seconds=JOIN_SECONDS))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Returns a listening socket; waits for the name of a pod that was only just started.
+
+    Raises:
+        SetupError: The port is in use, or the name stays unknown.
+    """
+    deadline = time.monotonic() + JOIN_SECONDS
+    while True:
+        try:
+            return socket.create_server((host, port))
+        except socket.gaierror as error:
+            if time.monotonic() > deadline:
+                raise SetupError(f"cannot find the address of {host}: {error.strerror}") from None
+            time.sleep(1.0)
+        except OSError as error:
+            raise SetupError(
+                f"cannot wait for the other ranks at {host}:{port}: {error.strerror}; choose "
+                "another --master-port"
+            ) from None
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    # Behind it gloo guesses at reasons.
+    return text.partition(" This is typically")[0][:300]

@@ -1,0 +1,186 @@
+"""What the stages of a pipeline hand each other: commands, hidden states and verdicts.
+
+A sender never waits for the receiver, who may be at work on another plan. Gloo copies nothing
+before the receiver asks for it, so what was sent is kept until it must have arrived.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from optimist_worker.execution.group import GroupError
+from optimist_worker.execution.ranks import Ranks
+
+_ENDLESS = timedelta(days=365)
+_FIRST_BYTES = 4096
+"""What one message carries; longer ones take another."""
+_HEADER_BYTES = 8
+_MOST_REASON = 500
+
+
+class _Sending(NamedTuple):
+    """Something on its way."""
+
+    work: Any
+    tensor: torch.Tensor
+    ends_plan: bool
+    """Whether it was the last that the next stage needs for a plan."""
+
+
+class HandedOn(NamedTuple):
+    """What a stage goes on from."""
+
+    hidden: torch.Tensor | None
+    """`[num_tokens, hidden_size]`; None if a stage before has failed."""
+    failure: str
+    """How it has failed."""
+
+
+class StageLink:
+    """One stage's ends of the lines between stages; rank and number of a stage are the same."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        """Opens the lines; called by all stages in the same order as other groups are made."""
+        self._ranks = ranks
+        self._commands = dist.new_group(backend="gloo", timeout=_ENDLESS)
+        self._states = dist.new_group(backend="gloo", timeout=_ENDLESS)
+        self._verdicts = dist.new_group(backend="gloo", timeout=_ENDLESS)
+        self._sendings: deque[_Sending] = deque()
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages."""
+        return self._ranks.num_stages
+
+    def command(self, stage: int, data: bytes) -> None:
+        """Sends a command from the first stage to another."""
+        self._send(data, stage, self._commands)
+
+    def next_command(self, timeout_seconds: float | None) -> bytes:
+        """Waits for the first stage's next command.
+
+        Raises:
+            GroupError: It is gone, or silent for longer than the time given.
+        """
+        return _receive(0, self._commands, timeout_seconds)
+
+    def hand_on(self, number: int, hidden: torch.Tensor | None, failure: str) -> None:
+        """Gives the next stage what it goes on from.
+
+        Args:
+            number: Of the pass.
+            hidden: `[num_tokens, hidden_size]`; None if there is nothing to go on from.
+            failure: Why, else empty.
+        """
+        following = self._ranks.rank + 1
+        num_tokens = 0 if hidden is None else len(hidden)
+        head = json.dumps([number, num_tokens, failure[:_MOST_REASON]]).encode()
+        self._send(head, following, self._states)
+        if hidden is not None:
+            # nccl moves it from device to device, behind what computes it.
+            tensor = hidden.contiguous()
+            with _naming_the_cause():
+                work = dist.isend(tensor, following)
+            self._sendings.append(_Sending(work, tensor, ends_plan=False))
+        self._sendings.append(self._sendings.pop()._replace(ends_plan=True))
+
+    def take_over(
+        self, number: int, hidden_size: int, dtype: torch.dtype, device: torch.device
+    ) -> HandedOn:
+        """Waits for what the stage before hands on.
+
+        Args:
+            number: Of the pass.
+            hidden_size: Of the model.
+            dtype: Of the states.
+            device: Where they are wanted.
+
+        Raises:
+            GroupError: The stage before is gone, or at another pass.
+        """
+        before = self._ranks.rank - 1
+        told, num_tokens, failure = json.loads(_receive(before, self._states, None))
+        if told != number:
+            raise GroupError(f"pass {told} of the stage before is pass {number} here")
+        if failure:
+            return HandedOn(None, failure)
+        hidden = torch.empty((num_tokens, hidden_size), dtype=dtype, device=device)
+        with _naming_the_cause():
+            dist.recv(hidden, before)
+        return HandedOn(hidden, "")
+
+    def tell_verdict(self, data: bytes) -> None:
+        """Sends what came of a plan from the last stage to the first."""
+        # All that was sent before has been asked for: the first stage always listens.
+        self.forget_all()
+        self._send(data, 0, self._verdicts)
+
+    def next_verdict(self) -> bytes:
+        """Waits, in the first stage, for what came of the next plan.
+
+        Raises:
+            GroupError: The last stage is gone.
+        """
+        return _receive(self._ranks.num_stages - 1, self._verdicts, None)
+
+    def forget_plan(self) -> None:
+        """Lets go of what was sent for the oldest plan; its verdict is there."""
+        while self._sendings and not self._forget().ends_plan:
+            pass
+
+    def forget_all(self) -> None:
+        """Waits until all that was sent has arrived."""
+        while self._sendings:
+            self._forget()
+
+    def _forget(self) -> _Sending:
+        sending = self._sendings.popleft()
+        with _naming_the_cause():
+            sending.work.wait()
+        return sending
+
+    def _send(self, data: bytes, stage: int, group: Any) -> None:
+        first = bytearray(_FIRST_BYTES)
+        first[:_HEADER_BYTES] = len(data).to_bytes(_HEADER_BYTES, "little")
+        head = data[: _FIRST_BYTES - _HEADER_BYTES]
+        first[_HEADER_BYTES : _HEADER_BYTES + len(head)] = head
+        for part in (first, bytearray(data[len(head) :])):
+            if not part:
+                continue
+            tensor = torch.frombuffer(part, dtype=torch.uint8)
+            with _naming_the_cause():
+                work = dist.isend(tensor, stage, group=group)
+            self._sendings.append(_Sending(work, tensor, ends_plan=False))
+
+
+@contextmanager
+def _naming_the_cause() -> Iterator[None]:
+    """Turns errors of torch.distributed into GroupErrors."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise GroupError(" ".join(str(error).split())[:300]) from error
+
+
+def _receive(stage: int, group: Any, timeout_seconds: float | None) -> bytes:
+    timeout = _ENDLESS if timeout_seconds is None else timedelta(seconds=timeout_seconds)
+    first = _receive_part(_FIRST_BYTES, stage, group, timeout)
+    size = int.from_bytes(first[:_HEADER_BYTES], "little")
+    data = first[_HEADER_BYTES : _HEADER_BYTES + size]
+    rest = size - len(data)
+    return data + _receive_part(rest, stage, group, timeout) if rest else data
+
+
+def _receive_part(size: int, stage: int, group: Any, timeout: timedelta) -> bytes:
+    part = torch.empty(size, dtype=torch.uint8)
+    with _naming_the_cause():
+        work = dist.irecv(part, stage, group=group)
+        if work is not None:
+            work.wait(timeout)
+    return part.numpy().tobytes()

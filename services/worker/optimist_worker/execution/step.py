@@ -1,0 +1,277 @@
+"""One step on the device: drafts, the target's pass, the verdict, and what is left of it."""
+
+from dataclasses import replace
+
+import torch
+
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.coupled import verify_coupled
+from optimist_worker.core.acceptance.rejection import verify_rejection
+from optimist_worker.core.acceptance.synthetic import verify_synthetic
+from optimist_worker.core.acceptance.verdict import Verdict, nothing
+from optimist_worker.core.acceptance.verify_pass import VerifyPass
+from optimist_worker.core.batch.bounds import StepBounds
+from optimist_worker.core.batch.fit import FittedRows, fit_rows
+from optimist_worker.core.batch.flat_batch import PassSize, build_verify_batch
+from optimist_worker.core.batch.logprobs import (
+    LogprobPlaces,
+    find_broken,
+    score_output,
+    score_prompts,
+)
+from optimist_worker.core.batch.outputs import Outputs, pack
+from optimist_worker.core.batch.settle import (
+    SettledRows,
+    compact,
+    count_emitted,
+    keep_rows,
+    settle_rows,
+)
+from optimist_worker.core.batch.window_table import WindowDrafts
+from optimist_worker.core.drafts import Drafts, no_drafts
+from optimist_worker.core.ragged import lay_out
+from optimist_worker.drafters.drafter import Drafter, DraftRows, Proposal, VerifiedStep
+from optimist_worker.drafters.merge import merge, spread, trim
+from optimist_worker.execution.step_parts import (
+    Allowing,
+    JudgedStep,
+    PreparedStep,
+    StepTensors,
+    Stopwatch,
+)
+from optimist_worker.model.feature_tap import FeatureTap
+from optimist_worker.model.model import Model
+from optimist_worker.model.state import DeviceState
+
+
+class Step:
+    """The state on the device, and the function that moves it on by a step.
+
+    Nothing in here waits for the device, unless the state says that sizes are read: on the CPU,
+    where everything is there at once. Then nothing is padded.
+
+    A step has parts, because the target may be elsewhere: `prepare` and `settle` need the state,
+    `judge` needs the logits and reads the state only.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        state: DeviceState,
+        drafter: Drafter | None,
+        tap: FeatureTap | None,
+        rule: AcceptanceRule,
+        synthetic_rate: float,
+    ) -> None:
+        """Puts the parts together; see `Engine`."""
+        self._model, self._pool, self._table = model, state.pool, state.table
+        self._windows, self._sampling = state.windows, state.sampling
+        self._rule, self._synthetic_rate = rule, synthetic_rate
+        self._drafter, self._tap = drafter, tap
+        self._reads = state.table.reads_sizes
+
+    @torch.inference_mode()
+    def run(
+        self,
+        columns: torch.Tensor,
+        bounds: StepBounds,
+        watch: Stopwatch,
+        masks: Allowing,
+        wanted: LogprobPlaces | None = None,
+    ) -> StepTensors:
+        """Runs a step.
+
+        Args:
+            columns: Slots, known tokens and most drafts as planned, int64 `[3, num_rows]`.
+            bounds: What the host knows of them.
+            watch: Takes the time of the drafter.
+            masks: Of the grammars.
+            wanted: Which log-probabilities are wanted; None for none.
+        """
+        prepared = self.prepare(columns, bounds, watch, wanted)
+        if prepared.batch is None:
+            return StepTensors(self.skip(prepared), None)
+        logits = self._model.forward(prepared.batch)
+        judged = self.judge(prepared, logits, masks)
+        return StepTensors(self.settle(prepared, judged.verdict, watch), judged.scored)
+
+    @torch.inference_mode()
+    def prepare(
+        self,
+        columns: torch.Tensor,
+        bounds: StepBounds,
+        watch: Stopwatch,
+        wanted: LogprobPlaces | None = None,
+    ) -> PreparedStep:
+        """Drafts, and lays the pass out; see `run`. The rows' state stays as it is."""
+        rows = fit_rows(self._table, *columns)
+        watch.start()
+        width = min(bounds.max_num_drafts, self._read(rows.limits, bounds.max_num_drafts))
+        from_windows = self._draft_windows(rows, width, bounds)
+        proposal = self._draft(rows, from_windows.drafts, width, bounds)
+        watch.stop()
+        drafts = proposal.drafts
+        number = (1 + drafts.num_tokens) * rows.emits
+        size = self._size(rows, drafts, number, bounds)
+        nodes = lay_out(number, size.num_logits)
+        prepared = PreparedStep(rows, bounds, from_windows.places, proposal, size, nodes, wanted)
+        if size.num_tokens:
+            prepared.batch, prepared.tokens = build_verify_batch(
+                self._table, self._pool, rows, drafts, nodes, size
+            )
+            if wanted is not None:
+                wanted.extend(prepared.batch, prepared.tokens)
+        return prepared
+
+    @torch.inference_mode()
+    def judge(self, prepared: PreparedStep, logits: torch.Tensor, masks: Allowing) -> JudgedStep:
+        """Says what comes of the drafts, from the logits that the pass was asked for."""
+        rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
+        allowed = None
+        if prepared.bounds.has_grammar:
+            # This waits for the device, whatever slots it is asked about.
+            allowed = masks.allowed(rows.slots, drafts, prepared.nodes)
+        if wanted is not None:
+            logits, of_prompts = logits.tensor_split([prepared.size.num_logits])
+        verdict = self._judge(
+            VerifyPass(
+                logits=logits,
+                nodes=prepared.nodes,
+                drafts=drafts,
+                slots=rows.slots,
+                num_tokens=rows.columns.num_tokens,
+                num_prompt_tokens=rows.columns.num_prompt_tokens,
+                token_ids=self._table.token_ids,
+                sampling=self._sampling,
+                needs=prepared.bounds.needs,
+                allowed=allowed,
+            )
+        )
+        if wanted is None:
+            return JudgedStep(verdict, None)
+        scored_prompts = score_prompts(of_prompts, self._table, rows, wanted)
+        verdict.is_finite = verdict.is_finite & ~find_broken(scored_prompts, wanted, rows)
+        number = count_emitted(rows, verdict)
+        scored = score_output(logits, prepared.nodes, verdict, number, wanted, reads=self._reads)
+        return JudgedStep(verdict, torch.cat([scored, scored_prompts]))
+
+    @torch.inference_mode()
+    def settle(self, prepared: PreparedStep, verdict: Verdict, watch: Stopwatch) -> torch.Tensor:
+        """Moves the state on by a verdict; returns what `outputs.pack` has packed."""
+        rows, bounds = prepared.rows, prepared.bounds
+        settled = settle_rows(self._table, rows, verdict)
+        if bounds.uses_windows:
+            self._windows.follow(rows.slots, prepared.places, verdict, settled.num_emitted)
+        compact(self._table, self._pool, rows, verdict)
+        if self._drafter is not None and prepared.tokens is not None:
+            watch.start()
+            features = None if self._tap is None else self._tap.take()
+            self._drafter.observe(
+                VerifiedStep(
+                    rows,
+                    prepared.tokens,
+                    prepared.size,
+                    prepared.proposal,
+                    verdict,
+                    settled.num_emitted,
+                    features,
+                )
+            )
+            watch.stop()
+        return self._report(rows, prepared.proposal.drafts, verdict, settled, bounds)
+
+    @torch.inference_mode()
+    def skip(self, prepared: PreparedStep) -> torch.Tensor:
+        """Returns what `outputs.pack` has packed of a step whose rows feed no token."""
+        rows, drafts = prepared.rows, prepared.proposal.drafts
+        return self._report(rows, drafts, nothing(drafts), keep_rows(rows), prepared.bounds)
+
+    def _draft_windows(self, rows: FittedRows, width: int, bounds: StepBounds) -> WindowDrafts:
+        if width == 0 or not bounds.uses_windows:
+            return WindowDrafts(no_drafts(len(rows.slots), rows.slots.device), None)
+        drafts, places = self._windows.draft(
+            rows.slots, rows.limits, width, has_trees=bounds.has_trees
+        )
+        drafts = drafts.trim(self._read(drafts.num_tokens, width))
+        if self._reads and drafts.parents is not None and not drafts.is_tree.any():
+            # What is left of a tree is often a chain, which is verified with less ado.
+            drafts = replace(drafts, parents=None)
+        return WindowDrafts(drafts, places)
+
+    def _draft(self, rows: FittedRows, drafts: Drafts, width: int, bounds: StepBounds) -> Proposal:
+        """Adds the drafter's drafts for the rows that have none from their windows."""
+        proposal = Proposal(drafts)
+        if self._drafter is None or not bounds.uses_drafter or width == 0:
+            return proposal
+        limits = torch.where(drafts.num_tokens > 0, 0, rows.limits)
+        most = self._drafter.max_tokens
+        wanting = DraftRows(
+            slots=rows.slots,
+            columns=rows.columns,
+            limits=limits.clamp(max=most),
+            width=min(width, most),
+            max_length=bounds.max_num_keys,
+            max_unseen=bounds.max_unseen,
+            num_unseen=bounds.num_unseen,
+            needs=bounds.needs,
+        )
+        if self._reads:
+            chosen = limits.nonzero()[:, 0]
+            if not len(chosen):
+                return proposal
+            wanting = wanting.select(chosen)
+            wanting.width = int(wanting.limits.max())
+            drafted = spread(self._drafter.propose(wanting), chosen, len(limits))
+        else:
+            drafted = self._drafter.propose(wanting)
+        merged = merge(proposal.drafts, drafted)
+        return trim(merged, self._read(merged.drafts.num_tokens, merged.drafts.width))
+
+    def _judge(self, verify: VerifyPass) -> Verdict:
+        if self._rule is AcceptanceRule.COUPLED:
+            return verify_coupled(verify)
+        if self._rule is AcceptanceRule.REJECTION:
+            return verify_rejection(verify)
+        return verify_synthetic(verify, self._synthetic_rate)
+
+    def _report(
+        self,
+        rows: FittedRows,
+        drafts: Drafts,
+        verdict: Verdict,
+        settled: SettledRows,
+        bounds: StepBounds,
+    ) -> torch.Tensor:
+        number = settled.num_emitted
+        has_emitted, nothing_left = number > 0, torch.zeros_like(number)
+        columns = Outputs(
+            lengths=settled.num_tokens,
+            num_emitted_tokens=number,
+            num_drafted_tokens=drafts.num_tokens * has_emitted,
+            num_accepted_tokens=verdict.num_accepted * has_emitted,
+            draft_sources=drafts.sources * has_emitted,
+            is_short=rows.is_short,
+            is_broken=rows.emits & ~verdict.is_finite,
+            has_ended=settled.has_ended,
+            num_window_tokens=self._windows.count_left(rows.slots)
+            if bounds.uses_windows
+            else nothing_left,
+            num_fed_tokens=rows.num_known_tokens + drafts.num_tokens,
+            token_ids=verdict.token_ids,
+        )
+        return pack(columns)
+
+    def _size(
+        self, rows: FittedRows, drafts: Drafts, number: torch.Tensor, bounds: StepBounds
+    ) -> PassSize:
+        """Returns the size of the pass: as it is if that may be read, else its bounds."""
+        if not self._reads:
+            return PassSize(
+                bounds.num_tokens, bounds.num_logits, bounds.max_num_queries, bounds.max_num_keys
+            )
+        lengths = (rows.num_known_tokens + drafts.num_tokens).tolist()
+        return PassSize(sum(lengths), sum(number.tolist()), max(lengths), bounds.max_num_keys)
+
+    def _read(self, values: torch.Tensor, bound: int) -> int:
+        """Returns the largest value, or the bound if values may not be read."""
+        return int(values.max()) if self._reads else bound

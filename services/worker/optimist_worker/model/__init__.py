@@ -1,0 +1,1 @@
+"""Models, their weights and what else lives on the model's device."""

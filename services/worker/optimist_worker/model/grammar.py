@@ -1,0 +1,237 @@
+"""Grammars that outputs follow, one matcher of llguidance per slot."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from tokenizers import Tokenizer
+
+from optimist_common.grammar_limits import MAX_GRAMMAR_BYTES, PARSER_LIMITS
+from optimist_worker.model.node_order import depth_first
+from optimist_worker.model.tokenizer import find_tokenizer
+
+_LIMITS = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
+_MOST_REASON = 300
+
+
+class GrammarRow(NamedTuple):
+    """The drafts of one slot in a pass."""
+
+    slot: int
+    token_ids: Sequence[int]
+    parents: Sequence[int] | None = None
+    """Index of each draft's parent, -1: the last known token; None: a chain."""
+
+
+@dataclass(slots=True)
+class _SlotGrammar:
+    """A matcher behind the last committed token."""
+
+    matcher: LLMatcher
+    ended: bool = False
+    """Whether an end token has been committed; the matcher is never given one."""
+    fault: str | None = field(default=None)
+
+
+class GrammarSet:
+    """Follows the grammars of all slots. Not thread-safe."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        """Prepares a vocabulary.
+
+        Args:
+            tokenizer: Of the model.
+            vocab_size: Of the model's logits, at least the tokenizer's; padded ids are refused.
+            eos_token_ids: Allowed where the grammar may end.
+
+        Raises:
+            ValueError: The model has no end token, or fewer tokens than the tokenizer.
+        """
+        if not eos_token_ids:
+            raise ValueError("grammar: the model names no end token")
+        tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        try:
+            self._tokenizer = LLTokenizer(
+                tokenizer.to_str(), n_vocab=vocab_size, eos_token=list(eos_token_ids)
+            )
+        except ValueError as error:
+            raise ValueError(f"grammar: the tokenizer cannot be used: {_line(error)}") from None
+        self._num_words = -(-vocab_size // 32)
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._end_only = np.zeros(self._num_words * 4, np.uint8)
+        for token_id in eos_token_ids:
+            self._end_only[token_id // 8] |= 1 << token_id % 8
+        self._grammars: dict[int, _SlotGrammar] = {}
+
+    def open(self, slot: int, grammar: str, token_ids: Sequence[int] = ()) -> None:
+        """Starts a slot's grammar, in place of any before.
+
+        Args:
+            slot: Its number.
+            grammar: In llguidance's dialect of Lark.
+            token_ids: Output so far, of a request that was preempted.
+
+        Raises:
+            ValueError: The grammar is wrong, too large or too complex, matches nothing, or is not
+                what the output follows.
+        """
+        self._grammars.pop(slot, None)
+        size = len(grammar.encode("utf-8", "surrogatepass"))
+        if size > MAX_GRAMMAR_BYTES:
+            raise ValueError(f"grammar must be at most {MAX_GRAMMAR_BYTES} bytes, not {size}")
+        try:
+            source = LLMatcher.grammar_from_lark(grammar)
+        except UnicodeEncodeError:
+            raise ValueError("grammar is not valid Unicode") from None
+        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
+        if not matcher.is_error():
+            # What is only found when the parser first runs is found here.
+            matcher.compute_bitmask()
+        if matcher.is_error():
+            raise ValueError(f"grammar: {_reason(matcher)}")
+        self._grammars[slot] = _SlotGrammar(matcher)
+        self.commit(slot, token_ids)
+        fault = self._grammars[slot].fault
+        if fault is not None:
+            del self._grammars[slot]
+            raise ValueError(f"grammar: {fault}")
+
+    def close(self, slot: int) -> None:
+        """Forgets a slot's grammar, if it has one."""
+        self._grammars.pop(slot, None)
+
+    def commit(self, slot: int, token_ids: Sequence[int]) -> None:
+        """Moves a slot on by emitted tokens; sets its fault if the grammar refuses one."""
+        state = self._grammars[slot]
+        for token_id in token_ids:
+            if state.ended or state.fault is not None:
+                return
+            if token_id in self._eos_token_ids:
+                state.ended = True
+            elif state.matcher.is_stopped() or not state.matcher.consume_token(token_id):
+                state.fault = f"token {token_id} does not follow: {_reason(state.matcher)}"
+
+    def fault(self, slot: int) -> str | None:
+        """Returns why a slot's grammar can be followed no further, or None.
+
+        A grammar that compiled may still meet a limit later. From then on only an end token is
+        allowed.
+        """
+        return self._grammars[slot].fault
+
+    def forced(self, slot: int) -> list[int]:
+        """Returns tokens of the only text that can come next, in the tokenizer's way; may be none.
+
+        The grammar may allow the same text in other tokens, so they are likely, not certain.
+        """
+        state = self._grammars[slot]
+        if state.ended or state.fault is not None or state.matcher.is_stopped():
+            return []
+        return state.matcher.compute_ff_tokens()
+
+    def allowed(self, rows: Sequence[GrammarRow]) -> torch.Tensor:
+        """Works out which tokens may come behind the last known token and behind each draft.
+
+        Behind a draft that its grammar refuses everything is allowed: its parent's mask excludes
+        it, so nothing behind it is ever reached. No grammar is moved on.
+
+        Returns:
+            int32 `[num_nodes, ceil(vocab_size / 32)]`, bit i of word w for token 32 * w + i; of
+            each row in turn the last known token and then its drafts.
+        """
+        num_nodes = sum(1 + len(row.token_ids) for row in rows)
+        masks = np.full((num_nodes, self._num_words * 4), 255, np.uint8)
+        start = 0
+        for row in rows:
+            end = start + 1 + len(row.token_ids)
+            self._fill(self._grammars[row.slot], row, masks[start:end])
+            start = end
+        return torch.from_numpy(masks.view(np.int32))
+
+    def _fill(self, state: _SlotGrammar, row: GrammarRow, masks: npt.NDArray[np.uint8]) -> None:
+        """Writes the masks of one row, `[1 + num_drafts, num_words * 4]`."""
+        masks[0] = self._mask(state)
+        parents = range(-1, len(row.token_ids) - 1) if row.parents is None else row.parents
+        # Number of tokens that lead the matcher to each draft that the grammar accepts.
+        depths = {-1: 0}
+        depth = 0
+        for node in depth_first(parents):
+            parent, token_id = parents[node], row.token_ids[node]
+            if parent not in depths or not _has_bit(masks[1 + parent], token_id):
+                continue
+            if token_id in self._eos_token_ids:
+                # Nothing but further ends can follow, which the matcher need not see.
+                depths[node] = depths[parent]
+                masks[1 + node] = self._end_only
+                continue
+            if depth > depths[parent]:
+                state.matcher.rollback(depth - depths[parent])
+                depth = depths[parent]
+            if not state.matcher.consume_token(token_id):
+                state.fault = _reason(state.matcher)
+                return
+            depth += 1
+            depths[node] = depth
+            masks[1 + node] = self._mask(state)
+        if depth:
+            state.matcher.rollback(depth)
+
+    def _mask(self, state: _SlotGrammar) -> npt.NDArray[np.uint8]:
+        """Returns what may come where the matcher stands, `[num_words * 4]`."""
+        if state.ended or state.fault is not None or state.matcher.is_stopped():
+            return self._end_only
+        mask = np.frombuffer(state.matcher.compute_bitmask(), np.uint8)
+        if state.matcher.is_error():
+            state.fault = _reason(state.matcher)
+            return self._end_only
+        # There may be a word more than the vocabulary fills.
+        return mask[: 4 * self._num_words]
+
+
+def load_grammar_set(model: str, vocab_size: int, eos_token_ids: Sequence[int]) -> GrammarSet:
+    """Reads tokenizer.json of a model.
+
+    Args:
+        model: Directory or hub name.
+        vocab_size: See `GrammarSet`.
+        eos_token_ids: See `GrammarSet`.
+
+    Raises:
+        ValueError: There is none, it is damaged, or it does not fit.
+    """
+    try:
+        path = find_tokenizer(model)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"grammar: cannot find the tokenizer of {model}: {_line(error)}") from None
+    if path is None:
+        raise ValueError(f"grammar: the model {model} has no tokenizer.json")
+    try:
+        tokenizer = Tokenizer.from_file(path)
+    except Exception as error:
+        # tokenizers raises Exception itself for whatever is wrong with the file.
+        raise ValueError(f"grammar: {path} cannot be read: {_line(error)}") from None
+    return GrammarSet(tokenizer, vocab_size, eos_token_ids)
+
+
+def _has_bit(mask: npt.NDArray[np.uint8], token_id: int) -> bool:
+    in_vocabulary = 0 <= token_id < 8 * len(mask)
+    return in_vocabulary and bool(mask[token_id // 8] >> token_id % 8 & 1)
+
+
+def _reason(matcher: LLMatcher) -> str:
+    """Returns the matcher's error without its position in a dump, or why it has stopped."""
+    text = re.split("<state>|<backtrace>|<non-verbose", matcher.get_error())[0]
+    if text.strip() in ("", "NoExtensionBias"):
+        return "it matches no text" if text.strip() else "the grammar has ended"
+    return " ".join(text.split())[:_MOST_REASON]
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:_MOST_REASON]

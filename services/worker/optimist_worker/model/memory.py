@@ -1,0 +1,56 @@
+"""How much KV memory a worker takes, and how long a sequence may be in it."""
+
+from dataclasses import dataclass
+
+from optimist_common.errors import SetupError
+from optimist_worker.core.attention.kv import block_bytes
+from optimist_worker.model.model import Model
+from optimist_worker.settings import WorkerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Sizes that follow from settings and model."""
+
+    num_blocks: int
+    max_model_len: int
+
+
+def plan_memory(settings: WorkerSettings, model: Model, drafter_block_bytes: int = 0) -> Memory:
+    """Works out the number of blocks and the longest sequence.
+
+    Args:
+        settings: The worker's.
+        model: The target.
+        drafter_block_bytes: Memory that the drafter takes per block besides.
+
+    Raises:
+        SetupError: `max_model_len` is more than model or memory allow, or no block fits.
+    """
+    known = model.max_position_embeddings
+    if settings.max_model_len > known:
+        raise SetupError(
+            f"--max-model-len: {settings.max_model_len} is more than the {known} positions "
+            f"that {model.name} knows"
+        )
+    wanted = settings.max_model_len or known
+    size = block_bytes(model.layers, settings.block_size, model.dtype) + drafter_block_bytes
+    num_blocks = settings.num_kv_blocks or _blocks_in_memory(settings, size, wanted)
+    held = num_blocks * settings.block_size
+    if settings.max_model_len > held:
+        raise SetupError(
+            f"--max-model-len: {settings.max_model_len} tokens do not fit into {num_blocks} "
+            f"blocks of {settings.block_size}; raise --kv-memory-mib or --num-kv-blocks"
+        )
+    return Memory(num_blocks=num_blocks, max_model_len=min(wanted, held))
+
+
+def _blocks_in_memory(settings: WorkerSettings, size: int, max_model_len: int) -> int:
+    num_blocks = settings.kv_memory_mib * 2**20 // size
+    if num_blocks == 0:
+        raise SetupError(
+            f"--kv-memory-mib: one block takes {size} bytes, more than "
+            f"{settings.kv_memory_mib} MiB; raise it"
+        )
+    most = settings.max_num_seqs * -(-max_model_len // settings.block_size)
+    return min(num_blocks, most)

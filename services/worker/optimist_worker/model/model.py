@@ -1,0 +1,156 @@
+"""A transformers decoder whose attention reads our blocks."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+
+from optimist_worker.core.attention.kv import LayerSpec
+from optimist_worker.core.attention.paged_attention import NAME, paged_attention
+from optimist_worker.core.batch.flat_batch import FlatBatch
+from optimist_worker.model.auto import choose_device, choose_dtype
+from optimist_worker.model.loading import (
+    check_directory,
+    load_config,
+    load_weights,
+    make_dummy_weights,
+)
+from optimist_worker.model.probe import probe_layers
+from optimist_worker.model.shards import check_division
+from optimist_worker.model.stage_loading import StageCut, plan_cut
+from optimist_worker.model.stage_split import StagePlace
+
+_ROWS_TOGETHER = 4
+_MOST_PADDED_ROWS = 32
+"""With MKL, 8 rows of SmolLM2 take 55 ms, 9 take 71, 12 take 62; beyond 24 it is all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Weights, and what the worker has to know about them."""
+
+    name: str
+    module: Any
+    layers: list[LayerSpec]
+    """Of the whole model; layers of other stages keep nothing here."""
+    vocab_size: int
+    max_position_embeddings: int
+    eos_token_ids: list[int]
+    dtype: torch.dtype
+    device: torch.device
+    cut: StageCut | None = None
+    """Which part of a pipeline it is; None: the whole model."""
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether small passes are padded: the CPU's products in float32 go by four rows."""
+        return self.device.type == "cpu" and self.dtype == torch.float32
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights, tied ones once."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+    @torch.inference_mode()
+    def forward(self, batch: FlatBatch) -> torch.Tensor:
+        """Runs one pass; returns the logits asked for, `[num_logits, vocab_size]`."""
+        num_logits = len(batch.logits_indices)
+        output = self.module(
+            input_ids=self._pad(batch.input_ids)[None],
+            position_ids=self._pad(batch.positions)[None],
+            logits_to_keep=self._pad(batch.logits_indices),
+            use_cache=False,
+            paged=batch.attention,
+        )
+        return output.logits[0, :num_logits]
+
+    def _pad(self, column: torch.Tensor) -> torch.Tensor:
+        """Returns a column with the first element repeated to a size that is computed fast."""
+        number = len(column)
+        padding = -number % _ROWS_TOGETHER
+        if not (self.is_padded and 1 < number < _MOST_PADDED_ROWS and padding):
+            return column
+        return torch.cat([column, column[:1].expand(padding)])
+
+
+def load_model(
+    name: str,
+    dtype_name: str,
+    device_name: str,
+    *,
+    dummy_weights: bool = False,
+    tensor_parallel_size: int = 1,
+    stage: StagePlace | None = None,
+    flag: str = "--model",
+) -> Model:
+    """Loads a directory or hub name with safetensors weights; runs no code of the checkpoint.
+
+    Args:
+        name: Directory or hub name.
+        dtype_name: A floating-point dtype of PyTorch, or `auto`.
+        device_name: `cpu`, `cuda`, `cuda:N`, `auto` or `auto:N`.
+        dummy_weights: Makes random weights from config.json instead; the model's name says so.
+        tensor_parallel_size: Ranks that share each layer; all of them call this.
+        stage: Which part of a pipeline is wanted; None: the whole model.
+        flag: Setting that named the model, for messages.
+
+    Raises:
+        SetupError: It is missing, incomplete, cannot be divided among the ranks, or is of a kind
+            whose attention is not the usual one; or it needs another dtype or device.
+    """
+    check_directory(name, flag, needs_weights=not dummy_weights)
+    device = choose_device(device_name)
+    config = load_config(name, flag)
+    dtype = choose_dtype(name, flag, dtype_name, device, config)
+    text_config = config.get_text_config()
+    if tensor_parallel_size > 1:
+        size_flag = "--tensor-parallel-size"
+        if flag == "--drafter-model":
+            size_flag = "--drafter-tensor-parallel-size"
+        check_division(name, text_config, tensor_parallel_size, size_flag)
+    AttentionInterface.register(NAME, paged_attention)
+    cut = None if stage is None else plan_cut(name, config, stage)
+    if dummy_weights:
+        module = make_dummy_weights(name, flag, config, dtype, device)
+        if cut is not None:
+            cut.remove_others(module)
+    else:
+        module = load_weights(name, flag, dtype, device, tensor_parallel_size, cut)
+    module.eval().requires_grad_(False)
+    own = range(text_config.num_hidden_layers)
+    vocab_size = 0
+    if cut is not None:
+        cut.close_gaps(module)
+        own, vocab_size = cut.layers, cut.vocab_size
+    return Model(
+        name=f"{name} (dummy weights)" if dummy_weights else name,
+        module=module,
+        layers=probe_layers(name, flag, module, own, text_config),
+        vocab_size=vocab_size or module.get_output_embeddings().weight.shape[0],
+        max_position_embeddings=_max_positions(text_config),
+        eos_token_ids=_eos_token_ids(module),
+        dtype=dtype,
+        device=device,
+        cut=cut,
+    )
+
+
+def _max_positions(config: Any) -> int:
+    """Returns how many positions the model knows without changing its rotary frequencies.
+
+    LongRoPE switches them for long sequences, which no mixed batch can do per row.
+    """
+    longest = int(getattr(config, "max_position_embeddings", 0) or 0)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        longest = int(rope.get("original_max_position_embeddings") or longest)
+    return longest or 2**31 - 1
+
+
+def _eos_token_ids(module: Any) -> list[int]:
+    for config in (module.generation_config, module.config, module.config.get_text_config()):
+        ids = getattr(config, "eos_token_id", None)
+        if ids is not None:
+            return [int(token_id) for token_id in (ids if isinstance(ids, list) else [ids])]
+    return []

@@ -1,0 +1,130 @@
+"""The weights of one stage: its layers, and what stands before the first or behind the last."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from optimist_common.errors import SetupError, one_line
+from optimist_worker.core.attention.paged_attention import NAME
+from optimist_worker.model.stage_split import StagePlace, split_layers
+
+_FLAG = "--pipeline-parallel-size"
+
+
+@dataclass(frozen=True, slots=True)
+class StageCut:
+    """Which part of a model a stage has."""
+
+    place: StagePlace
+    layers: range
+    num_layers: int
+    """Of the whole model."""
+    vocab_size: int
+    """Rows of the output matrix, which only the last stage has."""
+    outline: Any
+    """The whole model without data."""
+
+    @property
+    def model_class(self) -> Any:
+        """The model's class, but instances lack what the stage does not have.
+
+        What is not in an instance is not read from the checkpoint.
+        """
+        whole, cut = type(self.outline), self
+
+        def __init__(self: Any, config: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807
+            whole.__init__(self, config, *arguments, **options)
+            cut.remove_others(self)
+
+        members = {
+            "__init__": __init__,
+            # transformers looks at the source of the class's module.
+            "__module__": whole.__module__,
+            # What other stages have is expected to be left over.
+            "_keys_to_ignore_on_load_unexpected": [".*"],
+        }
+        return type(whole.__name__, (whole,), members)
+
+    def remove_others(self, module: Any) -> None:
+        """Takes what other stages have out of a model; names of weights stay."""
+        layers = find_layers(module, self.num_layers)
+        for index in range(self.num_layers):
+            if index not in self.layers:
+                layers[index] = nn.Identity()
+        is_tied = bool(module.all_tied_weights_keys)
+        if not self.place.is_first and not (is_tied and self.place.is_last):
+            module.set_input_embeddings(nn.Identity())
+        if not self.place.is_last:
+            module.set_output_embeddings(nn.Identity())
+            module.all_tied_weights_keys = {}
+
+    def close_gaps(self, module: Any) -> None:
+        """Makes a loaded model run through its own layers only."""
+        module.__class__ = type(self.outline)
+        owner, name = _find_owner(module, self.num_layers)
+        kept = [getattr(owner, name)[index] for index in self.layers]
+        setattr(owner, name, nn.ModuleList(kept))
+        # Decoders look up what kind of layer their n-th one is. Layers know it themselves.
+        config = copy.copy(owner.config)
+        for key, value in list(vars(config).items()):
+            if isinstance(value, list) and len(value) == self.num_layers:
+                config.__dict__[key] = [value[index] for index in self.layers]
+        config.__dict__["num_hidden_layers"] = len(kept)
+        owner.config = config
+
+
+def plan_cut(name: str, config: Any, place: StagePlace) -> StageCut:
+    """Decides which part of a model a stage has.
+
+    Raises:
+        SetupError: The model cannot be divided into so many stages.
+    """
+    auto_model: Any = AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            outline = auto_model.from_config(
+                config, attn_implementation=NAME, trust_remote_code=False
+            )
+    except (ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise SetupError(f"--model: cannot build {name}: {one_line(error)}") from None
+    num_layers = config.get_text_config().num_hidden_layers
+    if num_layers < place.num_stages:
+        raise SetupError(
+            f"{_FLAG}: {name} has {num_layers} layers; choose at most as many stages, not "
+            f"{place.num_stages}"
+        )
+    layers = find_layers(outline, num_layers)
+    head = outline.get_output_embeddings().weight
+    spans = split_layers([_num_weights(layer) for layer in layers], head.numel(), place.num_stages)
+    return StageCut(place, spans[place.index], num_layers, head.shape[0], outline)
+
+
+def find_layers(module: Any, num_layers: int) -> nn.ModuleList:
+    """Returns the decoder layers of a model; raises SetupError if they cannot be told."""
+    owner, name = _find_owner(module, num_layers)
+    layers: nn.ModuleList = getattr(owner, name)
+    return layers
+
+
+def _find_owner(module: Any, num_layers: int) -> tuple[Any, str]:
+    """Returns the decoder, and how its list of layers is called."""
+    found = [
+        (part, name)
+        for part in module.modules()
+        if isinstance(part, PreTrainedModel)
+        for name, child in part.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == num_layers
+    ]
+    if len(found) != 1:
+        raise SetupError(
+            f"{_FLAG}: the layers of {type(module).__name__} cannot be told apart; leave it at 1"
+        )
+    return found[0]
+
+
+def _num_weights(module: nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())

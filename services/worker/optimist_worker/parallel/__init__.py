@@ -1,1 +1,0 @@
-"""One model held by several processes."""

@@ -1,0 +1,1 @@
+"""The requests that hold slots, and the rows of their steps."""

@@ -1,0 +1,193 @@
+"""Times passes and drafts of growing size, before the first request."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimist_common.sampling import SamplingParams
+from optimist_worker.core.plan import MOST_WINDOW_NODES, Admission, Plan, StepResult, WindowUpdate
+from optimist_worker.drafters.drafter import Drafter
+from optimist_worker.runner.cost_curve import CostCurve, fit_curve, pass_sizes
+from optimist_worker.runner.runner import Runner
+
+logger = logging.getLogger(__name__)
+
+
+class _PassError(Exception):
+    """A pass that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCosts:
+    """What was timed at start."""
+
+    passes: CostCurve
+    drafter_us: list[int]
+    """Microseconds by the depth of the drafts, from 1 on; empty if there was nothing to time."""
+
+
+_NUM_PASSES = 3
+"""Of each size, after one to warm up; the best counts."""
+
+
+def measure_costs(runner: Runner, seconds: float) -> MeasuredCosts:
+    """Times passes and the drafter, each for about half of some seconds; then frees the slots."""
+    share = seconds if runner.engine.drafter is None else seconds / 2
+    passes = measure_cost(runner, share)
+    drafter_us = measure_drafter(runner, passes, share)
+    runner.release_all()
+    runner.engine.drafter_us = drafter_us
+    return MeasuredCosts(passes, drafter_us)
+
+
+def measure_cost(
+    runner: Runner, seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> CostCurve:
+    """Times passes of one row that verifies drafts, from 1 token to as many as fit.
+
+    A pass of more tokens than a window holds has a chunk of a prompt before its drafts.
+
+    It writes to the first KV blocks, so no request may run yet.
+
+    Args:
+        runner: The worker's, without requests.
+        seconds: Most time for all of it; sizes that would take longer are left out. 0 measures
+            nothing.
+        clock: Returns seconds.
+    """
+    sizes = runner.engine.state.sizes
+    fitting = min(
+        sizes.max_num_batched_tokens,
+        sizes.num_blocks * sizes.block_size,
+        sizes.max_model_len - 1,
+    )
+    times: dict[int, float] = {}
+    begin, spent = clock(), 0.0
+    for size in pass_sizes(fitting):
+        # Twice the tokens take up to twice the time.
+        if clock() - begin + 2 * spent >= seconds:
+            break
+        size_begin = clock()
+        try:
+            times[size] = min(_time_pass(runner, size, clock) for _ in range(1 + _NUM_PASSES))
+        except _PassError as error:
+            logger.warning("a pass of %d tokens cannot be timed: %s", size, error)
+            break
+        spent = clock() - size_begin
+    curve = fit_curve(times)
+    if times:
+        logger.info(
+            "a pass of 1 token takes %d us, one of %d takes %d us",
+            curve.microseconds[0],
+            curve.num_tokens[-1],
+            curve.microseconds[-1],
+        )
+    return curve
+
+
+def measure_drafter(
+    runner: Runner,
+    passes: CostCurve,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[int]:
+    """Times the drafter on one row.
+
+    Inside a captured step nothing can be timed; there it is what the step takes longer than a pass
+    of as many tokens.
+
+    Args:
+        runner: The worker's, without requests.
+        passes: What passes take.
+        seconds: Most time for all of it; deeper drafts than that allows are left out.
+        clock: Returns seconds.
+
+    Returns:
+        Microseconds by the depth of the drafts, from 1 on, never decreasing; empty if there is no
+        drafter or no time, or if it fails.
+    """
+    drafter = runner.engine.drafter
+    if drafter is None:
+        return []
+    times: dict[int, float] = {}
+    begin = clock()
+    for depth in range(1, drafter.max_depth + 1):
+        if clock() - begin >= seconds:
+            break
+        try:
+            times[depth] = min(
+                _time_drafts(runner, drafter, depth, passes, clock) for _ in range(1 + _NUM_PASSES)
+            )
+        except _PassError as error:
+            logger.warning("drafts of depth %d cannot be timed: %s", depth, error)
+            break
+    if times:
+        curve = fit_curve(times)
+        logger.info("%d drafts take %d us", curve.num_tokens[-1], curve.microseconds[-1])
+        return curve.microseconds
+    return []
+
+
+def _time_pass(runner: Runner, num_tokens: int, clock: Callable[[], float]) -> float:
+    """Returns the time of one pass, in seconds, the choice of tokens included."""
+    num_drafts = min(num_tokens - 1, MOST_WINDOW_NODES)
+    _admit(runner, num_tokens - num_drafts, [0] * num_drafts)
+    plan = _plan(num_tokens - num_drafts, num_drafts, _blocks(runner, num_tokens))
+    start = clock()
+    _execute(runner, plan)
+    return clock() - start
+
+
+def _time_drafts(
+    runner: Runner,
+    drafter: Drafter,
+    depth: int,
+    passes: CostCurve,
+    clock: Callable[[], float],
+) -> float:
+    """Returns what drafts of some depth take behind a pass that has emitted, in seconds."""
+    num_drafts = -(-depth * drafter.max_tokens // drafter.max_depth)
+    _admit(runner, 1, [])
+    _execute(runner, _plan(1, 0, _blocks(runner, 2 + drafter.max_tokens)))
+    start = clock()
+    result = _execute(runner, _plan(1, num_drafts, []))
+    seconds = clock() - start
+    if result.draft_ns or not passes.num_tokens:
+        return result.draft_ns / 1e9
+    verify = np.interp(1 + num_drafts, passes.num_tokens, passes.microseconds) / 1e6
+    return max(0.0, seconds - float(verify))
+
+
+def _execute(runner: Runner, plan: Plan) -> StepResult:
+    """Runs a plan; raises _PassError if a row fails."""
+    result = runner.execute(plan)
+    if result.errors:
+        raise _PassError(next(iter(result.errors.values())))
+    return result
+
+
+def _admit(runner: Runner, num_tokens: int, window: list[int]) -> None:
+    """Makes a new request of some tokens, the only one."""
+    runner.release_all()
+    admission = Admission(0, "cost", [0] * num_tokens, num_tokens, SamplingParams())
+    windows = [WindowUpdate(0, 0, window)] if window else []
+    runner.execute(Plan(sequence=0, admissions=[admission], windows=windows))
+
+
+def _blocks(runner: Runner, num_tokens: int) -> list[int]:
+    return list(range(-(-num_tokens // runner.engine.state.sizes.block_size)))
+
+
+def _plan(num_known: int, num_drafts: int, blocks: list[int]) -> Plan:
+    """Returns a plan for some known tokens of the request and some drafts."""
+    return Plan(
+        sequence=0,
+        slots=np.zeros(1, np.int32),
+        num_known_tokens=np.full(1, num_known, np.int32),
+        num_draft_tokens=np.full(1, num_drafts, np.int32),
+        num_new_blocks=np.full(1, len(blocks), np.int32),
+        new_blocks=np.array(blocks, np.int32),
+    )

@@ -1,0 +1,323 @@
+"""Runs plans: which requests hold slots, and what becomes of each row."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from optimist_common.columns import Int32Column
+from optimist_common.draft_source import DraftSource
+from optimist_worker.core.batch.admission import find_fault
+from optimist_worker.core.batch.bounds import find_bounds
+from optimist_worker.core.batch.held_slot import HeldSlot, hold
+from optimist_worker.core.batch.outputs import Outputs, no_outputs, unpack
+from optimist_worker.core.batch.result import collect_result
+from optimist_worker.core.batch.row_logprobs import (
+    WantedLogprobs,
+    find_wanted,
+    has_nan,
+    place_wanted,
+    read_logprobs,
+)
+from optimist_worker.core.plan import (
+    Admission,
+    Plan,
+    PlanError,
+    PlannedRow,
+    RowLogprobs,
+    StepResult,
+    WindowUpdate,
+)
+from optimist_worker.execution.stage import StagedStep
+from optimist_worker.runner.engine import Engine, RunningStep
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LaunchedPlan:
+    """A plan whose step has been started."""
+
+    plan: Plan
+    rows: dict[int, HeldSlot]
+    """The rows that run, by slot, in the plan's order."""
+    idle: dict[int, int]
+    """Lengths of those that do not, by slot, where it holds a request."""
+    errors: dict[int, str]
+    """Why they do not, by slot."""
+    step: RunningStep | StagedStep | None
+    """None if no row runs."""
+    expected_draft_ns: int = 0
+    """What the drafter probably takes."""
+    num_unseen: list[int] = field(default_factory=list)
+    """What the drafter had not seen of each row before the step, `[num_rows]`."""
+    wanted: list[WantedLogprobs] = field(default_factory=list)
+    """What rows have to tell of how likely tokens are."""
+    later_windows: list[tuple[int, WindowUpdate]] = field(default_factory=list)
+    """Windows that newer plans have brought for its rows while it runs through the stages of a
+    pipeline, with the numbers of these plans; they take effect behind it."""
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether what comes of it decides what may come next."""
+        return any(held.has_grammar for held in self.rows.values())
+
+
+class OtherRanks(Protocol):
+    """Other ranks, which do the same with their parts of the model."""
+
+    def release_all(self) -> None:
+        """They free every slot."""
+
+    def launch(self, plan: Plan) -> None:
+        """They start a plan."""
+
+    def collect(self, result: StepResult) -> None:
+        """They wait for the oldest plan and compare what came of it."""
+
+    def end(self) -> None:
+        """They end."""
+
+
+class Runner:
+    """Owns the slots. Not thread-safe: plans are launched and collected in turn."""
+
+    def __init__(self, engine: Engine, other_ranks: OtherRanks | None = None) -> None:
+        """Runs plans on an engine, and has others run them too."""
+        self.engine, self.other_ranks = engine, other_ranks
+        self._slots: dict[int, HeldSlot] = {}
+        self._staged: dict[int, LaunchedPlan] = {}
+        """Plans on their way through the stages of a pipeline, by their slots."""
+
+    def release_all(self) -> None:
+        """Frees every slot."""
+        if self.other_ranks is not None:
+            self.other_ranks.release_all()
+        for slot in list(self._slots):
+            self._release(slot)
+
+    def execute(self, plan: Plan) -> StepResult:
+        """Runs one plan.
+
+        Raises:
+            PlanError: The plan admits to a slot that is taken.
+        """
+        return self.collect(self.launch(plan))
+
+    def launch(self, plan: Plan) -> LaunchedPlan:
+        """Starts one plan; on a GPU the host does not wait for it.
+
+        Raises:
+            PlanError: The plan admits to a slot that is taken.
+        """
+        if self.other_ranks is not None:
+            self.other_ranks.launch(plan)
+        for released in plan.released_slots:
+            self._release(released)
+        for admission in plan.admissions:
+            self._admit(admission)
+        for window in plan.windows:
+            if (staged := self._staged.get(window.slot)) is not None:
+                staged.later_windows.append((plan.sequence, window))
+            else:
+                self._set_window(plan.sequence, window)
+        launched = LaunchedPlan(plan, {}, {}, {}, None)
+        rows = self._find_rows(launched)
+        if rows:
+            try:
+                self._start(launched, rows)
+            except Exception as error:
+                if self.engine.stage is not None:
+                    # Other stages are in this plan by now.
+                    raise
+                # Whatever PyTorch or Triton refuses, memory included, ends these requests only.
+                self._fail(launched, error)
+        if self.engine.stage is not None:
+            self._staged.update(dict.fromkeys(launched.rows, launched))
+        return launched
+
+    def collect(self, launched: LaunchedPlan) -> StepResult:
+        """Waits for a plan and returns what came of it."""
+        outputs, draft_ns = None, 0
+        for slot in launched.rows if self._staged else ():
+            self._staged.pop(slot, None)
+        if launched.step is not None:
+            try:
+                outputs = unpack(launched.step.wait())
+                # Inside a captured step nothing is timed.
+                draft_ns = launched.step.watch.total_ns() or launched.expected_draft_ns
+            except RuntimeError as error:
+                self._fail(launched, error)
+        if outputs is None:
+            outputs = no_outputs()
+        self._note(launched, outputs)
+        for sequence, window in launched.later_windows:
+            self._set_window(sequence, window)
+        logprobs = self._read_logprobs(launched, outputs) if launched.wanted else ()
+        result = collect_result(
+            launched.plan,
+            list(launched.rows),
+            outputs,
+            launched.errors,
+            launched.idle,
+            draft_ns,
+            logprobs,
+        )
+        if self.other_ranks is not None:
+            self.other_ranks.collect(result)
+        return result
+
+    def _set_window(self, sequence: int, window: WindowUpdate) -> None:
+        # The slot may have been given back since the window was made; then it has no use.
+        if (holder := self._slots.get(window.slot)) is not None and holder.error is None:
+            try:
+                self.engine.set_window(window)
+            except (RuntimeError, MemoryError) as failure:
+                holder.error = self._refuse(holder, "its window cannot be set", failure)
+                return
+            holder.has_window, holder.has_tree = True, bool(window.parents)
+            holder.window_sequence = sequence
+
+    def _release(self, slot: int) -> None:
+        held = self._slots.pop(slot, None)
+        if held is not None and held.has_grammar:
+            self.engine.masks.close(slot)
+
+    def _admit(self, admission: Admission) -> None:
+        slot, engine = admission.slot, self.engine
+        if slot in self._slots:
+            raise PlanError(
+                f"admissions.slot: {slot} is held by request {self._slots[slot].request_id}"
+            )
+        sizes = engine.state.sizes
+        error = find_fault(
+            admission, sizes.block_size, sizes.max_model_len, engine.model.vocab_size
+        )
+        if error is None and admission.sampling.grammar:
+            error = engine.masks.open(admission)
+        held = self._slots[slot] = hold(admission, error, sizes.block_size)
+        if error is None:
+            try:
+                engine.admit(admission)
+            except (RuntimeError, MemoryError) as failure:
+                held.error = self._refuse(held, "it cannot be admitted", failure)
+
+    def _find_rows(self, launched: LaunchedPlan) -> list[PlannedRow]:
+        """Returns the rows that can run; notes the others, and why they cannot."""
+        rows: list[PlannedRow] = []
+        for planned in launched.plan.rows():
+            held = self._slots.get(planned.slot)
+            if planned.num_known_tokens == 0:
+                # It has failed in an earlier run of this plan.
+                continue
+            if held is None:
+                launched.errors[planned.slot] = f"slot {planned.slot} holds no request"
+            elif held.error is not None:
+                launched.errors[planned.slot] = held.error
+                launched.idle[planned.slot] = held.num_tokens
+            else:
+                rows.append(planned)
+                launched.rows[planned.slot] = held
+        return rows
+
+    def _start(self, launched: LaunchedPlan, rows: list[PlannedRow]) -> None:
+        engine, held = self.engine, list(launched.rows.values())
+        if any(row.new_blocks for row in rows):
+            engine.append_blocks(rows, [slot.num_blocks for slot in held])
+            for row, slot in zip(rows, held, strict=True):
+                slot.num_blocks += len(row.new_blocks)
+        slots = [row.slot for row in rows]
+        num_known = [row.num_known_tokens for row in rows]
+        num_drafts = [row.num_draft_tokens for row in rows]
+        capacities = [slot.num_blocks * engine.state.sizes.block_size for slot in held]
+        num_unseen = [
+            min(slot.num_unseen, capacity) if drafts > 0 and not slot.has_window else 0
+            for drafts, slot, capacity in zip(num_drafts, held, capacities, strict=True)
+        ]
+        uses_drafter = any(num_unseen)
+        bounds = find_bounds(
+            num_known,
+            num_drafts,
+            capacities,
+            num_unseen,
+            uses_windows=any(slot.has_window for slot in held),
+            has_trees=any(slot.has_window and slot.has_tree for slot in held),
+            uses_drafter=uses_drafter,
+            has_grammar=any(slot.has_grammar for slot in held),
+            needs=engine.state.sampling.needs(slots),
+        )
+        launched.num_unseen = [slot.num_unseen for slot in held]
+        for slot, drafts in zip(held, num_drafts, strict=True):
+            slot.num_unseen += 1 + drafts
+        if uses_drafter:
+            launched.expected_draft_ns = engine.expected_draft_ns(max(num_drafts))
+        places = None
+        if any(slot.wants_logprobs for slot in held):
+            launched.wanted = find_wanted(rows, held)
+            places = place_wanted(launched.wanted) if launched.wanted else None
+        launched.step = engine.start([slots, num_known, num_drafts], bounds, places)
+
+    def _note(self, launched: LaunchedPlan, outputs: Outputs[Int32Column]) -> None:
+        """Keeps what the host has to know of the rows, and says which of them have failed."""
+        first = 0
+        for index, (slot, held) in enumerate(launched.rows.items()):
+            # A later plan, launched by now, may have brought another window.
+            if held.window_sequence <= launched.plan.sequence:
+                held.has_window = bool(outputs.num_window_tokens[index] > 0)
+            if outputs.draft_sources[index] > DraftSource.PREDICTION:
+                # The drafter has seen all but what this step and later ones bring.
+                held.num_unseen -= launched.num_unseen[index]
+            number = int(outputs.num_emitted_tokens[index])
+            if outputs.is_broken[index]:
+                launched.errors[slot] = "the model's logits are not finite"
+            elif outputs.is_short[index]:
+                launched.errors[slot] = (
+                    f"too few blocks: {held.num_blocks} do not hold the known tokens"
+                )
+            if held.has_grammar and number:
+                emitted = outputs.token_ids[first : first + number].tolist()
+                # A grammar that can be followed no further fails the next row.
+                held.error = self.engine.masks.commit(slot, emitted)
+            first += number
+
+    def _read_logprobs(
+        self, launched: LaunchedPlan, outputs: Outputs[Int32Column]
+    ) -> list[RowLogprobs]:
+        """Returns what rows tell of how likely tokens are; notes those that cannot."""
+        if launched.step is None or (scored := launched.step.take_scored()) is None:
+            return []
+        told = read_logprobs(launched.wanted, scored, outputs)
+        for row in told:
+            if has_nan(row):
+                launched.errors.setdefault(row.slot, "the model's logits are not finite")
+        return told
+
+    def _fail(self, launched: LaunchedPlan, error: Exception) -> None:
+        """Notes that the step came to nothing.
+
+        Raises:
+            DeviceLostError: Nor will any other.
+        """
+        logger.error("plan %d: the forward pass failed", launched.plan.sequence, exc_info=error)
+        reason = self._find_reason(error)
+        for slot, held in launched.rows.items():
+            launched.errors[slot] = f"the forward pass failed: {reason}"
+            launched.idle[slot] = held.num_tokens
+        launched.rows.clear()
+        launched.step = None
+
+    def _refuse(self, held: HeldSlot, what: str, error: RuntimeError | MemoryError) -> str:
+        """Returns why a request can run no more.
+
+        Raises:
+            DeviceLostError: Nor can any other.
+        """
+        if self.engine.stage is not None:
+            # Other stages run it.
+            raise error
+        logger.error("request %s: %s", held.request_id, what, exc_info=error)
+        return f"{what}: {self._find_reason(error)}"
+
+    def _find_reason(self, error: Exception) -> str:
+        """Returns an error as one line; raises DeviceLostError if the device is lost."""
+        self.engine.check_device()
+        return " ".join(str(error).split())[:300]

@@ -1,0 +1,1 @@
+"""The process, and the streams of plans that it serves."""

@@ -1,0 +1,87 @@
+"""bench/gpu.py from end to end, with tiny shapes on the CPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "bench" / "gpu.py"
+# A machine with a GPU may have none of these; then only the services are left out.
+BARE = """
+import runpy, sys
+for name in ("grpc", "pydantic", "redis", "fastapi", "httpx", "google.protobuf", "rapidfuzz"):
+    sys.modules[name] = None
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+KEYS = {
+    *("device", "dtype", "is_tiny", "torch", "cuda", "transformers", "seconds"),
+    *("ceilings", "rows", "targets", "skipped", "errors"),
+}
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    command = [sys.executable, "-c", BARE, str(SCRIPT), "--device", "cpu", "--tiny", "--json", "-"]
+    folder = tmp_path_factory.mktemp("gpu")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def report(output: str) -> Any:
+    return json.loads(output.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_every_section_has_rows_or_says_why_not(report: Any) -> None:
+    assert set(report) == KEYS
+    assert report["errors"] == {}
+    sections = {row["section"] for row in report["rows"]}
+    assert sections == {
+        *("ceilings", "kernel", "exactness", "grid", "overlap", "edits", "peers"),
+    }
+    assert "the services need it" in report["skipped"]["services"]
+    left_out = [why for what, why in report["skipped"].items() if what != "services"]
+    assert left_out
+    assert all("CUDA" in why for why in left_out)
+
+
+@pytest.mark.slow
+def test_rows_have_floors_and_peers(report: Any) -> None:
+    grid = [row for row in report["rows"] if row["section"] == "grid"]
+    assert all(row["ratio"] == pytest.approx(row["measured"] / row["floor"]) for row in grid)
+    assert any(row["peer"] for row in grid)
+    verified = [row for row in grid if "drafts 3" in row["what"]]
+    # All drafts are right, and each step has a token of its own.
+    assert verified
+    assert all(row["note"].startswith("4.0 tokens a row") for row in verified)
+
+
+@pytest.mark.slow
+def test_texts_do_not_depend_on_their_predictions(report: Any) -> None:
+    for row in report["rows"]:
+        if row["section"] == "exactness":
+            assert row["measured"] == 3
+        if "speedup" in row["what"]:
+            assert row["note"].count("identical") == 2
+        if "differ alone" in row["what"]:
+            assert row["measured"] == 0
+
+
+@pytest.mark.slow
+def test_the_table_comes_last_and_targets_are_for_real_shapes(output: str, report: Any) -> None:
+    assert output.index("services: at most") < output.index("\nwhat ") < output.index("\ntargets")
+    assert {target["name"] for target in report["targets"]} == {f"T{i}" for i in range(1, 8)}
+    assert {target["met"] for target in report["targets"]} == {None}
+
+
+def test_what_cannot_be_measured_is_refused_in_one_line() -> None:
+    command = [sys.executable, str(SCRIPT), "--sections", "grid,rid", "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "--sections: there is no rid" in done.stderr

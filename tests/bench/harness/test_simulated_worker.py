@@ -1,0 +1,249 @@
+"""The simulated worker keeps the contract of plans and results."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optimist.worker.v1 import worker_pb2
+from optimist_bench.harness.simulated_worker import PlanError, SimulatedModel, SimulatedWorker
+from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.draft_source import DraftSource
+from optimist_scheduler.core.width.drafter import Drafter
+
+MODEL = SimulatedModel(block_size=4, num_blocks=64, max_num_seqs=4)
+
+
+def plan(sequence: int = 1, **columns: Any) -> worker_pb2.ExecuteRequest:
+    columns.setdefault("num_new_blocks", [0] * len(columns["slots"]))
+    columns.setdefault("new_blocks", range(sum(columns["num_new_blocks"])))
+    columns.setdefault("num_draft_tokens", [0] * len(columns["slots"]))
+    return worker_pb2.ExecuteRequest(
+        sequence=sequence,
+        num_repeats=columns.pop("num_repeats", 0),
+        admissions=columns.pop("admissions", []),
+        windows=columns.pop("windows", []),
+        **{name: to_bytes(list(column)) for name, column in columns.items()},
+    )
+
+
+def admission(slot: int = 0, num_tokens: int = 6, **values: Any) -> worker_pb2.Admission:
+    tokens = to_bytes(list(range(num_tokens)))
+    return worker_pb2.Admission(slot=slot, token_ids=tokens, num_prompt_tokens=num_tokens, **values)
+
+
+def window(base: int, num_tokens: int, num_prompt_tokens: int = 6) -> worker_pb2.Window:
+    positions = num_prompt_tokens + base + np.arange(num_tokens)
+    return worker_pb2.Window(slot=0, base=base, token_ids=to_bytes(MODEL.expected(positions)))
+
+
+def column(response: worker_pb2.ExecuteResponse, name: str) -> list[int]:
+    values: list[int] = from_bytes(getattr(response, name)).tolist()
+    return values
+
+
+def test_a_prompt_in_chunks_emits_with_its_last_token() -> None:
+    worker = SimulatedWorker(MODEL)
+    first = worker.execute(
+        plan(admissions=[admission()], slots=[0], num_known_tokens=[4], num_new_blocks=[2])
+    )
+    assert column(first, "num_emitted_tokens") == [0]
+    assert column(first, "lengths") == [6]
+    last = worker.execute(plan(2, slots=[0], num_known_tokens=[2]))
+    assert column(last, "lengths") == [7]
+    assert column(last, "token_ids") == MODEL.expected(np.array([6])).tolist()
+    assert (first.num_tokens, last.num_tokens) == (4, 2)
+
+
+def test_cached_blocks_are_computed_already() -> None:
+    worker = SimulatedWorker(MODEL)
+    cached = to_bytes([5])
+    response = worker.execute(
+        plan(
+            admissions=[admission(cached_blocks=cached)],
+            slots=[0],
+            num_known_tokens=[2],
+            num_new_blocks=[1],
+        )
+    )
+    assert column(response, "num_emitted_tokens") == [1]
+
+
+def test_drafts_come_from_the_window_up_to_its_end() -> None:
+    worker = SimulatedWorker(MODEL)
+    response = worker.execute(
+        plan(
+            admissions=[admission()],
+            windows=[window(0, 3)],
+            slots=[0],
+            num_known_tokens=[6],
+            num_draft_tokens=[5],
+            num_new_blocks=[3],
+        )
+    )
+    assert column(response, "num_drafted_tokens") == [3]
+    assert column(response, "num_accepted_tokens") == [3]
+    assert column(response, "token_ids") == MODEL.expected(np.arange(6, 10)).tolist()
+    assert response.num_tokens == 6 + 3
+
+
+def test_a_window_is_of_no_use_behind_another_token() -> None:
+    worker = SimulatedWorker(SimulatedModel(block_size=4, acceptance=0.0))
+    worker.execute(
+        plan(
+            admissions=[admission()],
+            windows=[window(0, 20)],
+            slots=[0],
+            num_known_tokens=[6],
+            num_draft_tokens=[4],
+            num_new_blocks=[5],
+        )
+    )
+    lost = worker.execute(plan(2, slots=[0], num_known_tokens=[1], num_draft_tokens=[4]))
+    assert column(lost, "num_drafted_tokens") == [0]
+    assert column(lost, "token_ids") != MODEL.expected(np.array([7])).tolist()
+    found = worker.execute(
+        plan(3, windows=[window(2, 20)], slots=[0], num_known_tokens=[1], num_draft_tokens=[4])
+    )
+    assert column(found, "num_drafted_tokens") == [4]
+    assert column(found, "num_accepted_tokens") == [0]
+    assert column(found, "lengths") == [9]
+
+
+def test_drafts_may_vary() -> None:
+    worker = SimulatedWorker(SimulatedModel(block_size=1024, varies_drafts=True))
+    begin = plan(
+        admissions=[admission()],
+        windows=[window(0, 200)],
+        slots=[0],
+        num_known_tokens=[6],
+        num_new_blocks=[1],
+    )
+    worker.execute(begin)
+    plans = (plan(n, slots=[0], num_known_tokens=[1], num_draft_tokens=[2]) for n in range(2, 52))
+    assert {column(worker.execute(each), "num_drafted_tokens")[0] for each in plans} == {0, 1, 2}
+
+
+def test_a_request_ends_at_its_length_and_emits_nothing_more() -> None:
+    worker = SimulatedWorker(MODEL)
+    last = worker.execute(
+        plan(
+            admissions=[admission(max_length=9)],
+            windows=[window(0, 8)],
+            slots=[0],
+            num_known_tokens=[6],
+            num_draft_tokens=[4],
+            num_new_blocks=[3],
+        )
+    )
+    assert column(last, "lengths") == [9]
+    late = worker.execute(plan(2, slots=[0], num_known_tokens=[1], num_draft_tokens=[4]))
+    assert column(late, "lengths") == [9]
+    assert column(late, "num_emitted_tokens") == [0]
+    assert column(late, "num_drafted_tokens") == [0]
+    assert late.num_tokens == 0
+
+
+def test_a_plan_is_repeated_as_often_as_it_says() -> None:
+    worker = SimulatedWorker(MODEL)
+    worker.execute(
+        plan(
+            admissions=[admission()],
+            slots=[0],
+            num_known_tokens=[6],
+            num_new_blocks=[3],
+            num_repeats=2,
+        )
+    )
+    repeats = []
+    while worker.can_repeat:
+        repeats.append(worker.repeat())
+    assert [each.repeat for each in repeats] == [1, 2]
+    assert [column(each, "lengths") for each in repeats] == [[8], [9]]
+    with pytest.raises(PlanError, match="num_repeats"):
+        worker.repeat()
+
+
+def test_no_row_that_goes_on_ends_the_repeats() -> None:
+    worker = SimulatedWorker(MODEL)
+    worker.execute(
+        plan(
+            admissions=[admission(max_length=8)],
+            slots=[0],
+            num_known_tokens=[6],
+            num_new_blocks=[3],
+            num_repeats=5,
+        )
+    )
+    worker.repeat()
+    assert not worker.can_repeat
+
+
+def test_a_released_slot_can_be_taken_again() -> None:
+    worker = SimulatedWorker(MODEL)
+    worker.execute(
+        plan(admissions=[admission()], slots=[0], num_known_tokens=[6], num_new_blocks=[2])
+    )
+    response = worker.execute(
+        plan(
+            2,
+            released_slots=[0],
+            admissions=[admission(num_tokens=3)],
+            slots=[0],
+            num_known_tokens=[3],
+            num_new_blocks=[1],
+        )
+    )
+    assert column(response, "lengths") == [4]
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"),
+    [
+        ({"slots": [1], "num_known_tokens": [1]}, "slots"),
+        ({"slots": [0], "num_known_tokens": [1], "released_slots": [1]}, "released_slots"),
+        ({"slots": [0], "num_known_tokens": [1], "admissions": [admission()]}, "admissions.slot"),
+        ({"slots": [0], "num_known_tokens": [2]}, "num_known_tokens"),
+        ({"slots": [0], "num_known_tokens": [1], "new_blocks": [1]}, "new_blocks"),
+    ],
+)
+def test_a_plan_that_breaks_the_contract_is_refused(fault: dict[str, Any], name: str) -> None:
+    worker = SimulatedWorker(MODEL)
+    worker.execute(
+        plan(admissions=[admission()], slots=[0], num_known_tokens=[6], num_new_blocks=[2])
+    )
+    with pytest.raises(PlanError, match=name):
+        worker.execute(plan(2, **fault))
+
+
+def test_blocks_must_hold_the_drafts() -> None:
+    worker = SimulatedWorker(MODEL)
+    with pytest.raises(PlanError, match="new_blocks"):
+        worker.execute(
+            plan(
+                admissions=[admission()],
+                windows=[window(0, 8)],
+                slots=[0],
+                num_known_tokens=[6],
+                num_draft_tokens=[4],
+                num_new_blocks=[2],
+            )
+        )
+
+
+@pytest.mark.parametrize(("num_drafts", "num_accepted"), [(6, 2), (3, 1), (9, 2), (0, 0)])
+def test_a_drafter_drafts_where_no_window_does(num_drafts: int, num_accepted: int) -> None:
+    model = replace(MODEL, drafter=Drafter(DraftSource.MEDUSA, 6, 2))
+    assert model.describe().max_drafter_depth == 2
+    worker = SimulatedWorker(model)
+    worker.execute(
+        plan(admissions=[admission()], slots=[0], num_known_tokens=[6], num_new_blocks=[5])
+    )
+    decode = {"slots": [0], "num_known_tokens": [1], "num_draft_tokens": [num_drafts]}
+    response = worker.execute(plan(2, **decode))
+    assert column(response, "num_drafted_tokens") == [min(num_drafts, 6)]
+    assert column(response, "num_accepted_tokens") == [num_accepted]
+    assert column(response, "draft_sources") == [DraftSource.MEDUSA if num_drafts else 0]
+    both = worker.execute(plan(3, windows=[window(num_accepted + 2, 2)], **decode))
+    assert column(both, "draft_sources") == [DraftSource.PREDICTION if num_drafts else 0]

@@ -1,0 +1,106 @@
+import dataclasses
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_worker.core.acceptance.sampling_table import Needs
+from optimist_worker.core.batch.bounds import StepBounds, find_bounds, round_up
+
+NEEDS = Needs(
+    processes=False,
+    samples=False,
+    penalizes=False,
+    biases=False,
+    cut_width=0,
+    cuts_top_p=False,
+    cuts_min_p=False,
+)
+SIZES = (
+    "num_rows",
+    "num_tokens",
+    "num_logits",
+    "max_num_queries",
+    "max_num_keys",
+    "max_num_drafts",
+    "max_unseen",
+    "num_unseen",
+)
+
+
+def bounds_of(rows: list[tuple[int, int, int]]) -> StepBounds:
+    known, drafts, capacities = (list(column) for column in zip(*rows, strict=True))
+    return find_bounds(
+        known,
+        drafts,
+        capacities,
+        [number + 4 for number in drafts],
+        uses_windows=True,
+        has_trees=False,
+        uses_drafter=False,
+        has_grammar=False,
+        needs=NEEDS,
+    )
+
+
+def test_bounds_are_those_of_the_plan() -> None:
+    bounds = bounds_of([(1, 8, 32), (40, 0, 64), (3, 2, 16)])
+    assert [getattr(bounds, name) for name in SIZES] == [3, 54, 13, 40, 64, 8, 12, 22]
+
+
+@pytest.mark.parametrize(
+    ("number", "rounded"),
+    [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (3, 3),
+        (4, 4),
+        (5, 6),
+        (7, 8),
+        (9, 12),
+        (13, 16),
+        (65, 96),
+        (97, 128),
+    ],
+)
+def test_sizes_are_powers_of_two_and_one_and_a_half_of_them(number: int, rounded: int) -> None:
+    assert round_up(number) == rounded
+
+
+@given(st.integers(0, 10**6))
+def test_the_next_size_is_never_half_as_large_again(number: int) -> None:
+    rounded = round_up(number)
+    assert number <= rounded <= max(2, 1.5 * number)
+    assert round_up(rounded) == rounded
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(1, 300), st.integers(0, 64), st.integers(0, 5000)),
+    min_size=1,
+    max_size=70,
+)
+
+
+@given(rows=ROWS, most=st.integers(1, 4096))
+def test_rounded_bounds_cover_the_plan_and_are_stable(
+    rows: list[tuple[int, int, int]], most: int
+) -> None:
+    bounds = bounds_of(rows)
+    rounded = bounds.rounded(most)
+    for name in SIZES:
+        assert getattr(rounded, name) >= getattr(bounds, name), name
+    # Not more than any pass may hold, unless the plan itself has more.
+    assert rounded.num_tokens <= max(most, bounds.num_tokens)
+    unrounded = [field.name for field in dataclasses.fields(bounds) if field.name not in SIZES]
+    assert all(getattr(rounded, name) == getattr(bounds, name) for name in unrounded)
+    assert rounded.rounded(most) == rounded
+
+
+def test_plans_of_about_one_size_have_the_same_bounds() -> None:
+    sizes = {
+        bounds_of([(1, drafts, 100)] * number).rounded(2048)
+        for number, drafts in itertools.product(range(13, 17), (5, 6))
+    }
+    assert len(sizes) <= 4

@@ -1,0 +1,134 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_worker.core.batch.slot_table import MOST_STOP_TOKENS, SlotColumns
+from tests.worker.tables import MAX_LEN, NUM_BLOCKS, SIZE, Tables, make_tables
+
+
+@pytest.fixture
+def tables() -> Tables:
+    return make_tables()
+
+
+def columns(tables: Tables, slot: int) -> dict[str, int]:
+    gathered = tables.table.gather(torch.tensor([slot]))
+    return {name: int(getattr(gathered, name)) for name in SlotColumns._fields}
+
+
+def places(tables: Tables, slot: int, wanted: list[int]) -> list[int]:
+    slots = torch.full((len(wanted),), slot)
+    found: list[int] = tables.table.kv_places(
+        slots, torch.tensor(wanted, dtype=torch.int64)
+    ).tolist()
+    return found
+
+
+def test_an_admission_fills_its_row_and_no_other(tables: Tables) -> None:
+    before = tables.table.columns.clone()
+    tables.admit(
+        2,
+        [7, 8, 9, 10, 11],
+        3,
+        num_prompt_tokens=4,
+        cached_blocks=[20],
+        max_length=30,
+        min_length=6,
+        stop_token_ids=[5, 6],
+    )
+    assert columns(tables, 2) == {
+        "num_tokens": 5,
+        "num_computed_tokens": SIZE,
+        "has_ended": 0,
+        "num_prompt_tokens": 4,
+        "max_length": 30,
+        "min_length": 6,
+        "capacity": 3 * SIZE,
+    }
+    assert tables.table.stop_token_ids[2, :3].tolist() == [5, 6, -1]
+    others = [0, 1, 3, 4]
+    assert torch.equal(tables.table.columns[:, others], before[:, others])
+
+
+def test_no_length_means_the_longest(tables: Tables) -> None:
+    tables.admit(0, [7])
+    assert columns(tables, 0)["max_length"] == MAX_LEN
+
+
+def test_nothing_is_left_of_the_last_holder(tables: Tables) -> None:
+    tables.admit(1, [3] * 9, stop_token_ids=[4, 5], min_length=12)
+    index = torch.tensor([1])
+    tables.table.store(index, num_computed_tokens=index + 7, has_ended=index)
+    tables.admit(1, [6, 7], 1)
+    assert columns(tables, 1) == {
+        "num_tokens": 2,
+        "num_computed_tokens": 0,
+        "has_ended": 0,
+        "num_prompt_tokens": 2,
+        "max_length": MAX_LEN,
+        "min_length": 0,
+        "capacity": SIZE,
+    }
+    assert set(tables.table.stop_token_ids[1].tolist()) == {-1}
+    trash = NUM_BLOCKS * SIZE
+    assert places(tables, 1, [3, 4, 9]) == [tables.blocks(1, 1)[0] * SIZE + 3, trash, trash + 1]
+
+
+def test_only_so_many_stop_tokens_are_looked_for(tables: Tables) -> None:
+    tables.admit(0, [7], stop_token_ids=[*range(MOST_STOP_TOKENS + 5)])
+    assert tables.table.stop_token_ids[0].tolist() == [*range(MOST_STOP_TOKENS)]
+
+
+@given(st.lists(st.lists(st.integers(0, NUM_BLOCKS - 1), max_size=3), max_size=4))
+def test_places_follow_the_blocks_in_their_order(parts: list[list[int]]) -> None:
+    tables = make_tables()
+    tables.admit(3, [7], 0)
+    held: list[int] = []
+    for part in parts:
+        tables.table.append_blocks([3], [part], [len(held)])
+        held += part
+    assert columns(tables, 3)["capacity"] == len(held) * SIZE
+    expected = [block * SIZE + offset for block in held for offset in range(SIZE)]
+    number = min(len(expected), MAX_LEN)
+    assert places(tables, 3, [*range(number)]) == expected[:number]
+
+
+def test_places_outside_of_the_table_are_trash(tables: Tables) -> None:
+    tables.admit(0, [7])
+    trash = range(NUM_BLOCKS * SIZE, (NUM_BLOCKS + 1) * SIZE)
+    assert set(places(tables, 0, [MAX_LEN, MAX_LEN + 3, 10**6])) <= set(trash)
+    assert set(places(tables, 4, [0, 9])) <= set(trash)
+
+
+def test_blocks_behind_the_longest_sequence_are_of_no_use(tables: Tables) -> None:
+    tables.admit(0, [7], 8)
+    others = tables.table.block_tables[1:].clone()
+    tables.table.append_blocks([0], [[1, 2, 3, 4, 5, 6, 7]], [8])
+    tables.table.append_blocks([0], [[8]], [15])
+    assert places(tables, 0, [32, 36, 39]) == [1 * SIZE, 2 * SIZE, 2 * SIZE + 3]
+    assert places(tables, 0, [MAX_LEN]) == [NUM_BLOCKS * SIZE]
+    assert torch.equal(tables.table.block_tables[1:], others)
+
+
+def test_reading_out_of_range_reads_the_nearest(tables: Tables) -> None:
+    tables.admit(0, [7, 8, 9])
+    tables.table.token_ids[0, -1] = 5
+    found = tables.table.read_tokens(torch.tensor([0]), torch.tensor([[-3, 0, 2, MAX_LEN + 9]]))
+    assert found.tolist() == [[7, 7, 9, 5]]
+    assert found.dtype == torch.int64
+
+
+def test_columns_are_stored_that_are_neighbours(tables: Tables) -> None:
+    index = torch.tensor([1])
+    with pytest.raises(ValueError, match="neighbours"):
+        tables.table.store(index, num_tokens=index, has_ended=index)
+
+
+def test_several_slots_get_blocks_at_once(tables: Tables) -> None:
+    for slot in (0, 1, 2):
+        tables.admit(slot, [7], slot)
+    tables.table.append_blocks([2, 0, 1], [[11, 12], [13], []], [2, 0, 1])
+    assert [columns(tables, slot)["capacity"] for slot in (0, 1, 2)] == [4, 4, 16]
+    assert places(tables, 2, [8, 12]) == [44, 48]
+    assert places(tables, 0, [1]) == [53]

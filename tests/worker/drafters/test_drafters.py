@@ -1,0 +1,105 @@
+"""Texts are the same whoever drafts, and drafts are worth what they should be."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optimist_common.errors import SetupError
+from optimist_common.sampling import SamplingParams
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.plan import PlannedRow, WindowUpdate
+from optimist_worker.drafters.build import read_shape
+from optimist_worker.drafters.shape import DraftShape
+from optimist_worker.runner.runner import Runner
+from optimist_worker.settings import WorkerSettings
+from tests.checkpoints import VOCAB_SIZE
+from tests.worker.drafters.drafting import SHAPES, WAYS, shared_runner
+from tests.worker.step import admit, blocks_of, generate, plain_text, plan_rows, run
+
+PROMPT = [5, 9, 300, 17, 44, 44, 8, 130, 77, 201, 3, 90, 6, 15, 99, 250, 31, 12, 60, 4, 7]
+SAMPLED = SamplingParams(temperature=0.8, seed=11, top_p=0.95, repetition_penalty=1.1)
+
+
+@pytest.fixture(params=[(way, shape) for way in WAYS for shape in SHAPES], ids="-".join)
+def drafting(request: pytest.FixtureRequest, llama_path: Path) -> Runner:
+    way, shape = request.param
+    return shared_runner(llama_path, way, shape, AcceptanceRule.COUPLED)
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("width", [2, 12])
+def test_texts_are_those_without_drafts(
+    drafting: Runner, llama: Runner, sampling: SamplingParams, width: int
+) -> None:
+    expected = plain_text(llama, PROMPT, 48, sampling)
+    assert generate(drafting, PROMPT, 48, sampling=sampling, width=width, chunk=8) == expected
+
+
+def window_tree(truth: list[int], base: int) -> WindowUpdate:
+    """A window with a wrong token and with two branches, the second of which is right there."""
+    ahead = truth[base : base + 7]
+    wrong = [(token + 1) % VOCAB_SIZE for token in ahead]
+    tokens = [*ahead[:2], wrong[2], *ahead[3:5], wrong[0], *ahead[2:]]
+    parents = [-1, 0, 1, 2, 3, -1, 1, *range(6, 5 + len(ahead) - 2)]
+    return WindowUpdate(0, base, tokens, parents[: len(tokens)])
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED], ids=["greedy", "sampled"])
+def test_texts_are_the_same_with_window_trees_beside_a_drafter(
+    drafting: Runner, llama: Runner, sampling: SamplingParams
+) -> None:
+    expected = plain_text(llama, PROMPT, 48, sampling)
+
+    def predict(output: list[int]) -> WindowUpdate | None:
+        # Between two windows there is room for the drafter.
+        return window_tree(expected, len(output)) if len(output) % 3 == 0 else None
+
+    text = generate(drafting, PROMPT, 40, sampling=sampling, predict=predict, width=9)
+    assert text == expected[:40]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_greedy_texts_are_the_same_under_rejection(
+    llama: Runner, llama_path: Path, shape: str
+) -> None:
+    expected = plain_text(llama, PROMPT, 48)
+    runner = shared_runner(llama_path, "draft_model", shape, AcceptanceRule.REJECTION)
+
+    def predict(output: list[int]) -> WindowUpdate | None:
+        return window_tree(expected, len(output)) if len(output) % 3 == 0 else None
+
+    assert generate(runner, PROMPT, 40, predict=predict, width=9) == expected[:40]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_drafter_that_is_the_target_is_always_right(llama_path: Path, shape: str) -> None:
+    runner = shared_runner(llama_path, "itself", shape, AcceptanceRule.COUPLED)
+    runner.release_all()
+    depth, width = SHAPES[shape].depth, SHAPES[shape].num_tokens
+    plan = plan_rows(0, [PlannedRow(0, 100, 0, blocks_of(0))], admissions=[admit(0, PROMPT)])
+    run(runner, plan)
+    for number in range(6):
+        (row,) = run(runner, plan_rows(number, [PlannedRow(0, 1, width, [])]))
+        assert row.error is None
+        assert row.num_drafted_tokens == width
+        # A dynamic tree gives up depth for breadth where the drafter is not sure.
+        least = 1 if SHAPES[shape].is_dynamic else depth
+        assert least <= row.num_accepted_tokens <= depth
+
+
+def shape_of(drafter: str, depth: int, width: int) -> DraftShape:
+    changes: dict[str, Any] = {"drafter": drafter, "drafter_depth": depth, "drafter_width": width}
+    settings = WorkerSettings(model="m", drafter_tree="dynamic", drafter_tokens=60, **changes)
+    return read_shape(settings, VOCAB_SIZE)
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "quantised", "eagle"])
+def test_a_tree_goes_on_from_no_more_drafts_than_the_mask_has_bits(drafter: str) -> None:
+    with pytest.raises(SetupError, match=r"^--drafter-depth, --drafter-width: .* 70 drafts go on"):
+        shape_of(drafter, 8, 10)
+    assert shape_of(drafter, 5, 16) == DraftShape(60, 5, 16, is_dynamic=True)
+
+
+def test_medusa_goes_on_from_none() -> None:
+    assert shape_of("medusa", 8, 10) == DraftShape(60, 8, 10, is_dynamic=True)

@@ -1,0 +1,301 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import AttentionInterface
+
+from optimist_common.errors import SetupError
+from optimist_worker.core.attention.kv import LayerSpec
+from optimist_worker.drafters.heads.eagle_checkpoint import load_eagle, save_eagle
+from optimist_worker.model.model import Model, load_model
+
+HIDDEN, INNER, HEADS, KV_HEADS, DIM = 64, 48, 4, 2, 16
+THETA, EPSILON = 5000.0, 1e-5
+CONFIG: dict[str, Any] = {
+    "hidden_size": HIDDEN,
+    "intermediate_size": INNER,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "num_hidden_layers": 1,
+    "rms_norm_eps": EPSILON,
+    "rope_theta": THETA,
+    "max_position_embeddings": 512,
+}
+Weights = dict[str, torch.Tensor]
+T = 9
+
+
+@pytest.fixture(scope="module")
+def target(llama_path: Path) -> Model:
+    return load_model(str(llama_path), "float64", "cpu")
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64) / 6
+
+
+def layer(prefix: str, inputs: int = HIDDEN, *norms: str, bias: bool = False) -> Weights:
+    weights = {
+        "self_attn.q_proj.weight": random(HEADS * DIM, inputs),
+        "self_attn.k_proj.weight": random(KV_HEADS * DIM, inputs),
+        "self_attn.v_proj.weight": random(KV_HEADS * DIM, inputs),
+        "self_attn.o_proj.weight": random(HIDDEN, HEADS * DIM),
+        "mlp.gate_proj.weight": random(INNER, HIDDEN),
+        "mlp.up_proj.weight": random(INNER, HIDDEN),
+        "mlp.down_proj.weight": random(HIDDEN, INNER),
+    }
+    for name in ("post_attention_layernorm", *norms):
+        weights[f"{name}.weight"] = 1 + random(HIDDEN)
+    if bias:
+        for name, size in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
+            weights[f"self_attn.{name}_proj.bias"] = random(size * DIM)
+    return {prefix + key: value for key, value in weights.items()}
+
+
+def first_kind(num_layers: int = 1, *, bias: bool = True) -> Weights:
+    torch.manual_seed(0)
+    weights = {"fc.weight": random(HIDDEN, 2 * HIDDEN)}
+    if bias:
+        weights["fc.bias"] = random(HIDDEN)
+    for number in range(num_layers):
+        norms = ["input_layernorm"] if number else []
+        weights |= layer(f"layers.{number}.", HIDDEN, *norms, bias=bias)
+    return weights
+
+
+def third_kind(vocab_size: int) -> Weights:
+    torch.manual_seed(0)
+    weights = {"fc.weight": random(HIDDEN, 3 * HIDDEN), "norm.weight": 1 + random(HIDDEN)}
+    weights["embed_tokens.weight"] = random(vocab_size, HIDDEN)
+    weights |= layer("midlayer.", 2 * HIDDEN, "hidden_norm", "input_layernorm")
+    weights["lm_head.weight"] = random(3, HIDDEN)
+    weights["d2t"] = torch.tensor([4, 4, 90])
+    weights["t2d"] = torch.zeros(vocab_size, dtype=torch.bool)
+    return weights
+
+
+def write(directory: Path, weights: Weights, **changes: Any) -> str:
+    directory.mkdir(exist_ok=True)
+    save_file(weights, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps(CONFIG | changes))
+    return str(directory)
+
+
+def normalise(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    # transformers normalises in float32 whatever the model computes in.
+    short = states.float()
+    return weight * (short * (short.pow(2).mean(-1, keepdim=True) + EPSILON).rsqrt()).double()
+
+
+def rotate(vector: torch.Tensor, position: int) -> torch.Tensor:
+    result = vector.clone()
+    for pair in range(DIM // 2):
+        angle = torch.tensor(position * THETA ** (-2 * pair / DIM), dtype=torch.float64)
+        one, two = vector[pair], vector[pair + DIM // 2]
+        result[pair] = one * angle.cos() - two * angle.sin()
+        result[pair + DIM // 2] = two * angle.cos() + one * angle.sin()
+    return result
+
+
+def attend(weights: Weights, states: torch.Tensor) -> torch.Tensor:
+    """Causal attention with rotary positions, one query and one head at a time."""
+
+    def project(name: str) -> torch.Tensor:
+        projected = states @ weights[f"self_attn.{name}_proj.weight"].T
+        projected = projected + weights.get(f"self_attn.{name}_proj.bias", torch.tensor(0.0))
+        return projected.view(len(states), -1, DIM)
+
+    queries, keys, values = project("q"), project("k"), project("v")
+    rows = []
+    for i in range(len(states)):
+        heads = []
+        for head in range(HEADS):
+            shared = head * KV_HEADS // HEADS
+            query = rotate(queries[i, head], i)
+            scores = torch.stack([query @ rotate(keys[j, shared], j) for j in range(i + 1)])
+            heads.append(torch.softmax(scores / DIM**0.5, 0) @ values[: i + 1, shared])
+        rows.append(torch.cat(heads))
+    return torch.stack(rows) @ weights["self_attn.o_proj.weight"].T
+
+
+def feed_forward(weights: Weights, states: torch.Tensor) -> torch.Tensor:
+    states = normalise(states, weights["post_attention_layernorm.weight"])
+    gate, up = (states @ weights[f"mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+    return (gate * torch.sigmoid(gate) * up) @ weights["mlp.down_proj.weight"].T
+
+
+def below(weights: Weights, prefix: str) -> Weights:
+    return {key.removeprefix(prefix): value for key, value in weights.items() if prefix in key}
+
+
+def compute_first(weights: Weights, embeddings: torch.Tensor, features: torch.Tensor) -> Any:
+    hidden = torch.cat((embeddings, features), 1) @ weights["fc.weight"].T
+    hidden = hidden + weights.get("fc.bias", torch.tensor(0.0))
+    number = 0
+    while own := below(weights, f"layers.{number}."):
+        norm = own.get("input_layernorm.weight")
+        hidden = hidden + attend(own, hidden if norm is None else normalise(hidden, norm))
+        hidden = hidden + feed_forward(own, hidden)
+        number += 1
+    return hidden
+
+
+def compute_third(weights: Weights, embeddings: torch.Tensor, hidden: torch.Tensor) -> Any:
+    own = below(weights, "midlayer.")
+    both = (
+        normalise(embeddings, own["input_layernorm.weight"]),
+        normalise(hidden, own["hidden_norm.weight"]),
+    )
+    hidden = hidden + attend(own, torch.cat(both, 1))
+    return hidden + feed_forward(own, hidden)
+
+
+def inputs(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(5)
+    token_ids = torch.randint(0, 300, (T,))
+    return token_ids, torch.arange(T), torch.randn(T, size, dtype=torch.float64)
+
+
+def run(head: Any, token_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> Any:
+    head.set_attn_implementation("sdpa")
+    return head.run(token_ids[None], positions[None], features[None], attention_mask=None)[0]
+
+
+@pytest.mark.parametrize("prefix", ["", "model."])
+@pytest.mark.parametrize(("num_layers", "bias"), [(1, True), (2, False)])
+def test_first_kind_computes_the_published_definition(
+    tmp_path: Path, target: Model, prefix: str, num_layers: int, bias: bool
+) -> None:
+    weights = first_kind(num_layers, bias=bias)
+    named = {prefix + key: value for key, value in weights.items()}
+    head = load_eagle(write(tmp_path, named, num_hidden_layers=num_layers), target)
+    token_ids, positions, features = inputs(HIDDEN)
+    embeddings = target.module.get_input_embeddings().weight[token_ids]
+    expected = compute_first(weights, embeddings, features)
+    hidden = run(head, token_ids, positions, features)
+    torch.testing.assert_close(hidden, expected, rtol=1e-5, atol=1e-5)
+    lm_head = target.module.get_output_embeddings().weight
+    torch.testing.assert_close(head.logits(hidden), hidden @ lm_head.T)
+    assert head.target_layers is None
+    assert head.layers == [LayerSpec(KV_HEADS, DIM, DIM)] * num_layers
+
+
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_third_kind_computes_the_published_definition(
+    tmp_path: Path, target: Model, prefix: str
+) -> None:
+    weights = third_kind(target.vocab_size)
+    named = {prefix + key: value for key, value in weights.items()}
+    head = load_eagle(write(tmp_path, named, draft_vocab_size=3), target)
+    token_ids, positions, features = inputs(3 * HIDDEN)
+    embeddings = weights["embed_tokens.weight"][token_ids]
+    expected = compute_third(weights, embeddings, features @ weights["fc.weight"].T)
+    hidden = run(head, token_ids, positions, features)
+    torch.testing.assert_close(hidden, expected, rtol=1e-5, atol=1e-5)
+    # Features of its own are not projected.
+    again = run(head, token_ids, positions, hidden)
+    expected = compute_third(weights, embeddings, hidden)
+    torch.testing.assert_close(again, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_reduced_vocabulary_becomes_the_targets(tmp_path: Path, target: Model) -> None:
+    weights = third_kind(target.vocab_size)
+    head = load_eagle(write(tmp_path, weights), target)
+    hidden = random(4, HIDDEN)
+    logits = head.logits(hidden)
+    assert logits.shape == (4, target.vocab_size)
+    known = [4, 5, 92]
+    expected = normalise(hidden, weights["norm.weight"]) @ weights["lm_head.weight"].T
+    torch.testing.assert_close(logits[:, known], expected, rtol=1e-5, atol=1e-5)
+    others = torch.ones(target.vocab_size, dtype=torch.bool)
+    others[known] = False
+    assert bool((logits[:, others] == float("-inf")).all())
+
+
+def test_third_kind_says_which_target_layers_it_reads(tmp_path: Path, target: Model) -> None:
+    weights = third_kind(target.vocab_size)
+    key = "eagle_aux_hidden_state_layer_ids"
+    # The target has four layers: the inputs of layers 2, 2 and 1.
+    assert load_eagle(write(tmp_path, weights), target).target_layers == (1, 1, 0)
+    name = write(tmp_path, weights, eagle_config={key: [0, 2, 3]})
+    assert load_eagle(name, target).target_layers == (0, 2, 3)
+    assert load_eagle(write(tmp_path, weights, **{key: [1, 3, 4]}), target).target_layers == (
+        0,
+        2,
+        3,
+    )
+    with pytest.raises(SetupError, match="layers"):
+        load_eagle(write(tmp_path, weights, **{key: [1, 3, 5]}), target)
+
+
+def test_forward_attends_through_the_interface(tmp_path: Path, target: Model) -> None:
+    """The batch comes to each layer's attention function as the keyword `paged`."""
+    head = load_eagle(write(tmp_path, first_kind(2), num_hidden_layers=2), target)
+    token_ids, positions, features = inputs(HIDDEN)
+    expected = run(head, token_ids, positions, features)
+    seen: list[tuple[int, Any]] = []
+
+    def attention(
+        module: Any, query: Any, key: Any, value: Any, mask: Any, *, paged: Any, **_: Any
+    ) -> Any:
+        seen.append((module.layer_idx, paged))
+        attend = torch.nn.functional.scaled_dot_product_attention
+        output = attend(query, key, value, is_causal=True, enable_gqa=True)
+        return output.transpose(1, 2), None
+
+    AttentionInterface.register("test_eagle_head", attention)
+    head.set_attn_implementation("test_eagle_head")
+    batch: Any = object()
+    torch.testing.assert_close(head(token_ids, positions, features, batch), expected)
+    assert seen == [(0, batch), (1, batch)]
+
+
+def test_saved_head_loads_again(tmp_path: Path, target: Model) -> None:
+    head = load_eagle(write(tmp_path / "one", first_kind(2), num_hidden_layers=2), target)
+    save_eagle(head, tmp_path / "two", torch.float64)
+    # Norms and biases are stored in float32, of which they hold no more here.
+    again = load_eagle(str(tmp_path / "two"), target)
+    token_ids, positions, features = inputs(HIDDEN)
+    torch.testing.assert_close(
+        run(again, token_ids, positions, features),
+        run(head, token_ids, positions, features),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fc.weight": None}, "first.fc.weight"),
+        ({"layers.0.mlp.up_proj.weight": None}, "lacks 1 weights"),
+        ({"fc.weight": torch.zeros(HIDDEN, HIDDEN)}, "another target"),
+        ({"embed_tokens.weight": torch.zeros(7, HIDDEN)}, "another target"),
+        ({"d2t": torch.zeros(7, dtype=torch.int64)}, "d2t"),
+        ({"layers.1.mlp.up_proj.weight": torch.zeros(INNER, HIDDEN)}, "does not know"),
+    ],
+)
+def test_wrong_weights_are_one_clear_sentence(
+    tmp_path: Path, target: Model, change: dict[str, torch.Tensor | None], message: str
+) -> None:
+    changed = {key: value for key, value in (first_kind() | change).items() if value is not None}
+    with pytest.raises(SetupError, match=rf"^--drafter-model: .*{message}") as raised:
+        load_eagle(write(tmp_path, changed), target)
+    assert "\n" not in str(raised.value)
+
+
+def test_wrong_vocabulary_and_size_are_refused(tmp_path: Path, target: Model) -> None:
+    weights = third_kind(target.vocab_size)
+    with pytest.raises(SetupError, match="names tokens that the target does not have"):
+        load_eagle(write(tmp_path, weights | {"d2t": torch.tensor([0, 0, 999])}), target)
+    with pytest.raises(SetupError, match="names a token twice"):
+        load_eagle(write(tmp_path, weights | {"d2t": torch.tensor([1, 0, 0])}), target)
+    with pytest.raises(SetupError, match="hidden_size is 32 and the target's 64"):
+        load_eagle(write(tmp_path, first_kind(), hidden_size=32), target)
+    with pytest.raises(SetupError, match="hidden_size"):
+        load_eagle(write(tmp_path, first_kind(), hidden_size=None), target)
+    with pytest.raises(SetupError, match=r"not one of a Llama: .*'rms_norm_eps' expected float"):
+        load_eagle(write(tmp_path, first_kind(), rms_norm_eps="small"), target)

@@ -1,0 +1,106 @@
+"""Which steps are captured, replayed and run as they are; the graphs themselves need a GPU."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+from optimist_worker.execution import graphs
+from optimist_worker.execution.graphs import GraphCache
+
+INPUTS = torch.tensor([1, 2])
+
+
+class FakeGraph:
+    """Runs again what was run while it was captured."""
+
+    capturing: "FakeGraph | None" = None
+
+    def __init__(self) -> None:
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+
+
+@contextmanager
+def _capture(graph: FakeGraph, pool: Any) -> Iterator[None]:
+    FakeGraph.capturing = graph
+    try:
+        yield
+    finally:
+        FakeGraph.capturing = None
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch) -> GraphCache:
+    pools = iter(range(100))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", _capture)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    return GraphCache()
+
+
+def counting(calls: list[bool]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function that notes for each of its runs whether it is captured."""
+
+    def function(inputs: torch.Tensor) -> torch.Tensor:
+        calls.append(FakeGraph.capturing is not None)
+        return inputs + 1
+
+    return function
+
+
+def test_the_second_run_is_captured_and_later_ones_are_replayed(cache: GraphCache) -> None:
+    calls: list[bool] = []
+    outputs = [cache.run("key", INPUTS * number, counting(calls)) for number in range(4)]
+    assert calls == [False, True]
+    assert outputs[1] is outputs[2] is outputs[3]
+    captured: Any = cache._graphs["key"]
+    assert captured.graph.replays == 3
+    # A replay reads its inputs where the captured run has read them.
+    assert captured.inputs.tolist() == [3, 6]
+
+
+def test_what_cannot_be_captured_runs_as_it_is(
+    cache: GraphCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[bool] = []
+    plain = counting(calls)
+
+    def waiting(inputs: torch.Tensor) -> torch.Tensor:
+        outputs = plain(inputs)
+        if calls[-1]:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return outputs
+
+    pool = cache._pool
+    for number in range(4):
+        assert cache.run("key", INPUTS * number, waiting).tolist() == [number + 1, 2 * number + 1]
+    assert calls == [False, True, False, False, False]
+    assert cache._pool != pool
+    assert caplog.text.count("without a CUDA graph: operation not permitted") == 1
+    # Others are not affected.
+    calls.clear()
+    for _ in range(3):
+        cache.run("other", INPUTS, plain)
+    assert calls == [False, True]
+
+
+def test_the_graph_that_was_not_used_for_longest_makes_room(
+    cache: GraphCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
+    calls: list[bool] = []
+    for key in ("a", "a", "b", "b", "a", "c"):
+        cache.run(key, INPUTS, counting(calls))
+    calls.clear()
+    cache.run("a", INPUTS, counting(calls))
+    assert calls == []
+    cache.run("b", INPUTS, counting(calls))
+    assert calls == [False]

@@ -1,0 +1,187 @@
+"""Every family computes through our blocks what transformers computes by itself."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from optimist_worker.core.batch.fit import fit_rows
+from optimist_worker.core.batch.flat_batch import PassSize, build_verify_batch
+from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.plan import PlannedRow
+from optimist_worker.core.ragged import lay_out
+from optimist_worker.core.tree import chain_parents
+from optimist_worker.model.model import load_model
+from optimist_worker.runner.runner import Runner
+from tests.checkpoints import FAMILIES, SLIDING_WINDOW, VOCAB_SIZE, tiny_checkpoint
+from tests.worker.step import (
+    MAX_MODEL_LEN,
+    admit,
+    blocks_of,
+    build_runner,
+    generate,
+    plan_rows,
+    run,
+)
+
+LENGTH = 72
+
+
+def reference_model(path: Path, dtype: torch.dtype) -> Any:
+    auto_model: Any = transformers.AutoModelForCausalLM
+    return auto_model.from_pretrained(path, dtype=dtype, attn_implementation="eager")
+
+
+@torch.inference_mode()
+def row_logits(
+    runner: Runner,
+    rows: list[tuple[int, int, list[int]]],
+    parents: list[int] | None = None,
+) -> list[torch.Tensor]:
+    """Runs (slot, known tokens, drafts) in one pass; returns the logits of each row's end.
+
+    With `parents`, the drafts of the last row are a tree.
+    """
+    state, number = runner.engine.state, max(len(drafts) for _, _, drafts in rows)
+    fitted = fit_rows(
+        state.table, *torch.tensor([(slot, known, len(drafts)) for slot, known, drafts in rows]).T
+    )
+    token_ids = torch.zeros((len(rows), number), dtype=torch.int64)
+    for index, (_, _, drafts) in enumerate(rows):
+        token_ids[index, : len(drafts)] = torch.tensor(drafts, dtype=torch.int64)
+    lengths = torch.tensor([len(drafts) for _, _, drafts in rows])
+    tree = None
+    if parents is not None:
+        tree = chain_parents(len(rows), number, state.device).clone()
+        tree[-1, : len(parents)] = torch.tensor(parents)
+    drafted = Drafts(token_ids, lengths, torch.zeros_like(lengths), tree)
+    num_logits = torch.where(fitted.emits, 1 + lengths, 0)
+    nodes = lay_out(num_logits, int(num_logits.sum()))
+    size = PassSize(
+        num_tokens=int((fitted.num_known_tokens + lengths).sum()),
+        num_logits=nodes.size,
+        max_num_queries=int((fitted.num_known_tokens + lengths).max()),
+        max_num_keys=MAX_MODEL_LEN,
+    )
+    batch, _ = build_verify_batch(state.table, state.pool, fitted, drafted, nodes, size)
+    return list(torch.split(runner.engine.model.forward(batch), num_logits.tolist()))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mixed_batch_has_the_logits_of_a_full_forward_pass(family: str, tmp_path: Path) -> None:
+    path = tiny_checkpoint(tmp_path, family)
+    runner = build_runner(path, "float32")
+    rng = random.Random(family)
+    texts = [rng.choices(range(3, VOCAB_SIZE), k=LENGTH) for _ in range(4)]
+    reference = reference_model(path, torch.float32)
+    with torch.inference_mode():
+        expected = [reference(torch.tensor([text]), use_cache=False).logits[0] for text in texts]
+    known = [LENGTH, 41, 50, 60]
+    plan = plan_rows(
+        0,
+        admissions=[admit(slot, texts[slot][: known[slot]]) for slot in range(4)],
+        # Slot 0: a chunk of the prompt. Slot 3: its prompt but for the last chunk.
+        rows=[
+            PlannedRow(slot, size, 0, blocks_of(slot))
+            for slot, size in ((0, 30), (1, 40), (2, 49), (3, 35))
+        ],
+    )
+    assert [row.token_ids for row in run(runner, plan)] == [[], [], [], []]
+    # A draft that is wrong from its second token on leaves stale keys behind position 50.
+    wrong = [texts[2][50], *(token ^ 1 for token in texts[2][51:56])]
+    row_logits(runner, [(2, 1, wrong)])
+
+    middle, decode, verify, last_chunk = row_logits(
+        runner,
+        [(0, 20, []), (1, 1, []), (2, 1, texts[2][50:]), (3, 25, texts[3][60:64])],
+    )
+
+    assert LENGTH > 2 * SLIDING_WINDOW
+    assert middle.shape == (0, VOCAB_SIZE)
+    torch.testing.assert_close(decode, expected[1][40:41], atol=1e-4, rtol=0)
+    torch.testing.assert_close(verify, expected[2][49:], atol=1e-4, rtol=0)
+    torch.testing.assert_close(last_chunk, expected[3][59:64], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_path_of_a_tree_has_the_logits_of_a_full_forward_pass(
+    family: str, tmp_path: Path
+) -> None:
+    path = tiny_checkpoint(tmp_path, family)
+    runner = build_runner(path, "float32")
+    rng = random.Random(family)
+    text = rng.choices(range(3, VOCAB_SIZE), k=LENGTH)
+    chain = rng.choices(range(3, VOCAB_SIZE), k=30)
+    parents = [-1, 0, 0, -1, 2, 4, 3, 5]
+    nodes = rng.sample(range(3, VOCAB_SIZE), k=len(parents))
+    admissions = [admit(0, chain), admit(1, text)]
+    rows = [PlannedRow(0, 29, 0, blocks_of(0)), PlannedRow(1, LENGTH - 2, 0, blocks_of(1))]
+    run(runner, plan_rows(0, rows, admissions=admissions))
+    # A decoding row in the same pass, and two known tokens before the tree.
+    decode, tree = row_logits(runner, [(0, 1, []), (1, 2, nodes)], parents)
+    reference = reference_model(path, torch.float32)
+    for node, parent in enumerate(parents):
+        branch = [nodes[node]]
+        while parent >= 0:
+            branch.insert(0, nodes[parent])
+            parent = parents[parent]
+        with torch.inference_mode():
+            expected = reference(torch.tensor([text + branch]), use_cache=False).logits[0]
+        torch.testing.assert_close(tree[1 + node], expected[-1], atol=1e-4, rtol=0)
+        torch.testing.assert_close(tree[0], expected[LENGTH - 1], atol=1e-4, rtol=0)
+    with torch.inference_mode():
+        expected = reference(torch.tensor([chain]), use_cache=False).logits[0]
+    torch.testing.assert_close(decode, expected[-1:], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_text_is_that_of_generate(family: str, tmp_path: Path) -> None:
+    path = tiny_checkpoint(tmp_path, family)
+    prompt = random.Random(1).choices(range(3, VOCAB_SIZE), k=40)
+    reference = reference_model(path, torch.float64)
+    ids = torch.tensor([prompt])
+    expected = reference.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=40,
+        do_sample=False,
+        eos_token_id=None,
+    )[0].tolist()[40:]
+    assert len(set(expected)) > 3
+    runner = build_runner(path)
+    assert generate(runner, prompt, 40) == expected
+    assert generate(runner, prompt, 40, chunk=7) == expected
+    half_right = [token if i % 5 else 3 for i, token in enumerate(expected)] + [3]
+    drafted = generate(
+        runner, prompt, 40, predict=lambda output: half_right[len(output) :], width=6
+    )
+    assert drafted == expected
+
+
+def test_model_is_described_by_its_config(llama_path: Path) -> None:
+    model = load_model(str(llama_path), "float32", "cpu")
+    assert model.vocab_size == VOCAB_SIZE
+    assert model.max_position_embeddings == 1024
+    assert model.eos_token_ids == [2]
+    assert len(model.layers) == 4
+    assert {(layer.num_kv_heads, layer.key_dim) for layer in model.layers} == {(2, 16)}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_stays_near_single(family: str, dtype: str, tmp_path: Path) -> None:
+    path = tiny_checkpoint(tmp_path, family)
+    tokens = random.Random(4).choices(range(3, VOCAB_SIZE), k=40)
+    logits = []
+    for name in ("float32", dtype):
+        runner = build_runner(path, name)
+        run(
+            runner,
+            plan_rows(0, admissions=[admit(0, tokens)], rows=[PlannedRow(0, 30, 0, [7, 2, 5])]),
+        )
+        (row,) = row_logits(runner, [(0, 10, [])])
+        logits.append(row.float())
+    torch.testing.assert_close(logits[1], logits[0], atol=0.15 * logits[0].std().item(), rtol=0.1)

@@ -1,0 +1,212 @@
+"""Quantised copies agree with their model, share its tensors and leave it alone."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+
+from optimist_common.errors import SetupError
+from optimist_training.data.edits import unseen_edits
+from optimist_training.data.tokenizer import prompt_of
+from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.quantise import KEPT_FILE, Bits, extra_bytes, quantise
+from optimist_worker.model.quantised_linear import (
+    GROUP_SIZE,
+    Int4Linear,
+    Int8Linear,
+    PackedInt8Linear,
+    can_quantise,
+)
+from tests.checkpoints import FAMILIES, VOCAB_SIZE, tiny_checkpoint
+
+TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
+
+LAYERS = [Int8Linear, PackedInt8Linear, Int4Linear]
+ERRORS = {Int8Linear: 0.015, PackedInt8Linear: 0.015, Int4Linear: 0.12}
+IN, OUT = 3 * GROUP_SIZE, 48
+
+
+def linear(dtype: torch.dtype = torch.float32, bias: bool = True) -> nn.Linear:
+    torch.manual_seed(7)
+    return nn.Linear(IN, OUT, bias=bias, dtype=dtype).requires_grad_(False)
+
+
+def error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((actual - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layer_computes_nearly_the_same(layer: Any, bias: bool, dtype: torch.dtype) -> None:
+    exact = linear(dtype, bias)
+    quantised = layer(exact)
+    for shape in ((1, IN), (5, IN), (1, 40, IN), (2, 3, IN)):
+        inputs = torch.randn(shape, dtype=dtype)
+        outputs = quantised(inputs)
+        assert outputs.dtype == dtype
+        assert outputs.shape == (*shape[:-1], OUT)
+        assert error(outputs, exact(inputs)) < ERRORS[layer]
+    assert quantised(torch.empty((1, 0, IN), dtype=dtype)).shape == (1, 0, OUT)
+    assert torch.isfinite(quantised(torch.zeros((3, IN), dtype=dtype))).all()
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_token_with_large_activations_does_not_spoil_the_others(layer: Any) -> None:
+    exact = linear(bias=False)
+    inputs = torch.randn((9, IN))
+    inputs[4] *= 1e4
+    outputs, expected = layer(exact)(inputs), exact(inputs)
+    for row in range(9):
+        assert error(outputs[row], expected[row]) < 2 * ERRORS[layer]
+    inputs[4, 0] = float("nan")
+    finite = torch.isfinite(layer(exact)(inputs)).all(1)
+    assert finite.tolist() == [row != 4 for row in range(9)]
+
+
+def test_shapes_that_a_kernel_does_not_take_are_left() -> None:
+    assert can_quantise(nn.Linear(GROUP_SIZE, 16), 4)
+    assert not can_quantise(nn.Linear(GROUP_SIZE + 1, 16), 4)
+    assert not can_quantise(nn.Linear(GROUP_SIZE, 17), 4)
+    assert can_quantise(nn.Linear(GROUP_SIZE + 1, 17), 8)
+
+
+def logits_of(model: Model, tokens: torch.Tensor) -> torch.Tensor:
+    """Runs a model on its own, `[num_tokens, vocab_size]`."""
+    implementation = model.module.config._attn_implementation
+    model.module.set_attn_implementation("eager")
+    with torch.inference_mode():
+        logits = model.module(tokens[None], use_cache=False).logits[0]
+    model.module.set_attn_implementation(implementation)
+    return torch.as_tensor(logits.double())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2"])
+def test_copy_agrees_with_its_model(family: str, bits: Bits, dtype: str, tmp_path: Path) -> None:
+    model = load_model(str(tiny_checkpoint(tmp_path, family)), dtype, "cpu")
+    before = {name: weight.clone() for name, weight in model.module.named_parameters()}
+    quantised = quantise(model, bits)
+    assert quantised.dtype == (torch.float32 if dtype == "float64" else model.dtype)
+    assert quantised.name == f"{model.name} (int{bits})"
+    tokens = torch.arange(3, VOCAB_SIZE)
+    logits, expected = logits_of(quantised, tokens), logits_of(model, tokens)
+    together = torch.stack([logits.flatten(), expected.flatten()])
+    agreed = (logits.argmax(1) == expected.argmax(1)).double().mean()
+    assert torch.corrcoef(together)[0, 1] > (0.99 if bits == 8 else 0.75)
+    assert agreed > (0.8 if bits == 8 else 0.2)
+    assert not torch.equal(logits, expected)
+    for name, weight in model.module.named_parameters():
+        assert torch.equal(weight, before[name])
+        assert weight.dtype == model.dtype
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_can_be_copied(family: str, tmp_path: Path) -> None:
+    model = load_model(str(tiny_checkpoint(tmp_path, family)), "float32", "cpu")
+    copied = quantise(model, 8)
+    assert not any(isinstance(part, nn.Linear) for part in copied.module.modules())
+    expected = logits_of(model, torch.arange(3, 60))
+    assert error(logits_of(copied, torch.arange(3, 60)), expected) < 0.2
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_copy_shares_what_is_not_quantised(bits: Bits, llama_path: Path) -> None:
+    model = load_model(str(llama_path), "float32", "cpu")
+    copied = quantise(model, bits)
+    addresses = {weight.data_ptr() for weight in model.module.parameters()}
+    shared = dict(copied.module.named_parameters())
+    assert {name.rsplit(".", 2)[-2] for name in shared} == {
+        "embed_tokens",
+        "input_layernorm",
+        "post_attention_layernorm",
+        "norm",
+    }
+    assert all(weight.data_ptr() in addresses for weight in shared.values())
+    linears = [part for part in model.module.modules() if isinstance(part, nn.Linear)]
+    full = sum(part.weight.nbytes for part in linears)
+    assert 0.125 * full < extra_bytes(copied, model) < (0.3 if bits == 8 else 0.25) * full
+    assert extra_bytes(model, model) == 0
+
+
+def test_copy_does_not_share_hooks(llama_path: Path) -> None:
+    model = load_model(str(llama_path), "float32", "cpu")
+    calls = []
+    model.module.base_model.register_forward_hook(lambda *_: calls.append("after"))
+    model.module.base_model.register_forward_pre_hook(lambda *_: calls.append("before"))
+    logits_of(quantise(model, 8), torch.arange(9))
+    assert calls == []
+    logits_of(model, torch.arange(9))
+    assert calls == ["before", "after"]
+
+
+def test_copy_has_keys_and_values_of_its_own_dtype(llama_path: Path) -> None:
+    copied = quantise(load_model(str(llama_path), "float64", "cpu"), 8)
+    pool = KVPool(copied.layers, 2, 4, copied.dtype, copied.device)
+    assert pool.keys[0].dtype == torch.float32
+    assert {weight.dtype for weight in copied.module.parameters()} == {torch.float32}
+
+
+def kept_copy(source: Path, target: Path, kept: Any) -> Model:
+    shutil.copytree(source, target)
+    text = kept if isinstance(kept, str) else json.dumps(kept)
+    (target / KEPT_FILE).write_text(text)
+    return load_model(str(target), "float32", "cpu")
+
+
+def test_directory_says_which_layers_stay(llama_path: Path, tmp_path: Path) -> None:
+    names = ["model.layers.1.mlp.down_proj", "lm_head"]
+    model = kept_copy(llama_path, tmp_path / "kept", {"int8": names})
+    copied = quantise(model, 8).module
+    left = [name for name, part in copied.named_modules() if isinstance(part, nn.Linear)]
+    assert left == names
+    assert copied.lm_head.weight is model.module.lm_head.weight
+    other = quantise(model, 4).module
+    assert not any(isinstance(part, nn.Linear) for part in other.modules())
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        ({"int8": ["model.layers.9.mlp.down_proj"]}, "no linear layer of the model"),
+        ({"int8": "lm_head"}, "must hold lists of names"),
+        ({"int8": [1]}, "must hold lists of names"),
+        (["lm_head"], "must hold lists of names"),
+        ("{", "must hold lists of names"),
+    ],
+)
+def test_wrong_lists_are_refused(kept: Any, words: str, llama_path: Path, tmp_path: Path) -> None:
+    model = kept_copy(llama_path, tmp_path / "kept", kept)
+    with pytest.raises(SetupError, match=words):
+        quantise(model, 8)
+
+
+def test_model_without_linear_layers_to_quantise_is_refused(tmp_path: Path) -> None:
+    path = tiny_checkpoint(tmp_path, "llama")
+    model = load_model(str(path), "float32", "cpu")
+    names = [name for name, part in model.module.named_modules() if isinstance(part, nn.Linear)]
+    (path / KEPT_FILE).write_text(json.dumps({"int8": names}))
+    with pytest.raises(SetupError, match="no linear layer that can be quantised to 8 bits"):
+        quantise(model, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [8, 4])
+def test_bundled_model_drafts_well_for_itself(bits: Bits) -> None:
+    model = load_model(str(TINY_EDIT), "float32", "cpu")
+    copied = quantise(model, bits)
+    tokenizer = Tokenizer.from_file(str(TINY_EDIT / "tokenizer.json"))
+    agreed = []
+    for edit in unseen_edits(7, 19):
+        prompt = tokenizer.encode(prompt_of(edit.messages())).ids
+        tokens = torch.tensor(prompt + tokenizer.encode(edit.after).ids)
+        same = logits_of(copied, tokens).argmax(1) == logits_of(model, tokens).argmax(1)
+        agreed.append(same[len(prompt) - 1 :])
+    assert torch.cat(agreed).double().mean() > 0.93

@@ -1,0 +1,163 @@
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count, repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_worker.core.plan import Plan, StepResult
+from optimist_worker.drafters.drafter import DraftRows, Proposal
+from optimist_worker.runner.cost import MeasuredCosts, measure_cost, measure_costs, measure_drafter
+from optimist_worker.runner.cost_curve import CostCurve, fit_curve, pass_sizes
+from optimist_worker.runner.runner import Runner
+from tests.worker.drafters.drafting import SHAPES, drafting_runner
+from tests.worker.step import MAX_MODEL_LEN, generate
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"),
+    [(0, []), (1, [1]), (2, [1, 2]), (8, [1, 2, 4, 8]), (11, [1, 2, 4, 8, 11])],
+)
+def test_sizes_double_up_to_the_most(most: int, sizes: list[int]) -> None:
+    assert pass_sizes(most) == sizes
+
+
+def test_a_disturbed_time_is_replaced_by_that_of_a_larger_pass() -> None:
+    times = {1: 30e-6, 2: 90e-6, 4: 50e-6, 8: 80e-6, 16: 1e-9}
+    assert fit_curve(times) == CostCurve([1, 2, 4, 8, 16], [1] * 5)
+    del times[16]
+    assert fit_curve(times) == CostCurve([1, 2, 4, 8], [30, 50, 50, 80])
+    assert fit_curve({}) == CostCurve([], [])
+
+
+@given(st.dictionaries(st.integers(1, 4096), st.floats(1e-6, 10), min_size=1))
+def test_curves_never_decrease(times: dict[int, float]) -> None:
+    curve = fit_curve(times)
+    assert curve.num_tokens == sorted(times)
+    assert curve.microseconds == sorted(curve.microseconds)
+    for size, cost in zip(curve.num_tokens, curve.microseconds, strict=True):
+        assert cost <= round(times[size] * 1e6)
+
+
+def limited(runner: Runner, monkeypatch: pytest.MonkeyPatch, most: int) -> Runner:
+    """A runner whose passes hold no more tokens than that."""
+    state = runner.engine.state
+    sizes = replace(state.sizes, max_num_batched_tokens=most)
+    monkeypatch.setattr(state, "sizes", sizes)
+    return runner
+
+
+class Device:
+    """A clock that each step moves on by what it costs, and steps that take no other time."""
+
+    def __init__(self, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.costs: Iterator[float] = repeat(1.0)
+        self._start = runner.engine.start
+        monkeypatch.setattr(runner.engine, "start", self.start)
+
+    def start(self, *arguments: Any) -> Any:
+        self.now += next(self.costs)
+        return self._start(*arguments)
+
+    def read(self) -> float:
+        return self.now
+
+
+def test_every_size_is_timed_that_fits(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    curve = measure_cost(llama, 60.0)
+    # One more token has to fit behind the verified ones.
+    assert curve.num_tokens == [1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_MODEL_LEN - 1]
+    assert curve.microseconds[0] > 0
+    assert measure_cost(limited(llama, monkeypatch, 48), 60.0).num_tokens[-2:] == [32, 48]
+
+
+def test_passes_are_fed_what_they_are_timed_for(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed, execute = [], llama.execute
+
+    def note(plan: Plan) -> StepResult:
+        result = execute(plan)
+        fed.append(result.num_tokens)
+        return result
+
+    monkeypatch.setattr(llama, "execute", note)
+    measure_cost(limited(llama, monkeypatch, 11), 60.0)
+    assert [number for number in fed if number] == [n for n in (1, 2, 4, 8, 11) for _ in range(4)]
+
+
+def test_the_best_of_three_counts(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pass warms up."""
+    device = Device(limited(llama, monkeypatch, 1), monkeypatch)
+    device.costs = iter([9.0, 0.3, 0.1, 0.2])
+    assert measure_cost(llama, 60.0, device.read) == CostCurve([1], [100_000])
+
+
+def test_sizes_that_would_take_too_long_are_left_out(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(limited(llama, monkeypatch, 64), monkeypatch)
+    # A size takes 4 s. The third would begin at 8 s and is expected to take 8 s.
+    assert measure_cost(llama, 16.0, device.read).num_tokens == [1, 2]
+    device.now = 0.0
+    assert measure_cost(llama, 17.0, device.read).num_tokens == [1, 2, 4]
+
+
+def test_nothing_is_measured_in_no_time(llama: Runner) -> None:
+    ticks = count()
+    assert measure_cost(llama, 0.0, lambda: float(next(ticks))) == CostCurve([], [])
+    assert measure_costs(llama, 0.0) == MeasuredCosts(CostCurve([], []), [])
+
+
+def test_a_pass_that_does_not_fit_into_memory_ends_the_curve(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = llama.engine.model.module
+    forward = module.forward
+
+    def fail_when_large(*, input_ids: torch.Tensor, **options: object) -> object:
+        if input_ids.shape[1] > 4:
+            raise RuntimeError("not enough memory")
+        return forward(input_ids=input_ids, **options)
+
+    monkeypatch.setattr(module, "forward", fail_when_large)
+    assert measure_cost(llama, 60.0).num_tokens == [1, 2, 4]
+
+
+def test_measuring_leaves_no_trace(llama: Runner) -> None:
+    truth = generate(llama, [5, 6, 7], 20)
+    llama.release_all()
+    costs = measure_costs(llama, 60.0)
+    # There is no drafter to be timed.
+    assert (costs.passes.num_tokens[-1], costs.drafter_us) == (MAX_MODEL_LEN - 1, [])
+    assert generate(llama, [5, 6, 7], 20) == truth
+
+
+def test_every_depth_of_the_drafter_is_timed(llama_path: Path) -> None:
+    runner = drafting_runner(llama_path, "draft_model", SHAPES["fixed"])
+    costs = measure_costs(runner, 60.0)
+    assert len(costs.drafter_us) == SHAPES["fixed"].depth
+    assert costs.drafter_us == sorted(costs.drafter_us)
+    assert costs.drafter_us[0] > 0
+    assert measure_drafter(runner, costs.passes, 0.0) == []
+    assert runner.engine.expected_draft_ns(100) == 1000 * costs.drafter_us[-1]
+    assert runner.engine.expected_draft_ns(1) == 1000 * costs.drafter_us[0]
+    assert runner.engine.expected_draft_ns(0) == 0
+
+
+def test_a_drafter_that_fails_has_no_costs(
+    llama_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = drafting_runner(llama_path, "draft_model", SHAPES["chain"])
+
+    def fail(rows: DraftRows) -> Proposal:
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr(runner.engine.drafter, "propose", fail)
+    assert measure_drafter(runner, CostCurve([1], [1]), 60.0) == []
+    assert "drafts of depth 1 cannot be timed: the forward pass failed: not enough" in caplog.text

@@ -1,0 +1,279 @@
+"""The step on a device that the host must not wait for, traced without one.
+
+On PyTorch's meta device operations have shapes and no data. So whatever a captured step may not do
+shows there: reading a value, a size that depends on data, a tensor made on the host, tensors of two
+devices in one operation.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from optimist_common.draft_source import DraftSource
+from optimist_common.sampling import SamplingParams
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.attention import sdpa
+from optimist_worker.core.batch.bounds import StepBounds, find_bounds
+from optimist_worker.core.batch.logprobs import LogprobPlaces
+from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
+from optimist_worker.drafters.draft_model import DraftKV, DraftModelNetwork
+from optimist_worker.drafters.drafter import Drafter
+from optimist_worker.drafters.eagle import EagleNetwork
+from optimist_worker.drafters.medusa import MedusaDrafter
+from optimist_worker.drafters.shape import DraftShape
+from optimist_worker.execution.step import Step
+from optimist_worker.execution.stopwatch import HostStopwatch
+from optimist_worker.model.feature_tap import FeatureTap
+from optimist_worker.model.masks import Masks
+from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.state import DeviceState
+from tests.worker.drafters.drafting import SHAPES, random_eagle, random_medusa
+from tests.worker.step import SIZES
+
+META = torch.device("meta")
+NUM_COLUMNS = 10
+KNOWN, DRAFTS = [1, 1, 40, 1], [8, 0, 0, 3]
+"""Two rows with drafts, one that decodes, and a chunk of a prompt."""
+MANNERS = {
+    "greedy": SamplingParams(),
+    "cut": SamplingParams(temperature=0.8, top_k=40, top_p=0.9, min_p=0.05),
+    "penalized": SamplingParams(repetition_penalty=1.2, logit_bias={3: 1.0}),
+}
+_READS = {
+    torch.ops.aten._local_scalar_dense.default: "reads a value",
+    torch.ops.aten.equal.default: "reads a value",
+    torch.ops.aten.is_nonzero.default: "reads a value",
+    torch.ops.aten.nonzero.default: "has a size that depends on data",
+    torch.ops.aten.masked_select.default: "has a size that depends on data",
+    torch.ops.aten.repeat_interleave.Tensor: "has a size that depends on data",
+    torch.ops.aten._unique2.default: "has a size that depends on data",
+    torch.ops.aten.bincount.default: "has a size that depends on data",
+}
+_INDEXING = {
+    torch.ops.aten.index.Tensor,
+    torch.ops.aten.index_put.default,
+    torch.ops.aten.index_put_.default,
+}
+_FROM_HOST = (torch.tensor, torch.as_tensor, torch.from_numpy, torch.Tensor.pin_memory)
+
+
+class CaptureError(Exception):
+    """An operation that a captured step may not have."""
+
+
+class NothingFromHost(TorchFunctionMode):
+    """Refuses tensors that are made from the host's memory, which a replay would not read again."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _FROM_HOST:
+            raise CaptureError(f"{func} takes what the host has")
+        return func(*args, **(kwargs or {}))
+
+
+class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses operations that wait for the device, or that a CUDA graph cannot hold."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.num_operations = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        self.num_operations += 1
+        kwargs = kwargs or {}
+        if func in _READS:
+            raise CaptureError(f"{func} {_READS[func]}")
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if func in _INDEXING and any(index.dtype == torch.bool for index in _indices(args)):
+            raise CaptureError(f"{func} has a size that depends on data")
+        result = func(*args, **kwargs)
+        tensors += [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        devices = {tensor.device.type for tensor in tensors}
+        if devices - {"meta"}:
+            raise CaptureError(f"{func} has tensors on {sorted(devices)}")
+        return result
+
+
+def _indices(args: Sequence[Any]) -> Iterator[torch.Tensor]:
+    return (index for index in args[1] if index is not None)
+
+
+def _attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *_: Any, **__: Any
+) -> torch.Tensor:
+    """Has the shape and nothing else of attention, which is tested by itself."""
+    return query.new_empty((1, query.shape[2], query.shape[1], values.shape[2]))
+
+
+@pytest.fixture(scope="module")
+def target(llama_path: Path) -> Model:
+    return load_model(str(llama_path), "float32", "cpu")
+
+
+@pytest.fixture(scope="module")
+def shapeless(target: Model) -> Model:
+    """The target without data."""
+    module = copy.deepcopy(target.module).to(META)
+    return dataclasses.replace(target, module=module, device=META)
+
+
+@pytest.fixture(autouse=True)
+def _attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sdpa, "attend", _attend)
+
+
+@dataclasses.dataclass
+class Parts:
+    """A step, and all that has to keep its place between steps."""
+
+    step: Step
+    model: Model
+    state: DeviceState
+    keepers: list[Any]
+    tap: FeatureTap | None
+
+    @property
+    def places(self) -> list[int]:
+        lists = [list(vars(keeper).values()) for keeper in self.keepers]
+        return [id(leaf) for leaf in tree_leaves(lists) if isinstance(leaf, torch.Tensor)]
+
+
+def _make(
+    target: Model, shapeless: Model, way: str, shape: DraftShape, rule: AcceptanceRule
+) -> Parts:
+    # Of its own, because a tap hooks into it.
+    model = dataclasses.replace(shapeless, module=copy.deepcopy(shapeless.module))
+    state = DeviceState(model, SIZES)
+    keepers: list[Any] = [state.pool, state.table, state.windows, state.sampling]
+    drafter: Drafter | None = None
+    tap = FeatureTap(model.module, None) if way in ("medusa", "eagle") else None
+    if way == "medusa":
+        heads = random_medusa(target).float().to(META)
+        drafter = MedusaDrafter(heads, state.table, shape, state.sampling, torch.float32, rule)
+        keepers.append(drafter)
+    elif way != "none":
+        network = _network(target, shapeless, way, state)
+        keepers += [network, network.pool]
+        source = DraftSource.EAGLE if way == "eagle" else DraftSource.DRAFT_MODEL
+        drafter = AutoregressiveDrafter(source, network, shape, state.sampling, rule)
+    return Parts(Step(model, state, drafter, tap, rule, 0.5), model, state, keepers, tap)
+
+
+def _network(
+    target: Model, shapeless: Model, way: str, state: DeviceState
+) -> EagleNetwork | DraftModelNetwork:
+    if way == "eagle":
+        return EagleNetwork(random_eagle(target).float().to(META), state.table, torch.float32)
+    kv: DraftKV = "discard" if way == "discard" else "keep_and_rollback"
+    return DraftModelNetwork(shapeless, state.table, target.vocab_size, 2048, kv)
+
+
+def _bounds(state: DeviceState, manner: str, *, has_trees: bool) -> StepBounds:
+    for slot in range(len(KNOWN)):
+        state.sampling.set(slot, MANNERS[manner])
+    bounds = find_bounds(
+        KNOWN,
+        DRAFTS,
+        [128] * len(KNOWN),
+        [5] * len(KNOWN),
+        uses_drafter=True,
+        uses_windows=True,
+        has_trees=has_trees,
+        has_grammar=False,
+        needs=state.sampling.needs(list(range(len(KNOWN)))),
+    )
+    return bounds.rounded(SIZES.max_num_batched_tokens)
+
+
+def _trace(
+    parts: Parts, manner: str, *, has_trees: bool = False, wanted: LogprobPlaces | None = None
+) -> torch.Tensor | None:
+    """Runs a step and looks at the shape of what comes of it; returns log-probabilities."""
+    bounds = _bounds(parts.state, manner, has_trees=has_trees)
+    columns = torch.empty((3, bounds.num_rows), dtype=torch.int64, device=META)
+    places = parts.places
+    assert len(places) > 10
+    with torch.inference_mode(), NothingFromHost(), Capture() as capture:
+        packed, scored = parts.step.run(
+            columns, bounds, HostStopwatch(), Masks("", parts.model), wanted
+        )
+    assert capture.num_operations > 100
+    assert packed.device == META
+    assert packed.shape[0] == bounds.num_rows
+    assert packed.shape[1] > NUM_COLUMNS
+    assert parts.places == places
+    # A further step would be given the features of this one.
+    assert parts.tap is None or not parts.tap._parts
+    return scored
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("rule", AcceptanceRule)
+@pytest.mark.parametrize("kind", ["chains", "trees"])
+def test_a_step_with_windows_waits_for_nothing(
+    target: Model, shapeless: Model, kind: str, rule: AcceptanceRule, manner: str
+) -> None:
+    parts = _make(target, shapeless, "none", SHAPES["chain"], rule)
+    _trace(parts, manner, has_trees=kind == "trees")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("way", ["draft_model", "discard", "medusa", "eagle"])
+@pytest.mark.parametrize("manner", ["greedy", "cut"])
+def test_a_step_with_a_drafter_waits_for_nothing(
+    target: Model, shapeless: Model, way: str, shape: str, manner: str
+) -> None:
+    _trace(_make(target, shapeless, way, SHAPES[shape], AcceptanceRule.COUPLED), manner)
+
+
+@pytest.mark.parametrize("rule", AcceptanceRule)
+@pytest.mark.parametrize("kind", ["chains", "trees"])
+def test_a_step_that_tells_logprobs_waits_for_nothing(
+    target: Model, shapeless: Model, kind: str, rule: AcceptanceRule
+) -> None:
+    parts = _make(target, shapeless, "none", SHAPES["chain"], rule)
+    rows, prompt_rows, offsets = (
+        torch.empty(number, dtype=torch.int64, device=META) for number in (3, 40, 40)
+    )
+    wanted = LogprobPlaces(rows, prompt_rows, offsets, num_candidates=20)
+    scored = _trace(parts, "cut", has_trees=kind == "trees", wanted=wanted)
+    assert scored is not None
+    assert scored.shape == (3 * (1 + 8) + 40, 1 + 2 * 20)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_step_with_drawn_drafts_and_window_trees_waits_for_nothing(
+    target: Model, shapeless: Model, shape: str
+) -> None:
+    parts = _make(target, shapeless, "draft_model", SHAPES[shape], AcceptanceRule.REJECTION)
+    _trace(parts, "cut", has_trees=True)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda tensor: tensor.sum().item(),
+        lambda tensor: bool(tensor.any()),
+        lambda tensor: tensor[tensor > 0],
+        lambda tensor: tensor.nonzero(),
+        lambda tensor: tensor + torch.ones(2),
+        lambda tensor: tensor.cpu(),
+        lambda tensor: tensor + torch.tensor(1.0, device=META),
+        lambda tensor: tensor[torch.zeros(2, dtype=torch.int64)],
+    ],
+)
+def test_what_a_captured_step_may_not_do_is_found(operation: Any) -> None:
+    tensor = torch.zeros(2, device=META)
+    with NothingFromHost(), Capture(), pytest.raises((CaptureError, RuntimeError)):
+        operation(tensor)

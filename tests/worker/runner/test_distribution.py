@@ -1,0 +1,316 @@
+"""Whether what is emitted has the target's distribution, and whether these tests would notice.
+
+Thousands of requests that differ in their seeds alone generate texts of two or three tokens in as
+many steps as it takes. Their frequencies are compared with the exact distribution of whole texts,
+and so of every token given those before it. A right rule is beyond 5 standard deviations in three
+of ten million draws of seeds; the seeds are fixed. Every wrong rule must be beyond 8.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from optimist_common.sampling import SamplingParams
+from optimist_worker.core.acceptance import choice, rejection
+from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.choice import Candidates, verify_drafts
+from optimist_worker.core.acceptance.coupled import verify_coupled
+from optimist_worker.core.acceptance.noise import Stream, gumbel, uniform
+from optimist_worker.core.acceptance.rejection import verify_rejection
+from optimist_worker.core.acceptance.token_counts import TokenCounts
+from optimist_worker.core.acceptance.verify_pass import VerifyPass
+from optimist_worker.core.drafts import Drafts
+from tests.worker.drafters.markov import (
+    Drafter,
+    Judge,
+    Rows,
+    draft,
+    generate,
+    next_distribution,
+    nothing_drafted,
+    random_logits,
+    surprise,
+    text_distribution,
+)
+
+MOST, LEAST_IF_WRONG = 5.0, 8.0
+NUM_ROWS = 5000
+MANY_ROWS = 40_000
+"""For what is only a little wrong."""
+VOCAB_SIZE = 6
+TARGET = random_logits(VOCAB_SIZE, 1)
+DRAFTERS = {
+    "right": TARGET,
+    "near": TARGET + random_logits(VOCAB_SIZE, 2, 0.5),
+    "unrelated": random_logits(VOCAB_SIZE, 3),
+}
+CHAIN = (-1, 0, 1)
+TREE = (-1, -1, 0, 0, 1, -1, 2)
+"""Three tokens behind the last known one, two and one behind these, and one more level."""
+
+PARAMS = {
+    "temperature": SamplingParams(temperature=1.3),
+    "top_k": SamplingParams(temperature=0.9, top_k=3),
+    "top_p": SamplingParams(temperature=1.2, top_p=0.8),
+    "min_p": SamplingParams(temperature=1.1, min_p=0.15),
+    "repetition": SamplingParams(temperature=1.0, repetition_penalty=1.6),
+    "counts": SamplingParams(temperature=1.0, presence_penalty=0.7, frequency_penalty=0.9),
+    "bias": SamplingParams(temperature=1.0, logit_bias={0: 1.5, 3: -math.inf, 5: -0.5}),
+    "combined": SamplingParams(
+        temperature=0.8,
+        top_k=4,
+        top_p=0.95,
+        min_p=0.02,
+        repetition_penalty=1.2,
+        presence_penalty=0.3,
+        frequency_penalty=0.5,
+        logit_bias={1: 0.8},
+    ),
+}
+
+
+@functools.cache
+def expected(name: str, num_tokens: int) -> Tensor:
+    return text_distribution(TARGET, PARAMS[name], num_tokens)
+
+
+def drafter(
+    shape: Sequence[int], quality: str = "near", rule: AcceptanceRule | None = None
+) -> Drafter:
+    return lambda rows: draft(rows, shape, DRAFTERS[quality], rule)
+
+
+def surprise_of(
+    name: str, drafts: Drafter, judge: Judge, num_tokens: int = 2, num_rows: int = NUM_ROWS
+) -> float:
+    """How far texts generated with these drafts and this rule are off their distribution."""
+    rows = Rows(TARGET, PARAMS[name], num_rows)
+    return surprise(generate(rows, drafts, judge, num_tokens), expected(name, num_tokens))
+
+
+@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("is_drawn", [False, True], ids=["certain", "drawn"])
+@pytest.mark.parametrize("name", PARAMS)
+def test_rejection_samples_from_the_target(
+    name: str, is_drawn: bool, shape: tuple[int, ...]
+) -> None:
+    rule = AcceptanceRule.REJECTION if is_drawn else None
+    assert surprise_of(name, drafter(shape, "near", rule), verify_rejection) < MOST
+
+
+@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("name", PARAMS)
+def test_coupled_samples_from_the_target(name: str, shape: tuple[int, ...]) -> None:
+    drafts = drafter(shape, "near", AcceptanceRule.COUPLED)
+    assert surprise_of(name, drafts, verify_coupled) < MOST
+
+
+@pytest.mark.parametrize("judge", [verify_coupled, verify_rejection])
+@pytest.mark.parametrize("quality", ["right", "unrelated"])
+@pytest.mark.parametrize("rule", [None, AcceptanceRule.COUPLED, AcceptanceRule.REJECTION])
+def test_the_quality_of_drafts_does_not_matter(
+    rule: AcceptanceRule | None, quality: str, judge: Judge
+) -> None:
+    assert surprise_of("combined", drafter(TREE, quality, rule), judge, 3) < MOST
+
+
+@pytest.mark.parametrize("judge", [verify_coupled, verify_rejection])
+def test_without_drafts_the_target_is_sampled_from(judge: Judge) -> None:
+    assert surprise_of("combined", nothing_drafted, judge, 3) < MOST
+
+
+@pytest.mark.parametrize("judge", [verify_coupled, verify_rejection])
+@pytest.mark.parametrize("vocab_size", [5, 12])
+def test_vocabularies_of_other_sizes(vocab_size: int, judge: Judge) -> None:
+    target, params = random_logits(vocab_size, 7), PARAMS["combined"]
+    rule = AcceptanceRule.REJECTION if judge is verify_rejection else AcceptanceRule.COUPLED
+    near = target + random_logits(vocab_size, 8, 0.5)
+    rows = Rows(target, params, NUM_ROWS)
+    texts = generate(rows, lambda rows: draft(rows, TREE, near, rule), judge, 2)
+    assert surprise(texts, text_distribution(target, params, 2)) < MOST
+
+
+@pytest.mark.parametrize(
+    ("name", "without"),
+    [
+        ("temperature", {"temperature": 1.0}),
+        ("top_k", {"top_k": 0}),
+        ("top_p", {"top_p": 1.0}),
+        ("min_p", {"min_p": 0.0}),
+        ("repetition", {"repetition_penalty": 1.0}),
+        ("counts", {"presence_penalty": 0.0}),
+        ("counts", {"frequency_penalty": 0.0}),
+        ("bias", {"logit_bias": {0: 1.5}}),
+    ],
+)
+def test_a_parameter_left_out_is_noticed(
+    name: str, without: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PARAMS, "changed", replace(PARAMS[name], **without))  # type: ignore[arg-type]
+    rows = Rows(TARGET, PARAMS["changed"], NUM_ROWS)
+    texts = generate(rows, nothing_drafted, verify_coupled, 3)
+    assert surprise(texts, expected(name, 3)) > LEAST_IF_WRONG
+
+
+@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
+def test_rejection_without_the_residual_is_noticed(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rejection, "_residual", lambda left, drawn: left)
+    drafts = drafter(shape, "unrelated", AcceptanceRule.REJECTION)
+    assert surprise_of("temperature", drafts, verify_rejection) > LEAST_IF_WRONG
+
+
+def test_siblings_that_share_one_random_number_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def shared(seeds: Tensor, positions: Tensor, numbers: Tensor, stream: Stream) -> Tensor:
+        return uniform(seeds, positions, torch.zeros_like(numbers), stream)
+
+    monkeypatch.setattr(rejection, "uniform", shared)
+    drafts = drafter(TREE, "unrelated", AcceptanceRule.REJECTION)
+    assert surprise_of("temperature", drafts, verify_rejection, 1, MANY_ROWS) > LEAST_IF_WRONG
+
+
+def test_a_residual_drawn_with_the_drafters_noise_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def shared(seed: Tensor, positions: Tensor, vocab_size: int, stream: Stream) -> Tensor:
+        return gumbel(seed, positions, vocab_size, Stream.DRAFT)
+
+    monkeypatch.setattr(rejection, "gumbel", shared)
+    drafts = drafter(CHAIN, "unrelated", AcceptanceRule.REJECTION)
+    assert surprise_of("temperature", drafts, verify_rejection, 1, MANY_ROWS) > LEAST_IF_WRONG
+
+
+def test_siblings_said_to_be_drawn_with_replacement_are_noticed() -> None:
+    def drafts(rows: Rows) -> Drafts:
+        drawn = draft(rows, TREE, DRAFTERS["unrelated"], AcceptanceRule.REJECTION)
+        assert drawn.probabilities is not None
+        first = [TREE.index(parent) for parent in TREE]
+        return replace(drawn, probabilities=drawn.probabilities[:, first])
+
+    assert surprise_of("temperature", drafts, verify_rejection) > LEAST_IF_WRONG
+
+
+def test_another_distribution_than_the_drafts_came_from_is_noticed() -> None:
+    def drafts(rows: Rows) -> Drafts:
+        drawn = draft(rows, CHAIN, DRAFTERS["near"], AcceptanceRule.REJECTION)
+        assert drawn.probabilities is not None
+        flat = drawn.probabilities.sqrt()
+        return replace(drawn, probabilities=flat / flat.sum(-1, keepdim=True))
+
+    assert surprise_of("temperature", drafts, verify_rejection) > LEAST_IF_WRONG
+
+
+def likely_alone(rows: Rows) -> Drafts:
+    """Drafts of which only those are verified that came out likely."""
+    drawn = draft(rows, (-1,), DRAFTERS["unrelated"], AcceptanceRule.REJECTION)
+    assert drawn.probabilities is not None
+    probability = drawn.probabilities.gather(2, drawn.token_ids[:, :, None])[:, 0, 0]
+    return replace(drawn, num_tokens=(probability > 0.3).long())
+
+
+def test_verifying_likely_draws_alone_is_noticed() -> None:
+    assert surprise_of("temperature", likely_alone, verify_rejection) > LEAST_IF_WRONG
+
+
+def test_as_certain_drafts_any_may_be_chosen() -> None:
+    def drafts(rows: Rows) -> Drafts:
+        drawn = likely_alone(rows)
+        return replace(drawn, is_certain=torch.ones(len(rows.slots), dtype=torch.bool))
+
+    assert surprise_of("temperature", drafts, verify_rejection) < MOST
+
+
+def test_rows_with_certain_and_with_drawn_drafts_share_a_pass() -> None:
+    def drafts(rows: Rows) -> Drafts:
+        drawn = draft(rows, TREE, DRAFTERS["near"], AcceptanceRule.REJECTION)
+        certain = draft(rows, TREE, DRAFTERS["near"], None)
+        is_certain = rows.slots % 2 == 0
+        token_ids = torch.where(is_certain[:, None], certain.token_ids, drawn.token_ids)
+        return replace(drawn, token_ids=token_ids, is_certain=is_certain)
+
+    assert surprise_of("combined", drafts, verify_rejection) < MOST
+    assert surprise_of(
+        "combined", lambda rows: replace(drafts(rows), is_certain=None), verify_rejection
+    ) > (LEAST_IF_WRONG)
+
+
+@pytest.mark.parametrize("rule", [None, AcceptanceRule.REJECTION])
+def test_accepting_the_first_sibling_always_is_noticed(rule: AcceptanceRule | None) -> None:
+    def first_child(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
+        child = rejection._children(verify.drafts, nodes)[:, 0]
+        noise = gumbel(nodes.columns.seed, nodes.positions, VOCAB_SIZE)
+        token_ids = verify.drafts.token_ids[nodes.rows, child.clamp(min=0)]
+        return torch.where(child >= 0, token_ids, (scores + noise).argmax(-1))
+
+    drafts = drafter(TREE, "near", rule)
+    assert surprise_of("temperature", drafts, lambda v: verify_drafts(v, first_child)) > (
+        LEAST_IF_WRONG
+    )
+
+
+@pytest.mark.parametrize("judge", [verify_coupled, verify_rejection])
+@pytest.mark.parametrize("name", ["repetition", "counts"])
+def test_penalties_that_leave_out_the_path_are_noticed(
+    name: str, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_drafts = TokenCounts.with_drafts
+
+    def known_alone(
+        self: TokenCounts, rows: Tensor, token_ids: Tensor, is_before: Tensor
+    ) -> TokenCounts:
+        return with_drafts(self, rows, token_ids, torch.zeros_like(is_before))
+
+    monkeypatch.setattr(TokenCounts, "with_drafts", known_alone)
+    assert surprise_of(name, drafter(TREE, "right"), judge) > LEAST_IF_WRONG
+
+
+def test_the_same_noise_at_every_position_of_a_step_is_noticed() -> None:
+    def choose(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
+        noise = gumbel(nodes.columns.seed, verify.num_tokens[nodes.rows], VOCAB_SIZE)
+        return (scores + noise).argmax(-1)
+
+    drafts = drafter(CHAIN, "right")
+    assert surprise_of("temperature", drafts, lambda v: verify_drafts(v, choose)) > (LEAST_IF_WRONG)
+
+
+def test_accepting_what_is_likely_enough_is_noticed() -> None:
+    def typical(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
+        likely = scores.softmax(-1) > 0.3
+        noise = gumbel(nodes.columns.seed, nodes.positions, VOCAB_SIZE)
+        sampled = (scores + noise).argmax(-1)
+        child = rejection._children(verify.drafts, nodes)[:, :1]
+        token_ids = verify.drafts.token_ids[nodes.rows].gather(1, child.clamp(min=0))
+        is_typical = (child >= 0) & likely.gather(1, token_ids)
+        return torch.where(is_typical[:, 0], token_ids[:, 0], sampled)
+
+    drafts = drafter(CHAIN, "near")
+    assert surprise_of("temperature", drafts, lambda v: verify_drafts(v, typical)) > (
+        LEAST_IF_WRONG
+    )
+
+
+def test_the_reference_is_what_it_says() -> None:
+    params = SamplingParams(temperature=2.0, top_k=3, top_p=0.6, frequency_penalty=1.0)
+    # 2.0 and 1.0 and 0.5 are left, and of these the first two have 0.6.
+    found = next_distribution([4.0, 3.0, 1.0, 2.0, 0.0], params, [1])
+    weights = torch.tensor([math.exp(2.0), math.exp(1.0), 0.0, math.exp(1.0), 0.0]).double()
+    assert found[0] == pytest.approx(float(weights[0] / (weights[0] + weights[1])))
+    assert sorted(found.tolist())[:3] == [0.0, 0.0, 0.0]
+
+
+def test_every_place_is_tried_when_nothing_may_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafts = drafter(TREE, "near", AcceptanceRule.REJECTION)
+    rows = Rows(TARGET, PARAMS["combined"], 500)
+    texts = generate(rows, drafts, verify_rejection, 3)
+    monkeypatch.setattr(choice, "_may_read", lambda tensor: False)
+    monkeypatch.setattr(choice, "_SCORES_AT_ONCE", 700)
+    rows = Rows(TARGET, PARAMS["combined"], 500)
+    assert torch.equal(generate(rows, drafts, verify_rejection, 3), texts)

@@ -1,0 +1,426 @@
+"""Plans applied to the runner: exactness under any windows, isolation of errors, bounds."""
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from optimist_common.sampling import SamplingParams
+from optimist_worker.core.plan import PlanError, PlannedRow, WindowUpdate
+from optimist_worker.runner.engine import DeviceLostError
+from optimist_worker.runner.runner import Runner
+from tests.checkpoints import VOCAB_SIZE
+from tests.worker.step import (
+    BLOCK_SIZE,
+    MAX_MODEL_LEN,
+    Predict,
+    admit,
+    blocks_of,
+    generate,
+    plain_text,
+    plan_rows,
+    run,
+)
+
+PROMPT = random.Random(5).choices(range(3, VOCAB_SIZE), k=25)
+SAMPLED = SamplingParams(temperature=0.9, top_k=50, top_p=0.95, min_p=0.02, seed=-7)
+PENALIZED = SamplingParams(
+    temperature=0.0,
+    repetition_penalty=1.4,
+    presence_penalty=0.5,
+    frequency_penalty=0.3,
+    logit_bias={9: 1.5, 200: float("-inf")},
+)
+MANNERS = {
+    "greedy": SamplingParams(),
+    "sampled": SAMPLED,
+    "penalized": PENALIZED,
+    "both": SamplingParams(
+        temperature=1.2, seed=2**62 + 3, frequency_penalty=1.0, logit_bias={4: 2.0}
+    ),
+}
+
+
+def partly_right(truth: list[int], wrong_at: set[int]) -> Predict:
+    text = [(t + 1) % VOCAB_SIZE if i in wrong_at else t for i, t in enumerate(truth)]
+    return lambda output: text[len(output) :]
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("width", [1, 3, 8, 40])
+def test_text_is_the_same_whatever_was_drafted(llama: Runner, manner: str, width: int) -> None:
+    sampling = MANNERS[manner]
+    truth = plain_text(llama, PROMPT, 36, sampling)
+    assert len(set(truth)) > 5
+    for wrong_at in (set(), {0, 1, 2}, set(range(0, 36, 4)), set(range(36))):
+        text = generate(
+            llama,
+            PROMPT,
+            36,
+            sampling=sampling,
+            predict=partly_right(truth, wrong_at),
+            width=width,
+            chunk=11,
+        )
+        assert text == truth
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    wrong_at=st.sets(st.integers(0, 29)),
+    width=st.integers(1, 12),
+    manner=st.sampled_from(sorted(MANNERS)),
+)
+def test_text_is_the_same_for_any_window(
+    llama: Runner, wrong_at: set[int], width: int, manner: str
+) -> None:
+    sampling = MANNERS[manner]
+    truth = plain_text(llama, PROMPT, 30, sampling)
+    predict = partly_right(truth, wrong_at)
+    assert generate(llama, PROMPT, 30, sampling=sampling, predict=predict, width=width) == truth
+
+
+@st.composite
+def window_trees(draw: st.DrawFn, truth: list[int], length: int) -> WindowUpdate:
+    """A chain near the true text, and branches behind any of its nodes; some come true."""
+    base = max(0, length - draw(st.integers(0, 3)))
+    tokens: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
+    for _ in range(draw(st.integers(1, 5))):
+        parent = draw(st.integers(-1, len(tokens) - 1))
+        depth = depths[parent] + 1 if parent >= 0 else 0
+        wrong_at = draw(st.sets(st.integers(0, 6), max_size=2))
+        for index, token in enumerate(truth[base + depth :][: draw(st.integers(0, 8))]):
+            is_wrong = index in wrong_at
+            tokens.append(draw(st.integers(0, VOCAB_SIZE)) if is_wrong else token)
+            parents.append(parent)
+            depths.append(depth + index)
+            parent = len(tokens) - 1
+    return WindowUpdate(0, base, tokens, parents)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data(), width=st.integers(1, 14), manner=st.sampled_from(sorted(MANNERS)))
+def test_text_is_the_same_with_any_trees(
+    llama: Runner, data: st.DataObject, width: int, manner: str
+) -> None:
+    """Right and wrong branches, twins among siblings, late windows, and steps without a new one."""
+    sampling = MANNERS[manner]
+    truth = plain_text(llama, PROMPT, 30, sampling)
+
+    def predict(output: list[int]) -> WindowUpdate | None:
+        is_new = data.draw(st.integers(0, 2)) > 0
+        return data.draw(window_trees(truth, len(output))) if is_new else None
+
+    text = generate(llama, PROMPT, 30, sampling=sampling, predict=predict, width=width)
+    assert text == truth
+
+
+def test_a_branch_that_comes_true_is_accepted_and_followed(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 30)
+    wrong = [(token + 1) % VOCAB_SIZE for token in truth[2:5]]
+    llama.release_all()
+    # The first branch is wrong; behind the second one there is another wrong one.
+    tokens = [*truth[:2], *wrong, *truth[2:6], 3, 3, *truth[6:20]]
+    parents = [-1, 0, 1, 2, 3, 1, 5, 6, 7, 7, 9, 8, *range(11, 24)]
+    plan = plan_rows(
+        1,
+        admissions=[admit(0, PROMPT)],
+        windows=[WindowUpdate(0, 0, tokens, parents)],
+        rows=[PlannedRow(0, 25, 8, blocks_of(0))],
+    )
+    (row,) = run(llama, plan)
+    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (8, 5)
+    assert row.token_ids == truth[:6]
+    # What was accepted of the tree is read again, and only what comes behind it is drafted.
+    (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 8, [])]))
+    assert (row.num_accepted_tokens, row.token_ids) == (8, truth[6:15])
+    (row,) = run(llama, plan_rows(3, rows=[PlannedRow(0, 1, 8, [])]))
+    assert (row.num_drafted_tokens, row.token_ids) == (5, truth[15:21])
+
+
+def test_the_path_may_end_in_a_branch_that_was_not_drafted(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 10)
+    llama.release_all()
+    wrong = (truth[0] + 1) % VOCAB_SIZE
+    tokens, parents = [wrong, wrong, *truth[:8]], [-1, 0, -1, *range(2, 9)]
+    plan = plan_rows(
+        1,
+        admissions=[admit(0, PROMPT)],
+        windows=[WindowUpdate(0, 0, tokens, parents)],
+        rows=[PlannedRow(0, 25, 2, blocks_of(0))],
+    )
+    (row,) = run(llama, plan)
+    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (2, 0)
+    (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 9, [])]))
+    assert (row.num_drafted_tokens, row.token_ids) == (7, truth[1:9])
+
+
+def test_trees_have_at_most_64_nodes_and_chains_may_be_longer(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 80)
+    for parents, number in (([], 75), ([*range(-1, 78), 0], 64)):
+        llama.release_all()
+        plan = plan_rows(
+            1,
+            admissions=[admit(0, PROMPT)],
+            windows=[WindowUpdate(0, 0, truth, parents)],
+            rows=[PlannedRow(0, 25, 75, blocks_of(0))],
+        )
+        (row,) = run(llama, plan)
+        assert (row.num_drafted_tokens, row.num_accepted_tokens) == (number, number)
+        assert row.token_ids == truth[: number + 1]
+
+
+def test_a_node_may_have_as_many_children_as_are_drafted(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 6, sampling=SAMPLED)
+    llama.release_all()
+    others = [token for token in range(3, 66) if token != truth[0]]
+    tokens = [*others[:62], truth[0], truth[1]]
+    plan = plan_rows(
+        1,
+        admissions=[admit(0, PROMPT, SAMPLED)],
+        windows=[WindowUpdate(0, 0, tokens, [-1] * 63 + [62])],
+        rows=[PlannedRow(0, 25, 64, blocks_of(0))],
+    )
+    (row,) = run(llama, plan)
+    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (64, 2)
+    assert row.token_ids == truth[:3]
+
+
+def test_seeds_give_different_texts(llama: Runner) -> None:
+    texts = {
+        tuple(generate(llama, PROMPT, 20, sampling=SamplingParams(temperature=1.0, seed=seed)))
+        for seed in range(5)
+    }
+    assert len(texts) == 5
+
+
+def test_right_drafts_are_all_accepted(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 20)
+    llama.release_all()
+    plan = plan_rows(
+        1,
+        admissions=[admit(0, PROMPT)],
+        windows=[WindowUpdate(0, 0, truth)],
+        rows=[PlannedRow(0, 25, 7, blocks_of(0))],
+    )
+    (row,) = run(llama, plan)
+    # The last chunk of the prompt already verifies drafts.
+    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (7, 7)
+    assert row.token_ids == truth[:8]
+    (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 9, [])]))
+    assert (row.length, row.token_ids) == (25 + 18, truth[8:18])
+
+
+def test_rows_do_not_depend_on_their_batch(llama: Runner) -> None:
+    prompts = [PROMPT, PROMPT[3:20], PROMPT[::-1]]
+    manners = [MANNERS["sampled"], MANNERS["both"], MANNERS["penalized"]]
+    alone = [
+        generate(llama, prompt, 20, sampling=sampling)
+        for prompt, sampling in zip(prompts, manners, strict=True)
+    ]
+    llama.release_all()
+    admissions = [admit(slot, prompts[slot], manners[slot]) for slot in range(3)]
+    rows = [PlannedRow(slot, 6 + 2 * slot, 0, blocks_of(slot)) for slot in range(3)]
+    together: list[list[int]] = [[], [], []]
+    plan = plan_rows(0, admissions=admissions, rows=rows)
+    while min(len(text) for text in together) < 20:
+        for row in run(llama, plan):
+            assert row.error is None
+            together[row.slot] += row.token_ids
+        windows = [
+            WindowUpdate(slot, len(together[slot]), [*alone[slot][len(together[slot]) :][:3], 3])
+            for slot in range(2)
+        ]
+        plan = plan_rows(
+            0, windows=windows, rows=[PlannedRow(slot, 6, 4, []) for slot in (2, 0, 1)]
+        )
+    assert [text[:20] for text in together] == alone
+
+
+def test_request_goes_on_after_a_preemption(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 24, sampling=MANNERS["both"])
+    readmission = admit(3, PROMPT + truth[:10], MANNERS["both"], num_prompt_tokens=25)
+    window = WindowUpdate(3, 8, truth[8:])
+    plan = plan_rows(
+        1,
+        released_slots=[0],
+        admissions=[readmission],
+        windows=[window],
+        rows=[PlannedRow(3, 35, 6, blocks_of(3))],
+    )
+    (row,) = run(llama, plan)
+    assert row.token_ids == truth[10:17]
+    assert row.length == 25 + 17
+
+
+def test_errors_stay_with_their_row(llama: Runner) -> None:
+    expected = generate(llama, PROMPT, 1)
+    llama.release_all()
+    faulty = [
+        admit(1, [5, VOCAB_SIZE]),
+        admit(2, [5, -1]),
+        admit(3, []),
+        admit(4, [5, 6], num_prompt_tokens=3),
+        admit(5, [5], SamplingParams(temperature=float("nan"))),
+        admit(6, [5], SamplingParams(logit_bias={VOCAB_SIZE: 1.0})),
+        admit(7, PROMPT),
+    ]
+    rows = [PlannedRow(slot, 25, 2, blocks_of(slot)) for slot in (8, 1, 2, 3, 4, 5, 6)]
+    rows += [PlannedRow(7, 25, 0, [60]), PlannedRow(0, 25, 0, blocks_of(0))]
+    results = run(llama, plan_rows(1, admissions=[admit(0, PROMPT), *faulty], rows=rows))
+    reasons = [row.error for row in results]
+    wanted = [
+        "slot 8 holds no request",
+        f"token_ids: {VOCAB_SIZE} is not",
+        "token_ids: -1 is not",
+        "token_ids must not be empty",
+        "num_prompt_tokens must be in 1 to 2, not 3",
+        "temperature must be",
+        f"logit_bias: token id {VOCAB_SIZE}",
+        "too few blocks",
+    ]
+    for reason, words in zip(reasons, wanted, strict=False):
+        assert reason is not None
+        assert words in reason
+    assert all(row.token_ids == [] for row in results[:-1])
+    assert results[-1].error is None
+    assert results[-1].token_ids == expected
+
+
+def test_logits_that_are_not_numbers_fail_their_row_alone(llama: Runner) -> None:
+    expected = generate(llama, PROMPT, 6)
+    llama.release_all()
+    rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (0, 1)]
+    run(llama, plan_rows(1, admissions=[admit(0, PROMPT), admit(1, PROMPT)], rows=rows))
+    place = blocks_of(1)[0] * BLOCK_SIZE
+    kept = llama.engine.state.pool.keys[0][place].clone()
+    llama.engine.state.pool.keys[0][place] = float("nan")
+    bad, good = run(llama, plan_rows(2, rows=[PlannedRow(1, 1, 0, []), PlannedRow(0, 1, 0, [])]))
+    llama.engine.state.pool.keys[0][place] = kept
+    assert bad.error == "the model's logits are not finite"
+    assert (bad.token_ids, bad.length) == ([], 26)
+    assert (good.error, good.token_ids) == (None, expected[1:2])
+    # Nothing of the failed pass was kept: the row runs again once its memory is sound.
+    (again,) = run(llama, plan_rows(3, rows=[PlannedRow(1, 1, 0, [])]))
+    assert again.token_ids == expected[1:2]
+
+
+def test_a_failing_pass_ends_its_rows_and_not_the_worker(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("not enough memory: you tried to allocate\n all of it")
+
+    plan = plan_rows(1, admissions=[admit(0, PROMPT)], rows=[PlannedRow(0, 25, 0, blocks_of(0))])
+    with monkeypatch.context() as patch:
+        patch.setattr(llama.engine.model.module, "forward", fail)
+        (row,) = run(llama, plan)
+    assert row.error is not None
+    assert "not enough memory" in row.error
+    assert "\n" not in row.error
+    (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 25, 0, [])]))
+    assert (row.error, len(row.token_ids)) == (None, 1)
+
+
+def no_memory(*_: object) -> None:
+    raise RuntimeError("not enough memory:\n for this")
+
+
+def test_a_request_that_cannot_be_admitted_fails_alone(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = generate(llama, PROMPT, 1)
+    llama.release_all()
+    biased = admit(1, PROMPT, SamplingParams(logit_bias={9: 1.5}))
+    rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (1, 0)]
+    with monkeypatch.context() as patch:
+        patch.setattr(llama.engine.state.sampling, "_set_bias", no_memory)
+        bad, good = run(llama, plan_rows(1, admissions=[biased, admit(0, PROMPT)], rows=rows))
+    assert bad.error == "it cannot be admitted: not enough memory: for this"
+    assert (bad.token_ids, bad.length) == ([], 25)
+    assert (good.error, good.token_ids) == (None, expected)
+    again = plan_rows(2, rows[:1], released_slots=[1], admissions=[biased])
+    (row,) = run(llama, again)
+    assert (row.error, len(row.token_ids)) == (None, 1)
+
+
+def test_a_window_that_cannot_be_set_fails_its_request_alone(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = generate(llama, PROMPT, 2)
+    llama.release_all()
+    rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (0, 1)]
+    run(llama, plan_rows(1, admissions=[admit(0, PROMPT), admit(1, PROMPT)], rows=rows))
+    rows = [PlannedRow(slot, 1, 4, []) for slot in (0, 1)]
+    with monkeypatch.context() as patch:
+        patch.setattr(llama.engine.state.windows, "set", no_memory)
+        bad, good = run(llama, plan_rows(2, rows, windows=[WindowUpdate(0, 1, [4, 5])]))
+    assert bad.error == "its window cannot be set: not enough memory: for this"
+    assert (good.error, good.token_ids) == (None, expected[1:])
+
+
+def test_a_request_that_cannot_be_admitted_to_a_lost_device_is_not_at_fault(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose() -> None:
+        raise DeviceLostError("gone")
+
+    monkeypatch.setattr(llama.engine.state.table, "admit", no_memory)
+    monkeypatch.setattr(llama.engine, "check_device", lose)
+    with pytest.raises(DeviceLostError, match="gone"):
+        run(llama, plan_rows(1, admissions=[admit(0, PROMPT)]))
+
+
+def test_a_taken_slot_is_refused(llama: Runner) -> None:
+    run(llama, plan_rows(1, admissions=[admit(0, PROMPT)]))
+    with pytest.raises(PlanError, match=r"admissions\.slot: 0 is held by request request-0"):
+        run(llama, plan_rows(2, admissions=[admit(0, PROMPT)]))
+    assert run(llama, plan_rows(3, released_slots=[0], admissions=[admit(0, PROMPT)])) == []
+
+
+def test_drafts_are_bounded_by_blocks(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 30)
+    llama.release_all()
+    plan = plan_rows(
+        1,
+        admissions=[admit(0, PROMPT)],
+        windows=[WindowUpdate(0, 0, truth)],
+        rows=[PlannedRow(0, 25, 30, blocks_of(0, 2))],
+    )
+    (row,) = run(llama, plan)
+    assert row.num_drafted_tokens == 2 * BLOCK_SIZE - 25
+    assert row.token_ids == truth[:8]
+
+
+def test_a_sequence_ends_at_max_model_len(llama: Runner) -> None:
+    num_blocks = MAX_MODEL_LEN // BLOCK_SIZE
+    prompt = (PROMPT * 20)[: MAX_MODEL_LEN - 4]
+    plan = plan_rows(
+        1,
+        admissions=[admit(0, prompt)],
+        windows=[WindowUpdate(0, 0, [3] * 9)],
+        rows=[PlannedRow(0, len(prompt), 9, list(range(num_blocks)))],
+    )
+    (row,) = run(llama, plan)
+    assert row.num_drafted_tokens == 3
+    for _ in range(5):
+        (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 4, [])]))
+    assert row == (0, MAX_MODEL_LEN, [], 0, 0, None)
+
+
+def test_windows_for_free_slots_and_releases_of_free_slots_change_nothing(llama: Runner) -> None:
+    plan = plan_rows(1, released_slots=[4, 5], windows=[WindowUpdate(6, 0, [1, 2, 3])])
+    assert run(llama, plan) == []
+
+
+def test_nothing_is_left_of_a_released_request(llama: Runner) -> None:
+    first = generate(llama, PROMPT, 12)
+    assert generate(llama, PROMPT[::-1], 12) != first
+    assert generate(llama, PROMPT, 12) == first

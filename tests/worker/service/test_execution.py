@@ -1,0 +1,459 @@
+"""Plans in flight and repeats, over real gRPC, with passes that the test lets through."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+from prometheus_client import REGISTRY
+
+from optimist.common.v1 import sampling_pb2
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import Int32Column, from_bytes, to_bytes
+from optimist_common.sampling import SamplingParams
+from optimist_worker.runner.engine import Engine, RunningStep
+from optimist_worker.runner.runner import Runner
+from optimist_worker.service.plan_loop import run_plans
+from optimist_worker.service.stream import PlanStream
+from tests.worker.call import LIMITS, PROMPT, Stub, plan, read, serve
+from tests.worker.step import generate
+
+SAMPLED = SamplingParams(temperature=0.8, seed=21)
+SAMPLING = sampling_pb2.SamplingParams(temperature=0.8, seed=21)
+
+
+@pytest.fixture
+async def stub(llama: Runner) -> AsyncIterator[Stub]:
+    async with serve(llama) as stub:
+        yield stub
+
+
+class Gate:
+    """Lets forward passes through one by one, and counts those that came."""
+
+    def __init__(self) -> None:
+        self.num_passes = 0
+        self._permits = threading.Semaphore(0)
+
+    def allow(self, number: int = 1) -> None:
+        self._permits.release(number)
+
+    def wait(self) -> None:
+        self.num_passes += 1
+        assert self._permits.acquire(timeout=20)
+
+
+@pytest.fixture
+def gate(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate, module = Gate(), llama.engine.model.module
+    forward = module.forward
+
+    def wait_and_compute(**inputs: Any) -> Any:
+        gate.wait()
+        return forward(**inputs)
+
+    monkeypatch.setattr(module, "forward", wait_and_compute)
+    yield gate
+    # Whatever a test left behind must not hold the model's thread.
+    gate.allow(1000)
+
+
+def start(slot: int = 0, **options: Any) -> Any:
+    return plan(1, slot, admit=True, sampling=SAMPLING, blocks=8, **options)
+
+
+def tokens(response: worker_pb2.ExecuteResponse) -> list[int]:
+    return [int(token) for token in from_bytes(response.token_ids)]
+
+
+def number(response: worker_pb2.ExecuteResponse) -> tuple[int, int]:
+    return response.sequence, response.repeat
+
+
+async def read_all(call: Any) -> list[worker_pb2.ExecuteResponse]:
+    responses = []
+    while (response := await asyncio.wait_for(call.read(), 20)) is not grpc.aio.EOF:
+        responses.append(response)
+    return responses
+
+
+async def test_repeats_go_on_to_the_limit_and_no_further(stub: Stub, llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 9, sampling=SAMPLED)
+    call = stub.Execute()
+    await call.write(start(num_repeats=4))
+    await call.done_writing()
+    responses = await read_all(call)
+    assert [number(response) for response in responses] == [(1, i) for i in range(5)]
+    assert [tokens(response) for response in responses] == [[t] for t in truth[:5]]
+    assert [response.num_tokens for response in responses] == [5, 1, 1, 1, 1]
+    assert all(response.idle_ns == 0 for response in responses)
+    assert all(response.step_ns > 0 for response in responses)
+
+
+async def test_without_repeats_a_plan_runs_once(stub: Stub) -> None:
+    call = stub.Execute()
+    await call.write(start())
+    await call.done_writing()
+    assert [number(response) for response in await read_all(call)] == [(1, 0)]
+
+
+async def test_repeats_end_at_a_stop_token(stub: Stub, llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 9, sampling=SAMPLED)
+    assert truth[3] not in truth[:3]
+    call = stub.Execute()
+    await call.write(start(num_repeats=63, stop_token_ids=to_bytes([truth[3]])))
+    await call.write(plan(2, 0, num_repeats=63))
+    await call.done_writing()
+    responses = await read_all(call)
+    # The second plan came before the stop token or after it.
+    assert [token for response in responses for token in tokens(response)] == truth[:4]
+    last = responses[-1]
+    assert from_bytes(last.lengths).tolist() == [len(PROMPT) + 4]
+    assert not any(response.errors for response in responses)
+
+
+async def test_a_result_goes_out_before_the_next_run(stub: Stub, gate: Gate) -> None:
+    call = stub.Execute()
+    await call.write(start(num_repeats=5))
+    gate.allow(2)
+    assert [number(await read(call)) for _ in range(2)] == [(1, 0), (1, 1)]
+    # The third run stands in the gate, and has not answered.
+    third = asyncio.ensure_future(read(call))
+    await asyncio.wait([third], timeout=0.05)
+    assert not third.done()
+    gate.allow()
+    assert number(await third) == (1, 2)
+    call.cancel()
+
+
+async def test_a_newer_plan_ends_the_repeats(stub: Stub, llama: Runner, gate: Gate) -> None:
+    gate.allow(12)
+    truth = generate(llama, PROMPT, 12, sampling=SAMPLED)
+    call = stub.Execute()
+    await call.write(start(num_repeats=63))
+    gate.allow(2)
+    responses = [await read(call) for _ in range(2)]
+    await call.write(plan(2, 0))
+    while responses[-1].sequence == 1:
+        gate.allow()
+        responses.append(await read(call))
+        await asyncio.sleep(0.01)
+    # A few more runs passed the gate while the plan travelled.
+    assert 1 <= responses[-2].repeat < 12
+    assert number(responses[-1]) == (2, 0)
+    output = [token for response in responses for token in tokens(response)]
+    assert output[:12] == truth[: len(output)]
+    call.cancel()
+
+
+async def test_plans_that_wait_are_run_without_repeats_and_without_idling(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 4, sampling=SAMPLED)
+
+    async def plans() -> AsyncIterator[worker_pb2.ExecuteRequest]:
+        yield start()
+        for sequence in (2, 3, 4):
+            yield plan(sequence, 0, num_repeats=63 if sequence < 4 else 0)
+
+    stream = PlanStream(plans())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    work = asyncio.ensure_future(asyncio.to_thread(run_plans, llama, LIMITS, stream))
+    responses = []
+    while (response := await stream.next_answer()) is not None:
+        responses.append(response)
+        stream.sent(response)
+    await work
+    assert [number(response) for response in responses] == [(i, 0) for i in (1, 2, 3, 4)]
+    assert [tokens(response) for response in responses] == [[t] for t in truth]
+    assert [response.idle_ns for response in responses] == [0] * 4
+
+
+async def test_waiting_for_a_plan_is_told_as_idle_time(stub: Stub) -> None:
+    name = "optimist_worker_idle_seconds_total"
+    before = REGISTRY.get_sample_value(name) or 0.0
+    call = stub.Execute()
+    await call.write(start())
+    first = await read(call)
+    await asyncio.sleep(0.05)
+    await call.write(plan(2, 0, num_repeats=1))
+    second, third = await read(call), await read(call)
+    assert (first.idle_ns, third.idle_ns) == (0, 0)
+    assert second.idle_ns > 0
+    counted = (REGISTRY.get_sample_value(name) or 0.0) - before
+    assert counted == pytest.approx(second.idle_ns / 1e9)
+    call.cancel()
+
+
+async def test_repeats_are_counted(stub: Stub) -> None:
+    name = "optimist_worker_repeats_total"
+    before = REGISTRY.get_sample_value(name) or 0.0
+    call = stub.Execute()
+    await call.write(start(num_repeats=3))
+    await call.done_writing()
+    await read_all(call)
+    assert (REGISTRY.get_sample_value(name) or 0.0) - before == 3
+
+
+async def test_rows_of_a_request_that_has_ended_are_answered_with_nothing(
+    stub: Stub, llama: Runner, gate: Gate
+) -> None:
+    call = stub.Execute()
+    gate.allow(1)
+    await call.write(start(max_length=len(PROMPT) + 1))
+    await call.write(plan(2, 0, num_repeats=9))
+    await call.write(plan(3, 0))
+    await call.done_writing()
+    responses = await read_all(call)
+    assert [number(response) for response in responses] == [(1, 0), (2, 0), (3, 0)]
+    for response in responses[1:]:
+        assert tokens(response) == []
+        assert from_bytes(response.lengths).tolist() == [len(PROMPT) + 1]
+        assert (response.num_tokens, len(response.errors)) == (0, 0)
+    assert gate.num_passes == 1
+
+
+async def test_cached_blocks_are_not_computed_again(stub: Stub, llama: Runner) -> None:
+    prompt = [*range(5, 25)]
+    truth = generate(llama, prompt, 1, sampling=SAMPLED)
+    call = stub.Execute()
+    for slot, cached in ((0, []), (1, [0])):
+        options = {"tokens": prompt, "num_known_tokens": to_bytes([20])}
+        await call.write(start(slot, cached_blocks=to_bytes(cached), **options))
+    await call.done_writing()
+    cold, warm = await read_all(call)
+    assert (tokens(cold), tokens(warm)) == (truth, truth)
+    assert (cold.num_tokens, warm.num_tokens) == (20, 4)
+
+
+async def test_plans_before_a_malformed_one_are_answered(stub: Stub) -> None:
+    call = stub.Execute()
+    await call.write(start())
+    await call.write(plan(2, 0))
+    await call.write(plan(3, 0, num_repeats=64))
+    assert [number(await read(call)) for _ in range(2)] == [(1, 0), (2, 0)]
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await read(call)
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "num_repeats: 64" in str(error.value.details())
+
+
+async def test_a_new_stream_ends_the_repeats_of_the_old_one(stub: Stub, gate: Gate) -> None:
+    old = stub.Execute()
+    await old.write(start(num_repeats=63))
+    gate.allow(1)
+    await read(old)
+    new = stub.Execute()
+    await new.write(start())
+    responses: list[worker_pb2.ExecuteResponse] = []
+
+    async def read_on() -> None:
+        while True:
+            gate.allow(1)
+            responses.append(await read(old))
+            await asyncio.sleep(0.01)
+
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await read_on()
+    assert error.value.code() == grpc.StatusCode.ABORTED
+    assert len(responses) < 12
+    gate.allow(1)
+    assert number(await read(new)) == (1, 0)
+    new.cancel()
+
+
+class Device:
+    """The engine of a device that runs by itself: steps end when the test lets them.
+
+    What a step does to the state is there at once, as it is for all that is started behind it.
+    """
+
+    runs_by_itself = True
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.num_started = 0
+        self.gate = Gate()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def start(self, *arguments: Any) -> Any:
+        self.num_started += 1
+        step: Any = self._engine.start(*arguments)
+        return SlowStep(step, self.gate)
+
+
+class SlowStep:
+    """A step that has not ended yet."""
+
+    def __init__(self, step: RunningStep, gate: Gate) -> None:
+        self._step, self._gate, self.watch = step, gate, step.watch
+        self.take_scored = step.take_scored
+
+    def wait(self) -> Int32Column:
+        self._gate.wait()
+        return self._step.wait()
+
+
+@pytest.fixture
+def device(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    device = Device(llama.engine)
+    monkeypatch.setattr(llama, "engine", device)
+    yield device
+    device.gate.allow(1000)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + 20
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.001)
+
+
+async def test_a_device_is_given_the_next_plan_before_the_first_has_ended(
+    stub: Stub, device: Device
+) -> None:
+    device.gate.allow(9)
+    truth = generate(Runner(device), PROMPT, 3, sampling=SAMPLED)  # type: ignore[arg-type]
+    device.num_started, device.gate = 0, Gate()
+    call = stub.Execute()
+    await call.write(start())
+    await call.write(plan(2, 0))
+    await call.write(plan(3, 0))
+    # The third one waits: the device has one to go on with.
+    await until(lambda: device.num_started == 2 and device.gate.num_passes == 1)
+    await asyncio.sleep(0.02)
+    assert device.num_started == 2
+    device.gate.allow()
+    assert tokens(await read(call)) == truth[:1]
+    await until(lambda: device.num_started == 3)
+    device.gate.allow(2)
+    responses = [await read(call) for _ in range(2)]
+    assert [number(response) for response in responses] == [(2, 0), (3, 0)]
+    assert [tokens(response) for response in responses] == [truth[1:2], truth[2:3]]
+    assert [response.idle_ns for response in responses] == [0, 0]
+    call.cancel()
+
+
+async def test_rows_with_a_grammar_hold_up_the_next_plan(
+    stub: Stub, device: Device, llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed: list[int] = []
+    monkeypatch.setattr(device.masks, "open", lambda admission: None)
+    monkeypatch.setattr(device.masks, "commit", lambda slot, token_ids: committed.extend(token_ids))
+    call = stub.Execute()
+    sampling = sampling_pb2.SamplingParams(temperature=0.8, seed=21, grammar="start: /a*/")
+    await call.write(plan(1, 0, admit=True, sampling=sampling))
+    await call.write(plan(2, 0))
+    await until(lambda: device.gate.num_passes == 1)
+    await asyncio.sleep(0.02)
+    assert (device.num_started, committed) == (1, [])
+    device.gate.allow()
+    first = tokens(await read(call))
+    await until(lambda: device.num_started == 2)
+    assert committed == first
+    device.gate.allow()
+    assert committed[:1] + tokens(await read(call)) == committed
+    call.cancel()
+
+
+async def test_what_a_device_was_given_before_a_malformed_plan_is_answered(
+    stub: Stub, device: Device
+) -> None:
+    call = stub.Execute()
+    await call.write(start())
+    await call.write(plan(2, 0, num_repeats=9))
+    await call.write(plan(3, 0, num_known_tokens=b"abc"))
+    await until(lambda: device.num_started == 2)
+    device.gate.allow(50)
+    # The second plan is not run again: a newer one has come, whatever it is worth.
+    assert [number(await read(call)) for _ in range(2)] == [(1, 0), (2, 0)]
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await read(call)
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "num_known_tokens" in str(error.value.details())
+    assert device.num_started == 2
+
+
+async def test_a_device_repeats_the_last_plan_when_nothing_else_runs(
+    stub: Stub, device: Device
+) -> None:
+    device.gate.allow(9)
+    truth = generate(Runner(device), PROMPT, 4, sampling=SAMPLED)  # type: ignore[arg-type]
+    call = stub.Execute()
+    await call.write(start(num_repeats=3))
+    await call.done_writing()
+    device.gate.allow(9)
+    responses = await read_all(call)
+    assert [number(response) for response in responses] == [(1, i) for i in range(4)]
+    assert [tokens(response) for response in responses] == [[token] for token in truth]
+
+
+async def test_a_step_that_fails_on_a_device_ends_its_rows(
+    stub: Stub, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(step: SlowStep) -> None:
+        raise RuntimeError("the device has failed")
+
+    device.gate.allow(9)
+    call = stub.Execute()
+    with monkeypatch.context() as patch:
+        patch.setattr(SlowStep, "wait", fail)
+        await call.write(start())
+        response = await read(call)
+    assert [error.slot for error in response.errors] == [0]
+    assert "the device has failed" in response.errors[0].message
+    assert tokens(response) == []
+    await call.write(start(1))
+    assert not (await read(call)).errors
+    call.cancel()
+
+
+@pytest.mark.parametrize("num_repeats", [0, 1, 3])
+@pytest.mark.parametrize("in_flight", [1, 2, 3])
+async def test_plans_ahead_and_repeats_give_the_same_tokens(
+    in_flight: int, num_repeats: int, stub: Stub, llama: Runner
+) -> None:
+    """Two requests, windows that are partly wrong, plans sent on until both have ended."""
+    truth = generate(llama, PROMPT, 40, sampling=SAMPLED)
+    guess = [3 if i % 7 == 4 else token for i, token in enumerate(truth)]
+    call = stub.Execute()
+    for slot in (0, 1):
+        length = len(PROMPT) + 40 - 10 * slot
+        await call.write(start(slot, max_length=length, num_draft_tokens=to_bytes([0])))
+        await read(call)
+    outputs: dict[int, list[int]] = dict.fromkeys((0, 1), truth[:1])
+    sequence, unanswered = 1, set[int]()
+    while min(len(outputs[0]), len(outputs[1]) + 10) < 40:
+        while len(unanswered) < in_flight:
+            sequence += 1
+            unanswered.add(sequence)
+            # Made on what is known now, which plans in flight may have moved.
+            windows = [
+                worker_pb2.Window(
+                    slot=slot, base=len(output), token_ids=to_bytes(guess[len(output) :])
+                )
+                for slot, output in outputs.items()
+            ]
+            await call.write(
+                worker_pb2.ExecuteRequest(
+                    sequence=sequence,
+                    windows=windows,
+                    slots=to_bytes([1, 0]),
+                    num_known_tokens=to_bytes([1, 1]),
+                    num_draft_tokens=to_bytes([4, 2]),
+                    num_new_blocks=to_bytes([0, 0]),
+                    num_repeats=num_repeats,
+                )
+            )
+        response = await read(call)
+        unanswered.discard(response.sequence)
+        assert not response.errors
+        first, emitted = 0, from_bytes(response.num_emitted_tokens)
+        for slot, size in zip(from_bytes(response.slots).tolist(), emitted, strict=True):
+            outputs[slot] = outputs[slot] + tokens(response)[first : first + size]
+            first += size
+    assert outputs == {0: truth, 1: truth[:30]}
+    call.cancel()

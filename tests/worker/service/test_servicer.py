@@ -1,0 +1,206 @@
+"""A real server and a real client."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+import pytest
+
+from optimist.common.v1 import draft_source_pb2
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import from_bytes, to_bytes
+from optimist_worker.runner.engine import DeviceLostError
+from optimist_worker.runner.runner import Runner
+from optimist_worker.service.servicer import WorkerServicer
+from tests.checkpoints import VOCAB_SIZE
+from tests.worker.call import COSTS, LIMITS, PROMPT, Stub, plan, read, serve
+from tests.worker.step import BLOCK_SIZE, MAX_MODEL_LEN, NUM_BLOCKS, generate
+
+
+@pytest.fixture
+async def stub(llama: Runner) -> AsyncIterator[Stub]:
+    async with serve(llama) as stub:
+        yield stub
+
+
+async def test_describe(stub: Stub, llama: Runner) -> None:
+    description = await stub.Describe(worker_pb2.DescribeRequest())
+    assert description.model == llama.engine.model.name
+    assert description.vocab_size == VOCAB_SIZE
+    assert description.max_model_len == MAX_MODEL_LEN
+    assert (description.block_size, description.num_blocks) == (BLOCK_SIZE, NUM_BLOCKS)
+    assert (description.max_num_seqs, description.max_num_batched_tokens) == (4, 64)
+    assert from_bytes(description.eos_token_ids).tolist() == [2]
+    assert from_bytes(description.cost_num_tokens).tolist() == [1, 2, 4]
+    assert from_bytes(description.cost_us).tolist() == [70, 70, 90]
+    assert description.drafter == draft_source_pb2.DRAFT_SOURCE_UNSPECIFIED
+    assert (description.max_drafter_tokens, description.max_drafter_depth) == (0, 0)
+    assert not description.is_synthetic
+
+
+async def test_plans_are_answered_in_order(stub: Stub, llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 12)
+    call = stub.Execute()
+    window = worker_pb2.Window(slot=2, base=1, token_ids=to_bytes(truth[1:8]))
+    # All at once, as a scheduler with several plans in flight sends them.
+    await call.write(plan(1, 2, admit=True))
+    await call.write(plan(2, 2, windows=[window]))
+    await call.write(plan(3, 2))
+    await call.done_writing()
+    first, second, third = [await read(call) for _ in range(3)]
+    assert [first.sequence, second.sequence, third.sequence] == [1, 2, 3]
+    assert from_bytes(first.token_ids).tolist() == truth[:1]
+    assert from_bytes(second.token_ids).tolist() == truth[1:6]
+    assert from_bytes(second.num_drafted_tokens).tolist() == [4]
+    assert from_bytes(second.num_accepted_tokens).tolist() == [4]
+    assert from_bytes(third.lengths).tolist() == [len(PROMPT) + 9]
+    assert third.step_ns > 0
+    assert await call.read() is grpc.aio.EOF
+    assert await call.code() == grpc.StatusCode.OK
+
+
+async def test_a_malformed_plan_ends_its_stream_and_not_the_worker(stub: Stub) -> None:
+    call = stub.Execute()
+    await call.write(plan(1, 0, num_draft_tokens=b"abc"))
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await read(call)
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "num_draft_tokens" in str(error.value.details())
+    again = stub.Execute()
+    await again.write(plan(1, 0, admit=True))
+    assert len(from_bytes((await read(again)).token_ids)) == 1
+    again.cancel()
+
+
+async def test_a_new_stream_takes_over(stub: Stub) -> None:
+    old = stub.Execute()
+    await old.write(plan(1, 0, admit=True))
+    await read(old)
+    new = stub.Execute()
+    await new.write(plan(1, 0))
+    response = await read(new)
+    assert [error.message for error in response.errors] == ["slot 0 holds no request"]
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await read(old)
+    assert error.value.code() == grpc.StatusCode.ABORTED
+    await new.write(plan(2, 0, admit=True))
+    assert not (await read(new)).errors
+    new.cancel()
+
+
+async def test_row_errors_are_answers(stub: Stub) -> None:
+    call = stub.Execute()
+    await call.write(plan(1, 1, admit=True, tokens=[1, 2, 3, 4, VOCAB_SIZE]))
+    response = await read(call)
+    assert from_bytes(response.num_emitted_tokens).tolist() == [0]
+    assert [error.slot for error in response.errors] == [1]
+    release = worker_pb2.ExecuteRequest(sequence=2, released_slots=to_bytes([1]))
+    await call.write(release)
+    assert (await read(call)).sequence == 2
+    call.cancel()
+
+
+async def test_a_client_that_goes_away_leaves_the_worker_usable(stub: Stub) -> None:
+    for _ in range(3):
+        call = stub.Execute()
+        await call.write(plan(1, 0, admit=True))
+        call.cancel()
+    call = stub.Execute()
+    await call.write(plan(1, 0, admit=True))
+    assert not (await read(call)).errors
+    call.cancel()
+
+
+class StuckStep:
+    """Holds every forward pass, and then has it fail."""
+
+    def __init__(self) -> None:
+        self.is_reached, self.goes_on = threading.Event(), threading.Event()
+
+    def forward(self, **_: object) -> None:
+        self.is_reached.set()
+        assert self.goes_on.wait(20)
+        raise RuntimeError("it was stuck")
+
+
+@pytest.fixture
+def stuck(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[StuckStep]:
+    stuck = StuckStep()
+    monkeypatch.setattr(llama.engine.model.module, "forward", stuck.forward)
+    yield stuck
+    stuck.goes_on.set()
+
+
+async def one_plan() -> AsyncIterator[worker_pb2.ExecuteRequest]:
+    yield plan(1, 0, admit=True)
+    await asyncio.Event().wait()
+
+
+def execute(servicer: WorkerServicer) -> Any:
+    context: Any = None
+    return aclosing(servicer.Execute(one_plan(), context))
+
+
+async def test_a_stuck_step_is_told_of_whatever_streams_are_opened(
+    llama: Runner, stuck: StuckStep
+) -> None:
+    servicer = WorkerServicer(llama, LIMITS, COSTS)
+    assert servicer.seconds_at_work() == 0.0
+    async with execute(servicer) as old, execute(servicer) as new:
+        waiting = [asyncio.ensure_future(anext(old))]
+        assert await asyncio.to_thread(stuck.is_reached.wait, 20)
+        before = servicer.seconds_at_work()
+        waiting.append(asyncio.ensure_future(anext(new)))
+        await asyncio.sleep(0.01)
+        assert servicer.seconds_at_work() > before > 0.0
+        stuck.goes_on.set()
+        await asyncio.wait_for(asyncio.gather(*waiting), 20)
+    servicer.close()
+    assert servicer.seconds_at_work() == 0.0
+
+
+@pytest.fixture
+def signals(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What the process is sent; its device is lost."""
+    sent: list[int] = []
+
+    def lose() -> None:
+        raise DeviceLostError("gone")
+
+    monkeypatch.setattr(signal, "raise_signal", sent.append)
+    monkeypatch.setattr(llama.engine, "check_device", lose)
+    return sent
+
+
+async def test_a_lost_device_ends_the_worker_though_the_client_is_gone(
+    llama: Runner, stuck: StuckStep, signals: list[int]
+) -> None:
+    servicer = WorkerServicer(llama, LIMITS, COSTS)
+    async with execute(servicer) as call:
+        waiting = asyncio.ensure_future(anext(call))
+        assert await asyncio.to_thread(stuck.is_reached.wait, 20)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert signals == []
+    stuck.goes_on.set()
+    servicer.close()
+    assert signals == [signal.SIGTERM]
+
+
+async def test_a_lost_device_is_noticed_outside_steps_too(
+    stub: Stub, llama: Runner, signals: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("an earlier kernel has failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llama, "release_all", fail)
+        call = stub.Execute()
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await read(call)
+    assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert signals == [signal.SIGTERM]

@@ -1,0 +1,1 @@
+"""Weights that are written instead of learned, layer by layer."""

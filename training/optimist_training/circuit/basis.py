@@ -1,0 +1,102 @@
+"""What all parts of the circuit read and write with: rows, vectors, counting heads."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from optimist_training.circuit.codes import harmonic_code
+from optimist_training.circuit.subspaces import Subspaces
+from optimist_training.circuit.weights import Head, Neurons
+
+# Counting heads attend with weight 1 to each counted token and with this weight to the marker of
+# the user's turn, so that the attention to counted tokens is nearly proportional to their number.
+MARKER_SCORE = 9.0
+MARKER_WEIGHT = math.exp(MARKER_SCORE)
+_COUNT_SCORE = 16.0
+COUNT_UNIT = 32.0
+"""Counts are stored in units of 32, to stay as small as the other features."""
+
+NEVER = 100.0
+"""A score that no other outweighs."""
+VETO = 64.0
+"""What a missing condition takes from a neuron's threshold."""
+PLACE, THRESHOLD = 72.0, 20.0
+"""Score of a matching place, and by how much less still counts as found."""
+
+
+class Basis:
+    """The residual stream, with the rows and vectors that the circuit is written in."""
+
+    def __init__(self, spaces: Subspaces, pad: Tensor, token_codes: dict[str, Tensor]) -> None:
+        """Prepares the basis.
+
+        Args:
+            spaces: The residual stream.
+            pad: The piece that stands beyond the start of a word, [piece_width].
+            token_codes: The next-token codes of ":", backtick and newline, each [next_width].
+        """
+        self._spaces = spaces
+        self.pad = pad
+        self.token_codes = token_codes
+        self.one = spaces.row(one=1)
+
+    def row(self, **weights: float) -> Tensor:
+        """Returns the row that reads a weighted sum of features, [hidden_size]."""
+        return self._spaces.row(**weights)
+
+    def rows(self, *names: str) -> Tensor:
+        """Returns the rows that read blocks, [width, hidden_size]."""
+        return torch.cat([self._spaces.rows(name) for name in names])
+
+    def next(self) -> tuple[Tensor, Tensor]:
+        """Returns the rows that read a token's code and those of the next token's, [width, :]."""
+        return self.rows("code", "code_more", "piece") / math.sqrt(3), self.rows("next")
+
+    def marker(self, *, score: float) -> Tensor:
+        """Returns the key of the user's marker, which is attended to when nothing scores more."""
+        return self.row(user=score)
+
+    def along(self, name: str, vector: Tensor) -> Tensor:
+        """Returns a vector of a block as a vector of the residual stream, [hidden_size]."""
+        return vector @ self.rows(name)
+
+    def everywhere(self, neurons: Neurons, down: Tensor) -> None:
+        """Adds `down` to all tokens but the user's marker.
+
+        Many heads attend to the marker when they find nothing, so it must match nothing itself.
+        """
+        neurons.gated(self.row(one=0.5, user=-1), self.one, down)
+
+    def above(self, count: float, **features: float) -> Tensor:
+        """Returns a row that reads above zero where a sum of counting features is >= count."""
+        middle = count - 0.5
+        stored = middle * MARKER_WEIGHT / (MARKER_WEIGHT + middle)
+        stored = round(stored * COUNT_UNIT) / COUNT_UNIT  # exact in 16 bits
+        scaled = {name: weight * COUNT_UNIT for name, weight in features.items()}
+        return self.row(**scaled) - stored * self.one
+
+    def counter(self, user: str, answer: str | None, result: str) -> Head:
+        """Counts the tokens up to here that have a feature, in the prompt or in the answer."""
+        head = Head()
+        if answer is None:
+            head.match(self.one, self.row(**{user: _COUNT_SCORE}))
+        else:
+            head.match(self.row(in_user=1), self.row(**{user: _COUNT_SCORE}))
+            head.match(self.row(in_answer=1), self.row(**{answer: _COUNT_SCORE}))
+        head.match(self.one, self.row(user=_COUNT_SCORE + MARKER_SCORE))
+        # The square root on either side keeps both matrices at a moderate size.
+        scale = math.sqrt(MARKER_WEIGHT / COUNT_UNIT)
+        counted = {name: scale for name in (user, answer) if name is not None}
+        head.copy(self.row(**counted), self.row(**{result: scale}))
+        return head
+
+    def staircase(
+        self, neurons: Neurons, block: str, features: dict[str, float], largest: int
+    ) -> None:
+        """Writes the code of a count, a sum of counting features, into a block."""
+        codes = harmonic_code(self.rows(block).shape[0])
+        self.everywhere(neurons, self.along(block, codes[0]))
+        for count in range(1, largest):
+            step = self.along(block, codes[count] - codes[count - 1])
+            neurons.step(self.above(count, **features), step)

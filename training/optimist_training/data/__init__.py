@@ -1,0 +1,1 @@
+"""What is trained on: edits, corpora, continuations, and their tokenizer."""

@@ -1,0 +1,1 @@
+"""`optimist train`: drafters of a target model, from its own answers."""

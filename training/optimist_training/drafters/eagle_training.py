@@ -1,0 +1,109 @@
+"""EAGLE heads that learn to go on from a target's features, and then from their own."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import LlamaConfig
+
+from optimist_training.drafters.chain import NAME, Chain
+from optimist_training.drafters.target import Lesson, Target
+from optimist_training.drafters.trainee import ahead, soft_loss
+from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
+from optimist_worker.drafters.heads.eagle_checkpoint import load_eagle, save_eagle
+
+_FEATURE_WEIGHT = 0.1
+"""Of the distance between features in the loss (EAGLE-1)."""
+
+
+class EagleTrainee:
+    """Trains a head on chains of several levels, each on the features that the last one made."""
+
+    def __init__(self, head: EagleHead, num_levels: int, dtype: torch.dtype) -> None:
+        """Takes a head to train.
+
+        Args:
+            head: As `new_head` or `load_eagle` return it.
+            num_levels: Length of the chains it is trained on.
+            dtype: To store its matrices in.
+        """
+        self.head, self._num_levels, self._dtype = head, num_levels, dtype
+        self.layers = head.target_layers
+        head.set_attn_implementation(NAME)
+        for parameter in self.parameters().values():
+            parameter.requires_grad_(True)
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Returns what is trained, by name: all but embedding and output matrix."""
+        fixed = ("embed_tokens", "lm_head")
+        return {name: value for name, value in self.head.named_parameters() if name not in fixed}
+
+    def loss(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
+        """Returns the levels' mean loss, and the share of right tokens of the first."""
+        total, share = lesson.features.new_zeros(()), lesson.features.new_zeros(())
+        for level, hidden in enumerate(self._levels(lesson, self._num_levels)):
+            known = lesson.wanted & ahead(lesson.wanted, level + 1)
+            if not bool(known.any()):
+                break
+            taught = ahead(lesson.logits, level + 1)[known]
+            logits = self.head.logits(hidden[known])
+            total = total + soft_loss(logits, taught)
+            if self.layers is None:
+                features = ahead(lesson.features, level + 1)[known]
+                distance = functional.smooth_l1_loss(hidden[known], features)
+                total = total + _FEATURE_WEIGHT * distance
+            if level == 0:
+                share = (logits.argmax(-1) == taught.argmax(-1)).float().mean()
+        return total / self._num_levels, share.detach()
+
+    def agreement(self, lesson: Lesson, depth: int) -> Tensor:
+        """Tells which of the chains' tokens are the target's."""
+        levels = []
+        for level, hidden in enumerate(self._levels(lesson, depth)):
+            drafted = self.head.logits(hidden).argmax(-1)
+            levels.append(drafted == ahead(lesson.said, level + 1))
+        return torch.stack(levels, dim=-1)
+
+    def save(self, directory: Path) -> None:
+        """Writes what the worker loads."""
+        save_eagle(self.head, directory, self._dtype)
+
+    def _levels(self, lesson: Lesson, count: int) -> list[Tensor]:
+        """Returns the head's output at each level; its chains have the sequence's tokens."""
+        chain, features, outputs = Chain(), lesson.features, []
+        positions = torch.arange(lesson.token_ids.shape[1], device=features.device)[None]
+        for level in range(count):
+            token_ids = ahead(lesson.token_ids, level + 1)
+            features = self.head.run(token_ids, positions + level, features, chain=chain)
+            outputs.append(features)
+        return outputs
+
+
+def new_head(target: Target, num_layers: int, seed: int) -> EagleHead:
+    """Returns an EAGLE-1 head with the target's sizes and random layers."""
+    config = LlamaConfig(
+        hidden_size=target.hidden_size,
+        intermediate_size=getattr(target.config, "intermediate_size", 4 * target.hidden_size),
+        num_attention_heads=target.config.num_attention_heads,
+        num_key_value_heads=target.config.num_key_value_heads,
+        num_hidden_layers=num_layers,
+        rms_norm_eps=getattr(target.config, "rms_norm_eps", 1e-6),
+        max_position_embeddings=target.config.max_position_embeddings,
+        vocab_size=target.model.vocab_size,
+    )
+    torch.manual_seed(seed)
+    module = target.model.module
+    head = EagleHead(
+        config,
+        FusedLayer(config, bias=True),
+        module.get_input_embeddings().weight,
+        module.get_output_embeddings().weight,
+        vocab_size=target.model.vocab_size,
+    )
+    return head.to(device=target.model.device)
+
+
+def known_head(target: Target, name: str) -> EagleHead:
+    """Loads a head to go on with."""
+    return load_eagle(name, target.model)

@@ -1,0 +1,78 @@
+"""The target as the teacher of a drafter: its features and what it says, for whole sequences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from optimist_training.data.examples import Batch, Example
+from optimist_worker.model.model import Model, load_model
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A batch and what the target makes of it."""
+
+    token_ids: torch.Tensor
+    """`[batch, length]`."""
+    wanted: torch.Tensor
+    """Bool `[batch, length]`: the token behind this one belongs to the completion."""
+    hidden: torch.Tensor
+    """Last hidden states behind the final norm, `[batch, length, hidden_size]`."""
+    features: torch.Tensor
+    """Outputs of the layers asked for side by side, else `hidden`."""
+    logits: torch.Tensor
+    """Of the token behind each, `[batch, length, vocab_size]`."""
+    said: torch.Tensor
+    """The target's greedy token behind each, `[batch, length]`."""
+
+
+class Target:
+    """A frozen model that teaches."""
+
+    def __init__(self, name: str, dtype: str = "float32", device: str = "cpu") -> None:
+        """Loads a model as the worker does.
+
+        Raises:
+            SetupError: It cannot be loaded.
+        """
+        self.model: Model = load_model(name, dtype, device)
+        self.model.module.set_attn_implementation("sdpa")
+        self.config: Any = self.model.module.config.get_text_config()
+        self.hidden_size: int = self.model.module.get_output_embeddings().weight.shape[1]
+
+    @torch.no_grad()
+    def teach(self, batch: Batch, layers: Sequence[int] | None = None) -> Lesson:
+        """Runs the target over a batch.
+
+        Args:
+            batch: The sequences.
+            layers: Whose outputs are the features; None: the last hidden state.
+        """
+        token_ids = batch.token_ids.to(self.model.device)
+        module = self.model.module
+        output = module.base_model(
+            input_ids=token_ids, use_cache=False, output_hidden_states=layers is not None
+        )
+        hidden = output.last_hidden_state
+        features = hidden
+        if layers is not None:
+            features = torch.cat([output.hidden_states[layer + 1] for layer in layers], dim=-1)
+        logits = module.get_output_embeddings()(hidden)
+        wanted = batch.wanted.to(self.model.device)
+        return Lesson(token_ids, wanted, hidden, features, logits, logits.argmax(-1))
+
+    @torch.no_grad()
+    def answer(self, examples: list[Example], max_new_tokens: int) -> list[Example]:
+        """Returns the examples with the target's own greedy completions instead of theirs."""
+        answered = []
+        for example in examples:
+            prompt = example.token_ids[: example.num_prompt_tokens]
+            output = self.model.module.generate(
+                torch.tensor([prompt], device=self.model.device),
+                do_sample=False,
+                max_new_tokens=max_new_tokens,
+            )
+            answered.append(Example(output[0].tolist(), len(prompt)))
+        return answered

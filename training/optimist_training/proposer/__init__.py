@@ -1,0 +1,1 @@
+"""The proposer's parameters, from edits."""

@@ -1,0 +1,221 @@
+"""Examples from the passes of simulated requests.
+
+At the beginning of every pass the candidates for the next token are an example, with those that
+are right marked. Each right one is followed as long as it is right; every step of that is an
+example of its own, in which it competes with the others that were right until then.
+"""
+
+from collections.abc import Sequence
+from heapq import nlargest
+from operator import itemgetter
+from typing import NamedTuple
+
+from optimist_aligner.drafting.candidates import (
+    NO_STOP,
+    Candidate,
+    Sight,
+    kind_features,
+    none_features,
+)
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.further import find_further
+from optimist_aligner.drafting.tree import MOST_PATHS
+from optimist_aligner.follower import Aligner, AutoFollower
+from optimist_aligner.following.rule import Rule
+from optimist_aligner.following.template import NOWHERE
+from optimist_aligner.model.common import Continuations
+from optimist_aligner.model.layout import (
+    LENGTH,
+    MOST_LENGTH,
+    MOST_LOGIT,
+    NUM_CLASSES,
+    NUM_LENGTHS,
+    NUM_RUNS,
+    NUM_STEPS,
+    OWN,
+    PREDICTED,
+    SOURCE,
+    START,
+    STEP,
+)
+from optimist_aligner.model.weights import Weights
+from optimist_aligner.text.vocabulary import Vocabulary
+from optimist_bench.harness.pair import Pair
+from optimist_training.proposer.examples import ExampleBuilder, Examples
+
+WINDOW = 64
+_MOST_STEPS_FOLLOWED = 70
+
+
+class Round(NamedTuple):
+    """What the requests of a round have in common."""
+
+    vocabulary: Vocabulary
+    continuations: Continuations
+    logits: list[float]
+    """The weights so far [NUM_WEIGHTS]."""
+    min_values: tuple[float, ...]
+    """Least values of nodes; each request is simulated once with each."""
+
+
+def collect(round_: Round, pairs: Sequence[Pair]) -> tuple[Examples, Examples]:
+    """Returns examples of first nodes and of nodes behind them, of some requests."""
+    algorithm = Aligner(round_.vocabulary, Weights(round_.logits), round_.continuations)
+    roots, steps = ExampleBuilder(), ExampleBuilder()
+    for pair in pairs:
+        reference = algorithm.prepare(pair.sources)
+        for min_value in round_.min_values:
+            follower, rest = reference.follow(), pair.truth
+            while rest:
+                collect_pass(follower, rest, round_.logits, min_value, roots, steps)
+                num_accepted = _count_accepted(follower.propose(WINDOW, min_value), rest)
+                follower.observe(rest[: num_accepted + 1])
+                rest = rest[num_accepted + 1 :]
+    return roots.build(), steps.build()
+
+
+def collect_pass(
+    follower: AutoFollower,
+    truth: Sequence[int],
+    logits: Sequence[float],
+    min_value: float,
+    roots: ExampleBuilder,
+    steps: ExampleBuilder,
+) -> None:
+    """Adds the examples of one pass.
+
+    Args:
+        follower: Has observed the output so far.
+        truth: What comes next; at least one token.
+        logits: The weights so far.
+        min_value: Least value of a node in this pass.
+        roots: Takes examples of first nodes.
+        steps: Takes examples of nodes behind them.
+    """
+    sight = follower.look()
+    candidates, longest = follower.find_candidates(sight, min_value)
+    shared, none = kind_features(sight), none_features(sight, longest)
+    none_logit = sum(logits[feature] for feature in none)
+    found: list[tuple[float, Candidate]] = []
+    for each in candidates:
+        features = (*each.features, *shared[each.kind])
+        is_right = each.token_id == truth[0]
+        roots.add_row(features, is_right)
+        if is_right:
+            found.append((sum(logits[feature] for feature in features) - none_logit, each))
+    roots.end_group(none)
+    likeliest = nlargest(MOST_PATHS, found, key=itemgetter(0))
+    right = [_begin(sight, each, logit) for logit, each in likeliest if each.place >= 0]
+    for step in range(1, min(len(truth), _MOST_STEPS_FOLLOWED)):
+        rows = [row for follow in right for row in _go_on(sight, follow, truth[step - 1], step)]
+        if not rows:
+            further = find_further(sight, truth[:step])
+            rows = [_begin_further(each, logits, step) for each in further]
+        if not rows:
+            return
+        for row in rows:
+            steps.add_row(row.features, row.token_id == truth[step], row.logit, row.follow.kind)
+        steps.end_group()
+        right = [
+            row.follow for row in rows if row.token_id == truth[step] and row.follow.first >= 0
+        ]
+
+
+def _begin_further(candidate: Candidate, logits: Sequence[float], step: int) -> "_Row":
+    """Returns what may come `step` nodes behind the output, where no candidate goes on."""
+    kind, place, features = candidate.kind, candidate.place, candidate.features
+    logit = min(sum(logits[each] for each in features), MOST_LOGIT)
+    first = place - step if place >= 0 else NOWHERE
+    follow = _Follow(kind, logit, candidate.length - step, first, NO_STOP, NO_STOP, is_cursor=False)
+    return _Row(candidate.token_id, features, follow, 0.0)
+
+
+class _Follow(NamedTuple):
+    """A candidate that was right so far."""
+
+    kind: int
+    logit: float
+    length: int
+    first: int
+    """Where the first node stands, so that the node behind n others stands n places on."""
+    stop: int
+    resume: int
+    is_cursor: bool
+
+
+class _Row(NamedTuple):
+    token_id: int
+    features: tuple[int, ...]
+    follow: _Follow
+    logit: float
+    """Of the first node; 0 of a node that nothing was followed to."""
+
+
+def _begin(sight: Sight, candidate: Candidate, logit: float) -> _Follow:
+    alignment = sight.alignment
+    is_cursor = alignment.pending is None and alignment.is_found
+    return _Follow(
+        candidate.kind,
+        min(logit, MOST_LOGIT),
+        candidate.length if candidate.kind in (PREDICTED, OWN) else 0,
+        candidate.place,
+        candidate.stop,
+        candidate.resume,
+        is_cursor and candidate.place == alignment.place,
+    )
+
+
+def _go_on(sight: Sight, follow: _Follow, last: int, step: int) -> list[_Row]:
+    """Returns what comes next behind a candidate that was right, `step` nodes behind the output."""
+    text, place = sight.text, follow.first + step
+    if place == follow.stop:
+        place = follow.resume
+        follow = follow._replace(first=place - step, stop=NO_STOP, resume=NO_STOP, is_cursor=False)
+    if place >= len(text) or text[place] < 0:
+        return []
+    features = _features(sight, follow, last, text[place], step)
+    if follow.stop != NO_STOP or place >= sight.num_aligned:
+        return [_Row(text[place], features, follow, follow.logit)]
+    rows = []
+    for rule in sight.alignment.rules.find(text, place)[:1]:
+        ruled = (*features, START["next_rule"] + rule.sightings)
+        features = (*features, START["next_rule_passed"] + rule.sightings)
+        rows.append(
+            _Row(text[rule.place], ruled, _replace(follow, rule, place, step), follow.logit)
+        )
+    return [*rows, _Row(text[place], features, follow, follow.logit)]
+
+
+def _replace(follow: _Follow, rule: Rule, place: int, step: int) -> _Follow:
+    """Returns a candidate that goes on with what a rule puts in a place."""
+    return follow._replace(
+        first=rule.place - step,
+        stop=rule.place + rule.length,
+        resume=place + len(rule.replaced),
+        is_cursor=False,
+    )
+
+
+def _features(
+    sight: Sight, follow: _Follow, last: int, token_id: int, step: int
+) -> tuple[int, ...]:
+    source, length = SOURCE[follow.kind], min(follow.length + step, MOST_LENGTH)
+    pair = sight.classes[last] * NUM_CLASSES + sight.classes[token_id]
+    features = (
+        START["next_length"] + source * NUM_LENGTHS + LENGTH[length],
+        START["next_step"] + follow.kind * NUM_STEPS + STEP[step],
+        START["next_class"] + source * NUM_CLASSES * NUM_CLASSES + pair,
+        START["next_rate"] + source * NUM_RUNS + sight.alignment.rate,
+        START["next_runs"] + source * NUM_RUNS + sight.alignment.runs,
+    )
+    return (*features, START["next_cursor"] + LENGTH[length]) if follow.is_cursor else features
+
+
+def _count_accepted(draft: Draft, truth: Sequence[int]) -> int:
+    node, num_accepted = NO_PARENT, 0
+    for index, parent in enumerate(draft.parents):
+        if num_accepted == len(truth):
+            break
+        if parent == node and draft.token_ids[index] == truth[num_accepted]:
+            node, num_accepted = index, num_accepted + 1
+    return num_accepted
