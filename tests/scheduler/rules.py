@@ -5,7 +5,7 @@ from types import ModuleType
 from optimist_scheduler.core.requests import state
 from optimist_scheduler.core.requests.account import DraftAccounts
 from optimist_scheduler.core.requests.table import RequestTable
-from optimist_scheduler.core.results import deliver, settle, telling
+from optimist_scheduler.core.results import deliver, new_tokens, reports, settle
 from optimist_scheduler.core.schedule import admission, apply, repair, rows
 
 State = state.SchedulerState
@@ -21,7 +21,7 @@ COMMANDS: dict[str, Rule] = {
         "if False:",
     ),
     "what is cut off is told of": (
-        telling,
+        reports,
         "report_logprobs",
         "logprobs.cut(num_skipped, number)",
         "logprobs.cut(num_skipped, 10**6)",
@@ -162,25 +162,25 @@ COMMANDS: dict[str, Rule] = {
         "SlotStatus.ENDED",
     ),
     "a stop token counts too early": (
-        deliver,
+        new_tokens,
         "find_stop",
         ">= request.min_length",
         ">= request.min_length - 1",
     ),
     "a stop token counts too late": (
-        deliver,
+        new_tokens,
         "find_stop",
         ">= request.min_length",
         "> request.min_length",
     ),
     "the length limit comes too late": (
-        deliver,
+        new_tokens,
         "find_new_tokens",
         "new.num_tokens >= rows",
         "new.num_tokens > rows",
     ),
     "what is behind a stop token is delivered": (
-        deliver,
+        new_tokens,
         "_cut_at_stops",
         "counts[row] = index + 1",
         "pass",

@@ -351,17 +351,17 @@ def test_arguments_survive_the_log() -> None:
     window = window_of(2, nodes, [0.75, 0.5, 0.25])
     again = read_window(json.loads(write_line(write_window(window))))
     assert again.base == 2
-    assert again.token_ids.tolist() == [4, 5, 6]
-    assert again.parents is not None
-    assert again.parents.tolist() == [-1, 0, 0]
+    assert again.tree.token_ids.tolist() == [4, 5, 6]
+    assert again.tree.parents is not None
+    assert again.tree.parents.tolist() == [-1, 0, 0]
     assert again.positions.tolist() == [3, -1, 7]
     assert again.values.tolist() == [0.75, 0.5, 0.25]
     chain = read_window(json.loads(write_line(write_window(window_of(0, nodes[:2])))))
-    assert (chain.parents, chain.has_values) == (None, False)
-    a, b, c, d, e, f, g = [np.array([number], np.int32) for number in range(7)]
+    assert (chain.tree.parents, chain.has_values) == (None, False)
+    columns = [np.array([number], np.int32) for number in range(9)]
     floats = np.array([-0.5, -np.inf], np.float32)
     told = Logprobs(4, 1, 2, 0, floats[:1], np.array([8, 9], np.int32), floats)
-    result = StepResult(7, a, b, c, d, e, f, g, {3: "bad"}, 1, 2, 3, 4, 5, {6: told})
+    result = StepResult(7, *columns, {3: "bad"}, 1, 2, 3, 4, 5, {6: told})  # type: ignore[arg-type, call-arg]
     got = read_result(json.loads(write_line(write_result(result))))
     for each in fields(result):
         if each.name != "logprobs":

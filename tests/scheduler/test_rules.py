@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from optimist_scheduler.core.requests import table as requests
-from optimist_scheduler.core.results import check, deliver, settle, telling, verified
+from optimist_scheduler.core.results import check, deliver, reports, settle
 from optimist_scheduler.core.schedule import ahead, rows
 from tests.scheduler.core import (
     test_known_bugs_of_ends,
@@ -85,31 +85,10 @@ def sources() -> None:
     run_sources(25)
 
 
-def place_drafts(*, is_tree: bool, is_replaced: bool) -> None:
-    test_telling.test_positions_are_those_of_the_window_that_was_drafted_from(
-        2, is_tree, is_replaced
-    )
-
-
-_IS_WALKED = "placed.numbers[slot] != new.window_numbers[row] or placed.is_tree[slot]"
-
 NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
     "prompts are told of again": (
-        (telling, "report_logprobs", "min(request.num_reported_tokens + 1, end) - first", "0"),
+        (reports, "report_logprobs", "min(request.num_reported_tokens + 1, end) - first", "0"),
         lambda: test_telling.test_a_prompt_is_told_of_once_though_the_worker_was_lost(1, 2),
-    ),
-    "drafts are placed by the window that came later": (
-        (verified, "find_kept_positions", _IS_WALKED, "placed.is_tree[slot]"),
-        lambda: place_drafts(is_tree=False, is_replaced=True),
-    ),
-    "drafts are placed on the likeliest path": (
-        (
-            verified,
-            "find_kept_positions",
-            _IS_WALKED,
-            "placed.numbers[slot] != new.window_numbers[row]",
-        ),
-        lambda: place_drafts(is_tree=True, is_replaced=False),
     ),
     "one plan in flight counts towards the length limit": (
         (
@@ -235,7 +214,7 @@ NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
         lambda: test_following.test_what_rests_drafts_from_no_window(),
     ),
     "any source is taken": (
-        (check, "check_result", "_check_sources(config.drafter, result)", "pass"),
+        (check, "check_result", "_check_sources(state.config.drafter, result)", "pass"),
         lambda: test_drafter_rows.test_without_a_drafter_nothing_else_may_draft(),
     ),
     "a tree that the output leaves for another branch is dead": (
@@ -250,21 +229,9 @@ NAMED: dict[str, tuple[Rule, Callable[[], None]]] = {
         (requests.RequestTable, "move_tree", "left or NO_WINDOW", "left"),
         lambda: test_trees.test_a_tree_that_died_unsent_is_not_drafted_from_its_predecessor(),
     ),
-    "the window of now is that of a plan in flight": (
-        (verified, "record_drafts", "placed.numbers[slots] != new.window_numbers", "slots < 0"),
-        lambda: test_trees.test_what_is_in_flight_counts_by_the_window_that_it_was_planned_with(),
-    ),
     "what is worth its cost is not asked": (
         (rows, "_share_budget", "view.widths.goes_by_value", "False"),
         lambda: test_values.test_drafts_end_where_they_are_not_worth_their_cost(),
-    ),
-    "what is kept of a tree is the likeliest path's": (
-        (verified, "record_drafts", "is_walked |= placed.is_tree[slots]", "pass"),
-        lambda: test_trees.test_kept_positions_are_those_of_the_alternative(),
-    ),
-    "what is drafted of a tree is kept": (
-        (verified, "_walk", "is_kept[inside] = True", "is_kept[:] = True"),
-        lambda: test_trees.test_kept_positions_are_those_of_the_alternative(),
     ),
 }
 

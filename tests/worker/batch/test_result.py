@@ -12,10 +12,8 @@ ROWS = [PlannedRow(slot, 1, 3, []) for slot in (4, 1, 3, 0)]
 
 def outputs(**columns: list[int]) -> Outputs[Int32Column]:
     number = len(columns["lengths"])
-    tokens = columns.pop("token_ids")
-    whole = {name: columns.get(name, [0] * number) for name in Outputs._fields[:-1]}
-    arrays = {name: np.array(column, np.int32) for name, column in whole.items()}
-    return Outputs(**arrays, token_ids=np.array(tokens, np.int32))
+    whole = {name: columns.get(name, [0] * number) for name in Outputs._fields}
+    return Outputs(**{name: np.array(column, np.int32) for name, column in whole.items()})
 
 
 OUTPUTS = outputs(
@@ -26,7 +24,9 @@ OUTPUTS = outputs(
     draft_sources=[1, 0, 3],
     has_ended=[0, 0, 1],
     num_fed_tokens=[4, 5, 3],
+    window_nodes=[7, 0, 0],
     token_ids=[20, 21, 40],
+    accepted_nodes=[9],
 )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from optimist_common.columns import Int32Column
+from optimist_common.draft_source import DraftSource
 
 Column = TypeVar("Column", torch.Tensor, Int32Column)
 
@@ -19,6 +20,9 @@ class Outputs(NamedTuple, Generic[Column]):
     num_drafted_tokens: Column
     num_accepted_tokens: Column
     draft_sources: Column
+    window_nodes: Column
+    """Node of its window that each row was at when it drafted, -1 for none; counts where the drafts
+    came from the window."""
     is_short: Column
     """1 where the blocks did not hold the known tokens."""
     is_broken: Column
@@ -30,31 +34,38 @@ class Outputs(NamedTuple, Generic[Column]):
     """Tokens that the pass was fed, drafts included."""
     token_ids: Column
     """Emitted tokens, one row after the other."""
+    accepted_nodes: Column
+    """Accepted nodes of the rows whose drafts came from their windows, one row after the other."""
 
 
-_NUM_COLUMNS = len(Outputs._fields) - 1
+_NUM_COLUMNS = len(Outputs._fields) - 2
 
 
 def pack(outputs: Outputs[torch.Tensor]) -> torch.Tensor:
     """Packs outputs, int64 or bool `[num_rows]`.
 
     Args:
-        outputs: With `token_ids` `[num_rows, width]`; as many of a row count as it has emitted.
+        outputs: With `token_ids` `[num_rows, width]`, of which as many of a row count as it has
+            emitted, and `accepted_nodes` `[num_rows, width - 1]`.
 
     Returns:
-        Int32 `[num_rows, columns and tokens]`.
+        Int32 `[num_rows, columns, tokens and nodes]`.
     """
-    *columns, token_ids = outputs
-    return torch.cat([torch.stack(columns, 1), token_ids], 1).int()
+    *columns, token_ids, nodes = outputs
+    return torch.cat([torch.stack(columns, 1), token_ids, nodes], 1).int()
 
 
 def unpack(packed: Int32Column) -> Outputs[Int32Column]:
-    """Reads what `pack` has packed, int32 `[num_rows, columns and tokens]`."""
-    columns, token_ids = packed.T[:_NUM_COLUMNS], packed[:, _NUM_COLUMNS:]
-    if token_ids.shape[1] == 1 and columns[1].all():
-        return Outputs._make([*columns, token_ids[:, 0]])
-    is_emitted = columns[1][:, None] > np.arange(token_ids.shape[1])
-    return Outputs._make([*columns, token_ids[is_emitted]])
+    """Reads what `pack` has packed, int32 `[num_rows, columns, tokens and nodes]`."""
+    columns, width = packed.T[:_NUM_COLUMNS], (packed.shape[1] - _NUM_COLUMNS + 1) // 2
+    token_ids, nodes = packed[:, _NUM_COLUMNS:][:, :width], packed[:, _NUM_COLUMNS:][:, width:]
+    _, num_emitted, _, num_accepted, sources, *_ = columns
+    if width == 1 and num_emitted.all():
+        return Outputs._make([*columns, token_ids[:, 0], nodes.ravel()])
+    is_emitted = num_emitted[:, None] > np.arange(width)
+    num_nodes = num_accepted * (sources == DraftSource.PREDICTION)
+    is_accepted = num_nodes[:, None] > np.arange(nodes.shape[1])
+    return Outputs._make([*columns, token_ids[is_emitted], nodes[is_accepted]])
 
 
 def no_outputs() -> Outputs[Int32Column]:

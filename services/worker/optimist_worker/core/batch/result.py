@@ -30,12 +30,12 @@ def collect_result(
         draft_ns: Time that the drafter took.
         logprobs: Of the rows that want some; those that failed are left out.
     """
-    columns = np.array(outputs[:-1])
+    columns = np.array(outputs[:-2])
     if len(slots) < len(plan.slots):
         columns = _spread(columns, np.isin(plan.slots, slots))
         for row, slot in enumerate(plan.slots.tolist()):
             columns[0, row] += lengths.get(slot, 0)
-    spread: Outputs[Int32Column] = Outputs._make([*columns, outputs.token_ids])
+    spread: Outputs[Int32Column] = Outputs._make([*columns, *outputs[-2:]])
     has_failed = np.isin(slots, list(errors)) if errors else np.zeros(len(slots), np.bool_)
     return StepResult(
         sequence=plan.sequence,
@@ -47,6 +47,8 @@ def collect_result(
         num_drafted_tokens=spread.num_drafted_tokens,
         num_accepted_tokens=spread.num_accepted_tokens,
         draft_sources=spread.draft_sources,
+        window_nodes=spread.window_nodes,
+        accepted_nodes=spread.accepted_nodes,
         errors=errors,
         num_tokens=int(outputs.num_fed_tokens.sum()),
         num_live_rows=int(np.count_nonzero((outputs.has_ended == 0) & ~has_failed)),
