@@ -100,6 +100,7 @@ lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfile
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tests.house.words
 	@$(BIN)/python protos/generate.py --check
 	@$(BIN)/python docs/generate_metrics.py --check
 	@$(BIN)/python deploy/k8s/generate_rules.py --check

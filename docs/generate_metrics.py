@@ -11,11 +11,10 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from optimist.scheduler.v1.scheduler_pb2 import Stats
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.observing.scheduler_metrics import SchedulerCollector
-from optimist_gateway.observing.vllm_metrics import VllmCollector
-from optimist_gateway.scheduler.pool import SchedulerPool
-from optimist_gateway.scheduler.stats import SchedulerStats
+from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
+from optimist_gateway.schedulers.pool import SchedulerPool
 
 TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {
@@ -93,7 +92,7 @@ def _of(registry: CollectorRegistry, prefix: str) -> list[Definition]:
 
 def _of_vllm() -> list[Definition]:
     """Returns the definitions by vLLM's names, whose labels are those of their samples."""
-    stats = SchedulerStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (0,))
+    stats = Stats(num_accepted_at_positions=[0])
     metrics = GatewayMetrics()
     metrics.finished.labels("stop").inc()
     collector = VllmCollector(metrics, lambda: stats, "model")

@@ -8,6 +8,7 @@ import pytest
 from openai import OpenAI
 
 from optimist_bench.replicas.redis_server import RedisServer
+from tests import fork_server
 from tests.stack import Stack
 
 # Every core runs tests: threads that share the work of small models would only wait for each other.
@@ -38,7 +39,8 @@ SLOW = (
 
 
 def pytest_sessionstart() -> None:
-    """Refuses to test compiled modules whose sources have changed since."""
+    """Refuses to test compiled modules whose sources have changed since; starts services fast."""
+    fork_server.install()
     for compiled in (Path(__file__).parents[1] / "aligner" / "optimist_aligner").rglob("*.so"):
         source = compiled.with_name(compiled.name.partition(".")[0] + ".py")
         if not source.exists() or source.stat().st_mtime > compiled.stat().st_mtime:

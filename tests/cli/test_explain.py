@@ -18,7 +18,8 @@ from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_cli.__main__ import main
 from optimist_cli.explain.command import ExplainSettings, StepError, choose_style, page, summarise
-from optimist_cli.explain.log import Chain, Damage, Header, LogError, Proposal, Step, read_log
+from optimist_cli.explain.log import Header, LogError, Proposal
+from optimist_cli.explain.places import LineIndex
 from optimist_cli.explain.text import Style, fit, visible, width_of
 from optimist_cli.explain.window import Origin, Window
 from optimist_proposer.observing.request_log import RequestLogs
@@ -93,7 +94,7 @@ def write_log(directory: Path) -> Path:
     logs.step("chat-1", tokens("def "), 15, predicted(13, 18), 5e-6, 5)
     logs.step("chat-1", tokens("g", "(", "b", "):", "\n"), 20, None, 4e-6, 5)
     logs.close("chat-1")
-    return directory / "chat-1.yaml"
+    return directory / "chat-1.jsonl"
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ step 2  4 tokens: 3 predicted, 1 model's own  9 µs
     f(a« + »
   lost in line 1, found again in it
   proposes 4 tokens from line 1 of 4, chance 0.50: "):↵"
-    or behind the output, chance 0.25: "a + "
+    or after the output, chance 0.25: "a + "
 
 step 3  3 tokens: 2 own text, 1 model's own  8 µs
     ‹a + ›«new»
@@ -163,10 +164,10 @@ step 2  4 tokens: 3 predicted, 1 model's own  9 µs
     f(a« + »
   lost in line 1, found again in it
   proposes 4 tokens from line 1 of 4, chance 0.50: "):↵"
-    or behind the output, chance 0.25: "a + "
+    or after the output, chance 0.25: "a + "
 
   the output's last line: "def f(a + "
-  node behind  chance  token   text
+  node  after  chance  token   text
      0      -   0.500      7   "):"  line 1
      1      0   0.500      0   "↵"  line 1
 
@@ -205,12 +206,12 @@ def test_tokens_from_the_prompt_are_named_by_where_they_stand(tmp_path: Path) ->
     logs.step("a", tokens(), 0, draft(prompt[1:], range(-1, 3), range(-5, -1), [0.5] * 4), 1e-6, 0)
     logs.step("a", tokens("f", "(", "new"), 3, None, 1e-6, 0)
     logs.close("a")
-    text = "\n".join(explain(tmp_path / "a.yaml"))
+    text = "\n".join(explain(tmp_path / "a.jsonl"))
     assert "proposes 4 tokens from token 2 of the prompt" in text
     assert "3 tokens: 2 from the prompt, 1 model's own" in text
     assert "⟨f(⟩«new»" in text
     assert "0 predicted, 2 from the prompt, 0 own text" in text
-    assert "token 5 of the prompt" in "\n".join(explain(tmp_path / "a.yaml", number=0))
+    assert "token 5 of the prompt" in "\n".join(explain(tmp_path / "a.jsonl", number=0))
 
 
 def test_the_summary_adds_up(log: Path) -> None:
@@ -292,17 +293,13 @@ def test_the_page_is_as_wide_as_the_terminal(
         (b"", "it is empty"),
         (b"hello", "it does not begin as one"),
         (b"\xff\xfe\0", "it does not begin as one"),
-        (
-            b"---\noptimist_request_log: 3\nsources: s\nrequest_id: r\nreplica: p\nopened: t"
-            b"\n...\n",
-            "its format is 3, this version reads 2",
-        ),
+        (b'{"optimist_request_log": 4, "x": 1}\n', "its format is 4, this version reads 3"),
     ],
 )
 def test_another_file_is_named_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, reason: str
 ) -> None:
-    path = tmp_path / "file.yaml"
+    path = tmp_path / "file.jsonl"
     path.write_bytes(content)
     for flags in ([], ["--json"]):
         assert main(["explain", str(path), *flags]) == 2
@@ -321,22 +318,23 @@ def test_a_missing_file_and_a_directory_are_named(
     assert "--log is required" in capsys.readouterr().err
 
 
-def test_a_log_is_told_up_to_where_it_is_cut(log: Path) -> None:
+def test_a_log_is_read_up_to_where_it_is_cut(log: Path) -> None:
     content = log.read_bytes()
     whole = explain(log)
     for size in range(30, len(content), 7):
         log.write_bytes(content[:size])
         lines = explain(log)
-        told = lines[: lines.index("summary") - 1]
-        assert told == whole[: len(told)]
-        is_cut = not content[:size].endswith(b"...\n")
+        shown = lines[: lines.index("summary") - 1]
+        assert shown == whole[: len(shown)]
+        rest = content[:size].rpartition(b"\n")[2]
+        is_cut = rest != b"" and rest not in content.splitlines()
         assert any("cut off" in line for line in lines) == is_cut
         assert "  the log does not say that the request was closed" in lines
 
 
-def test_what_follows_a_cut_is_told_too(log: Path) -> None:
+def test_what_follows_a_cut_is_read_too(log: Path) -> None:
     content = log.read_bytes()
-    cut = content.index(b"step: 3")
+    cut = content.index(b'"step": 3')
     log.write_bytes(content[: cut + 40])
     logs = RequestLogs(log.parent, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "127.0.0.1:50054")
     logs.open("chat-1", Sources([PREDICTION], tokens("x", "y")))
@@ -353,17 +351,17 @@ def test_what_follows_a_cut_is_told_too(log: Path) -> None:
     assert summary.num_predicted_tokens == 24
 
 
-def test_tokens_told_twice_count_once(tmp_path: Path) -> None:
+def test_tokens_sent_twice_count_once(tmp_path: Path) -> None:
     sources = Sources([PREDICTION])
     for replica in ("one", "two"):
         logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB, replica)
         logs.open("a", sources)
         logs.step("a", tokens("def ", "f"), 2, predicted(2, 6), 1e-6, 0)
     logs.step("a", tokens("f", "(", "a"), 4, None, 1e-6, 0)
-    with (tmp_path / "a.yaml").open("rb") as file:
+    with (tmp_path / "a.jsonl").open("rb") as file:
         steps = summarise(file)
     assert (steps.output_tokens, steps.accepted_from_prediction, steps.steps) == (4, 1, 2)
-    assert "  2 tokens told again" in explain(tmp_path / "a.yaml")
+    assert "  2 tokens sent again" in explain(tmp_path / "a.jsonl")
 
 
 def test_a_replica_that_takes_over_has_not_made_the_steps(tmp_path: Path) -> None:
@@ -373,9 +371,9 @@ def test_a_replica_that_takes_over_has_not_made_the_steps(tmp_path: Path) -> Non
     logs.step("a", PREDICTION[5:6], 6, predicted(6, 9), 1e-6, 0)
     logs.step("a", PREDICTION[6:9], 9, None, 1e-6, 0)
     assert "  taken over with 5 tokens that another replica observed" in explain(
-        tmp_path / "a.yaml"
+        tmp_path / "a.jsonl"
     )
-    with (tmp_path / "a.yaml").open("rb") as file:
+    with (tmp_path / "a.jsonl").open("rb") as file:
         summary = summarise(file)
     assert (summary.steps, summary.output_tokens, summary.missing_tokens) == (2, 4, 5)
     assert (summary.accepted_from_prediction, summary.proposer_us["p99"]) == (2, 1.0)
@@ -387,7 +385,7 @@ def test_other_sources_begin_anew(tmp_path: Path) -> None:
         logs.open("a", Sources([prediction]))
         logs.step("a", tokens(), 0, Draft(), 0.0, 0)
         logs.step("a", tokens("def "), 1, None, 0.0, 2)
-    with (tmp_path / "a.yaml").open("rb") as file:
+    with (tmp_path / "a.jsonl").open("rb") as file:
         summary = summarise(file)
     assert (summary.output_tokens, summary.num_predicted_tokens) == (2, 2)
     assert summary.alignments == 4
@@ -398,7 +396,7 @@ def test_lines_of_several_predictions_are_told_apart(tmp_path: Path) -> None:
     logs.open("a", Sources([PREDICTION, tokens("x", "\n", "y")]))
     logs.step("a", tokens(), 0, predicted(0, 2), 0.0, 0)
     logs.step("a", tokens("x"), 1, draft(tokens("y"), [-1], [26], [0.5]), 0.0, 0)
-    text = "\n".join(explain(tmp_path / "a.yaml"))
+    text = "\n".join(explain(tmp_path / "a.jsonl"))
     assert "lost at prediction 1, line 1, found at prediction 2, line 2: forward" in text
     assert 'from prediction 2, line 2, chance 0.50: "y"' in text
 
@@ -409,7 +407,7 @@ def test_a_learned_rename_is_no_jump(tmp_path: Path) -> None:
     logs.step("a", tokens("def "), 1, predicted(1, 3), 0.0, 0)
     renamed = draft(tokens("new", "):"), [-1, 0], [-1, 4], [0.5, 0.5])
     logs.step("a", tokens("f", "("), 3, renamed, 0.0, 0)
-    with (tmp_path / "a.yaml").open("rb") as file:
+    with (tmp_path / "a.jsonl").open("rb") as file:
         assert sum(summarise(file).jumps.values()) == 0
 
 
@@ -436,55 +434,57 @@ def test_a_reader_who_has_seen_enough_is_no_error(log: Path, flag: str) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@given(st.binary(max_size=200), st.integers(0, 3))
-def test_no_bytes_make_it_fail_otherwise(content: bytes, where: int) -> None:
-    header = b"---\noptimist_request_log: 2\n"
-    data = [
-        content,
-        header + content,
-        header + b"...\n---\n" + content + b"\n...\n",
-        header + b"...\n---\nstep: 1\n" + content + b"\n...\n",
-    ][where]
+HEADER = {
+    "optimist_request_log": 3,
+    "sources": "s",
+    "request_id": "r",
+    "replica": "p",
+    "opened": "t",
+    "num_prompt_tokens": 0,
+    "predictions": [
+        {
+            "num_tokens": 9,
+            "num_lines": 3,
+            "lines": [{"position": 0, "token_ids": [1] * 5}, {"position": 5, "token_ids": [2]}],
+        }
+    ],
+}
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_no_bytes_make_it_fail_otherwise(content: bytes, is_after_header: bool) -> None:
+    data = json.dumps(HEADER).encode() + b"\n" + content if is_after_header else content
     try:
-        documents = list(read_log(BytesIO(data)))
+        list(page(BytesIO(data), PLAIN))
     except LogError:
-        return
-    assert documents
-    assert all(isinstance(item, Damage) for item in documents[:1])
-    list(page(BytesIO(data), PLAIN))
+        assert not is_after_header
 
 
-WHOLE_HEADER = (
-    "---\noptimist_request_log: 2\nsources: s\nrequest_id: r\nreplica: p\nopened: t\n"
-    "num_prompt_tokens: 0\npredictions:\n- num_tokens: 9\n  num_lines: 2\n  lines:\n"
-    "  - {number: 1, position: 0}\n  - {number: 2, position: 5}\n...\n"
-)
 NUMBERS = st.integers(-3, 12) | st.integers()
-CHAINS = st.fixed_dictionaries(
-    {
-        "token_ids": st.lists(st.integers(0, 3), max_size=4),
-        "text": st.text("ab\n", max_size=6),
-        "lengths": st.lists(st.integers(0, 4), max_size=5),
-        "positions": st.lists(st.lists(NUMBERS, min_size=2, max_size=2), max_size=3),
-        "values": st.lists(st.floats(0, 1), max_size=5),
-        "behind": NUMBERS,
+
+
+@st.composite
+def proposals(draw: st.DrawFn) -> dict[str, object]:
+    size = draw(st.integers(0, 5))
+    numbers = st.lists(st.integers(0, 3), min_size=size, max_size=size)
+    return {
+        "token_ids": draw(numbers),
+        "texts": draw(st.lists(st.text("ab\n", max_size=2), min_size=size, max_size=size)),
+        "parents": [draw(st.integers(-1, node - draw(st.integers(0, 1)))) for node in range(size)],
+        "positions": draw(st.lists(NUMBERS, min_size=size, max_size=size)),
+        "values": draw(st.lists(st.floats(0, 1), min_size=size, max_size=size)),
     }
-)
+
+
 STEPS = st.fixed_dictionaries(
     {
         "step": NUMBERS,
         "replica": st.just("p"),
         "position": st.integers(0, 12),
-        "output": CHAINS,
+        "token_ids": st.lists(st.integers(0, 3), max_size=3),
+        "texts": st.lists(st.text("ab\n", max_size=2), max_size=3),
         "line_prefix": st.just(""),
-        "proposal": st.none()
-        | st.fixed_dictionaries(
-            {
-                "place": st.none() | st.just({"prediction": 1, "line": 7}),
-                "path": CHAINS,
-                "branches": st.lists(CHAINS, max_size=3),
-            }
-        ),
+        "proposal": st.none() | proposals(),
         "num_alignments": st.integers(0, 100),
         "microseconds": st.floats(0, 1e9),
     }
@@ -493,33 +493,25 @@ STEPS = st.fixed_dictionaries(
 
 @given(st.lists(STEPS, max_size=4))
 def test_no_values_in_a_log_make_it_fail(steps: list[object]) -> None:
-    data = WHOLE_HEADER + "".join(f"---\n{json.dumps(step)}\n...\n" for step in steps)
-    lines = list(page(BytesIO(data.encode()), PLAIN))
-    assert "summary" in lines
-    with BytesIO(data.encode()) as file:
-        assert summarise(file).steps <= len(steps)
+    data = "".join(f"{json.dumps(record)}\n" for record in [HEADER, *steps]).encode()
+    assert "summary" in list(page(BytesIO(data), PLAIN))
+    assert summarise(BytesIO(data)).steps <= len(steps)
 
 
-def chain(token_ids: Sequence[int], positions: list[list[int]], behind: int = -1) -> Chain:
-    return Chain(
-        token_ids=list(token_ids),
-        text="x" * len(token_ids),
-        lengths=[1] * len(token_ids),
+def proposal(token_ids: list[int], parents: list[int], positions: list[int]) -> Proposal:
+    size = len(token_ids)
+    return Proposal(
+        token_ids=token_ids,
+        texts=["x"] * size,
+        parents=parents,
         positions=positions,
-        values=[0.5] * len(token_ids),
-        behind=behind,
+        values=[0.5] * size,
     )
 
 
 def test_a_window_follows_the_output() -> None:
-    window = Window(
-        Proposal(
-            place=None,
-            path=chain([1, 2, 3], [[10, 1], [-1, 1], [11, 1]]),
-            branches=[chain([4, 5], [[20, 2]], 0), chain([6], [[-1, 1]])],
-        )
-    )
-    assert (window.num_nodes, window.num_left, window.place) == (6, 6, 10)
+    window = Window(proposal([1, 2, 3, 4, 5, 6], [-1, 0, 1, 0, 3, -1], [10, -1, 11, 20, 21, -1]))
+    assert (window.num_nodes, window.num_left, window.start) == (6, 6, 10)
     assert window.take(1) is Origin.PREDICTION
     assert (window.num_contradicted, window.expected_position, window.num_left) == (1, 11, 4)
     assert window.take(4) is Origin.PREDICTION
@@ -531,12 +523,28 @@ def test_a_window_follows_the_output() -> None:
 
 
 def test_a_window_is_left_at_the_first_other_token() -> None:
-    window = Window(Proposal(place=None, path=chain([1, 2, 3], [[-1, 1], [7, 2]]), branches=[]))
-    assert (window.place, window.num_before_place) == (7, 1)
+    window = Window(proposal([1, 2, 3], [-1, 0, 1], [-1, 7, 8]))
+    assert (window.start, window.num_before_start) == (7, 1)
     assert window.take(1) is Origin.OWN_TEXT
     assert window.take(3) is Origin.MODEL
     assert (window.is_left, window.num_contradicted, window.num_left) == (True, 2, 0)
     assert window.take(2) is Origin.MODEL
+
+
+def test_a_tree_is_a_path_and_branches() -> None:
+    tree = proposal([0] * 7, [-1, 0, 0, 1, -1, 2, 4], [5, 6, -1, 7, 9, -1, 10])
+    assert tree.chains() == [[0, 1, 3], [2, 5], [4, 6]]
+    assert proposal([], [], []).chains() == [[]]
+
+
+def test_lines_that_a_log_has_left_out_are_unknown() -> None:
+    lines = LineIndex(Header.model_validate(HEADER).predictions or [])
+    assert [lines.name(position) for position in (4, 5, 6, 9)] == [
+        "line 1",
+        "line 2",
+        "an unknown line",
+        "the end",
+    ]
 
 
 @given(st.text(), st.integers(1, 50))
@@ -553,16 +561,3 @@ def test_wrapped_text_is_whole_and_fits(text: str, width: int) -> None:
     lines = list(Style(False, width).lines_by_origin([(text, Origin.PREDICTION)], "    "))
     assert "".join(line.removeprefix("    ") for line in lines) == visible(text)
     assert all(width_of(line) <= width for line in lines)
-
-
-def test_documents_are_read_as_they_were_written(log: Path) -> None:
-    with log.open("rb") as file:
-        documents = list(read_log(file))
-    assert isinstance(documents[0], Header)
-    steps = [document for document in documents if isinstance(document, Step)]
-    assert [step.step for step in steps] == list(range(8))
-    assert steps[2].output.texts() == ["f", "(", "a", " + "]
-    proposal = steps[2].proposal
-    assert proposal is not None
-    assert [item.node_positions() for item in proposal.chains] == [[4, 5], [-1, -1]]
-    assert steps[1].proposal is None

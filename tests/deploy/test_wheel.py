@@ -21,5 +21,5 @@ def test_the_wheel_has_all_files_of_its_packages_and_no_model(tmp_path: Path) ->
         for path in (REPOSITORY / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert "optimist_gateway/page/static/vendor/LICENSE.htm" in files
+    assert "optimist_gateway/fronts/page/static/vendor/LICENSE.htm" in files
     assert packed == files

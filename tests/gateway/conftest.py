@@ -14,9 +14,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from optimist_gateway.api.app import create_app
-from optimist_gateway.http_server import server_config
-from optimist_gateway.settings import GatewaySettings
+from optimist_gateway.server.app import create_app
+from optimist_gateway.server.http_server import server_config
+from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
 from tests.stack import free_port

@@ -14,7 +14,7 @@ import pytest
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_client import AsyncClient, Client, Message, OptimistError
 from optimist_common.network.endpoints import Peer
-from optimist_gateway.scheduler.admin import SchedulerAdmin
+from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_training.data.edits import unseen_edits
 from tests.chaos.answer import Answer, difference
 from tests.chaos.case import Case

@@ -43,7 +43,7 @@ def test_each_of_several_choices_uses_the_prediction(client: OpenAI) -> None:
     assert details.accepted_prediction_tokens > answer.usage.completion_tokens / 2
 
 
-def test_a_request_is_logged_when_the_proposer_is_told_to(
+def test_a_request_is_logged_where_the_proposer_has_the_setting(
     client: OpenAI, request_logs: Path
 ) -> None:
     edit = edits(1)[0]
@@ -56,7 +56,7 @@ def test_a_request_is_logged_when_the_proposer_is_told_to(
         time.sleep(0.05)
     command = [sys.executable, "-m", "optimist_cli", "explain", str(path)]
     summary = json.loads(subprocess.check_output([*command, "--json"]))
-    # A proposer is not told what a request ends with.
+    # A proposer does not learn what a request ends with.
     assert 0 < summary["output_tokens"] < len(answer.token_ids)
-    told = subprocess.check_output([*command, "--color", "never"], text=True)
-    assert edit.before.splitlines()[0] in told
+    story = subprocess.check_output([*command, "--color", "never"], text=True)
+    assert edit.before.splitlines()[0] in story

@@ -10,7 +10,7 @@ import {
   predictionParts,
   promptCursor,
   promptParts,
-} from "../../services/gateway/optimist_gateway/page/static/js/provenance.js";
+} from "../../services/gateway/optimist_gateway/fronts/page/static/js/provenance.js";
 
 const PREDICTION = "def f(width):\n    return width\n";
 

@@ -5,8 +5,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from optimist_gateway.page.files import STATIC, load_page_files
-from optimist_gateway.page.router import page_router
+from optimist_gateway.fronts.page.router import STATIC, load_page_files, page_router
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from optimist_gateway.page.files import STATIC
+from optimist_gateway.fronts.page.router import STATIC
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = REPOSITORY / "node_modules"

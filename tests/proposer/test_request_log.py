@@ -1,5 +1,6 @@
 """What is logged of a request, and that nothing of it can do harm."""
 
+import json
 import logging
 import os
 import stat
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,20 +17,18 @@ from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_proposer.core.messages import Answer, Open
-from optimist_proposer.observing.record_lines import (
-    MAX_LINE_CHARACTERS,
-    OutputLines,
-    PredictedLines,
-    split_predictions,
-)
-from optimist_proposer.observing.record_text import quote, token_text
 from optimist_proposer.observing.request_log import (
     FULL,
     RequestLogs,
     default_log_directory,
     log_file_name,
 )
-from optimist_proposer.observing.request_record import position_runs, split_chains
+from optimist_proposer.observing.request_record import (
+    MAX_LINE_CHARACTERS,
+    OutputLines,
+    split_predictions,
+    token_text,
+)
 from tests.proposer.holding import following
 
 CHARACTERS = "\n abcdefghijklmnopqrstuvwxyz=(),.:_1234567890\N{REPLACEMENT CHARACTER}"
@@ -81,7 +79,7 @@ def count_open_files() -> int:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 def write_steps(logs: RequestLogs, request_id: str, prediction: str, answer: str) -> int:
@@ -115,17 +113,13 @@ def test_a_log_tells_the_whole_story(tmp_path: Path) -> None:
     num_steps = write_steps(logs, "chatcmpl-1", prediction, answer)
     logs.close("chatcmpl-1")
 
-    header, *steps, end = read(tmp_path / "chatcmpl-1.yaml")
-    assert header["optimist_request_log"] == 2
+    header, *steps, end = read(tmp_path / "chatcmpl-1.jsonl")
+    assert header["optimist_request_log"] == 3
     assert (header["request_id"], header["replica"]) == ("chatcmpl-1", "here:1")
     (predicted,) = header["predictions"]
     assert predicted["num_tokens"] == len(prediction)
     lines = predicted["lines"]
-    assert (
-        [line["number"] for line in lines]
-        == [1, 2, 3, 4, 5]
-        == [*range(1, predicted["num_lines"] + 1)]
-    )
+    assert len(lines) == predicted["num_lines"] == 5
     assert "".join(line["text"] for line in lines) == prediction
     assert [token for line in lines for token in line["token_ids"]] == list(tokens(prediction))
     assert [line["position"] for line in lines] == [0, 10, 23, 24, 34]
@@ -133,23 +127,20 @@ def test_a_log_tells_the_whole_story(tmp_path: Path) -> None:
 
     assert [step["step"] for step in steps] == list(range(num_steps + 1))
     assert steps[0]["position"] == 0
-    assert steps[0]["output"]["token_ids"] == []
-    assert steps[0]["proposal"]["path"]["text"] == prediction[:8]
-    assert steps[0]["proposal"]["path"]["positions"] == [[0, 8]]
-    assert "".join(step["output"]["text"] for step in steps) == answer
+    assert steps[0]["token_ids"] == []
+    assert "".join(steps[0]["proposal"]["texts"]) == prediction[:8]
+    assert steps[0]["proposal"]["positions"] == [*range(8)]
+    assert "".join(text for step in steps for text in step["texts"]) == answer
     position = 0
     for step in steps:
         assert step["position"] == position
-        position += len(step["output"]["token_ids"])
+        position += len(step["token_ids"])
         assert (step["microseconds"], step["num_alignments"]) == (10.0, 0)
         before = answer[:position]
         assert step["line_prefix"] == before[before.rfind("\n") + 1 :]
     completed = [line for step in steps for line in step["completed_lines"]]
     assert [line["text"] for line in completed] == answer.splitlines(keepends=True)
     assert [line["number"] for line in completed] == [1, 2, 3, 4, 5]
-    places = [step["proposal"]["place"] for step in steps]
-    assert places[0] == {"prediction": 1, "line": 1}
-    assert places[-2] == {"prediction": 1, "line": 5}
     assert end == {"end": "the request was closed"}
 
 
@@ -158,55 +149,27 @@ def test_a_window_that_holds_is_no_proposal(tmp_path: Path) -> None:
     logs.open("a", Sources([tokens("ab")]))
     logs.step("a", tokens("a"), 1, None, 0.0, 0)
     logs.step("a", tokens("b"), 2, Draft(), 0.0, 0)
-    _, held, nothing = read(tmp_path / "a.yaml")
+    _, held, nothing = read(tmp_path / "a.jsonl")
     assert held["proposal"] is None
-    assert nothing["proposal"]["path"]["token_ids"] == []
-    assert nothing["proposal"]["place"] is None
+    assert nothing["proposal"]["token_ids"] == []
 
 
-def test_a_tree_is_a_path_and_branches() -> None:
-    tree = draft(range(7), [-1, 0, 0, 1, -1, 2, 4], [5, 6, -1, 7, 9, -1, 10], [0.9] * 7)
-    assert split_chains(tree) == [(-1, [0, 1, 3]), (0, [2, 5]), (-1, [4, 6])]
-    assert split_chains(Draft()) == []
-
-
-def test_branches_tell_where_they_depart_and_what_they_are_worth(tmp_path: Path) -> None:
+def test_a_proposal_is_logged_with_its_tree(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB)
     logs.open("a", Sources([tokens("a\nb"), tokens("xyz")], tokens("pq")))
-    tree = draft(tokens("xaby"), [-1, 0, 1, 0], [3, -1, -1, 4], [0.75, 0.5, 0.25, 0.125])
+    tree = draft(tokens("xaby"), [-1, 0, 1, 0], [3, -1, -1, 4], [0.75, 0.5, 0.25, 0.12345])
     logs.step("a", tokens("k"), 1, tree, 0.0, 0)
-    header, step = read(tmp_path / "a.yaml")
+    header, step = read(tmp_path / "a.jsonl")
     assert header["num_prompt_tokens"] == 2
     assert [len(prediction["lines"]) for prediction in header["predictions"]] == [2, 1]
     assert header["predictions"][1]["lines"][0]["position"] == 3
-    assert step["proposal"]["place"] == {"prediction": 2, "line": 1}
-    path, (branch,) = step["proposal"]["path"], step["proposal"]["branches"]
-    assert path["text"] == "xab"
-    assert path["positions"] == [[3, 1], [-1, 2]]
-    assert path["values"] == [0.75, 0.5, 0.25]
-    assert branch["behind"] == 0
-    assert branch["text"] == "y"
-    assert branch["values"] == [0.125]
-    assert branch["positions"] == [[4, 1]]
-
-
-@given(st.lists(st.integers(-1, 4)))
-def test_runs_are_the_positions(positions: list[int]) -> None:
-    read_back = [
-        -1 if first < 0 else first + index
-        for first, length in position_runs(positions)
-        for index in range(length)
-    ]
-    assert read_back == positions
-
-
-@given(st.text(st.characters(codec=None)))
-def test_every_text_can_be_read_by_yaml_on_one_line(text: str) -> None:
-    whole = "".join("\N{REPLACEMENT CHARACTER}" if 0xD800 <= ord(c) < 0xE000 else c for c in text)
-    quoted = quote(text)
-    assert len(quoted.splitlines()) == 1
-    assert yaml.safe_load(quoted) == whole
-    assert yaml.load(quoted, Loader=yaml.CSafeLoader) == whole
+    assert step["proposal"] == {
+        "token_ids": list(tokens("xaby")),
+        "texts": ["x", "a", "b", "y"],
+        "parents": [-1, 0, 1, 0],
+        "positions": [3, -1, -1, 4],
+        "values": [0.75, 0.5, 0.25, 0.1235],
+    }
 
 
 def test_part_of_a_character_and_unknown_tokens_show_their_ids() -> None:
@@ -223,7 +186,7 @@ def test_part_of_a_character_and_unknown_tokens_show_their_ids() -> None:
     prompt=st.lists(st.integers(0, 25), max_size=5),
     outputs=st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=5),
 )
-def test_whatever_the_tokens_are_the_log_is_yaml_and_has_them(
+def test_whatever_the_tokens_are_the_log_is_json_and_has_them(
     tmp_path_factory: pytest.TempPathFactory,
     texts: list[str],
     predictions: list[list[int]],
@@ -239,32 +202,22 @@ def test_whatever_the_tokens_are_the_log_is_yaml_and_has_them(
         tree = draft(ids, range(-1, len(ids) - 1), [-1] * len(ids), [1.0] * len(ids))
         logs.step("a", array("i", ids), num_known, tree, 1.0, 0)
     logs.close("a")
-    header, *steps, _ = read(directory / "a.yaml")
+    header, *steps, _ = read(directory / "a.jsonl")
     assert header["num_prompt_tokens"] == len(prompt)
     assert [
         [token_id for line in prediction["lines"] for token_id in line["token_ids"]]
         for prediction in header["predictions"]
     ] == predictions
-    assert [step["output"]["token_ids"] for step in steps] == outputs
+    assert [step["token_ids"] for step in steps] == outputs
     for step in steps:
-        output = step["output"]
-        assert sum(output["lengths"]) == len(output["text"])
-        assert step["proposal"]["path"]["token_ids"] == output["token_ids"]
+        assert len(step["texts"]) == len(step["token_ids"])
+        assert step["proposal"]["token_ids"] == step["token_ids"]
 
 
 @given(st.lists(st.lists(st.integers(0, 5)), max_size=4))
-def test_every_position_has_its_line(texts: list[list[int]]) -> None:
+def test_predictions_come_back_from_sources(texts: list[list[int]]) -> None:
     sources = Sources([array("i", text) for text in texts])
-    predictions = list(split_predictions(sources))
-    assert [list(prediction) for prediction in predictions] == texts
-    lines = PredictedLines(predictions, VOCABULARY)
-    places = []
-    for number, text in enumerate(texts, 1):
-        line = 1
-        for token_id in text:
-            places.append((number, line))
-            line += token_id == 0
-    assert [lines.place(position) for position in range(len(places))] == places
+    assert [list(prediction) for prediction in split_predictions(sources)] == texts
 
 
 def test_output_lines_do_not_depend_on_how_the_output_was_divided() -> None:
@@ -281,7 +234,7 @@ def test_output_lines_do_not_depend_on_how_the_output_was_divided() -> None:
     assert at_once.prefix == one_by_one.prefix == "e"
 
 
-def test_lines_have_no_number_behind_a_gap() -> None:
+def test_lines_have_no_number_after_a_gap() -> None:
     lines = OutputLines(VOCABULARY)
     assert lines.take(tokens("ab"), 7) == []
     assert lines.take(tokens("\nc\n"), 9) == [(None, "ab\n"), (None, "c\n")]
@@ -304,7 +257,7 @@ def test_lines_have_no_number_behind_a_gap() -> None:
         "a" * 5000,
         "\N{GRINNING FACE}" * 300,
         "\ud800",
-        "x\n---\nend: x\n...\n",
+        'x"}\n{"end": "x"}\n',
         "a~b",
         "~" + "0" * 64,
     ],
@@ -321,7 +274,7 @@ def test_a_hostile_id_stays_in_the_directory(tmp_path: Path, request_id: str) ->
     assert file.name.isascii()
     assert not file.name.startswith((".", "-"))
     header, step = read(file)
-    assert header["optimist_request_log"] == 2
+    assert header["optimist_request_log"] == 3
     assert step["step"] == 0
 
 
@@ -341,12 +294,12 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path / "log", VOCABULARY, 8, MIB, 64 * MIB)
     logs.open("a", Sources([]))
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o700
-    assert stat.S_IMODE((tmp_path / "log" / "a.yaml").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "log" / "a.jsonl").stat().st_mode) == 0o600
 
 
 def test_a_link_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "precious").write_text("untouched")
-    (tmp_path / "a.yaml").symlink_to(tmp_path / "precious")
+    (tmp_path / "a.jsonl").symlink_to(tmp_path / "precious")
     RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB).open("a", Sources([]))
     assert (tmp_path / "precious").read_text() == "untouched"
     assert "no request is logged any more" in caplog.text
@@ -361,7 +314,7 @@ def test_a_replica_goes_on_with_the_log_of_another(tmp_path: Path) -> None:
     second.open("a", Sources([tokens("ab\ncd")]))
     second.step("a", tokens("b\n"), 3, None, 0.0, 0)
     first.step("a", tokens("c"), 4, None, 0.0, 0)
-    header, step, again, other, last = read(tmp_path / "a.yaml")
+    header, step, again, other, last = read(tmp_path / "a.jsonl")
     assert "predictions" in header
     assert "predictions" not in again
     assert header["sources"] == again["sources"]
@@ -375,7 +328,7 @@ def test_other_sources_are_written_again(tmp_path: Path) -> None:
     logs.open("a", Sources([tokens("ab")]))
     logs.open("a", Sources([tokens("xy")]))
     assert len(logs) == 1
-    first, second = read(tmp_path / "a.yaml")
+    first, second = read(tmp_path / "a.jsonl")
     assert first["sources"] != second["sources"]
     assert second["predictions"][0]["lines"][0]["text"] == "xy"
 
@@ -384,11 +337,11 @@ def test_a_line_that_was_cut_off_is_ended_first(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB)
     logs.open("a", Sources([tokens("ab")]))
     logs.step("a", tokens("a"), 1, None, 0.0, 0)
-    path = tmp_path / "a.yaml"
+    path = tmp_path / "a.jsonl"
     content = path.read_bytes()
-    path.write_bytes(content + b"---\nstep: 1\nrepl")
+    path.write_bytes(content + b'{"step": 1, "repl')
     RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB).open("a", Sources([tokens("ab")]))
-    assert path.read_bytes().startswith(content + b"---\nstep: 1\nrepl\n---\n")
+    assert path.read_bytes().startswith(content + b'{"step": 1, "repl\n{"opt')
 
 
 def test_without_room_nothing_fails_and_one_warning_is_given(
@@ -431,7 +384,7 @@ def test_a_full_disk_ends_all_logs_with_one_warning(
     logs.open("c", Sources([]))
     logs.close("a")
     assert caplog.text.count("No space left on device") == 1
-    assert not (tmp_path / "c.yaml").exists()
+    assert not (tmp_path / "c.jsonl").exists()
 
 
 def test_a_failure_at_the_end_of_a_log_harms_nothing(
@@ -451,7 +404,7 @@ def test_a_failure_at_the_end_of_a_log_harms_nothing(
 
 @pytest.mark.parametrize("max_bytes", [500, 3000, 20_000])
 def test_a_file_has_a_bound_and_says_so(tmp_path: Path, max_bytes: int) -> None:
-    path = tmp_path / "a.yaml"
+    path = tmp_path / "a.jsonl"
     sources = Sources([tokens("abc\n" * 500)])
     for _ in range(3):
         logs = RequestLogs(tmp_path, VOCABULARY, 8, max_bytes, 64 * MIB)
@@ -469,11 +422,11 @@ def test_a_long_prediction_leaves_room_for_the_steps(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path, VOCABULARY, 8, 4000, 64 * MIB)
     logs.open("a", Sources([tokens("abc\n" * 5000), tokens("xyz\n")]))
     logs.step("a", tokens("a"), 1, chain("bc", 5001), 0.0, 0)
-    header, step = read(tmp_path / "a.yaml")
+    header, step = read(tmp_path / "a.jsonl")
     assert header["predictions"][0]["num_lines"] == 5000
     assert 5 < len(header["predictions"][0]["lines"]) < 100
     assert header["predictions"][1]["lines"] == []
-    assert step["proposal"]["place"] == {"prediction": 1, "line": 1251}
+    assert step["proposal"]["positions"] == [5001, 5002]
 
 
 def test_only_so_many_logs_are_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -487,8 +440,8 @@ def test_only_so_many_logs_are_open(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert len(logs) == 2
     assert count_open_files() == num_files + 2
     logs.step("b", tokens("a"), 1, None, 0.0, 0)
-    assert [len(read(tmp_path / f"{name}.yaml")) for name in "abcd"] == [3, 2, 1, 1]
-    assert read(tmp_path / "b.yaml")[-1] == {"end": "too many logs are open"}
+    assert [len(read(tmp_path / f"{name}.jsonl")) for name in "abcd"] == [3, 2, 1, 1]
+    assert read(tmp_path / "b.jsonl")[-1] == {"end": "too many logs are open"}
     assert len(caplog.records) == 1
     logs.stop()
     assert count_open_files() == num_files
@@ -503,7 +456,7 @@ def test_the_directory_is_in_optimist_home(tmp_path: Path) -> None:
 def test_a_directory_that_holds_as_much_as_it_may_takes_no_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "old.yaml").write_bytes(bytes(MIB))
+    (tmp_path / "old.jsonl").write_bytes(bytes(MIB))
     logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, MIB + 2000)
     logs.open("a", Sources([tokens("one\n")]))
     for number in range(200):
@@ -523,8 +476,7 @@ def test_a_log_that_is_left_goes_on_later(tmp_path: Path) -> None:
         logs.step("a", tokens(token), 1, None, 0.0, 0)
         logs.leave("a")
         assert len(logs) == 0
-    documents = list(yaml.safe_load_all((tmp_path / "a.yaml").read_text()))
-    assert [each["step"] for each in documents if "step" in each] == [0, 1]
+    assert [each["step"] for each in read(tmp_path / "a.jsonl") if "step" in each] == [0, 1]
 
 
 def test_a_request_that_is_forgotten_keeps_no_file_open(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import json
 import signal
 import socket
 import subprocess
@@ -6,7 +7,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-import yaml
 
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
@@ -62,7 +62,7 @@ async def test_requests_are_logged_where_the_settings_say(tmp_path: Path) -> Non
         await proposer.apply([opening("a", "one\ntwo\n")], [observation(0, "one\n")], [])
         await proposer.apply([], [observation(4, "X\n")], ["a"])
     (path,) = (tmp_path / "log").iterdir()
-    steps = [part for part in yaml.safe_load_all(path.read_text()) if part and "step" in part]
+    steps = [each for each in map(json.loads, path.read_text().splitlines()) if "step" in each]
     assert [step["position"] for step in steps] == [0, 0, 4]
     assert [step["num_alignments"] for step in steps] == [0, 0, 1]
 

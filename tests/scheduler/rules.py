@@ -283,15 +283,15 @@ PREFIXES: dict[str, Rule] = {
 SOURCES: dict[str, Rule] = {
     "all drafts are predictions in the account": (
         DraftAccounts,
-        "_count",
-        "slots * np.int32(NUM_SOURCES) + sources, kept",
-        "slots * np.int32(NUM_SOURCES) + 1, kept",
+        "_add",
+        "slots * np.int64(NUM_SOURCES) + sources",
+        "slots * np.int64(NUM_SOURCES) + 1",
     ),
     "all drafts of windows are predictions": (
         DraftAccounts,
-        "_count_nodes",
-        "np.where(is_predicted[is_kept], DraftSource.PREDICTION, DraftSource.NGRAM)",
-        "DraftSource.PREDICTION",
+        "_count",
+        "np.where(positions >= 0, DraftSource.PREDICTION, DraftSource.NGRAM)",
+        "np.full_like(positions, DraftSource.PREDICTION)",
     ),
     "accounts begin anew with each slot": (
         DraftAccounts,

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from optimist_gateway.api.app import create_app
-from optimist_gateway.settings import GatewaySettings
+from optimist_gateway.server.app import create_app
+from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.chat_template import render
 from optimist_gateway.text.tokenizer import Tokenizer
 

@@ -1,4 +1,4 @@
-"""`optimist explain LOG`: tells what the proposer did for one request, step by step."""
+"""`optimist explain LOG`: what the proposer did for one request, step by step."""
 
 import io
 import json
@@ -23,8 +23,8 @@ from optimist_common.settings import ServiceSettings, load_settings
 class ExplainSettings(ServiceSettings):
     """Explains a request's log: optimist explain LOG [--json] [--step N] [OPTIONS].
 
-    A proposer writes such logs when it is told to. Text is coloured by where it came from; --json
-    prints only what the log comes to.
+    A proposer with --request-log true writes such logs. Text is coloured by where it came from;
+    --json prints only what the log comes to.
     """
 
     section: ClassVar[str] = "explain"
@@ -88,8 +88,8 @@ def choose_style(
 def summarise(file: BinaryIO) -> Summary:
     """Returns what a log comes to; raises LogError."""
     story = Story()
-    for document in read_log(file):
-        story.tell(document)
+    for record in read_log(file):
+        story.take(record)
     return story.finish()
 
 
@@ -107,12 +107,12 @@ def page(file: BinaryIO, style: Style, number: int | None = None) -> Iterator[st
     """
     story = Story()
     has_heading = has_step = False
-    for document in read_log(file):
-        step = story.tell(document)
-        if isinstance(document, Header):
+    for record in read_log(file):
+        step = story.take(record)
+        if isinstance(record, Header):
             show = continuation if has_heading else heading
             has_heading = True
-            yield from show(story.summary, document, style)
+            yield from show(story.summary, record, style)
         if step is not None and number in (None, step.number):
             has_step = True
             yield from step_block(step, story, style)

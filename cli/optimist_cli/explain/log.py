@@ -1,15 +1,18 @@
 """Reads the log that a proposer has written of a request."""
 
+import re
 from collections.abc import Iterator
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO, Literal, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-FORMAT = 2
+FORMAT = 3
 MAX_LINE_BYTES = 64 * 1024 * 1024
-_MAGIC = b"---\noptimist_request_log: "
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FRONT = re.compile(rb'\{"optimist_request_log": (\d{1,9}),')
+
+NO_PARENT = -1
+NO_POSITION = -1
+"""Of a node that was read neither from a prediction nor from the prompt."""
 
 Count = Annotated[int, Field(ge=0)]
 Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -19,83 +22,62 @@ class LogError(ValueError):
     """The file is no such log; the text says why."""
 
 
-class _Document(BaseModel):
+class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
 
-class Tokens(_Document):
-    """Tokens with their text."""
+class Proposal(_Record):
+    """How the output was expected to go on: a tree, the likeliest nodes first."""
 
     token_ids: list[int]
-    text: str
-    lengths: list[Count]
-    """Characters of the text that are each token's [num_tokens]."""
-
-    def texts(self) -> list[str]:
-        """Returns the text of each token [num_tokens]."""
-        texts, start = [], 0
-        for length in self.lengths[: len(self.token_ids)]:
-            texts.append(self.text[start : start + length])
-            start += length
-        return texts + [""] * (len(self.token_ids) - len(texts))
-
-
-NO_POSITION = -1
-"""Of a node that was read neither from a prediction nor from the prompt."""
-
-
-class Chain(Tokens):
-    """Nodes of a tree that come one behind the other."""
-
-    positions: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
-    """Positions as runs of first and length, see `node_positions`; NO_POSITION stays the same."""
+    texts: list[str]
+    parents: list[int]
+    """Node that each comes after, one before it; NO_PARENT for none."""
+    positions: list[int]
+    """From 0 on in the predictions; below NO_POSITION in the prompt, whose last token has -2."""
     values: list[Measure]
-    behind: int = -1
-    """Node that the first one comes behind, counted in the order of the log; -1 for none."""
 
-    def node_positions(self) -> list[int]:
-        """Returns the position of each node [num_nodes].
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        lists = self.texts, self.parents, self.positions, self.values
+        if any(len(each) != len(self.token_ids) for each in lists):
+            raise ValueError("lists of different lengths")
+        if any(not NO_PARENT <= parent < node for node, parent in enumerate(self.parents)):
+            raise ValueError("a node before its parent")
+        return self
 
-        From 0 on in the predictions; below NO_POSITION in the prompt, whose last token has -2.
+    def chains(self) -> list[list[int]]:
+        """Returns the likeliest path and then its branches, each as nodes that follow each other.
+
+        Without nodes there is an empty path.
         """
-        positions: list[int] = []
-        for first, length in self.positions:
-            # No more than there are nodes, whatever a log says.
-            length = max(0, min(length, len(self.token_ids) - len(positions)))
-            is_run = first != NO_POSITION
-            positions.extend(range(first, first + length) if is_run else [NO_POSITION] * length)
-        return positions + [NO_POSITION] * (len(self.token_ids) - len(positions))
+        first_children: dict[int, int] = {}
+        for node, parent in enumerate(self.parents):
+            first_children.setdefault(parent, node)
+        chains: list[list[int]] = []
+        for node, parent in enumerate(self.parents):
+            if node and first_children[parent] == node:
+                continue
+            chain = [node]
+            while chain[-1] in first_children:
+                chain.append(first_children[chain[-1]])
+            chains.append(chain)
+        return chains or [[]]
+
+    def text(self, nodes: list[int]) -> str:
+        """Returns the text of nodes that follow each other."""
+        return "".join(self.texts[node] for node in nodes)
 
 
-class Place(_Document):
+class PredictedLine(_Record):
     """A line of a prediction."""
 
-    prediction: int
-    line: int
-
-
-class Proposal(_Document):
-    """How the output was expected to go on."""
-
-    place: Place | None
-    path: Chain
-    branches: list[Chain]
-
-    @property
-    def chains(self) -> list[Chain]:
-        """The likeliest path, then the branches."""
-        return [self.path, *self.branches]
-
-
-class PredictedLine(_Document):
-    """A line of a prediction."""
-
-    number: int
     position: int
     """Of its first token, counted through all predictions."""
+    token_ids: list[int]
 
 
-class Prediction(_Document):
+class Prediction(_Record):
     """An expected text."""
 
     num_tokens: Count
@@ -104,10 +86,10 @@ class Prediction(_Document):
     """The first of its lines; the log's bound may have left out the others."""
 
 
-class Header(_Document):
+class Header(_Record):
     """A replica began to write, or went on."""
 
-    optimist_request_log: int
+    optimist_request_log: Literal[3]
     sources: str
     request_id: str
     replica: str
@@ -117,14 +99,15 @@ class Header(_Document):
     """None where an earlier header of the log with the same `sources` has them."""
 
 
-class Step(_Document):
-    """New output tokens, and what was proposed behind them."""
+class Step(_Record):
+    """New output tokens, and what was proposed after them."""
 
     step: int
     replica: str
     position: Count
     """Output position of the first new token."""
-    output: Tokens
+    token_ids: list[int]
+    texts: list[str]
     line_prefix: str
     proposal: Proposal | None
     """None if what was proposed before holds still."""
@@ -132,66 +115,51 @@ class Step(_Document):
     """How often the position in the predictions was searched for so far."""
     microseconds: Measure
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.texts) != len(self.token_ids):
+            raise ValueError("lists of different lengths")
+        return self
 
-class End(_Document):
+
+class End(_Record):
     """A replica wrote no more."""
 
     end: str
 
 
-class Damage(_Document):
-    """A document that is not whole: a process ended, or the disk was full."""
+class Damage(_Record):
+    """A line that is not whole: a process ended, or the disk was full."""
 
     line: int
-    """Line of the file where it begins."""
 
 
-Document = Header | Step | End | Damage
+Record = Header | Step | End | Damage
+_WRITTEN: TypeAdapter[Header | Step | End] = TypeAdapter(Header | Step | End)
 
 
-def read_log(file: BinaryIO) -> Iterator[Document]:
-    """Iterates over the documents of a log; raises LogError if it is none."""
-    front = file.read(len(_MAGIC))
-    if not front:
-        raise LogError("it is empty")
-    if not _MAGIC.startswith(front):
-        raise LogError("it does not begin as one")
-    file.seek(0)
-    for number, lines, is_whole in _documents(file):
-        found = _parse(b"".join(lines)) if is_whole else None
-        if isinstance(found, Header) and found.optimist_request_log != FORMAT:
-            raise LogError(
-                f"its format is {found.optimist_request_log}, this version reads {FORMAT}"
-            )
-        yield Damage(line=number) if found is None else found
-
-
-def _documents(file: BinaryIO) -> Iterator[tuple[int, list[bytes], bool]]:
-    """Iterates over documents: line where each begins, its lines, and whether it has an end."""
-    start, lines = 0, list[bytes]()
+def read_log(file: BinaryIO) -> Iterator[Record]:
+    """Iterates over the records of a log; raises LogError if it is none."""
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
         if len(line) > MAX_LINE_BYTES:
             raise LogError(f"line {number} has more than {MAX_LINE_BYTES} bytes")
-        if line in (b"---\n", b"...\n"):
-            if lines:
-                yield start, lines, line == b"...\n"
-            start, lines = number, []
-        if line != b"...\n" and (lines or line != b"\n"):
-            lines.append(line)
-    if lines:
-        yield start, lines, False
+        if number == 1:
+            _check_front(line)
+        if line == b"\n":
+            continue
+        try:
+            yield _WRITTEN.validate_json(line)
+        except ValidationError:
+            yield Damage(line=number)
+    if not number:
+        raise LogError("it is empty")
 
 
-def _parse(content: bytes) -> Document | None:
-    try:
-        values = yaml.load(content, Loader=_LOADER)  # noqa: S506 (it is a safe loader)
-        if not isinstance(values, dict):
-            return None
-        for kind, name in ((Header, "optimist_request_log"), (Step, "step"), (End, "end")):
-            if name in values:
-                return kind.model_validate(values)
-    except (yaml.YAMLError, ValidationError, ValueError, RecursionError):
-        return None
-    return None
+def _check_front(line: bytes) -> None:
+    front = _FRONT.match(line)
+    if front is None:
+        raise LogError("it does not begin as one")
+    if int(front[1]) != FORMAT:
+        raise LogError(f"its format is {int(front[1])}, this version reads {FORMAT}")

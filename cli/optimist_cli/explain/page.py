@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from optimist_cli.explain.log import Chain, Header, Proposal
+from optimist_cli.explain.log import NO_PARENT, Header, Proposal
 from optimist_cli.explain.places import LineIndex
 from optimist_cli.explain.story import Jump, StepStory, Story
 from optimist_cli.explain.summary import Summary
@@ -69,17 +69,24 @@ def step_block(step: StepStory, story: Story, style: Style) -> Iterator[str]:
 
 def step_detail(step: StepStory, lines: LineIndex, style: Style) -> Iterator[str]:
     """Iterates over the nodes of the tree that a step proposes."""
-    if step.proposal is None or not step.proposal.path.token_ids:
+    proposal = step.proposal
+    if proposal is None or not proposal.token_ids:
         return
     yield ""
     yield fit(f"  the output's last line: {_quoted(step.line_prefix)}", style.width)
-    yield style.strong("  node behind  chance  token   text")
-    first = 0
-    for chain in step.proposal.chains:
-        if first:
+    yield style.strong("  node  after  chance  token   text")
+    for number, chain in enumerate(proposal.chains()):
+        if number:
             yield ""
-        yield from _nodes(chain, first, lines, style)
-        first += len(chain.token_ids)
+        for node in chain:
+            yield fit(_node(proposal, node, lines), style.width)
+
+
+def _node(proposal: Proposal, node: int, lines: LineIndex) -> str:
+    parent = proposal.parents[node]
+    after = "-" if parent == NO_PARENT else parent
+    row = f"{node:>6} {after:>6} {proposal.values[node]:>7.3f} {proposal.token_ids[node]:>6}   "
+    return f"{row}{_quoted(proposal.texts[node])}  {lines.name(proposal.positions[node])}"
 
 
 def closing(summary: Summary, style: Style) -> Iterator[str]:
@@ -111,7 +118,7 @@ def _remarks(summary: Summary) -> Iterator[str]:
     if summary.missing_tokens:
         yield f"{count(summary.missing_tokens, 'output token')} of steps that are not in this log"
     if summary.damaged_documents:
-        yield f"cut off: {count(summary.damaged_documents, 'document')} not whole and left out"
+        yield f"cut off: {count(summary.damaged_documents, 'line')} not whole and left out"
     if summary.end is None:
         yield "the log does not say that the request was closed"
     elif summary.end != "the request was closed":
@@ -130,7 +137,7 @@ def _events(step: StepStory, story: Story) -> Iterator[str]:
     if step.num_missing:
         yield f"{count(step.num_missing, 'token')} before these not in this log"
     if step.num_repeated:
-        yield f"{count(step.num_repeated, 'token')} told again"
+        yield f"{count(step.num_repeated, 'token')} sent again"
     if step.num_replayed:
         yield f"taken over with {count(step.num_replayed, 'token')} that another replica observed"
     if step.jump is not None:
@@ -159,22 +166,24 @@ def _proposed(step: StepStory, lines: LineIndex, style: Style) -> Iterator[str]:
         holds = f"{count(step.num_left, 'token')} of the window left"
         yield style.faint(f"  {holds if step.num_left else 'nothing proposed'}")
         return
-    path = proposal.path
-    if not path.token_ids:
+    if not proposal.token_ids:
         yield style.faint("  proposes nothing")
         return
-    num_nodes = sum(len(chain.token_ids) for chain in proposal.chains)
-    place = proposal.place
-    where = lines.name(path.node_positions()[0])
-    if place is not None:
-        where = lines.line_name(place.prediction, place.line, with_total=True)
-    head = f"proposes {count(num_nodes, 'token')} from {where}{_chance(path)}: "
-    yield style.faint(fit(f"  {head}{_quoted(path.text)}", style.width))
-    for branch in proposal.branches[:MAX_BRANCHES]:
-        text = f"or behind {_departure(proposal, branch)}{_chance(branch)}: {_quoted(branch.text)}"
+    path, *branches = proposal.chains()
+    positions = [proposal.positions[node] for node in path]
+    start = next((position for position in positions if position >= 0), positions[0])
+    where = lines.name(start, with_total=True)
+    head = f"proposes {count(len(proposal.token_ids), 'token')} from {where}"
+    yield style.faint(fit(f"  {head}{_described(proposal, path)}", style.width))
+    for branch in branches[:MAX_BRANCHES]:
+        parent = proposal.parents[branch[0]]
+        after = "the output"
+        if parent != NO_PARENT:
+            after = f"node {parent} {_quoted(proposal.texts[parent])}"
+        text = f"or after {after}{_described(proposal, branch)}"
         yield style.faint(fit(f"    {text}", style.width))
-    if len(proposal.branches) > MAX_BRANCHES:
-        num_more = len(proposal.branches) - MAX_BRANCHES
+    if len(branches) > MAX_BRANCHES:
+        num_more = len(branches) - MAX_BRANCHES
         more = f"{count(num_more, 'branch', 'branches')} more (--step {step.number})"
         yield style.faint(f"    {more}")
 
@@ -183,31 +192,5 @@ def _quoted(text: str) -> str:
     return f'"{visible(text)}"'
 
 
-def _chance(chain: Chain) -> str:
-    return f", chance {chain.values[0]:.2f}" if chain.values else ""
-
-
-def _departure(proposal: Proposal, branch: Chain) -> str:
-    """Returns the token that a branch departs behind."""
-    node = branch.behind
-    if node < 0:
-        return "the output"
-    for chain in proposal.chains:
-        if node < len(chain.token_ids):
-            return f"node {branch.behind} {_quoted(chain.texts()[node])}"
-        node -= len(chain.token_ids)
-    return f"node {branch.behind}"
-
-
-def _nodes(chain: Chain, first: int, lines: LineIndex, style: Style) -> Iterator[str]:
-    behind = chain.behind
-    texts, positions = chain.texts(), chain.node_positions()
-    for index, (token_id, text, position) in enumerate(
-        zip(chain.token_ids, texts, positions, strict=True)
-    ):
-        value = f"{chain.values[index]:.3f}" if index < len(chain.values) else "?"
-        place = lines.name(position)
-        behind_text = str(behind) if behind >= 0 else "-"
-        row = f"{first + index:>6} {behind_text:>6} {value:>7} {token_id:>6}   "
-        yield fit(f"{row}{_quoted(text)}  {place}", style.width)
-        behind = first + index
+def _described(proposal: Proposal, nodes: list[int]) -> str:
+    return f", chance {proposal.values[nodes[0]]:.2f}: {_quoted(proposal.text(nodes))}"

@@ -1,8 +1,8 @@
-"""What a request's log tells, step by step."""
+"""What happened to a request by its log, step by step."""
 
 from dataclasses import dataclass
 
-from optimist_cli.explain.log import Damage, Document, End, Header, Proposal, Step
+from optimist_cli.explain.log import Damage, End, Header, Proposal, Record, Step
 from optimist_cli.explain.places import LineIndex
 from optimist_cli.explain.summary import Summary
 from optimist_cli.explain.window import Origin, Window
@@ -18,7 +18,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """The place in the predictions was found again, or moved."""
+    """The position in the predictions was found again, or moved."""
 
     start: int
     """Position where the output was expected to go on."""
@@ -59,7 +59,7 @@ class StepStory:
 
 
 class Story:
-    """Takes the documents of a log one after the other."""
+    """Takes the records of a log one after the other."""
 
     def __init__(self) -> None:
         self.lines = LineIndex([])
@@ -72,14 +72,14 @@ class Story:
         self._newest_replica: str | None = None
         self._times: list[float] = []
 
-    def tell(self, document: Document) -> StepStory | None:
-        """Takes the next document; returns the step that it tells of, if it does."""
-        self.summary.end = document.end if isinstance(document, End) else None
-        if isinstance(document, Step):
-            return self._step(document)
-        if isinstance(document, Header):
-            self._begin(document)
-        elif isinstance(document, Damage):
+    def take(self, record: Record) -> StepStory | None:
+        """Takes the next record; returns the step that it is about, if it is about one."""
+        self.summary.end = record.end if isinstance(record, End) else None
+        if isinstance(record, Step):
+            return self._step(record)
+        if isinstance(record, Header):
+            self._begin(record)
+        elif isinstance(record, Damage):
             self.summary.damaged_documents += 1
         return None
 
@@ -113,7 +113,7 @@ class Story:
 
     def _step(self, step: Step) -> StepStory:
         self._note_replica(step.replica)
-        token_ids, texts = step.output.token_ids, step.output.texts()
+        token_ids, texts = step.token_ids, step.texts
         num_repeated = min(max(self._num_known - step.position, 0), len(token_ids))
         story = StepStory(
             number=step.step,
@@ -136,7 +136,7 @@ class Story:
         self._num_known = max(self._num_known, step.position + len(token_ids))
         if not story.num_replayed:
             self._take(story, token_ids[num_repeated:], texts[num_repeated:])
-        # A proposal behind less than what is known was late, and never in force.
+        # A proposal for less than what is known was late, and never in force.
         if step.proposal is not None and step.position + len(token_ids) == self._num_known:
             self._propose(story, step.proposal)
         story.num_left = self._window.num_left if self._window else 0
@@ -170,19 +170,19 @@ class Story:
     def _propose(self, story: StepStory, proposal: Proposal) -> None:
         self._window = window = Window(proposal)
         self.summary.windows += 1
-        place, expected = window.place, self._expected_position
-        if place is None:
+        start, expected = window.start, self._expected_position
+        if start is None:
             return
         if expected is not None:
-            # Learned renames come before the place; as much of the prediction may be left out.
-            reach = self.lines.line(expected + window.num_before_place)
-            goes_on = place == expected or (
-                window.num_before_place > 0 and place > expected and self.lines.line(place) <= reach
+            # Learned renames come before it; as much of the prediction may be left out.
+            reach = self.lines.line(expected + window.num_before_start)
+            goes_on = start == expected or (
+                window.num_before_start > 0 and start > expected and self.lines.line(start) <= reach
             )
             if self._is_lost or not goes_on:
-                story.jump = Jump(expected, place, self._is_lost)
+                story.jump = Jump(expected, start, self._is_lost)
         self._is_lost = False
-        self._expected_position = place
+        self._expected_position = start
 
     def _count(self, story: StepStory) -> None:
         summary = self.summary

@@ -36,7 +36,7 @@ class Summary:
     """Output tokens of passes that the log does not have."""
     damaged_documents: int = 0
     end: str | None = None
-    """Why the log ends; None if the last document is another one."""
+    """Why the log ends; None if the last record is another one."""
 
     @property
     def accepted(self) -> int:

@@ -44,7 +44,7 @@ def width_of(text: str) -> int:
 
 
 def fit(text: str, width: int) -> str:
-    """Cuts a visible text to a width; an ellipsis tells of it."""
+    """Cuts a visible text to a width; an ellipsis shows it."""
     if width_of(text) <= width:
         return text
     kept, room = [], max(width, 1) - 1
@@ -84,8 +84,8 @@ class Style:
         """Returns a text in the colour, or between the marks, of where it came from."""
         if self.is_coloured:
             return f"{_COLOURS[origin]}{text}{RESET}"
-        before, behind = _MARKS[origin]
-        return f"{before}{text}{behind}"
+        before, after = _MARKS[origin]
+        return f"{before}{text}{after}"
 
     def lines_by_origin(self, pieces: Iterable[tuple[str, Origin]], indent: str) -> Iterator[str]:
         """Iterates over the lines of a text; those wider than the page go on in the next.

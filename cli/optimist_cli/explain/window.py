@@ -2,9 +2,7 @@
 
 from enum import Enum
 
-from optimist_cli.explain.log import NO_POSITION, Proposal
-
-_ROOT = -1
+from optimist_cli.explain.log import NO_PARENT, NO_POSITION, Proposal
 
 
 class Origin(Enum):
@@ -20,40 +18,32 @@ class Window:
     """A tree of proposed tokens and how far the output has come in it.
 
     Attributes:
-        num_contradicted: Nodes in whose place the output has something else, and all behind those.
+        num_contradicted: Nodes in whose place the output has something else, and all after those.
         expected_position: Position in the predictions of what is next on the likeliest path, or
             would be if the window were longer; None where nothing is predicted.
         num_nodes: Nodes of the tree.
-        place: First position in the predictions on the likeliest path; None if it has none.
-        num_before_place: Nodes before that on the path.
+        start: First position in the predictions on the likeliest path; None if it has none.
+        num_before_start: Nodes before that on the path.
         num_turns: Times that the output took another branch than the likeliest.
-        is_left: Whether the output has left the tree at a place where something was proposed.
+        is_left: Whether the output has left the tree where something was proposed.
     """
 
     def __init__(self, proposal: Proposal) -> None:
-        self._positions: list[int] = []
-        self._children: dict[int, dict[int, int]] = {_ROOT: {}}
-        parents: list[int] = []
-        for chain in proposal.chains:
-            # A branch departs behind a node before it; anything else in a log hangs at the root.
-            parent = chain.behind if _ROOT <= chain.behind < len(parents) else _ROOT
-            for token_id in chain.token_ids:
-                node = len(parents)
-                parents.append(parent)
-                self._children[node] = {}
-                self._children[parent].setdefault(token_id, node)
-                parent = node
-            self._positions.extend(chain.node_positions())
-        self._num_below = [0] * (len(parents) + 1)
-        for node in reversed(range(len(parents))):
-            self._num_below[parents[node]] += self._num_below[node] + 1
-        self._node = _ROOT
+        parents, self._positions = proposal.parents, proposal.positions
         self.num_nodes = len(parents)
+        self._children: list[dict[int, int]] = [{} for _ in range(self.num_nodes + 1)]
+        for node, parent in enumerate(parents):
+            self._children[parent].setdefault(proposal.token_ids[node], node)
+        # The last is the root's.
+        self._num_below = [0] * (self.num_nodes + 1)
+        for node in reversed(range(self.num_nodes)):
+            self._num_below[parents[node]] += self._num_below[node] + 1
+        self._node = NO_PARENT
         self.num_contradicted = 0
         self.num_turns = 0
         self.is_left = False
-        self.place, self.num_before_place = self._first_place()
-        self.expected_position = self.place
+        self.start, self.num_before_start = self._first_position()
+        self.expected_position = self.start
 
     @property
     def num_left(self) -> int:
@@ -84,9 +74,9 @@ class Window:
             self.expected_position += 1
         return Origin.MODEL
 
-    def _first_place(self) -> tuple[int | None, int]:
+    def _first_position(self) -> tuple[int | None, int]:
         """Returns the first position on the likeliest path, and how many nodes come before it."""
-        node, num_before = _ROOT, 0
+        node, num_before = NO_PARENT, 0
         while self._children[node]:
             node = next(iter(self._children[node].values()))
             if self._positions[node] >= 0:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from optimist_common.parent import end_with_this_process
+from optimist_common.process import end_with_this_process
 
 # The longest log line that is passed on; asyncio raises on longer ones by itself.
 MAX_LINE_BYTES = 1 << 20

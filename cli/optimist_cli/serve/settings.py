@@ -4,7 +4,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from optimist_common.network_settings import Host
+from optimist_common.network.settings import Host
 from optimist_common.settings import ServiceSettings, configured, load_settings
 
 

@@ -9,9 +9,9 @@ import sys
 from optimist_common.errors import run_or_explain
 from optimist_common.network.server import bind, require_free, run_service
 from optimist_common.observing.logs import configure_logging
+from optimist_common.process import hide_torch
 from optimist_common.settings import load_settings
-from optimist_common.without_torch import hide_torch
-from optimist_gateway.settings import GatewaySettings
+from optimist_gateway.server.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ def _start(arguments: list[str]) -> None:
         require_free(settings.host, settings.grpc_port, "--grpc-port")
     hide_torch()
     # Loading a tokenizer takes seconds; a wrong flag or port should not.
-    from optimist_gateway.api.app import create_app
-    from optimist_gateway.http_server import DrainingServer, server_config
+    from optimist_gateway.server.app import create_app
+    from optimist_gateway.server.http_server import DrainingServer, server_config
     from optimist_gateway.text.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(settings.model, settings.tool_call_format, settings.template_seconds)

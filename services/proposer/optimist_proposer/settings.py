@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from optimist_common.network_settings import NetworkSettings
-from optimist_common.observed_settings import ObservedSettings
+from optimist_common.network.settings import NetworkSettings
+from optimist_common.observing.settings import ObservedSettings
 from optimist_proposer.store.redis_url import SCHEMES
 
 
@@ -53,7 +53,9 @@ class ProposerSettings(NetworkSettings, ObservedSettings):
     max_waiting_writes: int = Field(
         8192, ge=1, description="most requests that wait to be written to Redis"
     )
-    request_log: bool = Field(False, description="whether to log each request in a YAML file")
+    request_log: bool = Field(
+        False, description="whether each request gets a log, a file of JSON lines"
+    )
     request_log_dir: str = Field(
         "", description="directory of these files; empty: log in OPTIMIST_HOME, or in ~/.optimist"
     )

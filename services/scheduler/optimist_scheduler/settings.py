@@ -5,8 +5,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from optimist_common.network.endpoints import Addresses
-from optimist_common.network_settings import NetworkSettings
-from optimist_common.observed_settings import ObservedSettings
+from optimist_common.network.settings import NetworkSettings
+from optimist_common.observing.settings import ObservedSettings
 from optimist_scheduler.core.requests.config import SchedulingOptions, require_token_per_request
 
 

@@ -4,8 +4,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from optimist_common.network_settings import NetworkSettings
-from optimist_common.observed_settings import ObservedSettings
+from optimist_common.network.settings import NetworkSettings
+from optimist_common.observing.settings import ObservedSettings
 
 _NETWORKS = ("draft_model", "medusa", "eagle")
 _NEEDED: dict[str, tuple[str, tuple[object, ...]]] = {

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.observing.token_histogram import TokenHistogram
+from optimist_gateway.observing.metrics import TokenHistogram
 from tests.gateway.conftest import until
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from optimist_common.observing.logs import JsonFormatter
-from optimist_gateway.settings import GatewaySettings
+from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until, until_healthy
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step
@@ -79,7 +79,7 @@ async def test_a_line_has_both_names_of_its_request(
     formatter = JsonFormatter("gateway")
     # What a line is about is known where it is written.
     monkeypatch.setattr(
-        "optimist_gateway.observing.request_observer.logger.handle",
+        "optimist_gateway.observing.request_record.logger.handle",
         lambda record: lines.append(json.loads(formatter.format(record))),
     )
     response = await logged.post("/v1/completions", json=BODY, headers={"x-request-id": "team-a/7"})

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.structure.check_child import check_grammar
-from optimist_gateway.structure.content import (
+from optimist_gateway.core.content import (
     ChoiceContent,
     Content,
     Function,
@@ -22,6 +21,7 @@ from optimist_gateway.structure.content import (
     Structure,
     ToolUse,
 )
+from optimist_gateway.structure.check_child import check_grammar
 from optimist_gateway.structure.grammar import StructureError, grammar
 from optimist_gateway.structure.tool_format import FORMATS, HERMES, JSON, LLAMA3, ToolFormat
 from tests.gateway.fake_scheduler import EOS

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.api.errors import ApiError
-from optimist_gateway.scheduler.description import ModelDescription
-from optimist_gateway.structure import grammars as grammars_module
-from optimist_gateway.structure.content import (
+from optimist_gateway.core.content import (
     Content,
     Function,
     JsonContent,
@@ -21,6 +18,9 @@ from optimist_gateway.structure.content import (
     Structure,
     ToolUse,
 )
+from optimist_gateway.core.model_description import ModelDescription
+from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.structure import grammars as grammars_module
 from optimist_gateway.structure.grammars import MAX_CHECKED, Grammars
 from optimist_gateway.structure.tool_format import HERMES
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from optimist_gateway.child_process import ChildError, ChildProcess
 from optimist_gateway.core.messages import Message, ToolCall, template_messages
+from optimist_gateway.security.child_process import ChildError, ChildProcess
 from optimist_gateway.structure.tool_format import HERMES, MISTRAL
 from optimist_gateway.text.chat_template import RENDERER, render
 from optimist_gateway.text.tokenizer import ChatTemplateError, Tokenizer, load_tokenizer

@@ -9,9 +9,9 @@ from openai import AsyncOpenAI
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.api.completion_body import CompletionBody
-from optimist_gateway.api.errors import ApiError
-from optimist_gateway.scheduler.description import ModelDescription
+from optimist_gateway.core.model_description import ModelDescription
+from optimist_gateway.fronts.openai.bodies.completion import CompletionBody
+from optimist_gateway.fronts.openai.errors import ApiError
 from optimist_gateway.text.prediction import MAX_TOKENS, predicted_tokens
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens

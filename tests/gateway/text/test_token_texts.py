@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.core.detokenize import REPLACEMENT
+from optimist_gateway.core.answer.detokenize import REPLACEMENT
 from optimist_gateway.text.token_texts import TokenTexts, is_byte_level
 from optimist_gateway.text.tokenizer import Tokenizer
 

@@ -45,6 +45,7 @@ def test_results_are_in_the_order_of_the_plan(plan: Plan) -> None:
     assert result.num_drafted_tokens.tolist() == [3, 0, 0, 2]
     assert result.num_accepted_tokens.tolist() == [1, 0, 0, 0]
     assert result.draft_sources.tolist() == [1, 0, 0, 3]
+    assert (result.window_nodes.tolist(), result.accepted_nodes.tolist()) == ([7, 0, 0, 0], [9])
     assert result.errors == {1: "why"}
     assert result.num_tokens == 12
     # Slot 0 has ended and slot 1 has failed.

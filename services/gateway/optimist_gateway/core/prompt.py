@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from optimist_gateway.core.prompt_places import PromptPlaces
+from optimist_gateway.core.answer.places import PromptPlaces
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The times of one choice, measured as its tokens arrive."""
 
-from optimist_gateway.core.output import Finished
+from optimist_gateway.core.answer.output import Finished
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import current_record
 

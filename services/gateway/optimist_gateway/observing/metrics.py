@@ -1,11 +1,16 @@
 """Every metric of the gateway."""
 
-from collections.abc import Sequence
+import asyncio
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from optimist_gateway.core.usage import Usage
-from optimist_gateway.observing.token_histogram import TokenHistogram
+from optimist_gateway.core.answer.usage import Usage
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _TOKEN_SECONDS = (
@@ -13,7 +18,44 @@ _TOKEN_SECONDS = (
     *(0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5),
 )
 _DELAYS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+DELAY_INTERVAL_SECONDS = 0.5
 _TOKENS = tuple(float(2**power) for power in range(18))
+
+
+class TokenHistogram(Collector):
+    """Counts tokens by a number that is theirs.
+
+    prometheus_client's own histogram would have to be called for each token. This one belongs to
+    one thread.
+    """
+
+    def __init__(
+        self, name: str, documentation: str, buckets: Sequence[float], registry: CollectorRegistry
+    ) -> None:
+        """Registers it.
+
+        Args:
+            name: Of the metric.
+            documentation: What it counts.
+            buckets: Upper bounds, ascending, without infinity.
+            registry: Where it is registered.
+        """
+        self.name, self.documentation = name, documentation
+        self._bounds = [*buckets, float("inf")]
+        self._counts = [0] * len(self._bounds)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe(self, value: float, num_tokens: int) -> None:
+        """Counts tokens with a value."""
+        self._counts[bisect_left(self._bounds, value)] += num_tokens
+        self._sum += value * num_tokens
+
+    def collect(self) -> Iterable[Metric]:
+        """Yields the metric."""
+        names = [*map(repr, self._bounds[:-1]), "+Inf"]
+        buckets = list(zip(names, accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(self.name, self.documentation, buckets, self._sum)
 
 
 class GatewayMetrics:
@@ -110,3 +152,12 @@ class GatewayMetrics:
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(f"optimist_gateway_{name}", text, buckets=buckets, registry=self.registry)
+
+
+async def watch_event_loop(metrics: GatewayMetrics) -> None:
+    """Notes how late the event loop comes to a timer, and its tasks; returns never."""
+    while True:
+        due = time.perf_counter() + DELAY_INTERVAL_SECONDS
+        await asyncio.sleep(DELAY_INTERVAL_SECONDS)
+        metrics.event_loop_delay.observe(max(time.perf_counter() - due, 0.0))
+        metrics.tasks.set(len(asyncio.all_tasks()))

@@ -1,16 +1,20 @@
 """What is noted of a request while it is answered, for its span and its line in the access log."""
 
+import logging
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optimist_common.observing.logs import log_context
-from optimist_common.observing.tracing import Attributes, AttributeValue, Span
-from optimist_gateway.core.usage import Usage
+from optimist_common.observing.tracing import OFF, Attributes, AttributeValue, Span, Tracer
+from optimist_gateway.core.answer.usage import Usage
 
 if TYPE_CHECKING:
-    from optimist_gateway.api.requests import GenerationBody
+    from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
+
+
+logger = logging.getLogger("optimist_gateway.access")
 
 
 @dataclass(slots=True)
@@ -31,7 +35,7 @@ class RequestRecord:
 
     @property
     def trace_parent(self) -> str:
-        """What the scheduler is told; empty if there is no span."""
+        """What the scheduler's spans belong to; empty if there is no span."""
         return "" if self.span is None else self.span.trace_parent
 
     def begin(
@@ -60,48 +64,77 @@ class RequestRecord:
             if self.span is not None:
                 self.span.event("first token")
 
-    def end(self, attributes: Attributes, *, failed: bool) -> None:
-        """Ends the span, if there is one.
-
-        Args:
-            attributes: What is known only now.
-            failed: Whether the server failed.
-        """
-        if self.span is not None:
-            self.span.set({**self._answer_attributes(), **attributes})
-            self.span.end(self.error or self.outcome if failed else "")
-
-    def _answer_attributes(self) -> dict[str, AttributeValue]:
-        attributes: dict[str, AttributeValue] = {"optimist.outcome": self.outcome}
-        if self.error:
-            attributes["error.type"] = self.error
-        if self.reasons:
-            attributes["gen_ai.response.finish_reasons"] = self.reasons
-        if self.first_token_seconds is not None:
-            attributes["optimist.time_to_first_token"] = self.first_token_seconds
-        usage = self.usage
-        if usage is not None:
-            attributes |= {
-                "gen_ai.usage.input_tokens": usage.prompt_tokens,
-                "gen_ai.usage.output_tokens": usage.completion_tokens,
-                "optimist.usage.accepted_prediction_tokens": usage.accepted_prediction_tokens,
-                "optimist.usage.rejected_prediction_tokens": usage.rejected_prediction_tokens or 0,
-                "optimist.num_passes": usage.num_passes,
-            }
-        return attributes
-
 
 _current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)
-
-
-def keep_record(record: RequestRecord) -> None:
-    """Makes a record that of the request which this task answers."""
-    _current.set(record)
 
 
 def current_record() -> RequestRecord:
     """Returns the record of the request that is answered here; a new one if nobody keeps it."""
     return _current.get() or RequestRecord()
+
+
+class RequestObserver:
+    """Begins and ends the records of requests; all fronts of the API use it."""
+
+    def __init__(
+        self, model_name: str = "", tracer: Tracer = OFF, *, access_log: bool = False
+    ) -> None:
+        """Takes what is written where.
+
+        Args:
+            model_name: The model's name in the API.
+            tracer: Starts the spans.
+            access_log: Whether requests are logged.
+        """
+        self._model_name, self._tracer, self._access_log = model_name, tracer, access_log
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is written."""
+        return self._access_log or self._tracer.is_on
+
+    def begin(self, operation: str, attributes: Attributes, trace_parent: str) -> RequestRecord:
+        """Returns the record of the request that this task answers, with a span if it is traced.
+
+        Args:
+            operation: What OpenTelemetry's conventions for generative AI call it, such as `chat`;
+                empty for a request that generates nothing and has no span.
+            attributes: What the front knows of it.
+            trace_parent: W3C traceparent that came with the request, if one did.
+        """
+        span = None
+        if operation:
+            generating = {
+                "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": "optimist",
+                "gen_ai.request.model": self._model_name,
+            }
+            span = self._tracer.start(
+                f"{operation} {self._model_name}",
+                {**generating, **attributes},
+                trace_parent=trace_parent,
+                kind="server",
+            )
+        record = RequestRecord(span)
+        _current.set(record)
+        return record
+
+    def end(
+        self, record: RequestRecord, name: str, attributes: Attributes, *, failed: bool
+    ) -> None:
+        """Ends the span and writes the line.
+
+        Args:
+            record: The request, with its outcome.
+            name: What was asked for, such as `POST /v1/completions`.
+            attributes: What the front knows only now.
+            failed: Whether the server failed.
+        """
+        if record.span is not None:
+            record.span.set({**_answer_attributes(record), **attributes})
+            record.span.end(record.error or record.outcome if failed else "")
+        if self._access_log:
+            logger.info("%s", name, extra={"fields": _log_fields(record)})
 
 
 def _request_attributes(request_id: str, body: "GenerationBody") -> dict[str, AttributeValue]:
@@ -116,3 +149,42 @@ def _request_attributes(request_id: str, body: "GenerationBody") -> dict[str, At
         "gen_ai.request.seed": body.seed,
     }
     return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _answer_attributes(record: RequestRecord) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {"optimist.outcome": record.outcome}
+    if record.error:
+        attributes["error.type"] = record.error
+    if record.reasons:
+        attributes["gen_ai.response.finish_reasons"] = record.reasons
+    if record.first_token_seconds is not None:
+        attributes["optimist.time_to_first_token"] = record.first_token_seconds
+    usage = record.usage
+    if usage is not None:
+        attributes |= {
+            "gen_ai.usage.input_tokens": usage.prompt_tokens,
+            "gen_ai.usage.output_tokens": usage.completion_tokens,
+            "optimist.usage.accepted_prediction_tokens": usage.accepted_prediction_tokens,
+            "optimist.usage.rejected_prediction_tokens": usage.rejected_prediction_tokens or 0,
+            "optimist.num_passes": usage.num_passes,
+        }
+    return attributes
+
+
+def _log_fields(record: RequestRecord) -> dict[str, Any]:
+    """Returns what the access log says; never the query, an address or a text."""
+    fields: dict[str, Any] = {
+        "outcome": record.outcome,
+        "seconds": round(time.perf_counter() - record.started, 4),
+    }
+    if record.error:
+        fields["error"] = record.error
+    if record.first_token_seconds is not None:
+        fields["first_token_seconds"] = round(record.first_token_seconds, 4)
+    if record.usage is not None:
+        fields |= {
+            "prompt_tokens": record.usage.prompt_tokens,
+            "completion_tokens": record.usage.completion_tokens,
+            "accepted_prediction_tokens": record.usage.accepted_prediction_tokens,
+        }
+    return fields

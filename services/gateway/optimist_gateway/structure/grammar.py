@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from optimist_gateway.structure.content import (
+from optimist_gateway.core.content import (
     ChoiceContent,
     Content,
     Function,

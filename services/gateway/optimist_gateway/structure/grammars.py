@@ -9,17 +9,17 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from optimist_gateway.api.errors import ApiError
-from optimist_gateway.child_process import (
+from optimist_gateway.core.content import Structure
+from optimist_gateway.core.model_description import ModelDescription
+from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.security.child_process import (
     ChildDiedError,
     ChildError,
     ChildProcess,
     ChildTimeoutError,
     ChildUnavailableError,
 )
-from optimist_gateway.scheduler.description import ModelDescription
 from optimist_gateway.structure.check_child import MAX_COMPILE_SECONDS
-from optimist_gateway.structure.content import Structure
 from optimist_gateway.structure.grammar import StructureError, grammar
 from optimist_gateway.structure.tool_format import ToolFormat
 

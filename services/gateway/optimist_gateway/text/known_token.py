@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from optimist_gateway.api.errors import ApiError
+from optimist_gateway.core.model_description import ModelDescription
 from optimist_gateway.core.prediction import first_unknown_token
-from optimist_gateway.scheduler.description import ModelDescription
+from optimist_gateway.fronts.openai.errors import ApiError
 
 
 def require_known(token_ids: Sequence[int], param: str, model: ModelDescription) -> None:

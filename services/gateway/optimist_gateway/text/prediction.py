@@ -1,10 +1,10 @@
 """From the predictions of a request to their tokens."""
 
-from optimist_gateway.api.errors import ApiError
-from optimist_gateway.api.requests import GenerationBody, PredictionBody
+from optimist_gateway.core.answer.places import SentPrediction, joined_spans
+from optimist_gateway.core.model_description import ModelDescription
 from optimist_gateway.core.prediction import normalise_line_endings
-from optimist_gateway.core.prediction_places import SentPrediction, joined_spans
-from optimist_gateway.scheduler.description import ModelDescription
+from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, PredictionBody
+from optimist_gateway.fronts.openai.errors import ApiError
 from optimist_gateway.text.known_token import require_known
 from optimist_gateway.text.tokenizer import Tokenizer
 

@@ -3,14 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optimist_gateway.api.chat_body import ChatCompletionBody
-from optimist_gateway.api.completion_body import CompletionBody
-from optimist_gateway.api.errors import ApiError
+from optimist_gateway.core.answer.places import (
+    PromptPlaces,
+    SentText,
+    find_contents,
+    joined_spans,
+)
 from optimist_gateway.core.messages import Message
-from optimist_gateway.core.prediction_places import joined_spans
+from optimist_gateway.core.model_description import ModelDescription
 from optimist_gateway.core.prompt import Prompt
-from optimist_gateway.core.prompt_places import PromptPlaces, SentText, find_contents
-from optimist_gateway.scheduler.description import ModelDescription
+from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
+from optimist_gateway.fronts.openai.bodies.completion import CompletionBody
+from optimist_gateway.fronts.openai.errors import ApiError
 from optimist_gateway.text.known_token import require_known
 from optimist_gateway.text.tokenizer import ChatTemplateBusyError, ChatTemplateError, Tokenizer
 

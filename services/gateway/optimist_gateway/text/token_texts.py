@@ -6,7 +6,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteLevel
 
-from optimist_gateway.core.detokenize import REPLACEMENT
+from optimist_gateway.core.answer.detokenize import REPLACEMENT
 
 
 def is_byte_level(backend: Backend) -> bool:

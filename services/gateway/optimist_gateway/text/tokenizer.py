@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from optimist_common.errors import SetupError
-from optimist_gateway.child_process import (
+from optimist_gateway.core.answer.detokenize import REPLACEMENT, Detokenizer
+from optimist_gateway.core.messages import Message, template_messages
+from optimist_gateway.security.child_process import (
     ChildError,
     ChildProcess,
     ChildTimeoutError,
     ChildUnavailableError,
 )
-from optimist_gateway.core.detokenize import REPLACEMENT, Detokenizer
-from optimist_gateway.core.messages import Message, template_messages
 from optimist_gateway.structure.prompt import with_tools
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, render
@@ -147,7 +147,7 @@ class Tokenizer:
             return await asyncio.to_thread(self._decode, token_ids)
         return self._decode(token_ids)
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> Any:
         """Returns what clients that tokenize themselves ask for; None for what there is not."""
         names = ("bos_token", "eos_token", "unk_token", "pad_token")
         return {

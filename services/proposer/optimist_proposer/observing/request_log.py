@@ -1,4 +1,4 @@
-"""Logs of single requests, a YAML file each, for `optimist explain`."""
+"""Logs of single requests, a file of JSON lines each, for `optimist explain`."""
 
 import errno
 import hashlib
@@ -13,18 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimist_aligner.drafting.draft import Draft
-from optimist_aligner.text.sources import Sources
-from optimist_aligner.text.vocabulary import Vocabulary
-from optimist_common.home import home_directory
-from optimist_proposer.observing.request_record import RequestRecord, digest_line, end_document
+from optimist_aligner import Draft, Sources, Vocabulary
+from optimist_common.settings import home_directory
+from optimist_proposer.observing.request_record import RequestRecord, digest, end_record
 
 logger = logging.getLogger(__name__)
 
-CLOSED = end_document("the request was closed")
-FULL = end_document("the log is full")
-SUPPLANTED = end_document("too many logs are open")
-# Room for the end of a log, and for another one behind it if the request is opened again.
+CLOSED = end_record("the request was closed")
+FULL = end_record("the log is full")
+SUPPLANTED = end_record("too many logs are open")
+# Room for the end of a log, and for another one after it if the request is opened again.
 _RESERVE = 2 * max(len(CLOSED), len(FULL), len(SUPPLANTED))
 
 # Capitals are left out, because there are file systems that take them for small letters.
@@ -32,7 +30,7 @@ _PLAIN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 _NOT_PLAIN = re.compile(r"[^a-z0-9._-]+")
 _FRONT_BYTES = 16 * 1024
 _TAIL_BYTES = 256 * 1024
-_STEP = re.compile(rb"\nstep: (\d{1,18})\n")
+_STEP = re.compile(rb'^\{"step": (\d{1,18}),', re.MULTILINE)
 
 
 def default_log_directory(environment: Mapping[str, str]) -> Path:
@@ -47,10 +45,10 @@ def log_file_name(request_id: str) -> str:
     one only a part is legible, and `~`, which no such id has, and its hash follow.
     """
     if _PLAIN_ID.fullmatch(request_id):
-        return f"{request_id}.yaml"
+        return f"{request_id}.jsonl"
     content = hashlib.sha256(request_id.encode("utf-8", "surrogatepass")).hexdigest()
     legible = _NOT_PLAIN.sub("_", request_id[:40].lower()).lstrip("._-")
-    return f"{legible or 'request'}~{content}.yaml"
+    return f"{legible or 'request'}~{content}.jsonl"
 
 
 @dataclass(slots=True)
@@ -129,7 +127,7 @@ class RequestLogs:
             request_id: The request.
             token_ids: New output tokens; none when the request is opened.
             num_known: Output tokens known with these.
-            draft: How the output is expected to go on behind these; None if no window was sent.
+            draft: How the output is expected to go on after these; None if no window was sent.
             seconds: Time that the proposer needed.
             num_alignments: How often the position in the predictions was searched for so far.
         """
@@ -177,26 +175,19 @@ class RequestLogs:
             os.close(file)
             return
         steps = _STEP.findall(tail)
-        record = RequestRecord(
-            request_id,
-            self._replica,
-            sources,
-            self._vocabulary,
-            int(steps[-1]) + 1 if steps else 0,
-        )
+        num_steps = int(steps[-1]) + 1 if steps else 0
+        record = RequestRecord(request_id, self._replica, self._vocabulary, num_steps)
         opened = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        if f"\n{digest_line(sources)}\n".encode() in front:
-            header = record.continuation(sources, opened)
-        else:
-            # Half of the file is left for the steps.
-            header = record.header(sources, opened, self._max_bytes // 2)
+        is_known = f'"sources": "{digest(sources)}"'.encode() in front
+        # Half of the file is left for the steps.
+        header = record.header(sources, opened, None if is_known else self._max_bytes // 2)
         self._logs[request_id] = log = _Log(path, file, record)
         # A process that ended while it wrote has left a line without an end.
         is_cut = bool(tail) and not tail.endswith(b"\n")
         self._write(request_id, log, b"\n" * is_cut + header)
 
     def _write(self, request_id: str, log: _Log, content: bytes) -> None:
-        """Writes a document if there is room for it, and ends the log if not."""
+        """Writes a record if there is room for it, and ends the log if not."""
         # Other replicas may have written to the same file.
         size = os.fstat(log.file).st_size
         if size + len(content) + _RESERVE > self._max_bytes:
@@ -219,8 +210,8 @@ class RequestLogs:
             if not self._has_warned_of_supplanted:
                 self._has_warned_of_supplanted = True
                 logger.warning(
-                    "more than %d requests have logs: those of the least recently used end (told "
-                    "once)",
+                    "more than %d requests have logs: those of the least recently used end "
+                    "(said once)",
                     self._max_open,
                 )
             self._end(request_id, SUPPLANTED)
@@ -235,7 +226,7 @@ class RequestLogs:
         self.stop()
 
     def _append(self, file: int, content: bytes) -> None:
-        """Writes everything in one call, so that documents of several replicas do not mix."""
+        """Writes everything in one call, so that records of several replicas do not mix."""
         if len(content) > self._room:
             raise OSError(errno.EDQUOT, "the directory holds as much as it may")
         if os.write(file, content) < len(content):

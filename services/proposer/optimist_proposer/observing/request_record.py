@@ -1,40 +1,104 @@
-"""The documents of a request's log: one about its sources, then one for each step.
+"""The records of a request's log: one about its sources, then one for each step.
 
-A log is a stream of YAML documents. Each begins with `---` and ends with `...`, each on a line of
-its own, so that a log can be appended to, and one that is cut off is read up to the cut.
+A log is JSON lines, so that it can be appended to, and one that is cut off is read up to the cut.
 """
 
 import hashlib
+import json
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import pairwise
+from typing import Any
 
-from optimist_aligner.drafting.draft import NO_PARENT, Draft
-from optimist_aligner.text.sources import NO_POSITION, Sources
-from optimist_aligner.text.vocabulary import Vocabulary
-from optimist_proposer.observing.record_lines import OutputLines, PredictedLines, split_predictions
-from optimist_proposer.observing.record_text import line_values, quote, token_values
+from optimist_aligner import SEPARATOR, Draft, Sources, Vocabulary
+from optimist_proposer.core.lines import line_starts
 
-FORMAT = 2
-"""Number of the format; the first line of a log tells it."""
+FORMAT = 3
+"""Number of the format; every header has it."""
+MAX_LINE_CHARACTERS = 1000
+"""Of a longer output line only the end is kept."""
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+"""Stands in decoded text for bytes that are no whole character."""
 _MAX_ID_CHARACTERS = 1000
+_MAX_HEADER_BYTES = 32 * 1024 * 1024
+# Texts are for people too, so only what must be is escaped.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def document(*values: str) -> bytes:
-    """Returns a document with a value on each line."""
-    return "\n".join(("---", *values, "...", "")).encode()
+def to_line(record: dict[str, Any]) -> bytes:
+    """Returns a record as a line; halves of surrogate pairs become question marks."""
+    return (_encode(record) + "\n").encode(errors="replace")
 
 
-def end_document(reason: str) -> bytes:
-    """Returns the document that ends a log."""
-    return document(f"end: {quote(reason)}")
+def end_record(reason: str) -> bytes:
+    """Returns the record that ends a log."""
+    return to_line({"end": reason})
 
 
-def digest_line(sources: Sources) -> str:
-    """Returns the line of a header that tells whether sources are the same."""
+def digest(sources: Sources) -> str:
+    """Returns what says whether sources are the same."""
     content = hashlib.sha256(sources.token_ids.tobytes())
     content.update(str(sources.num_predicted).encode())
-    return f"sources: {quote(content.hexdigest()[:32])}"
+    return content.hexdigest()[:32]
+
+
+def token_text(token_texts: Sequence[str], token_id: int) -> str:
+    """Returns the text of a token.
+
+    Part of a character (some of its bytes) and a token that the vocabulary lacks have none; their
+    id is shown instead, in angle brackets.
+    """
+    if 0 <= token_id < len(token_texts):
+        text = token_texts[token_id]
+        if REPLACEMENT not in text:
+            return text
+    return f"\N{MATHEMATICAL LEFT ANGLE BRACKET}{token_id}\N{MATHEMATICAL RIGHT ANGLE BRACKET}"
+
+
+class OutputLines:
+    """The lines of an output as it grows.
+
+    Attributes:
+        num_known: Output tokens taken or missed so far.
+    """
+
+    __slots__ = ("_line", "_number", "_vocabulary", "num_known")
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._line = ""
+        self._number: int | None = 1
+        self.num_known = 0
+
+    @property
+    def prefix(self) -> str:
+        """The line that is not complete, or the end of it."""
+        if len(self._line) <= MAX_LINE_CHARACTERS:
+            return self._line
+        return "\N{HORIZONTAL ELLIPSIS}" + self._line[-MAX_LINE_CHARACTERS:]
+
+    def take(self, token_ids: "array[int]", position: int) -> list[tuple[int | None, str]]:
+        """Takes output tokens; returns the lines that they complete, with their numbers from 1 on.
+
+        Args:
+            token_ids: Output tokens.
+            position: Output position of the first of them. Where it does not come right after
+                what was taken, the line begins anew, and lines have no numbers any more.
+        """
+        if position != self.num_known:
+            self._line, self._number = "", None
+        self.num_known = position + len(token_ids)
+        texts, newlines = self._vocabulary.token_texts, self._vocabulary.newline_token_ids
+        completed = []
+        for token_id in token_ids:
+            # One character more than is shown says that some are left out.
+            self._line = (self._line + token_text(texts, token_id))[-MAX_LINE_CHARACTERS - 1 :]
+            if token_id in newlines:
+                completed.append((self._number, self.prefix))
+                self._line = ""
+                if self._number is not None:
+                    self._number += 1
+        return completed
 
 
 class RequestRecord:
@@ -44,52 +108,39 @@ class RequestRecord:
         num_steps: Steps so far; the number of the next one.
     """
 
-    __slots__ = ("_lines", "_output", "_replica", "_request_id", "_vocabulary", "num_steps")
+    __slots__ = ("_output", "_replica", "_request_id", "_vocabulary", "num_steps")
 
     def __init__(
-        self,
-        request_id: str,
-        replica: str,
-        sources: Sources,
-        vocabulary: Vocabulary,
-        num_steps: int = 0,
+        self, request_id: str, replica: str, vocabulary: Vocabulary, num_steps: int = 0
     ) -> None:
         """Takes the steps that an earlier record of the same log has."""
         self._request_id = request_id[:_MAX_ID_CHARACTERS]
         self._replica = replica
         self._vocabulary = vocabulary
-        self._lines = PredictedLines(list(split_predictions(sources)), vocabulary)
         self._output = OutputLines(vocabulary)
         self.num_steps = num_steps
 
-    def continuation(self, sources: Sources, opened: str) -> bytes:
-        """Returns the header for a log that has the same sources already."""
-        return document(*self._head(sources, opened))
-
-    def header(self, sources: Sources, opened: str, max_bytes: int) -> bytes:
-        """Returns the header, with the lines of the predictions.
+    def header(self, sources: Sources, opened: str, max_bytes: int | None) -> bytes:
+        """Returns the header.
 
         Args:
             sources: What the output may repeat.
             opened: The time, for people.
-            max_bytes: Most bytes of lines; those behind are left out, which their numbers tell.
+            max_bytes: Most bytes of predicted lines, those after that are left out; None leaves out
+                all about the predictions, for a log that has the same sources already.
         """
-        num_prompt_tokens = len(sources.token_ids) - sources.num_predicted
-        values = [*self._head(sources, opened)]
-        values.append(f"num_prompt_tokens: {max(num_prompt_tokens - 1, 0)}")
-        values.append("predictions:" if self._lines.starts else "predictions: []")
-        for index, prediction in enumerate(split_predictions(sources)):
-            values.append(f"- num_tokens: {len(prediction)}")
-            values.append(f"  num_lines: {len(self._lines.starts[index]) - 1}")
-            values.append("  lines:")
-            for line in self._predicted_lines(index, prediction):
-                max_bytes -= len(line.encode()) + 1
-                if max_bytes < 0:
-                    break
-                values.append(line)
-            if values[-1] == "  lines:":
-                values[-1] = "  lines: []"
-        return document(*values)
+        record = {
+            "optimist_request_log": FORMAT,
+            "sources": digest(sources),
+            "request_id": self._request_id,
+            "replica": self._replica,
+            "opened": opened,
+        }
+        if max_bytes is not None:
+            num_prompt_tokens = len(sources.token_ids) - sources.num_predicted - 1
+            record["num_prompt_tokens"] = max(num_prompt_tokens, 0)
+            record["predictions"] = self._predictions(sources, min(max_bytes, _MAX_HEADER_BYTES))
+        return to_line(record)
 
     def step(
         self,
@@ -99,104 +150,64 @@ class RequestRecord:
         seconds: float,
         num_alignments: int,
     ) -> bytes:
-        """Returns the document of the next step; see `RequestLogs.step`."""
+        """Returns the record of the next step; see `RequestLogs.step`."""
         position = num_known - len(token_ids)
         completed = self._output.take(token_ids, position)
-        values = [
-            f"step: {self.num_steps}",
-            f"replica: {quote(self._replica)}",
-            f"position: {position}",
-            f"output: {{{token_values(self._vocabulary.token_texts, token_ids)}}}",
-            "completed_lines:" if completed else "completed_lines: []",
-        ]
-        for number, text in completed:
-            shown = "null" if number is None else number
-            values.append(f"- {{number: {shown}, text: {quote(text)}}}")
-        values.append(f"line_prefix: {quote(self._output.prefix)}")
-        values.extend(self._proposal(draft))
-        values.append(f"num_alignments: {num_alignments}")
-        values.append(f"microseconds: {max(seconds, 0.0) * 1e6:.1f}")
+        record = {
+            "step": self.num_steps,
+            "replica": self._replica,
+            "position": position,
+            "token_ids": list(token_ids),
+            "texts": self._texts(token_ids),
+            "completed_lines": [{"number": number, "text": text} for number, text in completed],
+            "line_prefix": self._output.prefix,
+            "proposal": None if draft is None else self._proposal(draft),
+            "num_alignments": num_alignments,
+            "microseconds": round(max(seconds, 0.0) * 1e6, 1),
+        }
         self.num_steps += 1
-        return document(*values)
+        return to_line(record)
 
-    def _head(self, sources: Sources, opened: str) -> tuple[str, ...]:
-        return (
-            f"optimist_request_log: {FORMAT}",
-            digest_line(sources),
-            f"request_id: {quote(self._request_id)}",
-            f"replica: {quote(self._replica)}",
-            f"opened: {quote(opened)}",
-        )
+    def _predictions(self, sources: Sources, max_bytes: int) -> list[dict[str, Any]]:
+        predictions = []
+        first = 0
+        for prediction in split_predictions(sources):
+            starts = line_starts(prediction, self._vocabulary.newline_token_ids)
+            lines = []
+            for start, end in pairwise(starts):
+                token_ids = prediction[start:end]
+                text = "".join(self._texts(token_ids))
+                # No id and no character takes more as JSON; encoding twice would take longer.
+                max_bytes -= 64 + 12 * len(token_ids) + 6 * len(text)
+                if max_bytes < 0:
+                    break
+                lines.append(
+                    {"position": first + start, "token_ids": list(token_ids), "text": text}
+                )
+            num_tokens = len(prediction)
+            predictions.append(
+                {"num_tokens": num_tokens, "num_lines": len(starts) - 1, "lines": lines}
+            )
+            first += num_tokens
+        return predictions
 
-    def _predicted_lines(self, index: int, prediction: "array[int]") -> Iterator[str]:
-        first = self._lines.first_position(index)
-        for number, (start, end) in enumerate(self._lines.lines(index), 1):
-            tokens = line_values(self._vocabulary.token_texts, prediction[start:end])
-            yield f"  - {{number: {number}, position: {first + start}, {tokens}}}"
+    def _proposal(self, draft: Draft) -> dict[str, Any]:
+        return {
+            "token_ids": list(draft.token_ids),
+            "texts": self._texts(draft.token_ids),
+            "parents": list(draft.parents),
+            "positions": list(draft.positions),
+            "values": [round(value, 4) for value in draft.values],
+        }
 
-    def _proposal(self, draft: Draft | None) -> Iterator[str]:
-        if draft is None:
-            yield "proposal: null"
-            return
-        chains = split_chains(draft)
-        path = chains[0][1] if chains else []
-        yield "proposal:"
-        yield f"  place: {self._place(draft, path)}"
-        yield f"  path: {{{self._chain(draft, path)}}}"
-        yield "  branches:" if len(chains) > 1 else "  branches: []"
-        for behind, nodes in chains[1:]:
-            yield f"  - {{behind: {behind}, {self._chain(draft, nodes)}}}"
-
-    def _place(self, draft: Draft, path: Sequence[int]) -> str:
-        """Returns where in the predictions a path is first; null for nowhere."""
-        for node in path:
-            if draft.positions[node] >= 0:
-                prediction, line = self._lines.place(draft.positions[node])
-                return f"{{prediction: {prediction}, line: {line}}}"
-        return "null"
-
-    def _chain(self, draft: Draft, nodes: Sequence[int]) -> str:
-        token_ids = [draft.token_ids[node] for node in nodes]
-        positions = position_runs([draft.positions[node] for node in nodes])
-        values = ", ".join(f"{draft.values[node]:.4f}" for node in nodes)
-        tokens = token_values(self._vocabulary.token_texts, token_ids)
-        return f"{tokens}, positions: {positions}, values: [{values}]"
+    def _texts(self, token_ids: "array[int]") -> list[str]:
+        return [token_text(self._vocabulary.token_texts, token_id) for token_id in token_ids]
 
 
-def split_chains(draft: Draft) -> list[tuple[int, list[int]]]:
-    """Returns the likeliest path of a tree and then its branches, each a chain of nodes.
-
-    With each chain comes the node that it departs behind, NO_PARENT for none, counted in the order
-    in which the nodes stand in the chains.
-    """
-    first_children: dict[int, int] = {}
-    for node, parent in enumerate(draft.parents):
-        first_children.setdefault(parent, node)
-    numbers = {NO_PARENT: NO_PARENT}
-    chains: list[tuple[int, list[int]]] = []
-    for node, parent in enumerate(draft.parents):
-        if node in numbers:
-            continue
-        chain: list[int] = []
-        next_node: int | None = node
-        while next_node is not None:
-            numbers[next_node] = len(numbers) - 1
-            chain.append(next_node)
-            next_node = first_children.get(next_node)
-        chains.append((numbers[parent], chain))
-    return chains
-
-
-def position_runs(positions: Sequence[int]) -> list[list[int]]:
-    """Returns positions as runs, [first, length] each; NO_POSITION stays the same in a run."""
-    offsets = (
-        (position, NO_POSITION if position == NO_POSITION else position - index)
-        for index, position in enumerate(positions)
-    )
-    runs = []
-    for (_, is_predicted), group in groupby(
-        offsets, lambda pair: (pair[1], pair[0] != NO_POSITION)
-    ):
-        members = [position for position, _ in group]
-        runs.append([members[0] if is_predicted else NO_POSITION, len(members)])
-    return runs
+def split_predictions(sources: Sources) -> Iterator["array[int]"]:
+    """Iterates over the tokens of each prediction."""
+    start = 0
+    while start < sources.num_predicted:
+        end = sources.token_ids.index(SEPARATOR, start)
+        yield sources.token_ids[start:end]
+        start = end + 1

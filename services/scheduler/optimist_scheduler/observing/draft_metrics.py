@@ -3,7 +3,7 @@
 import numpy as np
 from prometheus_client import Counter, Gauge
 
-from optimist_common.observing.draft_metrics import DraftMetrics
+from optimist_common.observing.metrics import DraftMetrics
 from optimist_scheduler.core.outlook import Outlook
 from optimist_scheduler.core.requests.plan import StepResult
 

@@ -11,7 +11,7 @@ import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
-from optimist_common.grammar_limits import MAX_GRAMMAR_BYTES, PARSER_LIMITS
+from optimist_common.sampling import MAX_GRAMMAR_BYTES, PARSER_LIMITS
 from optimist_worker.model.node_order import depth_first
 from optimist_worker.model.tokenizer import find_tokenizer
 

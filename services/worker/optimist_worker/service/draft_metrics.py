@@ -2,7 +2,7 @@
 
 from prometheus_client import Histogram
 
-from optimist_common.observing.draft_metrics import DraftMetrics
+from optimist_common.observing.metrics import DraftMetrics
 from optimist_worker.core.plan import StepResult
 
 MIXED = "mixed"

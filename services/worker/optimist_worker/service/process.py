@@ -7,8 +7,7 @@ import torch
 
 from optimist.worker.v1 import worker_pb2_grpc
 from optimist_common.errors import SetupError
-from optimist_common.hang_watch import watch_for_hangs
-from optimist_common.network.server import GrpcServer, until_signal
+from optimist_common.network.server import GrpcServer, until_signal, watch_for_hangs
 from optimist_common.observing.metrics import serve_metrics
 from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
 from optimist_worker.drafters.build import (

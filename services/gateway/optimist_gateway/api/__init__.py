@@ -1,1 +1,0 @@
-"""The REST API: bodies, errors, endpoints."""

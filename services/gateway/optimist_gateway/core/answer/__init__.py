@@ -1,0 +1,1 @@
+"""From the tokens of an answer to pieces of text, and its account."""

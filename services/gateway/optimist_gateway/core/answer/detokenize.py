@@ -1,0 +1,158 @@
+"""Text of tokens as they arrive, and the strings that end it."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+# Tokens that may wait for the rest of a character. A character has at most four bytes, so more
+# than this wait only if the model writes bytes that are no text.
+MAX_PENDING_TOKENS = 16
+# An incomplete character at the end of a text is decided by its last three bytes, so the last
+# four tokens decode to the same ending as all tokens do.
+_RESYNC_TOKENS = 4
+
+
+class Detokenizer:
+    """Turns one answer's tokens into text whose pieces join to the decoded whole.
+
+    Half a character is never returned: an ending that decodes to U+FFFD waits until more tokens
+    tell. Each new piece is decoded behind the tokens of the piece before it, because the text of a
+    token may depend on what precedes it (a word's leading space, the first bytes of a character);
+    this is the prefix and read offset method of text-generation-inference and vLLM. The cost of a
+    token is bounded by `MAX_PENDING_TOKENS` and the tokens pushed with it.
+
+    The joined text equals the decoded whole for byte-level vocabularies whatever the tokens are,
+    and for byte-fallback vocabularies if the bytes are text.
+    """
+
+    __slots__ = (
+        "_context",
+        "_context_length",
+        "_decode",
+        "_is_whole",
+        "_pending",
+        "_skipped",
+        "_texts",
+    )
+
+    def __init__(
+        self,
+        decode: Callable[[Sequence[int]], str],
+        skipped_token_ids: Collection[int],
+        texts: Mapping[int, str] | None = None,
+    ) -> None:
+        """Sets up the state of one answer.
+
+        Args:
+            decode: Decodes a list of token ids without cleaning up spaces.
+            skipped_token_ids: Special tokens, which have no text.
+            texts: The text of each token that has whole characters and is not skipped, empty for
+                the others, for vocabularies where such texts join to that of the whole; None for
+                other vocabularies.
+        """
+        self._texts = texts
+        self._decode = decode
+        self._skipped = skipped_token_ids
+        self._context: Sequence[int] = ()
+        self._context_length = 0
+        """How many characters of the decoded context were returned."""
+        self._pending: list[int] = []
+        self._is_whole = True
+        """Whether all characters so far are complete, and returned."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Adds tokens and returns the new text, possibly none."""
+        if self._is_whole and self._texts is not None and len(token_ids) == 1:
+            # Most steps bring one token, whose text is known.
+            text = self._texts[token_ids[0]]
+            if text:
+                # Texts join, so that it needs no context either.
+                self._context, self._context_length = (), 0
+                return text
+        visible = [token for token in token_ids if token not in self._skipped]
+        if not visible:
+            return ""
+        text = self._decode([*self._context, *self._pending, *visible])
+        if not text.endswith(REPLACEMENT):
+            self._pending += visible
+            return self._take(text)
+        return "".join([self._push_one(token) for token in visible])
+
+    def flush(self) -> str:
+        """Returns the text that still waits, as no more tokens will come."""
+        text = self._decode([*self._context, *self._pending])
+        return self._take(text)
+
+    def _push_one(self, token: int) -> str:
+        self._pending.append(token)
+        self._is_whole = False
+        text = self._decode([*self._context, *self._pending])
+        if not text.endswith(REPLACEMENT):
+            return self._take(text)
+        if len(self._pending) < MAX_PENDING_TOKENS:
+            return ""
+        new = text[self._context_length : -1]
+        self._context = self._pending[-_RESYNC_TOKENS:]
+        self._context_length = len(self._decode(self._context)) - 1
+        self._pending = []
+        return new
+
+    def _take(self, text: str) -> str:
+        """Returns the new end of the decoded context and pending tokens.
+
+        They become the next context once they have any text of their own.
+        """
+        new = text[self._context_length :]
+        if new or len(self._pending) >= MAX_PENDING_TOKENS:
+            self._context, self._pending = self._pending or self._context, []
+            self._context_length = len(self._decode(self._context))
+        self._is_whole = not (self._pending or text.endswith(REPLACEMENT))
+        return new
+
+
+class StopStrings:
+    """Passes text on up to the first stop string.
+
+    Text is held back only as long as it could be the beginning of a stop string.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        """Takes the stop strings; raises ValueError if one is empty."""
+        if not all(stop):
+            raise ValueError("a stop string must not be empty")
+        self._stop = tuple(stop)
+        self._held = ""
+        self.found = False
+        """Whether a stop string was seen; all later text is dropped."""
+
+    def __bool__(self) -> bool:
+        """Tells whether there is any stop string."""
+        return bool(self._stop)
+
+    def push(self, text: str) -> str:
+        """Adds text; returns what of all text so far is new and certain to precede any stop."""
+        if self.found or not text:
+            return ""
+        held = self._held + text
+        positions = [start for stop in self._stop if (start := held.find(stop)) >= 0]
+        if positions:
+            self.found = True
+            self._held = ""
+            return held[: min(positions)]
+        cut = len(held) - self._beginning_length(held)
+        self._held = held[cut:]
+        return held[:cut]
+
+    def flush(self) -> str:
+        """Returns the text that is still held back, as no more will come."""
+        held, self._held = self._held, ""
+        return held
+
+    def _beginning_length(self, text: str) -> int:
+        """Returns the length of the longest end of `text` that begins a stop string."""
+        longest = max((len(stop) for stop in self._stop), default=1) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            end = text[-length:]
+            if any(len(stop) > length and stop.startswith(end) for stop in self._stop):
+                return length
+        return 0

@@ -1,0 +1,183 @@
+"""Where the text of an answer came from."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from optimist_common.draft_source import DraftSource
+from optimist_gateway.core.answer.output import StepOutput
+from optimist_gateway.core.answer.places import (
+    NOT_PREDICTED,
+    NOT_PROMPTED,
+    Place,
+    PredictionPlaces,
+    PromptPlaces,
+)
+
+PROMPT_RUN = -1
+"""Number of the run that an echoed prompt is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens of one forward pass that came from one source, and text that stems from them."""
+
+    run: int
+    """Number of the run in its choice; text that was held back comes later under the same one."""
+    source: DraftSource | None
+    """None for an echoed prompt."""
+    text: str
+    """What of the run's text is new; the texts of a piece's segments join to the piece's text."""
+    num_tokens: int
+    """How many tokens the run has; 0 if they were told of before and only text comes later."""
+    place: Place | None = None
+    """Where the tokens stand in a prediction or in the prompt, if that is known."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A run of which text is held back."""
+
+    segment: Segment
+    num_characters: int
+
+
+class Provenance:
+    """Splits the text of one answer by where its tokens came from.
+
+    Text leaves an answer later than its tokens arrive, as it may be half a character or the
+    beginning of a stop string; but it leaves in order, so it is enough to count the characters that
+    each run of tokens has still to come.
+    """
+
+    def __init__(self, places: PredictionPlaces, prompt: PromptPlaces) -> None:
+        self._places = places
+        self._prompt = prompt
+        self._waiting: deque[_Waiting] = deque()
+        self._last: Segment | None = None
+        self._num_runs = 0
+
+    def push(
+        self, output: StepOutput, num_tokens: int, lengths: Sequence[int], text: str
+    ) -> list[Segment]:
+        """Adds a step; returns the segments of its piece.
+
+        Args:
+            output: The step.
+            num_tokens: How many of its tokens are part of the answer.
+            lengths: How many characters each of them added to the decoded text, those that are not
+                shown left out.
+            text: The text of the piece; begins with what was held back before.
+        """
+        segments = self._release_waiting(text)
+        text = text[sum(len(segment.text) for segment in segments) :]
+        start = 0
+        for run in self._runs(output, num_tokens):
+            length = sum(lengths[start : start + run.num_tokens])
+            start += run.num_tokens
+            segments.append(replace(run, text=text[:length]))
+            if length > len(text):
+                self._waiting.append(_Waiting(run, length - len(text)))
+            text = text[length:]
+        if segments:
+            self._last = segments[-1]
+        # What the last token left unfinished comes at the end of the answer.
+        if text and self._last is not None:
+            if segments:
+                segments[-1] = replace(segments[-1], text=segments[-1].text + text)
+            else:
+                segments = [replace(self._last, text=text, num_tokens=0, place=None)]
+        return segments
+
+    def _release_waiting(self, text: str) -> list[Segment]:
+        """Returns segments of runs of earlier steps, whose text comes now."""
+        segments = []
+        while text and self._waiting:
+            waiting = self._waiting[0]
+            shown = text[: waiting.num_characters]
+            segments.append(replace(waiting.segment, text=shown, num_tokens=0, place=None))
+            waiting.num_characters -= len(shown)
+            if not waiting.num_characters:
+                self._waiting.popleft()
+            text = text[len(shown) :]
+        return segments
+
+    def _runs(self, output: StepOutput, num_tokens: int) -> list[Segment]:
+        """Returns the runs of a step, still without text."""
+        num_accepted = min(output.num_accepted_tokens, num_tokens)
+        runs = []
+        start = 0
+        for end in range(1, num_accepted + 1):
+            if end < num_accepted and self._goes_on(output, end):
+                continue
+            runs.append(self._run(output, start, end))
+            start = end
+        if num_accepted < num_tokens:
+            runs.append(self._segment(DraftSource.TARGET, num_tokens - num_accepted, None))
+        return runs
+
+    def _goes_on(self, output: StepOutput, index: int) -> bool:
+        """Tells whether an accepted draft belongs to the run of the one before it."""
+        if output.prediction_positions is None:
+            return True
+        before, here = output.prediction_positions[index - 1 : index + 1]
+        if not before == here == NOT_PREDICTED:
+            return self._places.is_next(before, here)
+        if output.prompt_positions is None:
+            return True
+        before, here = output.prompt_positions[index - 1 : index + 1]
+        return before == here == NOT_PROMPTED or self._prompt.is_next(before, here)
+
+    def _run(self, output: StepOutput, start: int, end: int) -> Segment:
+        source, place = output.draft_source, None
+        if output.prediction_positions is not None:
+            position = output.prediction_positions[start]
+            place = self._places.place(position, end - start)
+            if source is DraftSource.PREDICTION and position == NOT_PREDICTED:
+                # Proposed from the request's own text; the usage counts it so too.
+                source = DraftSource.NGRAM
+                if output.prompt_positions is not None:
+                    place = self._prompt.place(output.prompt_positions[start], end - start)
+        return self._segment(source, end - start, place)
+
+    def _segment(self, source: DraftSource, num_tokens: int, place: Place | None) -> Segment:
+        self._num_runs += 1
+        return Segment(self._num_runs - 1, source, "", num_tokens, place)
+
+
+def join_segments(segments: Sequence[Segment]) -> list[Segment]:
+    """Returns the segments of a whole answer: runs that go on where another ended are one."""
+    runs: dict[int, Segment] = {}
+    for segment in segments:
+        run = runs.get(segment.run)
+        runs[segment.run] = segment if run is None else replace(run, text=run.text + segment.text)
+    joined: list[Segment] = []
+    for run in runs.values():
+        if joined and _follows(joined[-1], run):
+            joined[-1] = _merged(joined[-1], run)
+        else:
+            joined.append(run)
+    return joined
+
+
+def _follows(segment: Segment, other: Segment) -> bool:
+    if segment.source is not other.source or (segment.place is None) != (other.place is None):
+        return False
+    if segment.place is None or other.place is None:
+        return True
+    return (
+        replace(segment.place, start=other.place.start, end=other.place.end) == other.place
+        and segment.place.end == other.place.start
+    )
+
+
+def _merged(segment: Segment, other: Segment) -> Segment:
+    place = segment.place
+    if place is not None and other.place is not None:
+        place = replace(place, end=other.place.end)
+    return replace(
+        segment,
+        text=segment.text + other.text,
+        num_tokens=segment.num_tokens + other.num_tokens,
+        place=place,
+    )

@@ -1,0 +1,134 @@
+"""Answers the calls of `optimist.v1.Inference`."""
+
+import logging
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from optimist.v1 import inference_pb2, inference_pb2_grpc
+from optimist_gateway.fronts.admin.admin import set_priority
+from optimist_gateway.fronts.grpc.piece_inbox import PieceInbox
+from optimist_gateway.fronts.grpc.request import GenerationRequest, generation_request
+from optimist_gateway.fronts.grpc.response import (
+    speculation_message,
+    step_response,
+    usage_message,
+)
+from optimist_gateway.fronts.grpc.status import Context, abort
+from optimist_gateway.fronts.grpc.trace_context import trace_parent
+from optimist_gateway.fronts.openai.errors import ApiError, scheduler_unavailable
+from optimist_gateway.fronts.openai.servable import require_model, require_servable
+from optimist_gateway.generation.generation import Generation, Service
+from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
+
+logger = logging.getLogger(__name__)
+
+_FAILED = "the gateway failed; its log says why"
+GENERATE = "/optimist.v1.Inference/Generate"
+_RPC = {
+    "rpc.system": "grpc",
+    "rpc.service": "optimist.v1.Inference",
+    "rpc.method": "Generate",
+}
+
+
+class InferenceServicer(inference_pb2_grpc.InferenceServicer):
+    """Makes a generation of every call; what it may ask for is what the REST API allows."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def Generate(  # noqa: N802 (the contract's name)
+        self, request: inference_pb2.GenerateRequest, context: Context
+    ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
+        """Yields the steps of all answers and a summary; a call that is cancelled ends them."""
+        observer = self._service.observer
+        operation = "chat" if request.HasField("chat") else "text_completion"
+        record = observer.begin(operation, _RPC, trace_parent(context))
+        record.outcome = "disconnected"
+        try:
+            self._service.admission.require_room()
+            wanted = generation_request(request, self._service.model_name)
+            require_servable(self._service, wanted.body)
+            async with aclosing(self._events(wanted, context)) as events:
+                async for event in events:
+                    if event.HasField("summary"):
+                        record.outcome = "200"
+                    yield event
+        except ApiError as error:
+            record.outcome, record.error = str(error.status), error.code or str(error.status)
+            if error.status == 429 and error.retry_seconds is None:
+                error.retry_seconds = self._service.admission.retry_seconds()
+            self._service.metrics.refusals.labels(record.error).inc()
+            await abort(context, error)
+        except Exception:
+            logger.exception("a call failed")
+            record.outcome, record.error = "500", "internal"
+            # gRPC would send what went wrong.
+            await abort(context, ApiError(500, _FAILED, code="internal"))
+        finally:
+            self._service.metrics.requests.labels(GENERATE, record.outcome).inc()
+            observer.end(record, GENERATE, {}, failed=record.outcome.startswith("5"))
+
+    async def _events(
+        self, wanted: GenerationRequest, context: Context
+    ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
+        request_id = f"gen-{uuid.uuid4().hex}"
+        await context.send_initial_metadata((("x-request-id", request_id),))
+        generation = Generation(
+            self._service, wanted.body, wanted.encode_prompts, request_id, wanted.names
+        )
+        inbox = PieceInbox(generation.choices)
+        async with generation.running(inbox.take):
+            async for index, piece in inbox.pieces():
+                yield step_response(index, piece)
+        yield inference_pb2.GenerateResponse(summary=self._summary(generation))
+
+    def _summary(self, generation: Generation) -> inference_pb2.Summary:
+        summary = inference_pb2.Summary(
+            request_id=generation.request_id,
+            model=self._service.model_name,
+            usage=usage_message(generation.usage()),
+            is_synthetic=generation.is_synthetic,
+        )
+        if generation.body.include_speculation:
+            summary.speculation.CopyFrom(speculation_message(generation.speculation()))
+        return summary
+
+    async def ListModels(  # noqa: N802 (the contract's name)
+        self, request: inference_pb2.ListModelsRequest, context: Context
+    ) -> inference_pb2.ListModelsResponse:
+        """Returns the one model."""
+        return inference_pb2.ListModelsResponse(models=[await self._model(context)])
+
+    async def GetModel(  # noqa: N802 (the contract's name)
+        self, request: inference_pb2.GetModelRequest, context: Context
+    ) -> inference_pb2.GetModelResponse:
+        """Returns the model if it has this name."""
+        try:
+            require_model(self._service, request.name or self._service.model_name, "name")
+        except ApiError as error:
+            await abort(context, error)
+        return inference_pb2.GetModelResponse(model=await self._model(context))
+
+    async def SetPriority(  # noqa: N802 (the contract's name)
+        self, request: inference_pb2.SetPriorityRequest, context: Context
+    ) -> inference_pb2.SetPriorityResponse:
+        """Changes how urgent a request is; `Authentication` lets only admins call it."""
+        try:
+            number = await set_priority(self._service, request.request_id, request.priority)
+        except ApiError as error:
+            await abort(context, error)
+        return inference_pb2.SetPriorityResponse(num_choices=number)
+
+    async def _model(self, context: Context) -> inference_pb2.Model:
+        try:
+            description = self._service.schedulers.description
+        except SchedulerUnavailableError as error:
+            await abort(context, scheduler_unavailable(str(error)))
+        return inference_pb2.Model(
+            name=self._service.model_name,
+            max_model_len=description.max_model_len,
+            vocab_size=description.vocab_size,
+            is_synthetic=description.is_synthetic,
+        )

@@ -1,0 +1,1 @@
+"""The REST API in the shapes of OpenAI's."""

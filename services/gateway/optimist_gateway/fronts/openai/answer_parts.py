@@ -1,0 +1,261 @@
+"""What answers and chunks are made of: accounts, log-probabilities, and where text came from."""
+
+from collections.abc import Sequence
+from typing import Annotated, NotRequired, Required
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.answer.logprobs import TokenLogprob
+from optimist_gateway.core.answer.places import Place
+from optimist_gateway.core.answer.provenance import Segment
+from optimist_gateway.core.answer.usage import MAX_COUNTED, Speculation, Usage
+
+
+class CompletionTokensDetails(TypedDict):
+    """Where the tokens of the answer came from."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int | None
+    reasoning_tokens: int
+    audio_tokens: int
+    tokens_by_source: dict[str, int]
+
+
+class PromptTokensDetails(TypedDict):
+    """What is known of the tokens of the prompt."""
+
+    cached_tokens: int
+    audio_tokens: int
+
+
+class SpeculationAnswer(TypedDict):
+    """What speculation was worth."""
+
+    num_passes: int
+    num_drafted_tokens: int | None
+    num_accepted_tokens: int
+    acceptance_rate: float | None
+    mean_accepted_length: float | None
+    accepted_length_histogram: Annotated[list[int], Field(max_length=MAX_COUNTED + 1)]
+
+
+class UsageAnswer(TypedDict):
+    """The account of a request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+    num_passes: NotRequired[int]
+    speculation: NotRequired[SpeculationAnswer]
+
+
+class ResponseUsage(TypedDict):
+    """The account of a response."""
+
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int | dict[str, int] | None]
+    total_tokens: int
+    speculation: NotRequired[SpeculationAnswer]
+
+
+def usage_answer(usage: Usage, *, with_num_passes: bool = False) -> UsageAnswer:
+    """Returns the `usage` object; `num_passes` is an extension for `return_token_ids`."""
+    answer: UsageAnswer = {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": usage.accepted_prediction_tokens,
+            "rejected_prediction_tokens": usage.rejected_prediction_tokens,
+            "reasoning_tokens": 0,
+            "audio_tokens": 0,
+            "tokens_by_source": _by_label(usage),
+        },
+    }
+    if with_num_passes:
+        answer["num_passes"] = usage.num_passes
+    return answer
+
+
+def response_usage(usage: Usage) -> ResponseUsage:
+    """Returns the `usage` object of a response."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_prompt_tokens,
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {
+            "accepted_prediction_tokens": usage.accepted_prediction_tokens,
+            "rejected_prediction_tokens": usage.rejected_prediction_tokens,
+            "reasoning_tokens": 0,
+            "tokens_by_source": _by_label(usage),
+        },
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def speculation_answer(speculation: Speculation) -> SpeculationAnswer:
+    """Returns the `speculation` object of a usage."""
+    return {
+        "num_passes": speculation.num_passes,
+        "num_drafted_tokens": speculation.num_drafted_tokens,
+        "num_accepted_tokens": speculation.num_accepted_tokens,
+        "acceptance_rate": speculation.acceptance_rate,
+        "mean_accepted_length": speculation.mean_accepted_length,
+        "accepted_length_histogram": list(speculation.accepted_length_histogram),
+    }
+
+
+def _by_label(usage: Usage) -> dict[str, int]:
+    return {source.label: count for source, count in usage.num_tokens_by_source.items()}
+
+
+class CandidateLogprob(TypedDict):
+    """A token, as likely as it was."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int]
+
+
+class TokenLogprobAnswer(CandidateLogprob):
+    """A token of the answer, and the likeliest ones at its position."""
+
+    top_logprobs: list[CandidateLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    """How likely the tokens of a message were."""
+
+    content: list[TokenLogprobAnswer]
+    refusal: None
+
+
+class CompletionLogprobs(TypedDict):
+    """How likely the tokens of a text were."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+def join_logprobs(pieces: Sequence[Piece]) -> list[TokenLogprob] | None:
+    """Returns those of all tokens of a choice; None if they are not wanted."""
+    if all(piece.logprobs is None for piece in pieces):
+        return None
+    return [token for piece in pieces for token in piece.logprobs or ()]
+
+
+def chat_logprobs(tokens: Sequence[TokenLogprob] | None) -> ChatLogprobs | None:
+    """Returns the `logprobs` of a choice of a chat completion, or of one of its chunks."""
+    if tokens is None:
+        return None
+    return {"content": token_logprobs(tokens), "refusal": None}
+
+
+def token_logprobs(tokens: Sequence[TokenLogprob]) -> list[TokenLogprobAnswer]:
+    """Returns the objects of tokens."""
+    return [
+        {**_candidate(token), "top_logprobs": [_candidate(one) for one in token.top]}
+        for token in tokens
+    ]
+
+
+def _candidate(token: TokenLogprob) -> CandidateLogprob:
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.token_bytes)}
+
+
+def completion_logprobs(tokens: Sequence[TokenLogprob] | None) -> CompletionLogprobs | None:
+    """Returns the `logprobs` of a choice of a completion, or of one of its chunks."""
+    if tokens is None:
+        return None
+    return {
+        "tokens": [token.text for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [_by_text(token) for token in tokens],
+        "text_offset": [token.text_offset for token in tokens],
+    }
+
+
+def _by_text(token: TokenLogprob) -> dict[str, float] | None:
+    """Returns the likeliest tokens and the token itself; of equal texts the likeliest one."""
+    if token.logprob is None:
+        return None
+    by_text: dict[str, float] = {}
+    for one in (*token.top, token):
+        if one.logprob is not None:
+            by_text.setdefault(one.text, one.logprob)
+    return by_text
+
+
+PROMPT = "prompt"
+"""Source of an echoed prompt."""
+
+
+class _Span(TypedDict, total=False):
+    start: int
+    end: int
+    token_start: int
+    token_end: int
+
+
+class PredictionSpan(_Span):
+    """Where a segment is in a prediction."""
+
+    index: Required[int]
+
+
+class PromptSpan(_Span):
+    """Where a segment is in the prompt."""
+
+    message: NotRequired[int]
+
+
+class SegmentAnswer(TypedDict):
+    """Text of one source."""
+
+    source: str
+    text: str
+    num_tokens: int
+    prediction: NotRequired[PredictionSpan]
+    prompt: NotRequired[PromptSpan]
+
+
+def provenance(segments: Sequence[Segment]) -> list[SegmentAnswer]:
+    """Returns the `provenance` of a choice or chunk."""
+    return [_segment(segment) for segment in segments]
+
+
+def _segment(segment: Segment) -> SegmentAnswer:
+    answer: SegmentAnswer = {
+        "source": segment.source.label if segment.source is not None else PROMPT,
+        "text": segment.text,
+        "num_tokens": segment.num_tokens,
+    }
+    place = segment.place
+    if place is None:
+        return answer
+    if not place.is_in_prompt:
+        answer["prediction"] = {"index": place.index or 0, **_span(place)}
+    else:
+        span: PromptSpan = {**_span(place)}  # type: ignore[typeddict-item]
+        if place.index is not None:
+            span["message"] = place.index
+        answer["prompt"] = span
+    return answer
+
+
+def _span(place: Place) -> _Span:
+    if place.is_in_tokens:
+        return {"token_start": place.start, "token_end": place.end}
+    return {"start": place.start, "end": place.end}

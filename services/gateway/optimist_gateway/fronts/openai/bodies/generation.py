@@ -1,0 +1,241 @@
+"""What the bodies of all generation requests have in common."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+
+from optimist_gateway.core.content import Structure
+from optimist_gateway.fronts.openai.bodies.base import (
+    Body,
+    Content,
+    Text,
+    TokenId,
+    at_most,
+    content_text,
+)
+from optimist_gateway.fronts.openai.bodies.structure import StructuredOutputs
+from optimist_gateway.fronts.openai.bodies.unsupported import (
+    OF_NONE,
+    KnownParameters,
+    drop_unsupported,
+)
+from optimist_gateway.fronts.openai.openapi.limits import ID_FORMAT
+
+MAX_PREDICTIONS = 16
+MAX_STOP_STRINGS = 4
+MAX_STOP_TOKENS = 128
+MAX_BIASES = 1024
+MAX_METADATA = 16
+MAX_CACHE_SALT_BYTES = 256
+MAX_PRIORITY = 2**30
+_INT32_MAX = 2**31 - 1
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _form(value: object) -> str:
+    """Tells one prediction from several of them."""
+    return "several" if isinstance(value, list) else "one"
+
+
+def _form_of_tokens(value: object) -> str:
+    """Tells one prediction's tokens from those of several."""
+    return "several" if isinstance(value, list) and value and isinstance(value[0], list) else "one"
+
+
+def _is_short(text: str) -> str:
+    if len(text.encode()) > MAX_CACHE_SALT_BYTES:
+        raise ValueError(f"must be at most {MAX_CACHE_SALT_BYTES} bytes")
+    return text
+
+
+# Keys of JSON objects are strings.
+_TokenKey = Annotated[
+    int, Field(strict=False), WithJsonSchema({"type": "string", "format": ID_FORMAT})
+]
+_Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
+Metadata = Annotated[
+    dict[
+        Annotated[Text, StringConstraints(max_length=64)],
+        Annotated[Text, StringConstraints(max_length=512)],
+    ],
+    Field(max_length=MAX_METADATA),
+    at_most(MAX_METADATA),
+]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+
+
+_StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]
+_StopStrings = Annotated[list[_StopString], Field(fail_fast=True, max_length=MAX_STOP_STRINGS)]
+
+
+class PredictionBody(Body):
+    """The expected answer."""
+
+    type: Literal["content"]
+    content: Content
+
+    def text(self) -> str:
+        """Returns the expected text."""
+        return content_text(self.content)
+
+
+Predictions = Annotated[
+    Annotated[PredictionBody, Tag("one")]
+    | Annotated[
+        list[PredictionBody], Field(fail_fast=True, max_length=MAX_PREDICTIONS), Tag("several")
+    ],
+    Discriminator(_form),
+]
+PredictedTokens = Annotated[
+    Annotated[TokenIds, Tag("one")]
+    | Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_PREDICTIONS), Tag("several")],
+    Discriminator(_form_of_tokens),
+]
+
+
+class StreamOptions(Body):
+    """Options of a streamed answer."""
+
+    include_usage: bool | None = False
+    """Sends the usage in a last chunk without choices."""
+    continuous_usage_stats: bool | None = False
+    """Sends the usage so far in every chunk (as vLLM does); needs `include_usage`."""
+    include_obfuscation: bool | None = None
+    """Ignored."""
+
+
+class CacheOptions(Body):
+    """Ignored: whether prompts are cached is a setting of the server."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: Literal["30m"] | None = None
+
+
+class AnswerBody(Body):
+    """How an answer is to be generated; `null` is the default everywhere, as in OpenAI's API."""
+
+    temperature: float | None = Field(None, ge=0.0, le=2.0)
+    top_p: float | None = Field(None, ge=0.0, le=1.0)
+    top_k: int | None = Field(None, ge=-1, le=_INT32_MAX)
+    """Extension: samples from the k most likely tokens; 0 and -1 from all."""
+    min_p: float | None = Field(None, ge=0.0, le=1.0)
+    """Extension: drops tokens less likely than this share of the most likely one."""
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    presence_penalty: float | None = Field(None, ge=-2.0, le=2.0)
+    frequency_penalty: float | None = Field(None, ge=-2.0, le=2.0)
+    repetition_penalty: float | None = Field(None, gt=0.0, le=10.0)
+    """Extension: divides positive and multiplies negative logits of tokens seen before."""
+    logit_bias: Annotated[
+        dict[_TokenKey, _Bias] | None, Field(max_length=MAX_BIASES), at_most(MAX_BIASES)
+    ] = None
+    stop: (
+        Annotated[
+            _StopStrings,
+            BeforeValidator(_as_list, json_schema_input_type=_StopString | _StopStrings),
+        ]
+        | None
+    ) = None
+    stop_token_ids: list[TokenId] | None = Field(None, fail_fast=True, max_length=MAX_STOP_TOKENS)
+    """Extension: further tokens that end the answer; they are not shown."""
+    ignore_eos: bool | None = None
+    """Extension: goes on behind the model's end-of-answer tokens."""
+    min_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
+    """Extension: tokens before which nothing stops the answer."""
+    prediction: Predictions | None = None
+    """The expected answer; extension: a list of several, the most likely one first."""
+    predicted_token_ids: PredictedTokens | None = None
+    """Extension: the expected answer as tokens, or a list of several, instead of `prediction`."""
+    num_speculative_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
+    """Extension: most drafts to verify in one pass, up to the server's limit; 0 verifies none."""
+    priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    """Extension: the smaller, the sooner; only 0 unless the scheduler's policy is `priority`."""
+    cache_salt: (
+        Annotated[Text, StringConstraints(min_length=1), AfterValidator(_is_short)] | None
+    ) = None
+    """Extension: only requests of the same salt share cached prompts."""
+    include_provenance: bool | None = None
+    """Extension: adds to every choice and chunk `provenance`, segments of its text by source."""
+    include_speculation: bool | None = None
+    """Extension: adds `speculation` to the usage: what drafts were worth."""
+
+
+class GenerationBody(AnswerBody):
+    """What the endpoints take that answer with choices.
+
+    An endpoint's own body says by the methods below what else it asks for.
+    """
+
+    prompt_field: ClassVar[str] = "prompt"
+    """Name of the field that errors about the prompt name."""
+    default_max_tokens: ClassVar[int | None] = None
+    """Most tokens of an answer if the request does not say; None for as many as fit."""
+    known_parameters: ClassVar[KnownParameters] = OF_NONE
+    """Parameters of OpenAI's that are refused by name or change nothing."""
+
+    model: str
+    n: int | None = Field(None, ge=1, le=_INT32_MAX)
+    """How many answers to give; the server sets a limit."""
+    max_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    """Extension: adds to every choice `token_ids` (the tokens of the answer or chunk),
+    `num_accepted_tokens` (how many of them a proposer had sent ahead, predicted or from the
+    request's own text; in a chunk these are the first ones) and `predicted_text_length` (how many
+    characters stem from them), and `num_passes` (forward passes that emitted tokens) to the usage.
+    In a chunk, text may lag behind tokens by an unfinished character or a possible beginning of a
+    stop string."""
+    structured_outputs: StructuredOutputs | None = None
+    """Extension: the form of the answer's text; vLLM's name for it."""
+    user: Text | None = None
+    """Ignored, as all that follow."""
+    metadata: Metadata | None = None
+    store: bool | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    safety_identifier: Text | None = None
+    prompt_cache_key: Text | None = None
+    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+
+    def num_prompts(self) -> int:
+        """Returns how many prompts are to be continued."""
+        return 1
+
+    def num_candidates(self) -> int:
+        """Returns how many answers to each prompt are to be generated."""
+        return self.n or 1
+
+    def asked_max_tokens(self) -> int | None:
+        """Returns the most tokens of an answer, or None if the request does not say."""
+        return self.max_tokens
+
+    def num_logprobs(self) -> int | None:
+        """Returns how many of the likeliest tokens are told of per token; None for no logprobs."""
+        return None
+
+    def structure(self) -> Structure | None:
+        """Returns the form of the answer; None if it may be any text."""
+        if self.structured_outputs is None:
+            return None
+        return Structure(*self.structured_outputs.content())
+
+    def echoes_prompt(self) -> bool:
+        """Tells whether answers begin with the prompt."""
+        return False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unsupported(cls, body: object) -> object:
+        return drop_unsupported(body, cls.known_parameters) if isinstance(body, dict) else body

@@ -1,0 +1,261 @@
+"""Errors in the shape of OpenAI's API."""
+
+from collections.abc import Callable, Mapping
+from math import ceil
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from typing_extensions import TypedDict
+
+from optimist_gateway.core.answer.output import Finished, FinishReason
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.observing.request_record import current_record
+
+# An error repeats at most this much of what the client sent.
+MAX_MESSAGE_CHARACTERS = 400
+MAX_PARAM_CHARACTERS = 100
+# Of a body with more errors the first ones are looked at.
+MAX_ERRORS = 64
+# When nothing was measured that would tell better.
+RETRY_SECONDS = 1.0
+
+SHUTTING_DOWN = "shutting_down"
+# The rest of the body may still come, or another server is to be asked.
+_CLOSING_CODES = (SHUTTING_DOWN, "request_timeout")
+
+_TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
+_HTTP_MESSAGES = {
+    404: ("no such endpoint: {method} {path}", "unknown_url"),
+    405: ("{method} is not allowed here: {path}", "method_not_allowed"),
+    408: ("the request body did not arrive in time", "request_timeout"),
+    413: ("the request body is too large", "request_too_large"),
+}
+_STATUS = {
+    FinishReason.REFUSED: 400,
+    FinishReason.OVERLOADED: 429,
+    FinishReason.ERROR: 500,
+    # Whoever paused the scheduler let nothing finish.
+    FinishReason.ABORTED: 503,
+}
+
+
+class ErrorDetails(TypedDict):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(TypedDict):
+    """The body of every error."""
+
+    error: ErrorDetails
+
+
+class ApiError(Exception):
+    """An error that is shown to the client."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_seconds: float | None = None,
+    ) -> None:
+        """Describes the error.
+
+        Args:
+            status: The HTTP status, if nothing was sent yet.
+            message: What is wrong; cut to a few hundred characters.
+            param: The field that is wrong, such as `messages[0].content`.
+            code: A word for programs.
+            retry_seconds: When to try again, if that is known; for 429 and 503.
+        """
+        super().__init__(message)
+        self.status = status
+        self.param = _printable(param, MAX_PARAM_CHARACTERS) if param else None
+        self.code = code
+        self.retry_seconds = retry_seconds
+        self.message = _printable(message, MAX_MESSAGE_CHARACTERS)
+
+    def body(self) -> ErrorAnswer:
+        """Returns the JSON body."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": _TYPES.get(self.status, "invalid_request_error"),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def response(self) -> Response:
+        """Returns the HTTP response; an overloaded or unreachable server says when to come back."""
+        headers = {}
+        if self.status in (429, 503):
+            seconds = RETRY_SECONDS if self.retry_seconds is None else self.retry_seconds
+            headers["retry-after"] = str(ceil(seconds))
+            headers["retry-after-ms"] = str(ceil(1000 * seconds))
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        if self.code in _CLOSING_CODES:
+            headers["connection"] = "close"
+        return Response(
+            orjson.dumps(self.body()), self.status, headers, media_type="application/json"
+        )
+
+
+def error_response(error: ApiError, headers: Mapping[str, str]) -> Response:
+    """Returns the HTTP response to a request with these headers, whose body may not be read."""
+    response = error.response()
+    if "expect" in headers:
+        # Whether the client sends its body now is not known.
+        response.headers["connection"] = "close"
+    return response
+
+
+def scheduler_unavailable(reason: str) -> ApiError:
+    """Returns the error for a scheduler that cannot be reached."""
+    return ApiError(503, reason, code="scheduler_unavailable")
+
+
+def shutting_down() -> ApiError:
+    """Returns the error for requests that a gateway which ends does not take, or breaks off."""
+    return ApiError(503, "this server is shutting down; try again", code=SHUTTING_DOWN)
+
+
+def failure(finished: Finished, what: str = "") -> ApiError:
+    """Returns the error for what the scheduler ended without a complete answer.
+
+    Args:
+        finished: The scheduler's account.
+        what: Which of several choices failed; empty if the request has but one.
+    """
+    status = _STATUS[finished.reason]
+    message = finished.message or f"the scheduler ended the request: {finished.reason.value}"
+    return ApiError(status, f"{what}: {message}" if what else message, code=finished.reason.value)
+
+
+def add_error_handlers(
+    app: FastAPI, metrics: GatewayMetrics, retry_seconds: Callable[[], float]
+) -> None:
+    """Gives every error of the app the API's shape, and counts it.
+
+    Args:
+        app: The application.
+        metrics: Where errors are counted.
+        retry_seconds: Returns when an overloaded server may be asked again.
+    """
+
+    def answer(request: Request, error: ApiError) -> Response:
+        route = request.scope.get("route")
+        metrics.requests.labels(getattr(route, "path", "none"), str(error.status)).inc()
+        current_record().error = reason = error.code or str(error.status)
+        metrics.refusals.labels(reason).inc()
+        if error.status == 429 and error.retry_seconds is None:
+            error.retry_seconds = retry_seconds()
+        response = error_response(error, request.headers)
+        if request_id := request.scope.get("state", {}).get("request_id"):
+            response.headers["x-request-id"] = request_id
+        return response
+
+    @app.exception_handler(ApiError)
+    async def on_api_error(request: Request, error: ApiError) -> Response:
+        return answer(request, error)
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid(request: Request, error: RequestValidationError) -> Response:
+        return answer(request, validation_error(error))
+
+    @app.exception_handler(HTTPException)
+    async def on_http_error(request: Request, error: HTTPException) -> Response:
+        message, code = _HTTP_MESSAGES.get(error.status_code, (str(error.detail), None))
+        message = message.format(method=request.method, path=request.url.path)
+        response = answer(request, ApiError(error.status_code, message, code=code))
+        response.headers.update(error.headers or {})
+        return response
+
+    @app.exception_handler(Exception)
+    async def on_bug(request: Request, _error: Exception) -> Response:
+        return answer(
+            request, ApiError(500, "the gateway failed; its log says why", code="internal")
+        )
+
+
+def validation_error(error: RequestValidationError) -> ApiError:
+    """Returns the first error of a body, or the most precise one about the same field."""
+    errors = error.errors()[:MAX_ERRORS]
+    if errors[0]["type"] == "json_invalid":
+        where = errors[0]["loc"][-1]
+        return ApiError(400, f"the body is not JSON (at character {where})", code="invalid_json")
+    located = [(_location(one, error.body), one) for one in errors]
+    field = located[0][0][:1]
+    location, first = max(
+        ((location, one) for location, one in located if location[:1] == field),
+        key=lambda pair: len(pair[0]),
+    )
+    context: Mapping[str, Any] = first.get("ctx") or {}
+    param = str(context["param"]) if "param" in context else _name(location)
+    if first["type"] == "extra_forbidden":
+        message = f"Unrecognized request argument supplied: {_printable(param, 100)}"
+        return ApiError(400, message, param=param, code="unknown_parameter")
+    if not location and "param" not in context:
+        return _not_an_object(error.body)
+    code = first["type"] if "param" in context else _code(first["type"])
+    text = first["msg"].removeprefix("Value error, ")
+    message = text if "param" in context else f"{_printable(param, 100)}: {text}"
+    return ApiError(400, message, param=param, code=code)
+
+
+def _not_an_object(body: Any) -> ApiError:
+    if isinstance(body, bytes):
+        message = "send JSON with the header content-type: application/json"
+        return ApiError(415, message, code="unsupported_media_type")
+    return ApiError(400, "the body must be a JSON object", code="invalid_type")
+
+
+def _code(pydantic_type: str) -> str:
+    if pydantic_type == "missing":
+        return "missing_required_parameter"
+    return "invalid_type" if pydantic_type.endswith("_type") else "invalid_value"
+
+
+def _location(error: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:
+    """Returns the path of an error in the body, without pydantic's names of union members."""
+    parts = error["loc"][1:]
+    location: list[str | int] = []
+    value = body
+    for index, part in enumerate(parts):
+        if _has(value, part):
+            value = value[part]
+        elif error["type"] != "missing" or index < len(parts) - 1:
+            continue
+        location.append(part)
+    return tuple(location)
+
+
+def _name(location: tuple[str | int, ...]) -> str:
+    """Returns the name of a field, such as `messages[0].content`."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in location]
+    return "".join(parts).removeprefix(".")
+
+
+def _has(value: Any, part: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value
+
+
+def _printable(text: str, max_characters: int) -> str:
+    """Returns a text that can be sent: of bounded length, without halves of surrogate pairs."""
+    if len(text) > max_characters:
+        text = text[: max_characters - 3] + "..."
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,169 @@
+"""The model, and its tokenizer: GET /v1/models, /tokenizer_info, POST /tokenize, /detokenize."""
+
+import time
+from typing import Annotated, Literal, NotRequired
+
+import orjson
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.responses import JSONResponse, Response
+from typing_extensions import TypedDict
+
+from optimist_gateway.core.model_description import ModelDescription
+from optimist_gateway.fronts.openai.bodies.tokenization import DetokenizeBody, TokenizeBody
+from optimist_gateway.fronts.openai.chunk_writer import SYNTHETIC_FINGERPRINT
+from optimist_gateway.fronts.openai.errors import scheduler_unavailable
+from optimist_gateway.fronts.openai.servable import require_model
+from optimist_gateway.generation.generation import Service
+from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
+from optimist_gateway.text.known_token import require_known
+from optimist_gateway.text.prompt import render_chat, require_tokenizable
+
+
+class Model(TypedDict):
+    """The model that is served."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: Literal["optimist"]
+    max_model_len: int | None
+    system_fingerprint: NotRequired[str]
+
+
+class ModelList(TypedDict):
+    """All models: the one."""
+
+    object: Literal["list"]
+    data: Annotated[list[Model], Field(min_length=1, max_length=1)]
+
+
+def model_router(service: Service) -> APIRouter:
+    """Returns the endpoints."""
+    router = APIRouter()
+    created = int(time.time())
+
+    def model() -> Model:
+        data: Model = {
+            "id": service.model_name,
+            "object": "model",
+            "created": created,
+            "owned_by": "optimist",
+            "max_model_len": None,
+        }
+        try:
+            # The name of the field is vLLM's.
+            data["max_model_len"] = service.schedulers.description.max_model_len
+            if service.schedulers.description.is_synthetic:
+                data["system_fingerprint"] = SYNTHETIC_FINGERPRINT
+        except SchedulerUnavailableError:
+            pass
+        return data
+
+    @router.get("/v1/models")
+    async def models() -> Response:
+        """Lists the one model."""
+        answer: ModelList = {"object": "list", "data": [model()]}
+        return JSONResponse(answer)
+
+    # A name may have slashes, as hub names do.
+    @router.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> Response:
+        """Describes the model."""
+        require_model(service, name)
+        return JSONResponse(model())
+
+    return router
+
+
+class Tokens(TypedDict):
+    """The tokens of a text."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizedText(TypedDict):
+    """The text of tokens."""
+
+    prompt: str
+
+
+class TokenizerInfo(TypedDict):
+    """A tokenizer's class and special tokens."""
+
+    tokenizer_class: str
+    bos_token: str | None
+    eos_token: str | None
+    unk_token: str | None
+    pad_token: str | None
+    vocab_size: int
+    chat_template: NotRequired[str | None]
+
+
+def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRouter:
+    """Returns the endpoints.
+
+    Args:
+        service: What all requests share.
+        show_chat_template: Whether clients may see the model's chat template.
+    """
+    router = APIRouter()
+
+    def model(name: str | None) -> ModelDescription:
+        if name is not None:
+            require_model(service, name)
+        try:
+            return service.schedulers.description
+        except SchedulerUnavailableError as error:
+            raise scheduler_unavailable(str(error)) from None
+
+    @router.post("/tokenize")
+    async def tokenize(body: TokenizeBody) -> Response:
+        """Returns the tokens of a text, or of the prompt that a conversation makes."""
+        described = model(body.model)
+        if body.prompt is not None:
+            require_tokenizable(len(body.prompt), "prompt", service.tokenizer, described)
+            token_ids = await service.tokenizer.encode(
+                body.prompt, add_special_tokens=body.add_special_tokens is not False
+            )
+        else:
+            text = await render_chat(
+                [message.message() for message in body.messages or ()],
+                service.tokenizer,
+                described,
+                add_generation_prompt=body.add_generation_prompt is not False,
+            )
+            token_ids = await service.tokenizer.encode(
+                text, add_special_tokens=bool(body.add_special_tokens)
+            )
+        strings = None
+        if body.return_token_strs:
+            strings = [service.tokenizer.vocabulary.describe(token)[0] for token in token_ids]
+        answer: Tokens = {
+            "count": len(token_ids),
+            "max_model_len": described.max_model_len,
+            "tokens": token_ids,
+            "token_strs": strings,
+        }
+        # Long texts have many.
+        return Response(orjson.dumps(answer), media_type="application/json")
+
+    @router.post("/detokenize")
+    async def detokenize(body: DetokenizeBody) -> Response:
+        """Returns the text of tokens, special ones included."""
+        require_known(body.tokens, "tokens", model(body.model))
+        answer: DetokenizedText = {"prompt": await service.tokenizer.decode(body.tokens)}
+        return JSONResponse(answer)
+
+    @router.get("/tokenizer_info")
+    async def tokenizer_info() -> Response:
+        """Describes the tokenizer: its class and special tokens."""
+        info: TokenizerInfo = service.tokenizer.info()
+        if not show_chat_template:
+            del info["chat_template"]
+        return JSONResponse(info)
+
+    return router

@@ -1,0 +1,267 @@
+"""Writes a response of `/v1/responses`: the object, and the typed events that build it up."""
+
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Annotated, Any, Literal, NotRequired
+
+import orjson
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.answer.output import FinishReason
+from optimist_gateway.fronts.openai.answer_parts import (
+    ResponseUsage,
+    SegmentAnswer,
+    TokenLogprobAnswer,
+    provenance,
+    response_usage,
+    speculation_answer,
+    token_logprobs,
+)
+from optimist_gateway.fronts.openai.chat import new_call_id, read_deltas
+from optimist_gateway.fronts.openai.chunk_writer import fingerprint
+from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.fronts.openai.responses.body import ResponsesBody
+from optimist_gateway.fronts.openai.responses.output import (
+    Event,
+    ItemStatus,
+    OutputCall,
+    OutputMessage,
+    ResponseOutput,
+)
+from optimist_gateway.fronts.openai.sse import event
+from optimist_gateway.generation.generation import Generation
+from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
+
+_ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
+
+
+class IncompleteDetails(TypedDict):
+    """Why a response is incomplete."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseAnswer(TypedDict):
+    """A whole response; the settings of its request come back with it."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["completed", "incomplete"]
+    error: None
+    incomplete_details: IncompleteDetails | None
+    model: str
+    system_fingerprint: NotRequired[str]
+    output: Annotated[list[OutputMessage | OutputCall], Field(min_length=1)]
+    usage: ResponseUsage
+    provenance: NotRequired[list[SegmentAnswer]]
+    background: Literal[False]
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    previous_response_id: None
+    reasoning: dict[str, None]
+    service_tier: Literal["default"]
+    store: Literal[False]
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["disabled"]
+    user: str | None
+    safety_identifier: str | None
+    prompt_cache_key: str | None
+
+
+class ResponseWriter:
+    """An `AnswerWriter` for one response."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        body: ResponsesBody,
+        model_name: str,
+        reader: ToolCallReader | None,
+    ) -> None:
+        """Begins a response.
+
+        Args:
+            generation: The request.
+            body: What it asks for.
+            model_name: The model's name in the API.
+            reader: Separates tool calls from text; None if there are none.
+        """
+        self._generation, self._reader = generation, reader
+        self._output = ResponseOutput(generation.request_id)
+        self._num_events = 0
+        self._is_cut_off = False
+        self._segments: list[SegmentAnswer] = []
+        self._new_segments: list[SegmentAnswer] = []
+        """Those that are in no event yet."""
+        self._logprobs: list[TokenLogprobAnswer] = []
+        """Those of tokens whose text is still to come."""
+        self._response: dict[str, Any] = {
+            "id": generation.request_id,
+            "object": "response",
+            "created_at": int(time.time()),
+            "status": "in_progress",
+            "completed_at": None,
+            "error": None,
+            "incomplete_details": None,
+            "model": model_name,
+            "output": [],
+            "usage": None,
+            **_settings(body),
+        }
+
+    def collect(self, _index: int, piece: Piece) -> None:
+        """See `AnswerWriter.collect`."""
+        self._add(piece)
+
+    def whole(self) -> dict[str, Any]:
+        """See `AnswerWriter.whole`."""
+        self._finish()
+        return self._response
+
+    def piece(self, _index: int, piece: Piece) -> bytes:
+        """See `EventWriter.piece`."""
+        begun: list[Event] = []
+        if not self._num_events:
+            self._response |= fingerprint(self._generation)
+            begun = [self._state("response.created"), self._state("response.in_progress")]
+        return self._wire([*begun, *self._add(piece)])
+
+    def finish(self) -> bytes:
+        """See `EventWriter.finish`."""
+        events = self._finish()
+        return self._wire([*events, self._state(f"response.{self._response['status']}")])
+
+    def fail(self, error: ApiError) -> bytes:
+        """See `EventWriter.fail`; the output of the response is what there was until then."""
+        if not self._num_events:
+            return event(error.body())
+        self._output.close("incomplete")
+        code = _ERROR_CODES.get(error.status, "server_error")
+        self._response |= {
+            "status": "failed",
+            "output": self._output.items,
+            "error": {"code": code, "message": error.message},
+        }
+        fields = {"code": error.code, "message": error.message, "param": error.param}
+        return self._wire([{"type": "error", **fields}, self._state("response.failed")])
+
+    def _add(self, piece: Piece) -> list[Event]:
+        """Adds a step; returns its events."""
+        self._logprobs += token_logprobs(piece.logprobs or ())
+        self._new_segments += provenance(piece.segments or ())
+        self._is_cut_off = piece.finish_reason is FinishReason.LENGTH
+        events: list[Event] = []
+        for number, deltas in groupby(read_deltas(self._reader, [piece]), _call_number):
+            events += self._add_deltas(number, list(deltas))
+        if self._logprobs and self._output.has_open_message:
+            events += self._add_text("")
+        return self._with_provenance(events)
+
+    def _add_deltas(self, number: int | None, deltas: Sequence[Delta]) -> list[Event]:
+        """Adds text, or to a call."""
+        if number is None:
+            return self._add_text(
+                "".join(one.text for one in deltas if isinstance(one, ContentDelta))
+            )
+        calls = [one for one in deltas if isinstance(one, CallDelta)]
+        return self._output.add_call(
+            number,
+            call_id=new_call_id() if calls[0].name else "",
+            name=calls[0].name or "",
+            arguments="".join(one.arguments for one in calls),
+        )
+
+    def _add_text(self, text: str) -> list[Event]:
+        logprobs, self._logprobs = self._logprobs, []
+        return self._output.add_text(text, logprobs)
+
+    def _finish(self) -> list[Event]:
+        """Ends the output, and completes the response; returns the events of the former."""
+        status: ItemStatus = "incomplete" if self._is_cut_off else "completed"
+        events = self._with_provenance(self._output.finish(status))
+        usage = response_usage(self._generation.usage())
+        body = self._generation.body
+        if body.include_speculation:
+            usage["speculation"] = speculation_answer(self._generation.speculation())
+        self._response |= {
+            **fingerprint(self._generation),
+            "status": status,
+            "output": self._output.items,
+            "usage": usage,
+            "completed_at": None if self._is_cut_off else int(time.time()),
+            "incomplete_details": {"reason": "max_output_tokens"} if self._is_cut_off else None,
+        }
+        if body.include_provenance:
+            self._response["provenance"] = self._segments
+        return events
+
+    def _state(self, kind: str) -> Event:
+        # The response changes after the event.
+        return {"type": kind, "response": dict(self._response)}
+
+    def _with_provenance(self, events: list[Event]) -> list[Event]:
+        """Adds to the last event where text came from."""
+        if events and self._new_segments:
+            events[-1]["provenance"] = self._new_segments
+            self._segments += self._new_segments
+            self._new_segments = []
+        return events
+
+    def _wire(self, events: Sequence[Event]) -> bytes:
+        """Numbers events; returns them as they go over the wire."""
+        for number, one in enumerate(events, self._num_events):
+            one["sequence_number"] = number
+        self._num_events += len(events)
+        return b"".join(
+            b"event: %b\ndata: %b\n\n" % (one["type"].encode(), orjson.dumps(one)) for one in events
+        )
+
+
+def _call_number(delta: Delta) -> int | None:
+    return delta.index if isinstance(delta, CallDelta) else None
+
+
+def _settings(body: ResponsesBody) -> dict[str, Any]:
+    """Returns the settings that a response repeats."""
+    form = body.text.format if body.text is not None else None
+    choice = body.tool_choice
+    if choice is None:
+        choice = "auto"
+    return {
+        "background": False,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "service_tier": "default",
+        "store": False,
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "text": {
+            "format": {"type": "text"} if form is None else form.model_dump(by_alias=True),
+            "verbosity": "medium",
+        },
+        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
+        "tools": [tool.model_dump() for tool in body.tools or []],
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "truncation": "disabled",
+        "user": body.user,
+        "safety_identifier": body.safety_identifier,
+        "prompt_cache_key": body.prompt_cache_key,
+    }

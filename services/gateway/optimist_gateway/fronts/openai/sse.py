@@ -1,0 +1,237 @@
+"""Server-sent events, and answers that notice when their client goes away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.generation.generation import Generation
+from optimist_gateway.observing.request_record import current_record
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+# nginx's status for a client that went away; only logs and metrics see it.
+CLIENT_CLOSED_REQUEST = 499
+DIRECT_BODY = "optimist.direct_body"
+"""Extension of the ASGI scope whose `body` is a `DirectBody`.
+
+Layers of the application look at where an answer begins, and only there; passing all of its chunks
+through each of them costs time, and a task would have to wake up for each.
+"""
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # Tells nginx not to collect chunks.
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """Returns one event as it goes over the wire."""
+    return b"data: " + orjson.dumps(data) + b"\n\n"
+
+
+@asynccontextmanager
+async def on_disconnect(receive: Receive, leave: Callable[[], None]) -> AsyncIterator[None]:
+    """Calls `leave` if the client goes away inside the block; the body must have been read."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        leave()
+
+    async with _beside(watch()):
+        yield
+
+
+class DirectBody(Protocol):
+    """The body of an answer whose head was sent, at the server's end."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the client has more to read than should be added to."""
+        ...
+
+    last_write: float
+    """When something was sent last, by the event loop's clock; 0 before the first time."""
+
+    def write(self, data: bytes) -> None:
+        """Sends a part, soon if not now; does nothing once the client has gone away."""
+        ...
+
+    def flush(self) -> None:
+        """Sends what was written, before something else is sent."""
+        ...
+
+    def watch(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Calls these when the client falls behind, and when it has caught up."""
+        ...
+
+
+class EventWriter(Protocol):
+    """Words the events of one answer; each method returns them as they go over the wire."""
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        """Tells what a step adds to a choice; empty if there is nothing to tell."""
+        ...
+
+    def finish(self) -> bytes:
+        """Tells what comes behind all pieces."""
+        ...
+
+    def fail(self, error: ApiError) -> bytes:
+        """Tells that nothing more comes, and why."""
+        ...
+
+
+class EventStream(Response):
+    """Sends events as they come, comments while none come; ends if the client goes away.
+
+    What a step of the model says is written to the connection in the call that brings it; the task
+    that answers the request only begins and ends it. If the client reads too slowly, the generation
+    pauses. An ApiError instead of the first event is raised, so that it is answered with its own
+    status, unless the client has been sent a comment by then.
+    """
+
+    # Those of each step lie in one place, as in all classes on the way of a token.
+    __slots__ = (
+        "_body",
+        "_count",
+        "_early",
+        "_generation",
+        "_has_events",
+        "_keep_alive_seconds",
+        "_loop",
+        "_starting",
+        "_writer",
+    )
+
+    def __init__(
+        self,
+        generation: Generation,
+        writer: EventWriter,
+        count: Callable[[str], None],
+        keep_alive_seconds: float,
+    ) -> None:
+        """Takes what there is to send.
+
+        Args:
+            generation: The request, not yet running.
+            writer: Words its events.
+            count: Called with how the request ended: a status, `disconnected` or `broken_stream`.
+            keep_alive_seconds: Silence after which a comment is sent.
+        """
+        self.status_code = 200
+        self.background = None
+        self._generation, self._writer, self._count = generation, writer, count
+        self._keep_alive_seconds = keep_alive_seconds
+        self._loop = asyncio.get_running_loop()
+        self._starting = asyncio.Lock()
+        self._body: DirectBody | None = None
+        """Set once the head was sent."""
+        self._early = b""
+        """Events that wait for the head."""
+        self._has_events = asyncio.Event()
+        self.raw_headers = [*_HEADERS, (b"x-request-id", generation.request_id.encode())]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        generation = self._generation
+        generation.choices.ended.add_done_callback(lambda _: self._has_events.set())
+        async with (
+            on_disconnect(receive, generation.leave),
+            _beside(self._keep_alive(scope, send)),
+        ):
+            data = await self._events(scope, send)
+        if self._body is not None:
+            self._body.flush()
+        await send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def _events(self, scope: Scope, send: Send) -> bytes:
+        """Sends all events but the last ones, which it returns."""
+        generation = self._generation
+        try:
+            async with generation.running(self._tell):
+                await self._has_events.wait()
+                if self._early:
+                    await self._start(scope, send)
+                await generation.choices.wait()
+        except ApiError as error:
+            async with self._starting:
+                if self._body is None:
+                    raise
+            current_record().error = error.code or ""
+            self._count("broken_stream")
+            return self._writer.fail(error)
+        if generation.left:
+            if self._body is None:
+                self.status_code = CLIENT_CLOSED_REQUEST
+            await self._start(scope, send)
+            self._count("disconnected")
+            return b""
+        self._count("200")
+        return self._writer.finish()
+
+    def _tell(self, index: int, piece: Piece) -> None:
+        data = self._writer.piece(index, piece)
+        if not data:
+            return
+        if self._body is None:
+            self._early += data
+            self._has_events.set()
+            self._generation.choices.pause()
+            return
+        self._body.write(data)
+
+    async def _start(self, scope: Scope, send: Send) -> None:
+        """Sends the head, if it was not sent, and what waits for it."""
+        async with self._starting:
+            if self._body is not None:
+                return
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            body: DirectBody = scope["extensions"][DIRECT_BODY]["body"]
+            body.watch(self._generation.choices.pause, self._generation.choices.resume)
+            if self._early:
+                body.write(self._early)
+                self._early = b""
+            self._body = body
+            if not body.is_paused:
+                self._generation.choices.resume()
+
+    async def _keep_alive(self, scope: Scope, send: Send) -> None:
+        """Sends comments, each between two events, as events are written whole; returns never."""
+        silent_since = self._loop.time()
+        while True:
+            if self._body is not None:
+                silent_since = max(silent_since, self._body.last_write)
+            due = silent_since + self._keep_alive_seconds
+            if self._loop.time() < due:
+                await asyncio.sleep(due - self._loop.time())
+                continue
+            silent_since = self._loop.time()
+            await self._start(scope, send)
+            if self._body is not None and not self._body.is_paused:
+                self._body.write(KEEP_ALIVE)
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs a task for the time of the block."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

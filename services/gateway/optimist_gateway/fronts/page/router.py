@@ -1,0 +1,97 @@
+"""GET / and /page/...: the files of the page; others cannot be asked for."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+PREFIX = "/page/"
+
+_HEADERS = {
+    # Nothing from elsewhere, nothing inline, no eval, and no text that becomes markup.
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # Browsers keep the files and ask whether they are still right.
+    "cache-control": "no-cache",
+}
+
+
+STATIC = Path(__file__).parent / "static"
+
+
+INDEX = "index.html"
+
+
+_CONTENT_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True)
+class PageFile:
+    """One file as it is sent."""
+
+    content: bytes
+    content_type: str
+    etag: str
+    """Changes with the content; quoted, as in the header."""
+
+
+def load_page_files(folder: Path = STATIC) -> dict[str, PageFile]:
+    """Returns what browsers are sent, by path below the folder; licences and notes stay unsent."""
+    return {
+        path.relative_to(folder).as_posix(): _page_file(path)
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in _CONTENT_TYPES
+    }
+
+
+def _page_file(path: Path) -> PageFile:
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    return PageFile(content, _CONTENT_TYPES[path.suffix], f'"{digest}"')
+
+
+def page_router() -> APIRouter:
+    """Returns the endpoints."""
+    router = APIRouter()
+    files = load_page_files()
+
+    @router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def page(request: Request) -> Response:
+        """Returns the page."""
+        return _answer(request, files[INDEX])
+
+    @router.api_route(PREFIX + "{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
+    async def page_file(request: Request, path: str) -> Response:
+        """Returns a file of the page."""
+        file = files.get(path)
+        if file is None:
+            raise HTTPException(404)
+        return _answer(request, file)
+
+    return router
+
+
+def _answer(request: Request, file: PageFile) -> Response:
+    headers = {**_HEADERS, "etag": file.etag}
+    if _is_known(request.headers.get("if-none-match", ""), file.etag):
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers={**headers, "content-type": file.content_type})
+
+
+def _is_known(if_none_match: str, etag: str) -> bool:
+    """Tells whether a browser has this content; proxies may have made its tag a weak one."""
+    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return etag in tags or tags == ["*"]

@@ -1,0 +1,256 @@
+"""The life of one request: admitted, tokenized, its choices added, read and ended."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_gateway.core.answer.answer import Answer
+from optimist_gateway.core.answer.echo import Echo
+from optimist_gateway.core.answer.logprobs import Describe, LogprobReader
+from optimist_gateway.core.answer.places import PredictionPlaces, PromptPlaces
+from optimist_gateway.core.answer.provenance import Provenance
+from optimist_gateway.core.answer.usage import (
+    Speculation,
+    Usage,
+    add_speculations,
+    add_usages,
+    merge_usages,
+)
+from optimist_gateway.core.best_of import best_of
+from optimist_gateway.core.model_description import ModelDescription
+from optimist_gateway.core.prompt import Prompt
+from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
+from optimist_gateway.fronts.openai.errors import ApiError, scheduler_unavailable
+from optimist_gateway.generation.admission import Admission
+from optimist_gateway.generation.choice import Choice, TakePiece
+from optimist_gateway.generation.choices import Choices
+from optimist_gateway.generation.field_names import AS_THEY_ARE, FieldNames
+from optimist_gateway.generation.limits import Limits
+from optimist_gateway.generation.preparation import prepare
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.observing.request_record import RequestObserver, current_record
+from optimist_gateway.schedulers.admin import SchedulerAdmin
+from optimist_gateway.schedulers.pool import SchedulerPool
+from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError, SlowReaderError
+from optimist_gateway.structure.grammars import Grammars
+from optimist_gateway.text.prediction import predicted_tokens
+from optimist_gateway.text.tokenizer import Tokenizer
+
+EncodePrompts = Callable[[Tokenizer, ModelDescription], Awaitable[list[Prompt]]]
+"""Returns the prompts of a request, as many as `GenerationBody.num_prompts` says."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """What all requests share."""
+
+    model_name: str
+    tokenizer: Tokenizer
+    grammars: Grammars
+    schedulers: SchedulerPool
+    admission: Admission
+    metrics: GatewayMetrics
+    limits: Limits
+    observer: RequestObserver
+    admin: SchedulerAdmin
+
+
+class Generation:
+    """One request; `running` once, its pieces are told to whoever that is given."""
+
+    def __init__(
+        self,
+        service: Service,
+        body: GenerationBody,
+        encode_prompts: EncodePrompts,
+        request_id: str,
+        names: FieldNames = AS_THEY_ARE,
+        client_name: str | None = None,
+    ) -> None:
+        """Takes a request that is as the API allows it.
+
+        Args:
+            service: What it is answered with.
+            body: What it asks for.
+            encode_prompts: Returns its prompts.
+            request_id: Its name.
+            names: What errors call the fields of the body.
+            client_name: The client's own name for it, if it sent one.
+        """
+        self.request_id = request_id
+        self._request_names = sorted({request_id, client_name or request_id})
+        self.body = body
+        self.num_choices = body.num_prompts() * body.num_candidates()
+        """Answers that are generated: choice `prompt * num_candidates + candidate`."""
+        self.left = False
+        """Whether the client went away."""
+        self._has_failed = False
+        self.is_synthetic = False
+        """Whether drafts are accepted by chance; known with the first piece."""
+        self.choices = Choices(self.num_choices)
+        self._service = service
+        self._encode_prompts = encode_prompts
+        self._names = names
+        self._started = time.perf_counter()
+        self._record = current_record()
+        self._record.begin(request_id, body, client_name)
+
+    def leave(self) -> None:
+        """Ends the request because its client went away."""
+        self.left = True
+        self.choices.close()
+
+    def usage(self) -> Usage:
+        """Returns the account of all choices so far; ValueError before the first piece."""
+        usages = [choice.usage() for choice in self.choices]
+        if self.body.num_prompts() == 1:
+            return merge_usages(usages)
+        size = self.body.num_candidates()
+        starts = range(0, len(usages), size)
+        return add_usages([merge_usages(usages[start : start + size]) for start in starts])
+
+    def speculation(self) -> Speculation:
+        """Returns what drafts were worth so far, all choices together."""
+        return add_speculations([choice.speculation() for choice in self.choices])
+
+    def chosen(self) -> list[int]:
+        """Returns which choices are the answer, those of the first prompt first.
+
+        If more candidates were generated than wanted, these are the likeliest ones.
+        """
+        size, wanted = self.body.num_candidates(), self.body.n or 1
+        logprobs = [choice.mean_logprob() for choice in self.choices]
+        chosen: list[int] = []
+        for start in range(0, self.num_choices, size):
+            if size == wanted:
+                chosen += range(start, start + size)
+                continue
+            best = best_of(logprobs[start : start + size], wanted)
+            chosen += [start + index for index in best]
+        return chosen
+
+    @asynccontextmanager
+    async def running(self, tell: TakePiece) -> AsyncIterator[None]:
+        """Begins the request; what is left of it ends with the block.
+
+        Args:
+            tell: Called with a choice's index and what a step adds to it, in the moment in which
+                the step arrives. Every choice goes up to its piece with a finish reason.
+
+        Raises:
+            ApiError: The request is wrong, was not admitted, or a choice failed.
+        """
+        with self._service.admission.places(self.num_choices):
+            try:
+                await self._add()
+                if not self.left:
+                    self.choices.start(tell)
+                yield
+            except (ApiError, SchedulerUnavailableError, SlowReaderError) as error:
+                self._has_failed = True
+                raise self._told(error) from None
+            finally:
+                self._end()
+
+    async def _add(self) -> None:
+        service = self._service
+        model = service.schedulers.description
+        self.is_synthetic = model.is_synthetic
+        prompts = await self._encode_prompts(service.tokenizer, model)
+        predictions = await predicted_tokens(
+            self.body, service.tokenizer, model, service.limits.max_prediction_bytes
+        )
+        places = PredictionPlaces(predictions)
+        adds = prepare(self.body, prompts, predictions, model, self.request_id)
+        structure = self.body.structure()
+        if structure is not None:
+            grammar = await service.grammars.grammar(structure, model)
+            for add in adds:
+                add.sampling.grammar = grammar
+        for index, add in enumerate(adds):
+            prompt = prompts[index // self.body.num_candidates()]
+            add.trace_parent = self._record.trace_parent
+            add.names.extend(self._request_names)
+            self.choices.add(self._choice(index, prompt, add, places))
+
+    def _choice(
+        self, index: int, prompt: Prompt, add: scheduler_pb2.Add, places: PredictionPlaces
+    ) -> Choice:
+        """Starts one of the answers."""
+        body, tokenizer = self.body, self._service.tokenizer
+        echo = self._echo(prompt) if body.echoes_prompt() else None
+        describe = self._describe()
+        logprobs = None
+        if describe is not None:
+            logprobs = LogprobReader(describe, len(echo.text) if echo is not None else 0)
+        answer = Answer(
+            num_prompt_tokens=len(prompt.token_ids),
+            detokenizer=tokenizer.detokenizer(self._shown_ids()),
+            stop=body.stop or [],
+            min_tokens=add.min_tokens,
+            logprobs=logprobs,
+            provenance=self._provenance(prompt, places),
+            has_prediction=bool(add.predicted_token_ids),
+        )
+        return Choice(
+            stream=self._service.schedulers.add(add),
+            answer=answer,
+            metrics=self._service.metrics,
+            started=self._started,
+            index=index,
+            name=f"choice {index}" if self.num_choices > 1 else "",
+            echo=echo,
+            is_prompt_only=body.asked_max_tokens() == 0,
+        )
+
+    def _provenance(self, prompt: Prompt, places: PredictionPlaces) -> Provenance | None:
+        if not self.body.include_provenance:
+            return None
+        return Provenance(places, prompt.places or PromptPlaces(len(prompt.token_ids)))
+
+    def _echo(self, prompt: Prompt) -> Echo:
+        tokenizer = self._service.tokenizer
+        text = prompt.text
+        if text is None:
+            detokenizer = tokenizer.prompt_detokenizer()
+            text = detokenizer.push(prompt.token_ids) + detokenizer.flush()
+        return Echo(
+            prompt,
+            text,
+            tokenizer.prompt_detokenizer(),
+            self._describe(),
+            with_segments=bool(self.body.include_provenance),
+        )
+
+    def _shown_ids(self) -> Sequence[int]:
+        """Returns special tokens that are text: those that tell where tool calls begin."""
+        structure = self.body.structure()
+        if structure is None or structure.tools is None:
+            return ()
+        return self._service.grammars.marker_ids
+
+    def _describe(self) -> Describe | None:
+        wanted = self.body.num_logprobs() is not None
+        return self._service.tokenizer.vocabulary.describe if wanted else None
+
+    def _told(self, error: Exception) -> ApiError:
+        """Returns what the client is told of a failure."""
+        if isinstance(error, ApiError):
+            return self._names.renamed(error)
+        if isinstance(error, SlowReaderError):
+            return ApiError(500, str(error), code="slow_reader")
+        return scheduler_unavailable(str(error))
+
+    def _end(self) -> None:
+        self.choices.close()
+        if not len(self.choices):
+            return
+        usage = self._record.usage = self.usage()
+        if self._has_failed and not usage.completion_tokens:
+            # It was refused: nobody is to pay for what was not served.
+            return
+        self._service.metrics.count_usage(usage)
+        self._service.admission.charge(usage.prompt_tokens + usage.completion_tokens)
+        self._service.metrics.end_to_end.observe(time.perf_counter() - self._started)

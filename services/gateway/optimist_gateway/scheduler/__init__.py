@@ -1,1 +1,0 @@
-"""The gateway's connection to schedulers: requests go there, outputs come back."""

@@ -1,0 +1,1 @@
+"""The connection to schedulers: requests go there, outputs come back."""

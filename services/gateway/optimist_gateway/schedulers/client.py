@@ -1,0 +1,316 @@
+"""The gateway's one stream to one scheduler, shared by all requests there."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from optimist_common.network.channel import open_channel
+from optimist_common.network.endpoints import Peer
+from optimist_common.network.mailbox import Mailbox
+from optimist_common.network.server import LIVENESS
+from optimist_common.network.tls import Tls
+from optimist_gateway.core.answer.output import FinishReason
+from optimist_gateway.core.model_description import ModelDescription
+from optimist_gateway.schedulers.description import read_description
+from optimist_gateway.schedulers.output_message import read_outputs
+from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
+from optimist_gateway.schedulers.tracked_request import TrackedRequest
+
+logger = logging.getLogger(__name__)
+
+DESCRIBE_TIMEOUT_SECONDS = 5.0
+RECONNECT_SECONDS = 0.25
+UNFIT_SECONDS = 5.0
+DOUBT_SECONDS = 5.0
+"""How long a scheduler that was lost comes last, once it is back."""
+_MAX_HANDLE = 2**31 - 1
+
+
+class UnfitSchedulerError(Exception):
+    """A scheduler cannot be used beside the others; the text is why."""
+
+
+class Owner(Protocol):
+    """Who has several clients, and is told what becomes of them."""
+
+    def find_fault(self, client: "SchedulerClient", description: ModelDescription) -> str | None:
+        """Returns why a scheduler cannot be used; None if it can."""
+        ...
+
+    def settle(self) -> None:
+        """Called when a scheduler was connected, or its health changed."""
+        ...
+
+    def lose(self, requests: list[TrackedRequest]) -> None:
+        """Takes the requests of a scheduler that was lost."""
+        ...
+
+    def defer(self, client: "SchedulerClient", request: TrackedRequest) -> bool:
+        """Takes a request that a scheduler had no room for; returns False if it ends so."""
+        ...
+
+
+class SchedulerClient:
+    """Keeps one Connect stream open, again and again, and hands outputs to their requests."""
+
+    def __init__(self, peer: Peer, max_num_requests: int, tls: Tls | None, owner: Owner) -> None:
+        """Sets up a client that is not connected until `run` is.
+
+        Args:
+            peer: The scheduler.
+            max_num_requests: How many requests run at most; bounds the commands that wait.
+            tls: How the stream is protected; None for plaintext.
+            owner: Who is told.
+        """
+        self.peer = peer
+        self._tls, self._owner = tls, owner
+        self._max_waiting_commands = 4 * max_num_requests
+        self._commands: Mailbox[scheduler_pb2.ConnectRequest] | None = None
+        self._call: grpc.aio.Call | None = None
+        self._requests: dict[int, TrackedRequest] = {}
+        self._next_handle = 1
+        self._num_others = 0
+        self.health = PeerHealth(peer.target, owner.settle)
+        self.description: ModelDescription | None = None
+        """The model; None while the scheduler is not connected."""
+        self.reason = f"the scheduler at {peer.target} has not been reached yet"
+        """Why it is not connected."""
+        self.stats: scheduler_pb2.Stats | None = None
+        """The scheduler's last figures; None while it is not connected."""
+        self.is_retired = False
+        """Whether it is to get no more requests, because its name stands for others now."""
+        self._is_idle = False
+        """Whether it had workers and has none any more."""
+        self._loop = asyncio.get_running_loop()
+        self._doubtful_until = 0.0
+
+    @property
+    def capacity(self) -> int:
+        """Blocks of KV memory there; 0 if unknown."""
+        return self.stats.num_blocks if self.stats is not None else 0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is known that speaks against it."""
+        if self.health.is_hung or self.health.is_draining or self.is_retired or self._is_idle:
+            return False
+        return self._loop.time() >= self._doubtful_until
+
+    @property
+    def is_to_be_left(self) -> bool:
+        """Whether its requests are better off anywhere else: it ends, or has lost its workers.
+
+        Those of an engine that hangs stay: they may be what it hangs on.
+        """
+        return (self.health.is_draining and not self.health.is_hung) or self._is_idle
+
+    @property
+    def requests(self) -> list[TrackedRequest]:
+        """The requests there that have not ended."""
+        return list(self._requests.values())
+
+    @property
+    def num_requests(self) -> int:
+        """How many these are."""
+        return len(self._requests)
+
+    @property
+    def load(self) -> int:
+        """Requests there, of other gateways as many as were told last."""
+        return len(self._requests) + self._num_others
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether it takes no more commands."""
+        return self._commands is None or len(self._commands) >= self._max_waiting_commands
+
+    def takes(self, request: TrackedRequest) -> bool:
+        """Returns whether it is connected, reads commands, and has the length and the policy."""
+        if self._is_full or self.description is None:
+            return False
+        if request.add.priority and self.description.is_fcfs:
+            return False
+        return request.length <= self.description.max_model_len
+
+    def start(self, request: TrackedRequest) -> None:
+        """Sends a request that it takes."""
+        if self._commands is None:
+            raise SchedulerUnavailableError(self.reason)
+        handle = self._next_handle
+        self._next_handle = handle % _MAX_HANDLE + 1
+        self._requests[handle] = request
+        self._commands.put(scheduler_pb2.ConnectRequest(add=request.next_add(handle)))
+
+    def abort(self, request: TrackedRequest, *, wants_finished: bool = False) -> bool:
+        """Tells the scheduler to end a request; returns False if it is not there.
+
+        With `wants_finished` the request's reader still gets its end.
+        """
+        handle = request.add.handle
+        if self._requests.get(handle) is not request or self._commands is None:
+            return False
+        if not wants_finished:
+            del self._requests[handle]
+        abort = scheduler_pb2.Abort(handle=handle, wants_finished=wants_finished)
+        if not self._is_full:
+            self._commands.put(scheduler_pb2.ConnectRequest(abort=abort))
+        elif self._call is not None:
+            # A scheduler that takes no commands is lost; it ends the requests with the stream.
+            self._call.cancel()
+        return True
+
+    def ask_stats(self) -> None:
+        """Asks for the scheduler's figures, if it is connected and takes commands."""
+        if self._commands is not None and not self._is_full:
+            get_stats = scheduler_pb2.GetStats()
+            self._commands.put(scheduler_pb2.ConnectRequest(get_stats=get_stats))
+
+    async def run(self) -> None:
+        """Connects, reads until the stream breaks, and connects again; returns never."""
+        target, name = self.peer.target, self.peer.server_name
+        async with (
+            open_channel(target, self._tls, server_name=name) as channel,
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(self.health.run(channel))
+            stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+            while True:
+                pause = RECONNECT_SECONDS
+                try:
+                    await self._run_once(stub)
+                    reason = "the scheduler closed the stream"
+                except UnfitSchedulerError as error:
+                    reason, pause = str(error), UNFIT_SECONDS
+                    if reason not in self.reason:
+                        logger.error("the scheduler at %s gets no requests: %s", target, reason)
+                except grpc.aio.AioRpcError as error:
+                    reason = f"{error.code().name}: {error.details()}"
+                except ValueError as error:
+                    logger.exception("%s sent what is not in the contract", target)
+                    reason = f"not understood: {error}"
+                self._disconnect(reason)
+                await asyncio.sleep(pause)
+
+    async def _run_once(self, stub: "scheduler_pb2_grpc.SchedulerServiceAsyncStub") -> None:
+        response = await stub.Describe(
+            scheduler_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_SECONDS
+        )
+        description = read_description(response)
+        if (fault := self._owner.find_fault(self, description)) is not None:
+            raise UnfitSchedulerError(fault)
+        commands: Mailbox[scheduler_pb2.ConnectRequest] = Mailbox()
+        call = stub.Connect(commands.items())
+        self._commands, self._call = commands, call
+        self.description = description
+        logger.info("connected to the scheduler at %s", self.peer.target)
+        try:
+            self._owner.settle()
+            async for outputs in call:
+                self._dispatch(outputs)
+        except asyncio.CancelledError:
+            # The call was ended because it took no commands, unless this task is being ended.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+        finally:
+            commands.close()
+            call.cancel()
+
+    def _disconnect(self, reason: str) -> None:
+        target = self.peer.target
+        if self.description is not None:
+            logger.warning("lost the scheduler at %s: %s", target, reason)
+            self._doubtful_until = self._loop.time() + DOUBT_SECONDS
+        self.reason = f"the scheduler at {target} is not reached ({reason})"
+        self.description = self._commands = self._call = self.stats = None
+        self._num_others, self._is_idle = 0, False
+        lost, self._requests = self.requests, {}
+        self._owner.lose(lost)
+
+    def _note(self, stats: scheduler_pb2.Stats) -> None:
+        before, self.stats = self.stats, stats
+        num_here = stats.num_running + stats.num_waiting
+        self._num_others = max(num_here - len(self._requests), 0)
+        if before is not None and bool(before.num_workers) is not bool(stats.num_workers):
+            self._is_idle = not stats.num_workers
+            self._owner.settle()
+
+    def _dispatch(self, response: scheduler_pb2.ConnectResponse) -> None:
+        for reply in response.replies:
+            if reply.HasField("stats"):
+                self._note(reply.stats)
+        requests = self._requests
+        for change in response.priorities:
+            if change.handle in requests:
+                # It keeps the priority if it goes on at another scheduler.
+                requests[change.handle].add.priority = change.priority
+        for handle, output in read_outputs(response, time.perf_counter()):
+            if (request := requests.get(handle)) is None:
+                continue
+            if (finished := output.finished) is not None:
+                del requests[handle]
+                if finished.reason is FinishReason.OVERLOADED and self._owner.defer(self, request):
+                    continue
+            request.deliver(output)
+
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_SECONDS = 1.0
+# What hangs says so twice, with two names, one right behind the other.
+_SETTLE_SECONDS = 0.1
+
+
+class PeerHealth:
+    """Knows a scheduler's last word on itself; one that is not reached is not known to be ill."""
+
+    def __init__(self, target: str, on_change: Callable[[], None]) -> None:
+        """Sets up what `run` follows.
+
+        Args:
+            target: What logs call the scheduler.
+            on_change: Called when anything changed.
+        """
+        self._target, self._on_change = target, on_change
+        self.is_hung = False
+        """Whether a step takes so long that the engine must be taken for stuck."""
+        self.is_draining = False
+        """Whether it takes no more requests: it ends, or has no worker."""
+
+    async def run(self, channel: grpc.aio.Channel) -> None:
+        """Follows the scheduler; returns never."""
+        stub = health_pb2_grpc.HealthStub(channel)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(stub, LIVENESS, self._note_hung))
+            tasks.create_task(self._watch(stub, "", self._note_draining))
+
+    async def _watch(
+        self, stub: health_pb2_grpc.HealthStub, name: str, note: Callable[[bool], None]
+    ) -> None:
+        request = health_pb2.HealthCheckRequest(service=name)
+        while True:
+            try:
+                async for response in stub.Watch(request):
+                    note(response.status == health_pb2.HealthCheckResponse.NOT_SERVING)
+            except grpc.aio.AioRpcError as error:
+                logger.debug("the health of %s is not known: %s", self._target, error.code().name)
+            note(False)
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    def _note_hung(self, is_hung: bool) -> None:
+        if is_hung == self.is_hung:
+            return
+        self.is_hung = is_hung
+        if is_hung:
+            logger.error("the engine at %s hangs: no step ends", self._target)
+        self._on_change()
+
+    def _note_draining(self, is_draining: bool) -> None:
+        if is_draining != self.is_draining:
+            self.is_draining = is_draining
+            asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._on_change)

@@ -1,0 +1,275 @@
+"""All schedulers of a gateway: where requests go, and go on when a scheduler is lost."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.network.endpoints import Change, Endpoints, Peer
+from optimist_common.network.tls import Tls
+from optimist_gateway.core.model_description import ModelDescription
+from optimist_gateway.core.routing import Candidate, choose
+from optimist_gateway.schedulers.client import SchedulerClient
+from optimist_gateway.schedulers.description import common_description, find_difference
+from optimist_gateway.schedulers.request_stream import RequestStream, SchedulerUnavailableError
+from optimist_gateway.schedulers.tracked_request import TrackedRequest, WaitingRoom
+
+logger = logging.getLogger(__name__)
+
+STATS_INTERVAL_SECONDS = 1.0
+
+
+class SchedulerPool:
+    """A stream to each scheduler; a request has its place at one of them, or waits for one."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        max_num_requests: int,
+        resume_seconds: float,
+        tls: Tls | None = None,
+    ) -> None:
+        """Sets up a pool that is not connected until `run` is.
+
+        Args:
+            addresses: The schedulers, each host:port; every address of a name is one.
+            max_num_requests: How many requests run at most; bounds the commands that wait.
+            resume_seconds: How long a request that lost its scheduler may wait for another.
+            tls: How streams are protected; None for plaintext.
+        """
+        self._endpoints = Endpoints(addresses)
+        self._max_num_requests, self._tls = max_num_requests, tls
+        self._clients: dict[Peer, SchedulerClient] = {}
+        self._tasks: dict[Peer, asyncio.Task[None]] = {}
+        self._room = WaitingRoom(resume_seconds, self._give_up)
+        self._description: ModelDescription | None = None
+        self._reason = f"no scheduler has been reached yet ({', '.join(addresses)})"
+        self.num_resumed = 0
+        """How often a request went on at another scheduler, or at one that was back."""
+
+    @property
+    def description(self) -> ModelDescription:
+        """What holds at all schedulers; raises SchedulerUnavailableError without any."""
+        if not self.is_connected or self._description is None:
+            raise SchedulerUnavailableError(self._unreached())
+        return self._description
+
+    @property
+    def clients(self) -> list[SchedulerClient]:
+        """The schedulers."""
+        return list(self._clients.values())
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether any scheduler is."""
+        return bool(self._connected)
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether the engine of every scheduler that is connected is stuck."""
+        connected = self._connected
+        return bool(connected) and all(client.health.is_hung for client in connected)
+
+    @property
+    def _connected(self) -> list[SchedulerClient]:
+        return [client for client in self._clients.values() if client.description is not None]
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have lost their scheduler and wait for one."""
+        return len(self._room)
+
+    @property
+    def stats(self) -> scheduler_pb2.Stats | None:
+        """The figures of all schedulers together; None if none is known."""
+        return add_stats([client.stats for client in self.clients if client.stats is not None])
+
+    def add(self, add: scheduler_pb2.Add) -> RequestStream:
+        """Sends a request to a scheduler; its handle is set here.
+
+        Raises:
+            SchedulerUnavailableError: None is connected, or none takes more commands.
+        """
+        request = TrackedRequest(add, self._abort)
+        client = self._choose(request, self._clients.values())
+        if client is None:
+            too_slow = "the scheduler does not take commands fast enough"
+            raise SchedulerUnavailableError(too_slow if self.is_connected else self._unreached())
+        client.start(request)
+        return request.stream
+
+    def set_waiting_priority(self, name: str, priority: int) -> int:
+        """Changes how urgent requests of a name are that wait for a scheduler; returns how many."""
+        named = [request for request in self._room.requests if name in request.add.names]
+        for request in named:
+            request.add.priority = priority
+        return len(named)
+
+    def break_off(self, error: Exception) -> None:
+        """Ends all requests with an error, which their readers get behind what has arrived."""
+        for client in self.clients:
+            for request in client.requests:
+                client.abort(request)
+                request.stream.fail(error)
+        for request in self._room.requests:
+            self._room.leave(request)
+            request.stream.fail(error)
+
+    async def run(self) -> None:
+        """Follows all schedulers; returns never."""
+        async with asyncio.TaskGroup() as tasks:
+
+            def follow(change: Change) -> None:
+                self._change(change, tasks)
+
+            follow(Change(appeared=self._endpoints.peers))
+            tasks.create_task(self._endpoints.run(follow))
+            while True:
+                await asyncio.sleep(STATS_INTERVAL_SECONDS)
+                self._forget_retired()
+                for client in self.clients:
+                    client.ask_stats()
+                if self._room:
+                    # Schedulers that had no room may have some.
+                    self.settle()
+
+    def find_fault(self, client: SchedulerClient, description: ModelDescription) -> str | None:
+        """Returns why a scheduler cannot be used beside the others; None if it can."""
+        others = (other.description for other in self.clients if other is not client)
+        known = next((one for one in others if one is not None), None)
+        if known is None and self._room:
+            # What waits here was begun with another model.
+            known = self._description
+        if known is None or (difference := find_difference(known, description)) is None:
+            return None
+        return f"it serves another model than the others: {difference}"
+
+    def settle(self) -> None:
+        """Gives requests without a good place the best there is now."""
+        self._update_description()
+        for client in self.clients:
+            if client.is_to_be_left and client.num_requests:
+                self._empty(client)
+        for request in self._room.requests:
+            request.refused_by.clear()
+            if (chosen := self._choose(request, self._clients.values())) is not None:
+                self._room.leave(request)
+                self._resume(request, chosen)
+
+    def lose(self, requests: list[TrackedRequest]) -> None:
+        """Lets the requests of a scheduler that was lost go on elsewhere, or wait."""
+        self._update_description()
+        for request in requests:
+            request.was_lost = True
+            if not request.may_go_on():
+                self._give_up(request)
+            elif (chosen := self._choose(request, self._clients.values())) is not None:
+                self._resume(request, chosen)
+            else:
+                self._room.enter(request)
+
+    def defer(self, client: SchedulerClient, request: TrackedRequest) -> bool:
+        """Takes a request that a scheduler had no room for; returns False if it ends so."""
+        if request.is_ending:
+            return False
+        request.refused_by.add(client.peer.target)
+        others = [other for other in self.clients if other.peer.target not in request.refused_by]
+        if (chosen := self._choose(request, others)) is not None:
+            chosen.start(request)
+            return True
+        if not request.was_lost:
+            return False
+        self._room.enter(request)
+        return True
+
+    def _choose(
+        self, request: TrackedRequest, clients: Iterable[SchedulerClient]
+    ) -> SchedulerClient | None:
+        """Returns the best scheduler for a request; None if none takes it."""
+        fit = [client for client in clients if client.takes(request)]
+        if len(fit) < 2:
+            return fit[0] if fit else None
+        candidates = [
+            Candidate(client.peer.target, client.load, client.capacity, client.is_sound)
+            for client in fit
+        ]
+        return fit[choose(candidates, request.prefix, request.name)]
+
+    def _resume(self, request: TrackedRequest, client: SchedulerClient) -> None:
+        self.num_resumed += 1
+        client.start(request)
+
+    def _empty(self, client: SchedulerClient) -> None:
+        """Moves the requests of a scheduler to others, if there are sound ones."""
+        others = [other for other in self.clients if other is not client and other.is_sound]
+        for request in client.requests:
+            if request.is_ending or (chosen := self._choose(request, others)) is None:
+                continue
+            client.abort(request)
+            request.was_lost = True
+            self._resume(request, chosen)
+
+    def _abort(self, request: TrackedRequest, *, wants_finished: bool = False) -> None:
+        """Ends a request wherever it is; does nothing if it has ended."""
+        request.is_ending = True
+        if self._room.leave(request):
+            if wants_finished:
+                self._give_up(request)
+            return
+        for client in self._clients.values():
+            if client.abort(request, wants_finished=wants_finished):
+                return
+
+    def _give_up(self, request: TrackedRequest) -> None:
+        request.stream.fail(
+            SchedulerUnavailableError("the scheduler went away while it worked on this")
+        )
+
+    def _update_description(self) -> None:
+        known = (client.description for client in self.clients)
+        common = common_description(one for one in known if one is not None)
+        self._description = common or self._description
+
+    def _unreached(self) -> str:
+        return "; ".join(client.reason for client in self.clients) or self._reason
+
+    def _change(self, change: Change, tasks: asyncio.TaskGroup) -> None:
+        for peer in change.appeared:
+            if peer in self._clients:
+                self._clients[peer].is_retired = False
+                continue
+            client = SchedulerClient(peer, self._max_num_requests, self._tls, self)
+            self._clients[peer] = client
+            self._tasks[peer] = tasks.create_task(client.run())
+        for peer in change.vanished:
+            self._clients[peer].is_retired = True
+        self._forget_retired()
+
+    def _forget_retired(self) -> None:
+        """Ends the streams of schedulers that are named no more and have nothing to do."""
+        connected = self._connected
+        has_others = not all(client.is_retired for client in connected)
+        for client in self.clients:
+            is_lost = client not in connected
+            if client.is_retired and not client.num_requests and (is_lost or has_others):
+                logger.info("the scheduler at %s is named no more", client.peer.target)
+                del self._clients[client.peer]
+                self._tasks.pop(client.peer).cancel()
+
+
+def add_stats(several: Sequence[scheduler_pb2.Stats]) -> scheduler_pb2.Stats | None:
+    """Returns the sum, None of nothing; what is so is so at every scheduler."""
+    if not several:
+        return None
+    total = scheduler_pb2.Stats()
+    for field in scheduler_pb2.Stats.DESCRIPTOR.fields:
+        values = [getattr(one, field.name) for one in several]
+        if isinstance(values[0], bool):
+            setattr(total, field.name, all(values))
+        elif isinstance(values[0], int):
+            setattr(total, field.name, sum(values))
+        else:
+            columns = zip_longest(*values, fillvalue=0)
+            getattr(total, field.name).extend(sum(column) for column in columns)
+    return total

@@ -1,0 +1,174 @@
+"""Work on what a client sent, in a process of its own, which is ended if it takes too long.
+
+Chat templates are rendered and grammars compiled in such processes.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+from typing import Any
+
+from optimist_gateway.security.child_main import encode_message
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 60.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_WAITING = 256
+
+
+class ChildError(Exception):
+    """The process refuses what it was given; the text says why."""
+
+
+class ChildTimeoutError(Exception):
+    """An answer took longer than it may; the process was ended."""
+
+
+class ChildUnavailableError(Exception):
+    """Nothing can be asked now: the process does not start, died, or too many wait for it."""
+
+
+class ChildDiedError(ChildUnavailableError):
+    """The process died of what it was asked."""
+
+
+class ChildProcess:
+    """One warm process that answers one question at a time; started again whenever it was ended."""
+
+    def __init__(self, loader: str, argument: str, seconds: float, what: str) -> None:
+        """Describes the process, which `start` or the first `ask` starts.
+
+        Args:
+            loader: `module:function`; the process imports it and calls it with the argument to get
+                a function from one JSON value to a text.
+            argument: What the loader is called with, such as a model directory.
+            seconds: The longest that one text may take.
+            what: What errors say the process is for.
+        """
+        self._what = what
+        self._loader, self._argument, self._seconds = loader, argument, seconds
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+        self._num_waiting = 0
+
+    async def start(self) -> None:
+        """Starts the process if it does not run; raises ChildUnavailableError if it cannot."""
+        async with self._turn:
+            await self._running()
+
+    async def ask(self, value: Any) -> str:
+        """Returns the text for a JSON value.
+
+        Raises:
+            ChildError: The function in the process raised; the text is its message.
+            ChildTimeoutError: It took too long.
+            ChildUnavailableError: It cannot be asked.
+        """
+        if self._num_waiting >= MAX_WAITING:
+            raise ChildUnavailableError(f"{MAX_WAITING} requests wait for {self._what}")
+        self._num_waiting += 1
+        try:
+            await self._turn.acquire()
+        except asyncio.CancelledError:
+            self._num_waiting -= 1
+            raise
+        asking = asyncio.create_task(self._answer(value))
+        asking.add_done_callback(self._end_turn)
+        # Who leaves lets the exchange end: to start the process again would take everybody longer.
+        answer = await asyncio.shield(asking)
+        if "text" not in answer:
+            raise ChildError(answer["error"])
+        return str(answer["text"])
+
+    async def stop(self) -> None:
+        """Ends the process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+    def _end_turn(self, asking: "asyncio.Task[dict[str, str]]") -> None:
+        self._num_waiting -= 1
+        self._turn.release()
+        if not asking.cancelled():
+            # Nobody may be there who hears of it.
+            asking.exception()
+
+    async def _answer(self, value: Any) -> dict[str, str]:
+        process = await self._running()
+        answered = False
+        try:
+            async with asyncio.timeout(self._seconds):
+                answer = await _exchange(process, encode_message(value))
+            answered = True
+        except TimeoutError:
+            logger.error("%s took longer than %g s", self._what, self._seconds)
+            raise ChildTimeoutError(
+                f"{self._what} took longer than {self._seconds:g} seconds"
+            ) from None
+        except (asyncio.IncompleteReadError, ConnectionError, json.JSONDecodeError):
+            raise ChildDiedError(f"the process of {self._what} died") from None
+        finally:
+            if not answered:
+                # Half an exchange: what comes next out of the process would be this answer.
+                await asyncio.shield(self.stop())
+        return answer
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is not None and self._process.returncode is None:
+            return self._process
+        words = [self._loader, self._argument, str(self._seconds)]
+        self._process = process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "optimist_gateway.security.child_main", *words),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        is_ready = False
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await _read(process)
+            is_ready = True
+        except TimeoutError:
+            reason = f"the process of {self._what} does not start within {START_SECONDS:g} seconds"
+            raise ChildUnavailableError(reason) from None
+        except asyncio.IncompleteReadError:
+            reason = f"the process of {self._what} does not start; the log says why"
+            raise ChildUnavailableError(reason) from None
+        finally:
+            if not is_ready:
+                await asyncio.shield(self.stop())
+        return process
+
+
+async def _exchange(process: asyncio.subprocess.Process, message: bytes) -> dict[str, str]:
+    writing = asyncio.create_task(_write(process, message))
+    try:
+        answer = await _read(process)
+        await writing
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+    return answer
+
+
+async def _write(process: asyncio.subprocess.Process, message: bytes) -> None:
+    if process.stdin is None:
+        raise ConnectionError("the process has no input")
+    process.stdin.write(message)
+    await process.stdin.drain()
+
+
+async def _read(process: asyncio.subprocess.Process) -> dict[str, str]:
+    if process.stdout is None:
+        raise ConnectionError("the process has no output")
+    length = int.from_bytes(await process.stdout.readexactly(4), "big")
+    if length > MAX_ANSWER_BYTES:
+        raise ConnectionError(f"an answer of {length} bytes")
+    answer = json.loads(await process.stdout.readexactly(length))
+    if not isinstance(answer, dict):
+        raise ConnectionError("an answer that is no object")
+    return answer

@@ -1,0 +1,1 @@
+"""The process: HTTP and gRPC servers, what every request passes, settings."""

@@ -1,0 +1,170 @@
+"""The ASGI application."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from optimist_common.network.tls import Tls
+from optimist_gateway.core.admission import AdmissionLimits
+from optimist_gateway.fronts.admin.admin import admin_router
+from optimist_gateway.fronts.admin.health import Health, health_router
+from optimist_gateway.fronts.openai.chat import chat_router
+from optimist_gateway.fronts.openai.completions import completion_router
+from optimist_gateway.fronts.openai.errors import add_error_handlers
+from optimist_gateway.fronts.openai.models import model_router, tokenization_router
+from optimist_gateway.fronts.openai.openapi.document import add_document
+from optimist_gateway.fronts.openai.request_id import RequestId
+from optimist_gateway.fronts.openai.responses.endpoint import responses_router
+from optimist_gateway.fronts.page.router import page_router
+from optimist_gateway.generation.admission import Admission
+from optimist_gateway.generation.generation import Service
+from optimist_gateway.generation.limits import Limits
+from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
+from optimist_gateway.observing.request_record import RequestObserver
+from optimist_gateway.schedulers.admin import SchedulerAdmin
+from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
+from optimist_gateway.schedulers.pool import SchedulerPool
+from optimist_gateway.security.keys import Keys, KeySource
+from optimist_gateway.server.authentication import Authentication
+from optimist_gateway.server.body_limit import BodyLimit
+from optimist_gateway.server.grpc_server import serving_grpc
+from optimist_gateway.server.observation import Observation
+from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.structure.grammars import Grammars
+from optimist_gateway.text.tokenizer import Tokenizer
+
+
+def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
+    """Returns the application; it connects to the schedulers while it runs.
+
+    Its state holds the `Service` and the `Keys` as `service` and `keys`.
+
+    Raises:
+        SetupError: Keys or certificates cannot be read.
+    """
+    metrics, tracer, tls = GatewayMetrics(), settings.tracer(), settings.tls()
+    observer = RequestObserver(settings.model_name, tracer, access_log=settings.access_log)
+    service = _service(settings, tokenizer, observer, metrics, tls)
+    schedulers = service.schedulers
+    keys, health = _keys(settings), Health(service)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        tasks = [
+            asyncio.create_task(work) for work in (schedulers.run(), watch_event_loop(metrics))
+        ]
+        try:
+            async with serving_grpc(settings, service, keys, health.is_ready):
+                yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await service.grammars.stop()
+            await tokenizer.stop()
+            await asyncio.to_thread(tracer.close)
+
+    app = FastAPI(
+        title="Optimist",
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    app.state.keys = keys
+    _add_layers(app, settings, metrics, observer)
+    metrics.registry.register(SchedulerCollector(schedulers))
+    if settings.vllm_metrics:
+        metrics.registry.register(
+            VllmCollector(metrics, lambda: schedulers.stats, settings.model_name)
+        )
+    add_error_handlers(app, metrics, service.admission.retry_seconds)
+    app.include_router(tokenization_router(service, show_chat_template=settings.show_chat_template))
+    for router in (chat_router, completion_router, responses_router, model_router):
+        app.include_router(router(service))
+    app.include_router(health_router(service, health))
+    app.include_router(admin_router(service))
+    if settings.page:
+        app.include_router(page_router())
+    add_document(app, service)
+    return app
+
+
+def _service(
+    settings: GatewaySettings,
+    tokenizer: Tokenizer,
+    observer: RequestObserver,
+    metrics: GatewayMetrics,
+    tls: Tls | None,
+) -> Service:
+    # More choices than a client may have places would never be admitted.
+    most = settings.max_num_requests
+    most = min(most, settings.max_num_requests_per_key or most)
+    schedulers = SchedulerPool(
+        settings.schedulers, settings.max_num_requests, settings.resume_seconds, tls
+    )
+    return Service(
+        model_name=settings.model_name,
+        tokenizer=tokenizer,
+        grammars=Grammars(settings.model, tokenizer.tool_format, tokenizer.special_id),
+        schedulers=schedulers,
+        admission=Admission(
+            AdmissionLimits(
+                max_num_requests=settings.max_num_requests,
+                max_num_requests_per_client=settings.max_num_requests_per_key,
+                requests_per_minute=settings.requests_per_minute,
+                tokens_per_minute=settings.tokens_per_minute,
+            ),
+            metrics,
+        ),
+        metrics=metrics,
+        limits=Limits(
+            max_n=min(settings.max_n, most),
+            max_prompts=min(settings.max_prompts, most),
+            max_choices=most,
+            max_prediction_bytes=settings.max_prediction_bytes,
+            keep_alive_seconds=settings.keep_alive_seconds,
+        ),
+        observer=observer,
+        admin=SchedulerAdmin(lambda: [client.peer for client in schedulers.clients], tls),
+    )
+
+
+def _keys(settings: GatewaySettings) -> Keys:
+    return Keys(
+        [
+            KeySource("--api-keys", settings.api_keys, settings.api_keys_file),
+            KeySource("--admin-keys", settings.admin_keys, settings.admin_keys_file, is_admin=True),
+        ]
+    )
+
+
+def _add_layers(
+    app: FastAPI, settings: GatewaySettings, metrics: GatewayMetrics, observer: RequestObserver
+) -> None:
+    """Wraps the application, the innermost layer first."""
+    app.add_middleware(
+        BodyLimit, max_body_bytes=settings.max_body_bytes, read_seconds=settings.read_seconds
+    )
+    app.add_middleware(
+        Authentication,
+        keys=app.state.keys,
+        metrics=metrics,
+        public_metrics=settings.public_metrics,
+    )
+    if settings.allowed_origins:
+        # Browsers ask without a key whether they may ask with one.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "POST"],
+            # Clients bring headers of their own, such as x-stainless-lang; cookies are not taken.
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after", "retry-after-ms"],
+        )
+    app.add_middleware(RequestId)
+    if observer.is_on:
+        # Outermost, so that it sees what other layers refuse.
+        app.add_middleware(Observation, observer=observer)

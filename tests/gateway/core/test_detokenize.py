@@ -1,0 +1,157 @@
+"""Streamed text is the decoded whole, in whole characters."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import Tokenizer as Backend
+
+from optimist_gateway.core.answer.detokenize import MAX_PENDING_TOKENS, Detokenizer
+from optimist_gateway.text.token_texts import TokenTexts, WholeTexts
+
+WORDS = ["\N{LOWER ONE EIGHTH BLOCK}def", "\N{LOWER ONE EIGHTH BLOCK}", "def", "a", "b", "(", ")"]
+SPECIAL = ["<s>", "</s>"]
+
+
+def byte_alphabet() -> dict[int, str]:
+    """How byte-level vocabularies write each byte: as itself if it can be seen."""
+    alphabet = {byte: chr(byte) for byte in [*range(33, 127), *range(161, 173), *range(174, 256)]}
+    others = [byte for byte in range(256) if byte not in alphabet]
+    return alphabet | {byte: chr(256 + index) for index, byte in enumerate(others)}
+
+
+def byte_level() -> Backend:
+    """A vocabulary of all single bytes, pieces of characters, words and special tokens."""
+    alphabet = byte_alphabet()
+    words = [" def", "日", "\N{GRINNING FACE}", " 東", "\ufffd", "é"]
+    pieces = [word.encode() for word in words] + ["日".encode()[:2], "日".encode()[1:] + b"a"]
+    tokens = [*alphabet.values(), *("".join(alphabet[b] for b in piece) for piece in pieces)]
+    backend = Backend(models.BPE({token: index for index, token in enumerate(tokens)}, []))
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    return backend
+
+
+def byte_fallback() -> Backend:
+    """A vocabulary like sentencepiece's: words with a space mark, and bytes for the rest."""
+    tokens = ["<unk>", *WORDS, *(f"<0x{byte:02X}>" for byte in range(256))]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    backend = Backend(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    mark = WORDS[1]
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend(mark), normalizers.Replace(" ", mark)]
+    )
+    backend.decoder = decoders.Sequence(
+        [
+            decoders.Replace(mark, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    return backend
+
+
+BYTE_LEVEL = byte_level()
+BYTE_FALLBACK = byte_fallback()
+
+
+def token_id(backend: Backend, token: str) -> int:
+    number = backend.token_to_id(token)
+    assert number is not None
+    return number
+
+
+def detokenizer(backend: Backend) -> Detokenizer:
+    special = {token_id(backend, token) for token in SPECIAL}
+    return Detokenizer(backend.decode, special)
+
+
+def windows(token_ids: Sequence[int], widths: Sequence[int]) -> Iterator[Sequence[int]]:
+    start = 0
+    for width in widths:
+        yield token_ids[start : start + width]
+        start += width
+    yield token_ids[start:]
+
+
+def stream(backend: Backend, token_ids: Sequence[int], widths: Sequence[int]) -> list[str]:
+    state = detokenizer(backend)
+    pieces = [state.push(window) for window in windows(token_ids, widths)]
+    return [*pieces, state.flush()]
+
+
+any_widths = st.lists(st.integers(0, 20), max_size=60)
+
+
+@given(st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=120), any_widths)
+@settings(max_examples=400)
+def test_any_byte_level_tokens_join_to_the_decoded_whole(
+    token_ids: list[int], widths: list[int]
+) -> None:
+    pieces = stream(BYTE_LEVEL, token_ids, widths)
+    assert "".join(pieces) == BYTE_LEVEL.decode(token_ids, skip_special_tokens=True)
+
+
+@given(
+    st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=120),
+    st.lists(st.sampled_from([0, 1, 1, 1, 1, 2, 20]), max_size=120),
+)
+@settings(max_examples=400)
+def test_it_makes_no_difference_that_the_texts_of_tokens_are_known(
+    token_ids: list[int], widths: list[int]
+) -> None:
+    special = {token_id(BYTE_LEVEL, token) for token in SPECIAL}
+    texts = WholeTexts(TokenTexts(BYTE_LEVEL), special)
+    state = Detokenizer(BYTE_LEVEL.decode, special, texts)
+    pieces = [state.push(window) for window in windows(token_ids, widths)]
+    pieces.append(state.flush())
+    assert pieces == stream(BYTE_LEVEL, token_ids, widths)
+
+
+@given(
+    st.text(st.sampled_from("ab def()日東é\N{GRINNING FACE}\N{ZERO WIDTH JOINER}\n")), any_widths
+)
+@settings(max_examples=400)
+def test_any_text_in_byte_fallback_tokens_joins_to_the_decoded_whole(
+    text: str, widths: list[int]
+) -> None:
+    token_ids = BYTE_FALLBACK.encode(text).ids
+    pieces = stream(BYTE_FALLBACK, token_ids, widths)
+    assert "".join(pieces) == BYTE_FALLBACK.decode(token_ids) == text
+
+
+@given(st.text("ab日東é\N{GRINNING FACE}", min_size=1))
+def test_each_character_comes_with_its_last_byte_and_never_in_halves(text: str) -> None:
+    state = detokenizer(BYTE_LEVEL)
+    alphabet = byte_alphabet()
+    for character in text:
+        *begin, last = [token_id(BYTE_LEVEL, alphabet[byte]) for byte in character.encode()]
+        assert [state.push([token]) for token in begin] == [""] * len(begin)
+        assert state.push([last]) == character
+    assert state.flush() == ""
+
+
+def test_special_tokens_between_a_word_and_its_space_do_not_eat_the_space() -> None:
+    special = token_id(BYTE_FALLBACK, "<s>")
+    word = token_id(BYTE_FALLBACK, WORDS[0])
+    assert "".join(stream(BYTE_FALLBACK, [special, word, special, word], [1, 1, 1])) == "def def"
+
+
+@pytest.mark.parametrize(("backend", "name"), [(BYTE_LEVEL, "æ"), (BYTE_FALLBACK, "<0xE6>")])
+def test_bytes_that_are_no_text_cost_a_bounded_window(backend: Backend, name: str) -> None:
+    token = token_id(backend, name)
+    longest = 0
+
+    def decode(token_ids: Sequence[int]) -> str:
+        nonlocal longest
+        longest = max(longest, len(token_ids))
+        return str(backend.decode(token_ids))
+
+    state = Detokenizer(decode, set())
+    pieces = [state.push([token]) for _ in range(500)]
+    assert "".join([*pieces, state.flush()]) == "\ufffd" * 500
+    assert longest <= 2 * MAX_PENDING_TOKENS

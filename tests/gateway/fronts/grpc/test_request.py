@@ -1,0 +1,212 @@
+"""From messages to the bodies that all fronts share."""
+
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist.v1 import inference_pb2
+from optimist_gateway.core.answer.output import FinishReason
+from optimist_gateway.core.content import JsonContent, LarkContent
+from optimist_gateway.fronts.grpc.request import generation_request
+from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
+from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
+from optimist_gateway.fronts.openai.errors import ApiError
+
+
+def message(**fields: Any) -> inference_pb2.GenerateRequest:
+    return json_format.ParseDict({"text": "x"} | fields, inference_pb2.GenerateRequest())
+
+
+def body(**fields: Any) -> GenerationBody:
+    return generation_request(message(**fields), "tiny").body
+
+
+def chat(**fields: Any) -> inference_pb2.GenerateRequest:
+    told = {"chat": {"messages": [{"role": "user", "content": "Hello"}]}} | fields
+    return json_format.ParseDict(told, inference_pb2.GenerateRequest())
+
+
+def test_defaults_are_those_of_the_rest_api() -> None:
+    plain = body()
+    assert plain.model == "tiny"
+    assert plain.temperature is None
+    assert plain.n is None
+    assert plain.asked_max_tokens() is None
+    assert plain.default_max_tokens is None
+    assert plain.num_logprobs() is None
+    assert plain.structure() is None
+
+
+def test_zeros_that_are_set_are_set() -> None:
+    asked = body(sampling={"temperature": 0, "topK": 0, "seed": 0}, numLogprobs=0)
+    assert (asked.temperature, asked.top_k, asked.seed) == (0.0, 0, 0)
+    assert asked.num_logprobs() == 0
+
+
+def test_every_option_arrives() -> None:
+    asked = body(
+        sampling={
+            "topP": 0.5,
+            "minP": 0.25,
+            "presencePenalty": 1,
+            "frequencyPenalty": -1,
+            "repetitionPenalty": 1.5,
+            "logitBias": {"3": -2.0},
+        },
+        maxTokens=7,
+        minTokens=2,
+        stop=["a", "b"],
+        stopTokenIds=[5],
+        ignoreEos=True,
+        n=3,
+        includeProvenance=True,
+        includeSpeculation=True,
+        numSpeculativeTokens=0,
+        priority=-4,
+        cacheSalt="s",
+        numLogprobs=20,
+    )
+    assert (asked.top_p, asked.min_p, asked.repetition_penalty) == (0.5, 0.25, 1.5)
+    assert (asked.presence_penalty, asked.frequency_penalty) == (1.0, -1.0)
+    assert asked.logit_bias == {3: -2.0}
+    assert (asked.max_tokens, asked.min_tokens, asked.n) == (7, 2, 3)
+    assert (asked.stop, asked.stop_token_ids, asked.ignore_eos) == (["a", "b"], [5], True)
+    assert (asked.include_provenance, asked.include_speculation) == (True, True)
+    assert (asked.num_speculative_tokens, asked.priority, asked.cache_salt) == (0, -4, "s")
+    assert asked.num_logprobs() == 20
+
+
+def test_a_conversation() -> None:
+    asked = generation_request(chat(numLogprobs=2), "tiny").body
+    assert isinstance(asked, ChatCompletionBody)
+    assert asked.messages[0].role == "user"
+    assert asked.num_logprobs() == 2
+
+
+def test_structures() -> None:
+    told = generation_request(chat(jsonSchema='{"type": "array"}'), "tiny").body.structure()
+    assert told is not None
+    assert isinstance(told.content, JsonContent)
+    assert isinstance(body(jsonObject=True).structure().content, JsonContent)  # type: ignore[union-attr]
+    assert isinstance(body(grammar="start: /a/").structure().content, LarkContent)  # type: ignore[union-attr]
+    assert body(jsonObject=False).structure() is None
+
+
+@pytest.mark.parametrize(
+    ("request_message", "field"),
+    [
+        (inference_pb2.GenerateRequest(), "prompt"),
+        (message(sampling={"topP": 2}), "sampling.top_p"),
+        (message(sampling={"temperature": "Infinity"}), "sampling.temperature"),
+        (message(sampling={"logitBias": {"3": 101}}), "sampling.logit_bias"),
+        (message(stop=["a"] * 5), "stop"),
+        (message(stop=["a", ""]), "stop[1]"),
+        (message(n=0), "n"),
+        (message(maxTokens=0), "max_tokens"),
+        (message(minTokens=-1), "min_tokens"),
+        (message(numLogprobs=21), "num_logprobs"),
+        (chat(numLogprobs=21), "num_logprobs"),
+        (message(cacheSalt="s" * 300), "cache_salt"),
+        (message(jsonSchema="{"), "json_schema"),
+        (message(jsonSchema="[]"), "json_schema"),
+        (message(predictions=[{}]), "predictions[0]"),
+        (message(predictions=[{"text": "a"}, {"tokenIds": {"ids": [1]}}]), "predictions[1]"),
+        (message(predictions=[{"text": "a"}] * 17), "predictions"),
+        (chat(chat={"messages": []}), "chat.messages"),
+        (chat(chat={"messages": [{"role": "king", "content": ""}]}), "chat.messages[0].role"),
+    ],
+)
+def test_what_is_wrong_is_named(request_message: inference_pb2.GenerateRequest, field: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        generation_request(request_message, "tiny")
+    assert caught.value.status == 400
+    assert caught.value.param is not None
+    assert caught.value.param.startswith(field)
+
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+FLOAT = st.floats(width=32)
+TEXT = st.text(max_size=8)
+IDS = st.builds(inference_pb2.TokenIds, ids=st.lists(INT32, max_size=4))
+SAMPLING = st.builds(
+    inference_pb2.Sampling,
+    temperature=st.none() | FLOAT,
+    top_p=st.none() | FLOAT,
+    top_k=st.none() | INT32,
+    min_p=st.none() | FLOAT,
+    seed=st.none() | st.integers(-(2**63), 2**63 - 1),
+    repetition_penalty=st.none() | FLOAT,
+    logit_bias=st.dictionaries(INT32, FLOAT, max_size=3),
+)
+PREDICTION = st.one_of(
+    st.builds(inference_pb2.Prediction),
+    st.builds(inference_pb2.Prediction, text=TEXT),
+    st.builds(inference_pb2.Prediction, token_ids=IDS),
+)
+CHAT = st.builds(
+    inference_pb2.Chat,
+    messages=st.lists(
+        st.builds(
+            inference_pb2.Message,
+            role=st.sampled_from(["user", "assistant", "system", "tool", ""]),
+            content=TEXT,
+        ),
+        max_size=3,
+    ),
+)
+
+
+@given(
+    st.builds(
+        lambda prompt, structure, **fields: inference_pb2.GenerateRequest(
+            **prompt, **structure, **fields
+        ),
+        prompt=st.one_of(
+            st.just({}),
+            st.fixed_dictionaries({"text": TEXT}),
+            st.fixed_dictionaries({"token_ids": IDS}),
+            st.fixed_dictionaries({"chat": CHAT}),
+        ),
+        structure=st.one_of(
+            st.just({}),
+            st.fixed_dictionaries({"json_object": st.booleans()}),
+            st.fixed_dictionaries({"json_schema": st.sampled_from(["{}", "[]", "1", "{", "{}}"])}),
+            st.fixed_dictionaries({"grammar": TEXT}),
+        ),
+        model=TEXT,
+        predictions=st.lists(PREDICTION, max_size=3),
+        sampling=SAMPLING,
+        max_tokens=st.none() | INT32,
+        min_tokens=INT32,
+        stop=st.lists(TEXT, max_size=3),
+        stop_token_ids=st.lists(INT32, max_size=3),
+        n=st.none() | INT32,
+        num_logprobs=st.none() | INT32,
+        num_speculative_tokens=st.none() | INT32,
+        priority=INT32,
+        cache_salt=TEXT,
+    )
+)
+def test_any_message_is_a_request_or_names_a_field_of_its_own(
+    request_message: inference_pb2.GenerateRequest,
+) -> None:
+    refused = None
+    try:
+        generation_request(request_message, "tiny")
+    except ApiError as error:
+        refused = error
+    if refused is None:
+        return
+    assert refused.status == 400
+    assert refused.param is not None
+    top = refused.param.split(".")[0].split("[")[0]
+    assert top == "prompt" or top in inference_pb2.GenerateRequest.DESCRIPTOR.fields_by_name
+
+
+def test_every_reason_of_an_answer_has_a_number() -> None:
+    from optimist_gateway.fronts.grpc.response import _REASONS
+
+    assert set(_REASONS) == {reason for reason in FinishReason if not reason.is_failure}

@@ -1,0 +1,435 @@
+"""Where text came from: segments join to the text, however it is split and held back."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+
+from optimist_common.draft_source import DraftSource
+from optimist_gateway.core.answer.answer import Answer, Piece
+from optimist_gateway.core.answer.detokenize import Detokenizer
+from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
+from optimist_gateway.core.answer.places import (
+    Place,
+    PredictionPlaces,
+    PromptPlaces,
+    SentPrediction,
+    SentText,
+    find_contents,
+    joined_spans,
+)
+from optimist_gateway.core.answer.provenance import Provenance, Segment, join_segments
+from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
+
+END = 1
+TEXT = "The quick bröwn 東京 \N{ROCKET} ÄÖ fox\n"
+
+
+def answer(
+    backend: Backend,
+    places: PredictionPlaces,
+    stop: Sequence[str] = (),
+    prompt: PromptPlaces | None = None,
+) -> Answer:
+    provenance = Provenance(places, prompt or PromptPlaces(9))
+    return Answer(5, Detokenizer(backend.decode, {END}), stop, 0, provenance=provenance)
+
+
+@st.composite
+def steps(draw: st.DrawFn, token_ids: list[int], num_predicted: int) -> list[StepOutput]:
+    """Splits tokens into steps, each with some accepted drafts that stand somewhere."""
+    outputs = []
+    start = 0
+    while start < len(token_ids):
+        count = draw(st.integers(1, 6))
+        part = token_ids[start : start + count]
+        accepted = draw(st.integers(0, len(part)))
+        source = draw(st.sampled_from([DraftSource.PREDICTION, DraftSource.NGRAM]))
+        positions = prompt_positions = None
+        if source is DraftSource.PREDICTION:
+            first = draw(st.integers(-1, num_predicted - 1))
+            jumps = draw(st.lists(st.booleans(), min_size=accepted, max_size=accepted))
+            positions = []
+            for jump in jumps:
+                positions.append(first)
+                first = draw(st.integers(-1, num_predicted - 1)) if jump else first + 1
+                first = min(first, num_predicted - 1)
+            if draw(st.booleans()):
+                one = st.integers(0, 11)
+                prompt_positions = draw(st.lists(one, min_size=accepted, max_size=accepted))
+        outputs.append(StepOutput(part, accepted, source, None, None, positions, prompt_positions))
+        start += count
+    reason = draw(st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]))
+    if reason is FinishReason.STOP:
+        outputs.append(StepOutput([END], finished=Finished(reason)))
+    else:
+        last = outputs.pop()
+        outputs.append(
+            StepOutput(
+                last.token_ids,
+                last.num_accepted_tokens,
+                last.draft_source,
+                Finished(reason),
+                None,
+                last.prediction_positions,
+                last.prompt_positions,
+            )
+        )
+    return outputs
+
+
+@given(st.data(), st.lists(st.sampled_from(["fox", "k b", "\N{ROCKET} Ä", "京", "zz"]), max_size=2))
+def test_segments_join_to_the_text(backend: Backend, data: st.DataObject, stop: list[str]) -> None:
+    token_ids = list(backend.encode(TEXT).ids)
+    # Without their ends, answers end in half a character too.
+    token_ids = token_ids[: data.draw(st.integers(1, len(token_ids)))]
+    spans = [(0, 1), (1, 4), (4, 6), (6, 9)]
+    places = PredictionPlaces(
+        [SentPrediction(0, [7, 8, 9, 10], spans), SentPrediction(2, [7, 8, 9])]
+    )
+    outputs = data.draw(steps(token_ids, 7))
+    plain = Answer(5, Detokenizer(backend.decode, {END}), stop, 0)
+    texts = [SentText(0, 2, 5), SentText(1, 7, 9, 1)]
+    prompt = PromptPlaces(9, joined_spans([(at, at + 1) for at in range(9)]), texts)
+    detailed = answer(backend, places, stop, prompt)
+    pieces: list[Piece] = []
+    for output in outputs:
+        expected = plain.push(output)
+        piece = detailed.push(output)
+        pieces.append(piece)
+        assert piece.segments is not None
+        assert "".join(one.text for one in piece.segments) == piece.text
+        assert sum(one.num_tokens for one in piece.segments) == len(piece.token_ids)
+        accepted = sum(
+            one.num_tokens for one in piece.segments if one.source is not DraftSource.TARGET
+        )
+        assert accepted == min(output.num_accepted_tokens, len(piece.token_ids))
+        assert piece.finish_reason == expected.finish_reason
+        if piece.finish_reason is not None:
+            break
+    whole = join_segments([one for piece in pieces for one in piece.segments or ()])
+    text = "".join(piece.text for piece in pieces)
+    assert "".join(one.text for one in whole) == text
+    assert sum(one.num_tokens for one in whole) == sum(len(piece.token_ids) for piece in pieces)
+    assert plain.usage() == detailed.usage()
+
+
+@given(st.data())
+def test_text_does_not_depend_on_whether_it_is_told_where_it_came_from(
+    backend: Backend, data: st.DataObject
+) -> None:
+    token_ids = list(backend.encode(TEXT).ids)
+    outputs = data.draw(steps(token_ids, 7))
+    plain = Answer(5, Detokenizer(backend.decode, {END}), [], 0)
+    detailed = answer(backend, PredictionPlaces([SentPrediction(0, list(range(7)))]))
+    texts = [[one.push(output).text for output in outputs] for one in (plain, detailed)]
+    assert texts[0] == texts[1]
+
+
+def segments_of(
+    backend: Backend,
+    positions: list[int],
+    places: PredictionPlaces,
+    prompt_positions: list[int] | None = None,
+    prompt: PromptPlaces | None = None,
+) -> list[Segment]:
+    """Returns the segments of a step of accepted drafts and a token of the model's."""
+    token_ids = backend.encode("abcdefgh").ids[: len(positions) + 1]
+    predicted = DraftSource.PREDICTION
+    output = StepOutput(
+        token_ids, len(positions), predicted, None, None, positions, prompt_positions
+    )
+    return answer(backend, places, (), prompt).push(output).segments or []
+
+
+PLACES = PredictionPlaces(
+    [
+        SentPrediction(0, [5, 6, 7, 8], [(0, 2), (2, 3), (3, 7), (7, 8)]),
+        SentPrediction(3, [5, 6, 7]),
+    ]
+)
+
+
+def test_a_segment_ends_where_the_place_jumps(backend: Backend) -> None:
+    segments = segments_of(backend, [0, 1, 3, 4, 5], PLACES)
+    assert [(one.num_tokens, one.place) for one in segments] == [
+        (2, Place(0, 0, 3)),
+        (1, Place(0, 7, 8)),
+        (2, Place(3, 0, 2, is_in_tokens=True)),
+        (1, None),
+    ]
+
+
+def test_drafts_that_stand_nowhere_have_no_place(backend: Backend) -> None:
+    segments = segments_of(backend, [-1, -1, 2], PLACES)
+    assert [(one.num_tokens, one.place) for one in segments] == [
+        (2, None),
+        (1, Place(0, 3, 7)),
+        (1, None),
+    ]
+
+
+def test_places_beyond_the_predictions_are_none() -> None:
+    assert PLACES.place(7, 1) is None
+    assert PLACES.place(-1, 1) is None
+    assert PredictionPlaces([]).place(0, 1) is None
+
+
+# "<" "ab" "cd" ">" "<" " ef" ">": two messages, the second without the space that it begins with.
+PROMPT = PromptPlaces(
+    7,
+    [(0, 1), (1, 3), (3, 5), (5, 6), (6, 7), (7, 10), (10, 11)],
+    [SentText(0, 1, 5), SentText(3, 8, 10, 2)],
+)
+
+
+def in_message(message: int | None, start: int, end: int) -> Place:
+    return Place(message, start, end, is_in_prompt=True)
+
+
+def in_prompt_tokens(start: int, end: int) -> Place:
+    return Place(None, start, end, is_in_tokens=True, is_in_prompt=True)
+
+
+def test_what_was_read_from_the_prompt_has_a_place_there(backend: Backend) -> None:
+    segments = segments_of(backend, [2, -1, -1, -1, -1], PLACES, [0, 6, 5, 5, 0], PROMPT)
+    own, predicted = DraftSource.NGRAM, DraftSource.PREDICTION
+    assert [(one.source, one.num_tokens, one.place) for one in segments] == [
+        (predicted, 1, Place(0, 3, 7)),
+        (own, 2, in_message(0, 0, 4)),
+        (own, 1, in_message(0, 2, 4)),
+        (own, 1, None),
+        (DraftSource.TARGET, 1, None),
+    ]
+
+
+def test_a_segment_ends_where_a_message_does(backend: Backend) -> None:
+    segments = segments_of(backend, [-1] * 5, PLACES, [5, 4, 3, 2, 1], PROMPT)
+    assert [(one.num_tokens, one.place) for one in segments] == [
+        (1, in_message(0, 2, 4)),
+        (2, in_prompt_tokens(3, 5)),
+        (1, in_message(3, 2, 4)),
+        (1, in_prompt_tokens(6, 7)),
+        (1, None),
+    ]
+
+
+def test_a_prompt_of_tokens_has_places_in_tokens(backend: Backend) -> None:
+    segments = segments_of(backend, [-1] * 3, PLACES, [5, 4, 3], PromptPlaces(7))
+    assert segments[0].place == in_prompt_tokens(2, 5)
+
+
+def test_places_before_the_prompt_are_none(backend: Backend) -> None:
+    assert PROMPT.place(8, 1) is None
+    segments = segments_of(backend, [-1] * 2, PLACES, [8, 7], PROMPT)
+    assert [one.place for one in segments] == [None, in_prompt_tokens(0, 1), None]
+
+
+def test_a_token_without_characters_stands_with_the_one_before_it() -> None:
+    prompt = PromptPlaces(3, joined_spans([(0, 2), (2, 3), (2, 3)]), [SentText(None, 2, 3)])
+    assert prompt.is_next(2, 1)
+    assert prompt.place(1, 1) == in_message(None, 1, 1)
+    assert prompt.place(2, 2) == in_message(None, 0, 1)
+
+
+def test_contents_are_found_where_the_template_put_them() -> None:
+    assert find_contents("<s>hi</s><u>hi </u>", ["hi", "hi "]) == [
+        SentText(0, 3, 5),
+        SentText(1, 12, 15),
+    ]
+    # Without the spaces around it; in another form; empty; further up.
+    assert find_contents("<u>b</u><s>a</s>", ["\n a\n", 'say "x"', "", "b"]) == [
+        SentText(0, 11, 12, 2),
+        SentText(3, 3, 4),
+    ]
+
+
+@given(st.lists(st.text("ab \n", max_size=5), max_size=5), st.text("ab\n|", max_size=3))
+def test_found_contents_are_what_the_client_sent(contents: list[str], between: str) -> None:
+    text = between.join(["", *contents, ""])
+    found = find_contents(text, contents)
+    assert [one.message for one in found] == [
+        index for index, content in enumerate(contents) if content.strip()
+    ]
+    for one in found:
+        assert one.message is not None
+        content = contents[one.message][one.num_left_out :]
+        assert content.startswith(text[one.start : one.end])
+
+
+def test_what_goes_on_is_one_segment_of_the_whole() -> None:
+    target = DraftSource.TARGET
+    predicted, own = DraftSource.PREDICTION, DraftSource.NGRAM
+    parts = [
+        Segment(0, predicted, "ab", 2, Place(0, 0, 2)),
+        Segment(1, predicted, "", 1, Place(0, 2, 3)),
+        Segment(1, predicted, "c", 0),
+        Segment(2, predicted, "x", 1, Place(0, 9, 10)),
+        Segment(3, target, "y", 1),
+        Segment(4, target, "z", 2),
+        Segment(5, own, "p", 1, in_message(0, 0, 1)),
+        Segment(6, own, "q", 1, in_message(0, 1, 2)),
+        Segment(7, own, "r", 1, in_message(1, 2, 3)),
+    ]
+    assert join_segments(parts) == [
+        Segment(0, predicted, "abc", 3, Place(0, 0, 3)),
+        Segment(2, predicted, "x", 1, Place(0, 9, 10)),
+        Segment(3, target, "yz", 3),
+        Segment(5, own, "pq", 2, in_message(0, 0, 2)),
+        Segment(7, own, "r", 1, in_message(1, 2, 3)),
+    ]
+
+
+@given(st.text(), st.data())
+def test_spans_leave_nothing_out(text: str, data: st.DataObject) -> None:
+    ends = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    # Some tokenizers leave spaces out, at either end.
+    spans = [(min(end, data.draw(st.integers(0, len(text)))), end) for end in ends]
+    joined = joined_spans(spans)
+    assert [end for _, end in joined] == ends
+    assert [start for start, _ in joined] == [0, *ends][: len(ends)]
+
+
+async def test_chunks_and_whole_answers_tell(
+    http: httpx.AsyncClient, scheduler: FakeScheduler, backend: Backend
+) -> None:
+    expected = "def  main(argument):\r\n    return 東京\r\n"
+    predicted = expected.replace("\r\n", "\n")
+    ids = list(backend.encode(predicted).ids)
+    half = len(ids) // 2
+    scheduler.script = Script(
+        [
+            Step([*ids[:half], ids[half]], half, positions=range(half)),
+            Step([*ids[half + 1 :], END], len(ids) - half - 1, positions=range(half + 1, len(ids))),
+        ]
+    )
+    body = {
+        "model": "tiny",
+        "prompt": "a",
+        "prediction": {"type": "content", "content": expected},
+        "include_provenance": True,
+    }
+    (choice,) = (await http.post("/v1/completions", json=body)).json()["choices"]
+    assert scheduler.adds[0].wants_prediction_positions
+    first, own, last, end = choice["provenance"]
+    assert "".join(one["text"] for one in choice["provenance"]) == choice["text"] == predicted
+    assert [one["source"] for one in (first, own, last, end)] == [
+        "prediction",
+        "target",
+        "prediction",
+        "target",
+    ]
+    for segment in (first, last):
+        place = segment["prediction"]
+        assert place["index"] == 0
+        assert predicted[place["start"] : place["end"]] == segment["text"]
+    assert "prediction" not in own
+    chunks = await chunks_of(http, body)
+    told = [chunk["choices"][0] for chunk in chunks]
+    assert [[one["num_tokens"] for one in chunk["provenance"]] for chunk in told] == [
+        [half, 1],
+        [len(ids) - half - 1, 1],
+    ]
+    for chunk in told:
+        assert "".join(one["text"] for one in chunk["provenance"]) == chunk["text"]
+
+
+async def test_predicted_tokens_have_places_in_tokens(
+    http: httpx.AsyncClient, scheduler: FakeScheduler
+) -> None:
+    scheduler.script = Script([Step([40, 41, 50, END], 2, positions=[1, 2])])
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "predicted_token_ids": [[], [39, 40, 41]],
+        "include_provenance": True,
+    }
+    (choice,) = (await http.post("/v1/chat/completions", json=body)).json()["choices"]
+    place = choice["provenance"][0]["prediction"]
+    assert place == {"index": 1, "token_start": 1, "token_end": 3}
+
+
+def repeat_prompt(scheduler: FakeScheduler, prompt_ids: list[int], ids: list[int]) -> None:
+    """Answers with drafts that were read from where they stand last in the prompt."""
+    size = len(ids)
+    (start,) = [
+        start for start in range(len(prompt_ids)) if prompt_ids[start : start + size] == ids
+    ]
+    positions = [len(prompt_ids) - start - index for index in range(size)]
+    step = Step([*ids, END], size, positions=[-1] * size, prompt_positions=positions)
+    scheduler.script = Script([step])
+
+
+async def test_a_chat_without_prediction_learns_which_message_is_repeated(
+    http: httpx.AsyncClient, scheduler: FakeScheduler, backend: Backend
+) -> None:
+    code = "Copy:\ndef  main(東京):\n    return 東京\n"
+    messages = [
+        {"role": "system", "content": "You copy."},
+        {"role": "user", "content": "Copy:\n"},
+        {"role": "user", "content": [{"type": "text", "text": code}]},
+    ]
+    body = {"model": "tiny", "messages": messages, "include_provenance": True}
+    tokenized = await http.post("/tokenize", json={"messages": messages})
+    prompt_ids = tokenized.json()["tokens"]
+    ids = list(backend.encode("def  main(東京):").ids)
+    repeat_prompt(scheduler, prompt_ids, ids)
+    (choice,) = (await http.post("/v1/chat/completions", json=body)).json()["choices"]
+    assert scheduler.adds[0].wants_prediction_positions
+    segment, end = choice["provenance"]
+    assert (segment["source"], end["source"]) == ("ngram", "target")
+    assert segment["prompt"] == {"message": 2, "start": 6, "end": 20}
+    assert code[6:20] == segment["text"]
+    # What the chat template adds stands in no message.
+    step = Step([prompt_ids[-1], END], 1, positions=[-1], prompt_positions=[1])
+    scheduler.script = Script([step])
+    (choice,) = (await http.post("/v1/chat/completions", json=body)).json()["choices"]
+    size = len(prompt_ids)
+    assert choice["provenance"][0]["prompt"] == {"token_start": size - 1, "token_end": size}
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+async def test_a_completion_learns_which_part_of_the_prompt_is_repeated(
+    http: httpx.AsyncClient, scheduler: FakeScheduler, backend: Backend, is_text: bool
+) -> None:
+    prompt = "# 東京\ndef main():\n"
+    prompt_ids = (await http.post("/tokenize", json={"prompt": prompt})).json()["tokens"]
+    ids = list(backend.encode("def main():\n").ids)
+    repeat_prompt(scheduler, prompt_ids, ids)
+    body = {"model": "tiny", "prompt": prompt if is_text else prompt_ids}
+    asking = body | {"include_provenance": True}
+    (choice,) = (await http.post("/v1/completions", json=asking)).json()["choices"]
+    place = choice["provenance"][0]["prompt"]
+    size = len(prompt_ids)
+    expected = {"token_start": size - len(ids), "token_end": size}
+    assert place == ({"start": 5, "end": 17} if is_text else expected)
+    chunks = await chunks_of(http, asking)
+    assert chunks[0]["choices"][0]["provenance"][0]["prompt"] == place
+    # Only those who ask learn of it.
+    (choice,) = (await http.post("/v1/completions", json=body)).json()["choices"]
+    assert "provenance" not in choice
+    assert not scheduler.adds[-1].wants_prediction_positions
+
+
+async def test_an_echoed_prompt_is_a_segment(
+    http: httpx.AsyncClient, scheduler: FakeScheduler
+) -> None:
+    scheduler.script = Script([Step([40, END])])
+    body = {"model": "tiny", "prompt": "The fox", "echo": True, "include_provenance": True}
+    (choice,) = (await http.post("/v1/completions", json=body)).json()["choices"]
+    assert [one["source"] for one in choice["provenance"]] == ["prompt", "target"]
+    assert choice["provenance"][0]["text"] == "The fox"
+
+
+async def chunks_of(http: httpx.AsyncClient, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the chunks of a streamed answer of /v1/completions."""
+    response = await http.post("/v1/completions", json=body | {"stream": True})
+    assert response.status_code == 200, response.text
+    events = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    assert events.pop() == "[DONE]"
+    return [json.loads(one) for one in events]

@@ -1,0 +1,421 @@
+"""Several schedulers: where requests go, and how they go on when one is lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from optimist.common.v1 import sampling_pb2
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.columns import to_bytes
+from optimist_common.network import endpoints
+from optimist_common.network.server import GrpcServer
+from optimist_gateway.core.answer.output import FinishReason, StepOutput
+from optimist_gateway.schedulers.pool import SchedulerPool
+from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
+from optimist_gateway.schedulers.tracked_request import MAX_LOSSES
+from tests.gateway.conftest import until
+from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler, tokens
+from tests.gateway.schedulers.reading import Reading
+
+VOCAB_SIZE = 512
+ANSWER = [7, 8, 9, 10, EOS]
+SCRIPT = Script([Step([7]), Step([8, 9], 1), Step([10, EOS], 1)], accepted=2)
+LONG_PROMPT = list(range(64))
+
+
+class Fleet:
+    """Fake schedulers, each with its server, and a pool in front of them."""
+
+    def __init__(self, number: int, resume_seconds: float) -> None:
+        self.fakes = [FakeScheduler(VOCAB_SIZE, script=SCRIPT) for _ in range(number)]
+        self.servers: list[GrpcServer] = []
+        self._resume_seconds = resume_seconds
+
+    async def __aenter__(self) -> "Fleet":
+        for fake in self.fakes:
+            server, fake.port = await start_scheduler(fake)
+            self.servers.append(server)
+        addresses = [f"127.0.0.1:{fake.port}" for fake in self.fakes]
+        self.pool = SchedulerPool(addresses, 8, self._resume_seconds)
+        self._task = asyncio.create_task(self.pool.run())
+        await self.until_connected(len(self.fakes))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        for server in self.servers:
+            await server.server.stop(None)
+
+    @property
+    def num_connected(self) -> int:
+        return sum(client.description is not None for client in self.pool.clients)
+
+    async def until_connected(self, number: int) -> None:
+        await until(lambda: self.num_connected == number)
+
+    async def kill(self, index: int) -> None:
+        await self.servers[index].server.stop(None)
+
+    async def restart(self, index: int) -> None:
+        fake = self.fakes[index]
+        self.servers[index], _ = await start_scheduler(fake, fake.port)
+
+    def place_of(self, adds: int = 1) -> int:
+        """The scheduler that got a request."""
+        return next(i for i, fake in enumerate(self.fakes) if len(fake.adds) == adds)
+
+
+@asynccontextmanager
+async def fleet_of(number: int, resume_seconds: float = 20.0) -> AsyncIterator[Fleet]:
+    async with Fleet(number, resume_seconds) as fleet:
+        yield fleet
+
+
+def add(
+    name: str = "one", prompt: Sequence[int] = (1, 2, 3), **fields: object
+) -> scheduler_pb2.Add:
+    return scheduler_pb2.Add(
+        request_id=name,
+        prompt_token_ids=to_bytes(list(prompt)),
+        max_tokens=5,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+async def rest(stream: Reading) -> list[StepOutput]:
+    return [output async for output in stream]
+
+
+def told(outputs: Sequence[StepOutput]) -> list[int]:
+    return [token for output in outputs for token in output.token_ids]
+
+
+async def hold_everywhere(
+    fleet: Fleet, behind: int, request: scheduler_pb2.Add
+) -> tuple[Reading, int]:
+    """Adds a request that hangs behind so many responses; returns it and its place."""
+    for fake in fleet.fakes:
+        fake.hold_behind = behind
+    stream = Reading(fleet.pool.add(request))
+    await until(lambda: any(fake.adds for fake in fleet.fakes))
+    place = fleet.place_of()
+    for index, fake in enumerate(fleet.fakes):
+        if index != place:
+            fake.hold_behind = None
+    return stream, place
+
+
+async def test_a_request_goes_on_at_another_scheduler() -> None:
+    async with fleet_of(2) as fleet:
+        stream, place = await hold_everywhere(fleet, 2, add())
+        outputs = [await anext(stream), await anext(stream)]
+        await fleet.kill(place)
+        outputs += await rest(stream)
+        assert told(outputs) == ANSWER
+        (resumed,) = fleet.fakes[1 - place].adds
+        assert tokens(resumed.output_token_ids) == ANSWER[:3]
+        assert resumed.request_id == "one~2"
+        finished = outputs[-1].finished
+        assert finished is not None
+        assert (finished.reason, finished.is_whole) == (FinishReason.STOP, False)
+        assert fleet.pool.num_resumed == 1
+
+
+async def test_a_request_that_was_not_begun_has_a_whole_account() -> None:
+    async with fleet_of(2) as fleet:
+        stream, place = await hold_everywhere(fleet, 0, add())
+        await fleet.kill(place)
+        outputs = await rest(stream)
+        assert told(outputs) == ANSWER
+        assert outputs[-1].finished is not None
+        assert outputs[-1].finished.is_whole
+        assert not fleet.fakes[1 - place].adds[0].output_token_ids
+
+
+async def test_nothing_is_told_twice_of_the_prompt() -> None:
+    sampling = sampling_pb2.SamplingParams(num_prompt_logprobs=1)
+    prompt = list(range(2, 14))
+    async with fleet_of(2) as fleet:
+        stream, place = await hold_everywhere(fleet, 2, add(prompt=prompt, sampling=sampling))
+        outputs = [await anext(stream), await anext(stream)]
+        await fleet.kill(place)
+        outputs += await rest(stream)
+        positions = [
+            one.logprobs.first_prompt_position + index
+            for one in outputs
+            if one.logprobs is not None
+            for index in range(len(one.logprobs.prompt))
+        ]
+        assert positions == list(range(1, len(prompt)))
+        assert told(outputs) == ANSWER
+
+
+async def test_a_request_waits_for_its_only_scheduler() -> None:
+    async with fleet_of(1) as fleet:
+        stream, place = await hold_everywhere(fleet, 1, add())
+        outputs = [await anext(stream)]
+        await fleet.kill(place)
+        await until(lambda: fleet.pool.num_waiting == 1)
+        with pytest.raises(SchedulerUnavailableError):
+            Reading(fleet.pool.add(add("two")))
+        fleet.fakes[0].hold_behind = None
+        await fleet.restart(0)
+        assert told(outputs + await rest(stream)) == ANSWER
+        assert fleet.pool.num_waiting == 0
+
+
+async def test_a_request_waits_no_longer_than_it_may() -> None:
+    async with fleet_of(1, resume_seconds=0.2) as fleet:
+        stream, place = await hold_everywhere(fleet, 1, add())
+        assert (await anext(stream)).token_ids == [7]
+        await fleet.kill(place)
+        with pytest.raises(SchedulerUnavailableError, match="went away"):
+            await anext(stream)
+        assert fleet.pool.num_waiting == 0
+
+
+async def test_a_request_that_ends_every_scheduler_is_given_up() -> None:
+    async with fleet_of(2) as fleet:
+        for fake in fleet.fakes:
+            fake.script = Script(break_stream=True)
+        with pytest.raises(SchedulerUnavailableError, match="went away"):
+            await anext(Reading(fleet.pool.add(add())))
+        assert sum(len(fake.adds) for fake in fleet.fakes) == MAX_LOSSES
+
+
+async def test_a_request_may_lose_any_number_of_schedulers_between_its_tokens() -> None:
+    number = MAX_LOSSES + 2
+    script = Script([Step([token]) for token in range(number)])
+    async with fleet_of(2) as fleet:
+        for fake in fleet.fakes:
+            fake.script, fake.hold_behind = script, 1
+        stream = Reading(fleet.pool.add(add()))
+        outputs = []
+        for _ in range(number - 1):
+            outputs.append(await anext(stream))
+            place = next(i for i, one in enumerate(fleet.pool.clients) if one.num_requests)
+            await fleet.kill(place)
+            await fleet.restart(place)
+        assert told(outputs + await rest(stream)) == list(range(number))
+
+
+async def test_requests_leave_a_scheduler_that_drains() -> None:
+    async with fleet_of(2) as fleet:
+        stream, place = await hold_everywhere(fleet, 1, add())
+        outputs = [await anext(stream)]
+        await fleet.servers[place].set_serving(serving=False)
+        outputs += await rest(stream)
+        assert told(outputs) == ANSWER
+        assert await fleet.fakes[place].aborts.get() == 1
+        for number in range(4):
+            assert told(await rest(Reading(fleet.pool.add(add(f"new-{number}"))))) == ANSWER
+        assert len(fleet.fakes[place].adds) == 1
+
+
+async def test_requests_leave_a_scheduler_without_workers() -> None:
+    async with fleet_of(2) as fleet:
+        for fake in fleet.fakes:
+            fake.stats = scheduler_pb2.Stats(num_workers=1)
+        stream, place = await hold_everywhere(fleet, 1, add())
+        outputs = [await anext(stream)]
+        await until(lambda: all(client.stats is not None for client in fleet.pool.clients))
+        fleet.fakes[place].stats = scheduler_pb2.Stats(num_workers=0)
+        assert told(outputs + await rest(stream)) == ANSWER
+        assert [client.is_sound for client in fleet.pool.clients] == [place == 1, place == 0]
+
+
+async def test_requests_stay_where_an_engine_hangs() -> None:
+    async with fleet_of(2) as fleet:
+        stream, place = await hold_everywhere(fleet, 1, add())
+        assert (await anext(stream)).token_ids == [7]
+        client = fleet.pool.clients[place]
+        await fleet.servers[place].set_alive(alive=False)
+        await fleet.servers[place].set_serving(serving=False)
+        await until(lambda: client.health.is_hung and client.health.is_draining)
+        await asyncio.sleep(0.3)
+        assert client.num_requests == 1
+        for number in range(4):
+            assert told(await rest(Reading(fleet.pool.add(add(f"new-{number}"))))) == ANSWER
+        assert len(fleet.fakes[place].adds) == 1
+        stream.close()
+
+
+async def test_the_only_scheduler_keeps_its_requests_though_it_drains() -> None:
+    async with fleet_of(1) as fleet:
+        stream, _ = await hold_everywhere(fleet, 1, add())
+        assert (await anext(stream)).token_ids == [7]
+        await fleet.servers[0].set_serving(serving=False)
+        await until(lambda: fleet.pool.clients[0].health.is_draining)
+        assert fleet.fakes[0].aborts.empty()
+        assert fleet.pool.clients[0].num_requests == 1
+        stream.close()
+
+
+async def test_a_full_scheduler_is_passed_over() -> None:
+    full = Script(reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
+    async with fleet_of(2) as fleet:
+        for fake in fleet.fakes:
+            fake.scripts = [full]
+        # The first is full, then the other one too.
+        (output,) = await rest(Reading(fleet.pool.add(add())))
+        assert output.finished is not None
+        assert output.finished.reason is FinishReason.OVERLOADED
+        assert [len(fake.adds) for fake in fleet.fakes] == [1, 1]
+        fleet.fakes[0].scripts, fleet.fakes[1].scripts = [full], []
+        outputs = await rest(Reading(fleet.pool.add(add("two"))))
+        assert told(outputs) == ANSWER
+        assert outputs[-1].finished is not None
+        assert outputs[-1].finished.is_whole
+
+
+async def test_a_request_that_was_begun_waits_for_room() -> None:
+    full = Script(reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
+    async with fleet_of(2) as fleet:
+        stream, place = await hold_everywhere(fleet, 1, add())
+        fleet.fakes[1 - place].scripts = [full]
+        outputs = [await anext(stream)]
+        await fleet.kill(place)
+        assert told(outputs + await rest(stream)) == ANSWER
+        assert len(fleet.fakes[1 - place].adds) == 2
+
+
+async def test_a_scheduler_of_another_model_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with fleet_of(2) as fleet:
+        await fleet.kill(1)
+        await fleet.until_connected(1)
+        fleet.fakes[1].vocab_size = VOCAB_SIZE + 1
+        await fleet.restart(1)
+        await until(lambda: "gets no requests" in caplog.text)
+        assert f"vocab_size is {VOCAB_SIZE + 1}, not {VOCAB_SIZE}" in caplog.text
+        assert f"127.0.0.1:{fleet.fakes[1].port}" in caplog.text
+        for number in range(4):
+            assert told(await rest(Reading(fleet.pool.add(add(f"request-{number}"))))) == ANSWER
+        assert not fleet.fakes[1].adds
+
+
+async def test_a_request_that_is_too_long_for_one_scheduler_goes_to_others() -> None:
+    async with fleet_of(2) as fleet:
+        await fleet.kill(1)
+        await fleet.until_connected(1)
+        fleet.fakes[1].max_model_len = 6
+        await fleet.restart(1)
+        await fleet.until_connected(2)
+        assert fleet.pool.description.max_model_len == 6
+        for number in range(4):
+            await rest(Reading(fleet.pool.add(add(f"request-{number}", prompt=[1, 2]))))
+        assert not fleet.fakes[1].adds
+        for number in range(20):
+            await rest(Reading(fleet.pool.add(add(f"short-{number}", prompt=[1]))))
+        assert fleet.fakes[0].adds
+
+
+async def test_prompts_that_begin_alike_go_to_one_scheduler() -> None:
+    async with fleet_of(3) as fleet:
+        for number in range(6):
+            await rest(
+                Reading(fleet.pool.add(add(f"request-{number}", prompt=[*LONG_PROMPT, number])))
+            )
+        assert sorted(len(fake.adds) for fake in fleet.fakes) == [0, 0, 6]
+
+
+async def test_a_preferred_scheduler_with_too_much_to_do_is_passed_over() -> None:
+    async with fleet_of(2) as fleet:
+        for fake in fleet.fakes:
+            fake.script = Script(hang=True)
+        streams = [
+            Reading(fleet.pool.add(add(f"request-{i}", prompt=LONG_PROMPT))) for i in range(8)
+        ]
+        assert sorted(client.num_requests for client in fleet.pool.clients) == [2, 6]
+        for stream in streams:
+            stream.close()
+        assert [client.num_requests for client in fleet.pool.clients] == [0, 0]
+
+
+async def test_a_request_that_waits_can_be_ended() -> None:
+    async with fleet_of(1) as fleet:
+        closed, _ = await hold_everywhere(fleet, 1, add())
+        finished = Reading(fleet.pool.add(add("two")))
+        for stream in (closed, finished):
+            assert (await anext(stream)).token_ids == [7]
+        await fleet.kill(0)
+        await until(lambda: fleet.pool.num_waiting == 2)
+        closed.close()
+        assert await finished.finish() is None
+        assert fleet.pool.num_waiting == 0
+
+
+async def test_all_requests_can_be_broken_off() -> None:
+    async with fleet_of(2) as fleet:
+        for fake in fleet.fakes:
+            fake.script = Script(hang=True)
+        streams = [Reading(fleet.pool.add(add(f"request-{number}"))) for number in range(6)]
+        await fleet.kill(0)
+        await fleet.until_connected(1)
+        fleet.pool.break_off(RuntimeError("over"))
+        for stream in streams:
+            with pytest.raises(RuntimeError, match="over"):
+                await anext(stream)
+        assert fleet.pool.clients[1].num_requests == 0
+
+
+async def test_figures_of_schedulers_are_summed() -> None:
+    async with fleet_of(2) as fleet:
+        for fake, count in zip(fleet.fakes, (1, 2), strict=True):
+            fake.stats = scheduler_pb2.Stats(
+                num_running=count,
+                num_blocks=10 * count,
+                num_free_blocks=10,
+                num_accepted_at_positions=[1] * count,
+            )
+        await until(lambda: fleet.pool.stats is not None and fleet.pool.stats.num_running == 3)
+        stats = fleet.pool.stats
+        assert stats is not None
+        assert (stats.num_blocks, stats.num_free_blocks) == (30, 20)
+        assert stats.num_accepted_at_positions == [2, 1]
+        # Requests of other gateways count.
+        assert [client.load for client in fleet.pool.clients] == [1, 2]
+
+
+async def test_schedulers_come_and_go_with_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = ["127.0.0.2"]
+
+    async def resolve(host: str) -> list[str]:
+        return known
+
+    monkeypatch.setattr(endpoints, "resolve_host", resolve)
+    monkeypatch.setattr(endpoints, "RESOLVE_SECONDS", 0.05)
+    fakes = [FakeScheduler(VOCAB_SIZE, script=SCRIPT) for _ in range(2)]
+    first, port = await start_scheduler(fakes[0], host="127.0.0.2")
+    second, _ = await start_scheduler(fakes[1], port, host="127.0.0.3")
+    pool = SchedulerPool([f"schedulers.test:{port}"], 8, 20.0)
+    task = asyncio.create_task(pool.run())
+
+    def connected() -> set[str]:
+        return {one.peer.target for one in pool.clients if one.description is not None}
+
+    try:
+        known.append("127.0.0.3")
+        await until(lambda: connected() == {f"127.0.0.2:{port}", f"127.0.0.3:{port}"})
+        fakes[0].hold_behind = fakes[1].hold_behind = 1
+        streams = [Reading(pool.add(add(f"request-{number}"))) for number in range(6)]
+        for stream in streams:
+            assert (await anext(stream)).token_ids == [7]
+        # What still works is kept; what vanished and is lost, is not.
+        known.remove("127.0.0.2")
+        await until(lambda: any(client.is_retired for client in pool.clients))
+        assert len(connected()) == 2
+        fakes[1].hold_behind = None
+        await first.server.stop(None)
+        await until(lambda: connected() == {f"127.0.0.3:{port}"})
+        await until(lambda: len(pool.clients) == 1)
+        assert fakes[0].adds
+        for stream in streams:
+            stream.close()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for server in (first, second):
+            await server.server.stop(None)

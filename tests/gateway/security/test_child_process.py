@@ -1,0 +1,133 @@
+"""Processes that fail, hang or eat memory over a request end by themselves."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from optimist_gateway.security import child_process
+from optimist_gateway.security.child_process import (
+    ChildError,
+    ChildProcess,
+    ChildTimeoutError,
+    ChildUnavailableError,
+)
+
+LOADER = "tests.gateway.security.test_child_process:load"
+
+
+def load(argument: str) -> Callable[[Any], str]:
+    """What the process loads: renders by the name of a deed."""
+
+    def render(value: Any) -> str:
+        if value["do"] == "hang":
+            while True:
+                pass
+        if value["do"] == "raise":
+            raise ValueError("begin with a user")
+        if value["do"] == "memory":
+            return "x" * 2**40
+        if value["do"] == "wait":
+            time.sleep(0.2)
+        if value["do"] == "pid":
+            return str(os.getpid())
+        if value["do"] == "exit":
+            os._exit(3)
+        if value["do"] == "print":
+            print("a library that prints")  # noqa: T201
+        return f"{argument}:{value['text']}"
+
+    return render
+
+
+@pytest.fixture
+async def process() -> AsyncIterator[ChildProcess]:
+    started = ChildProcess(LOADER, "model", 2.0, "the deed")
+    yield started
+    await started.stop()
+
+
+def say(text: str, do: str = "") -> dict[str, str]:
+    return {"do": do, "text": text}
+
+
+async def test_renders_in_another_process(process: ChildProcess) -> None:
+    await process.start()
+    long = "ä\N{ROCKET}\ud800" * 500_000
+    texts = await asyncio.gather(*(process.ask(say(text)) for text in ("a", "b", long)))
+    assert texts == ["model:a", "model:b", f"model:{long}"]
+
+
+async def test_what_a_library_prints_is_no_answer(process: ChildProcess) -> None:
+    assert await process.ask(say("a", "print")) == "model:a"
+    assert await process.ask(say("b")) == "model:b"
+
+
+async def test_a_refusal_says_why_and_the_process_goes_on(process: ChildProcess) -> None:
+    with pytest.raises(ChildError, match="begin with a user"):
+        await process.ask(say("a", "raise"))
+    with pytest.raises(ChildError, match="memory"):
+        await process.ask(say("a", "memory"))
+    assert await process.ask(say("b")) == "model:b"
+
+
+async def test_a_template_that_hangs_is_ended_and_the_next_one_is_rendered(
+    process: ChildProcess,
+) -> None:
+    hanging = asyncio.create_task(process.ask(say("a", "hang")))
+    await asyncio.sleep(0)
+    behind = asyncio.create_task(process.ask(say("b")))
+    with pytest.raises(ChildTimeoutError, match="longer than 2 seconds"):
+        await hanging
+    assert await behind == "model:b"
+
+
+async def test_a_process_that_dies_is_started_again(process: ChildProcess) -> None:
+    with pytest.raises(ChildUnavailableError, match="died"):
+        await process.ask(say("a", "exit"))
+    assert await process.ask(say("b")) == "model:b"
+
+
+async def test_who_does_not_wait_for_his_text_does_not_leave_it_to_the_next(
+    process: ChildProcess,
+) -> None:
+    await process.start()
+    leaving = asyncio.create_task(process.ask(say("a", "hang")))
+    await asyncio.sleep(0.05)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert await process.ask(say("b")) == "model:b"
+
+
+async def test_who_leaves_does_not_end_the_process_of_all(process: ChildProcess) -> None:
+    pid = await process.ask(say("", "pid"))
+    for _ in range(3):
+        leaving = asyncio.create_task(process.ask(say("a", "wait")))
+        await asyncio.sleep(0.02)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+    assert await process.ask(say("", "pid")) == pid
+
+
+async def test_a_loader_that_fails_is_told() -> None:
+    process = ChildProcess(
+        "tests.gateway.security.test_child_process:nothing", "model", 1.0, "nothing"
+    )
+    with pytest.raises(ChildUnavailableError, match="does not start"):
+        await process.start()
+
+
+async def test_not_more_wait_than_may(
+    process: ChildProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "MAX_WAITING", 1)
+    await process.start()
+    first = asyncio.create_task(process.ask(say("a")))
+    await asyncio.sleep(0)
+    with pytest.raises(ChildUnavailableError, match="wait"):
+        await process.ask(say("b"))
+    assert await first == "model:a"

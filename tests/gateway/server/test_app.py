@@ -1,0 +1,106 @@
+"""Models, health, metrics and documentation of a running gateway."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import orjson
+from openai import AsyncOpenAI
+
+from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.text.tokenizer import Tokenizer
+from tests.gateway.conftest import serving, until_healthy
+from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, FakeScheduler
+
+Say = Callable[..., list[int]]
+USER: Any = [{"role": "user", "content": "Hello"}]
+
+
+async def test_the_model_is_listed(client: AsyncOpenAI) -> None:
+    (listed,) = (await client.models.list()).data
+    retrieved = await client.models.retrieve("tiny")
+    assert retrieved == listed
+    assert (listed.id, listed.object) == ("tiny", "model")
+    assert listed.model_extra == {"max_model_len": MAX_MODEL_LEN}
+
+
+async def test_an_answer_by_chance_is_marked_everywhere(
+    settings: GatewaySettings, tokenizer: Tokenizer, scheduler: FakeScheduler, say: Say
+) -> None:
+    scheduler.is_synthetic = True
+    say("The quick brown fox", width=2)
+    mark = "synthetic-acceptance"
+    async with (
+        serving(settings, tokenizer) as url,
+        httpx.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=20) as http,
+    ):
+        await until_healthy(http)
+        for path, prompt in (
+            ("chat/completions", {"messages": USER}),
+            ("completions", {"prompt": "x"}),
+        ):
+            body = {"model": "tiny", "stream_options": {"include_usage": True}, **prompt}
+            streamed = await http.post(f"/v1/{path}", json={**body, "stream": True})
+            events = [line[6:] for line in streamed.text.splitlines() if line.startswith("data: {")]
+            assert len(events) > 2
+            assert {orjson.loads(each).get("system_fingerprint") for each in events} == {mark}
+            del body["stream_options"]
+            whole = (await http.post(f"/v1/{path}", json=body)).json()
+            assert whole["system_fingerprint"] == mark
+        (model,) = (await http.get("/v1/models")).json()["data"]
+        assert model["system_fingerprint"] == mark
+
+
+async def test_health(http: httpx.AsyncClient) -> None:
+    response = await http.get("/health")
+    counts = {"known": 1, "connected": 1, "sound": 1}
+    assert response.status_code == 200
+    assert response.json() == {"status": "ok", "schedulers": counts}
+
+
+async def sample(http: httpx.AsyncClient, name: str) -> float:
+    lines = (await http.get("/metrics")).text.splitlines()
+    (value,) = [line.rsplit(" ", 1)[1] for line in lines if line.startswith(name + " ")]
+    return float(value)
+
+
+async def test_metrics_count_requests_and_tokens(
+    http: httpx.AsyncClient, client: AsyncOpenAI, say: Say
+) -> None:
+    token_ids = say("The quick brown fox", width=2, accepted=[2, 1], rejected=5)
+    assert token_ids[-1] == EOS
+    for stream in (False, True):
+        body = {"model": "tiny", "messages": USER, "stream": stream}
+        assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+    await http.post("/v1/completions", json={})
+    prefix = "optimist_gateway_"
+    chat = f'{prefix}requests_total{{endpoint="/v1/chat/completions",outcome="200"}}'
+    assert await sample(http, chat) == 2
+    wrong = f'{prefix}requests_total{{endpoint="/v1/completions",outcome="400"}}'
+    assert await sample(http, wrong) == 1
+    assert await sample(http, f"{prefix}completion_tokens_total") == 2 * len(token_ids)
+    assert await sample(http, f"{prefix}prompt_tokens_total") > 0
+    assert await sample(http, f"{prefix}accepted_prediction_tokens_total") == 6
+    assert await sample(http, f"{prefix}rejected_prediction_tokens_total") == 10
+    assert await sample(http, f"{prefix}requests_running") == 0
+    for name in ("time_to_first_token", "end_to_end"):
+        assert await sample(http, f"{prefix}{name}_seconds_count") == 2
+    behind_the_first_step = 2 * (len(token_ids) - 2)
+    name = f"{prefix}inter_token_latency_seconds_count"
+    assert await sample(http, name) == behind_the_first_step
+    assert (await http.head("/metrics")).status_code == 200
+
+
+async def test_unknown_paths_make_no_new_series(http: httpx.AsyncClient) -> None:
+    for number in range(3):
+        await http.get(f"/v1/{number}")
+    text = (await http.get("/metrics")).text
+    assert 'requests_total{endpoint="none",outcome="404"} 3.0' in text
+
+
+async def test_the_schema_names_every_parameter(http: httpx.AsyncClient) -> None:
+    schemas = (await http.get("/openapi.json")).json()["components"]["schemas"]
+    assert {"messages", "prediction", "predicted_token_ids", "return_token_ids"} <= set(
+        schemas["ChatCompletionBody"]["properties"]
+    )
+    assert "prompt" in schemas["CompletionBody"]["properties"]

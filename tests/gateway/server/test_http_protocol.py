@@ -1,0 +1,297 @@
+"""Connections that send too much, too slowly or nothing, and those that read nothing."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from inspect import signature
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from optimist_gateway.server.connection_body import Outbox
+from optimist_gateway.server.http_protocol import BoundedProtocol, ConnectionLimits
+from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.text.tokenizer import Tokenizer
+from tests.gateway.conftest import serving, until_healthy
+from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step
+
+MAX_BODY, MAX_HEADERS = 5_000, 4_096
+
+
+@pytest.fixture
+async def url(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[str]:
+    limits = {
+        "max_body_bytes": MAX_BODY,
+        "max_header_bytes": MAX_HEADERS,
+        "read_seconds": 0.5,
+        "slow_reader_seconds": 0.5,
+        "max_num_connections": 4,
+    }
+    async with serving(settings.model_copy(update=limits), tokenizer) as address:
+        yield address
+
+
+async def exchange(url: str, *parts: bytes, pause: float = 0.0) -> bytes:
+    """Sends bytes and returns all that comes until the connection is closed by the other side."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    received = asyncio.create_task(read_all(reader))
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(pause)
+    except ConnectionError:
+        pass
+    try:
+        return await asyncio.wait_for(received, 20)
+    finally:
+        writer.close()
+
+
+async def read_all(reader: asyncio.StreamReader) -> bytes:
+    data = b""
+    try:
+        while more := await reader.read(65536):
+            data += more
+    except ConnectionError:
+        pass
+    return data
+
+
+def error_of(answer: bytes, status: int) -> Any:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), answer[:300]
+    assert b"content-type: application/json" in head.lower()
+    assert len(answer) < 4096
+    return json.loads(body)["error"]
+
+
+PROTOCOL_PARTS = (
+    "connections",
+    "cycle",
+    "flow",
+    "headers",
+    "on_response_complete",
+    "scope",
+    "send_400_response",
+    "timeout_keep_alive_handler",
+    "transport",
+)
+GET = b"GET /live HTTP/1.1\r\nhost: a\r\n"
+
+
+async def test_uvicorn_has_the_private_parts_that_the_protocol_uses() -> None:
+    """Where this fails, http_protocol.py has to follow uvicorn, or its pin is too wide."""
+    config = uvicorn.Config(lambda: None, log_config=None)
+    arguments: Any = dict.fromkeys(signature(RequestResponseCycle).parameters)
+    protocol = HttpToolsProtocol(config, ServerState(), {})
+    parts = {
+        "HttpToolsProtocol": (protocol, PROTOCOL_PARTS),
+        "FlowControl": (FlowControl(asyncio.Transport()), ("write_paused",)),
+        "RequestResponseCycle": (
+            RequestResponseCycle(**arguments),
+            ("response_complete",),
+        ),
+    }
+    missing = [
+        f"{owner}.{name}"
+        for owner, (one, names) in parts.items()
+        for name in names
+        if not hasattr(one, name)
+    ]
+    assert not missing, f"uvicorn {uvicorn.__version__}"
+
+
+async def test_headers_are_bounded_in_number_and_length(url: str) -> None:
+    many = b"".join(b"x-%d: 1\r\n" % number for number in range(200))
+    long = b"x-long: " + b"a" * 2 * MAX_HEADERS + b"\r\n"
+    line = b"GET /" + b"a" * 2 * MAX_HEADERS + b" HTTP/1.1\r\nhost: a\r\n\r\n"
+    for request in (GET + many + b"\r\n", GET + long + b"\r\n", line):
+        error = error_of(await exchange(url, request), 431)
+        assert error["code"] == "headers_too_large"
+    # Just so many are fine.
+    few = b"".join(b"x-%d: 1\r\n" % number for number in range(100)) + b"connection: close\r\n"
+    assert (await exchange(url, GET + few + b"\r\n")).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_header_without_end_is_not_collected(url: str) -> None:
+    endless = [b"x-long: "] + [b"a" * 1000] * 100
+    assert error_of(await exchange(url, GET, *endless, pause=0.001), 431)
+
+
+async def test_what_is_no_http_is_answered_in_the_api_s_shape(url: str) -> None:
+    assert (
+        error_of(await exchange(url, b"\x16\x03\x01 hello\r\n\r\n"), 400)["code"] == "invalid_http"
+    )
+
+
+async def test_a_connection_that_says_nothing_is_closed(url: str) -> None:
+    assert error_of(await exchange(url), 408)["code"] == "request_timeout"
+
+
+async def test_headers_that_drip_are_given_up(url: str) -> None:
+    drops = [b"x-%d: 1\r\n" % number for number in range(40)]
+    assert error_of(await exchange(url, GET, *drops, pause=0.1), 408)
+
+
+async def test_a_body_that_drips_is_given_up(url: str) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    head += b"content-length: 1000\r\n\r\n"
+    answer = await exchange(url, head, *[b" "] * 20, pause=0.1)
+    error = error_of(answer, 408)
+    assert error["code"] == "request_timeout"
+
+
+@pytest.mark.parametrize("length", [b"99999999", b"9" * 30, b"9" * 4000])
+async def test_a_body_that_is_announced_too_long_is_refused_at_once(
+    url: str, length: bytes
+) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    answer = await exchange(url, head + b"content-length: " + length + b"\r\n\r\n")
+    assert answer.startswith((b"HTTP/1.1 413 ", b"HTTP/1.1 400 "))
+    assert len(answer) < 4096
+
+
+async def test_a_chunked_body_without_end_is_cut_off(url: str) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    chunk = b"3e8\r\n" + b" " * 1000 + b"\r\n"
+    answer = await exchange(url, head + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 100)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_connections_are_bounded(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    idle = [await asyncio.open_connection(host, int(port)) for _ in range(4)]
+    answer = await exchange(url)
+    assert error_of(answer, 503)["code"] == "overloaded"
+    assert b"\r\nretry-after: 1\r\nretry-after-ms: 1000\r\n" in answer
+    for _, writer in idle:
+        writer.close()
+        await writer.wait_closed()
+    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
+        await until_healthy(client)
+
+
+async def test_connections_that_are_kept_may_be_used_again(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
+        for _ in range(3):
+            assert (await client.get("/live")).status_code == 200
+            await asyncio.sleep(0.3)
+
+
+async def test_a_client_that_does_not_read_is_dropped(url: str, scheduler: FakeScheduler) -> None:
+    # Slow enough that not too many outputs wait, large enough to fill the sockets' buffers.
+    scheduler.script = Script(steps=[Step([20] * 5000)], forever=True, pause_seconds=0.01)
+    host, port = url.removeprefix("http://").split(":")
+    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
+        await until_healthy(client)
+        _, writer = await asyncio.open_connection(host, int(port), limit=2**10)
+        body = json.dumps(
+            {
+                "model": "tiny",
+                "prompt": "a",
+                "max_tokens": 4000,
+                "stream": True,
+                "return_token_ids": True,
+            }
+        ).encode()
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n" % len(body) + body
+        )
+        handle = await asyncio.wait_for(scheduler.aborts.get(), 30)
+        assert handle == scheduler.adds[0].handle
+        writer.close()
+        await until_counted(client, 'outcome="disconnected"')
+        assert "slow_reader" not in (await client.get("/metrics")).text
+
+
+async def test_a_client_that_reads_is_not_dropped_however_much_waits_for_it() -> None:
+    size, slow_reader_seconds = 16 * 2**20, 0.3
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        head = [(b"content-length", b"%d" % size)]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        await send({"type": "http.response.body", "body": bytes(size)})
+
+    limits = ConnectionLimits(4, MAX_HEADERS, MAX_BODY, 60.0, slow_reader_seconds)
+    config = uvicorn.Config(app, lifespan="off")
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: BoundedProtocol(config, ServerState(), {}, limits=limits, outbox=Outbox(0.0)),
+        "127.0.0.1",
+        0,
+    )
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+    for _ in range(10):
+        await reader.readexactly(size // 10)
+        await asyncio.sleep(slow_reader_seconds / 3)
+    assert len(await reader.readexactly(size % 10)) == size % 10
+    writer.close()
+    server.close()
+
+
+async def test_requests_that_are_sent_at_once_are_answered_one_by_one(
+    url: str, scheduler: FakeScheduler
+) -> None:
+    scheduler.script = Script(steps=[Step([20]), Step([20, EOS])])
+    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
+        await until_healthy(client)
+    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 9, "stream": True}).encode()
+    request = (
+        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n" % len(body) + body
+    )
+    last = request.replace(b"host: a\r\n", b"host: a\r\nconnection: close\r\n")
+    answer = await exchange(url, request + request + last)
+    assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"data: [DONE]") == 3
+
+
+async def until_counted(client: httpx.AsyncClient, what: str) -> None:
+    while what not in (await client.get("/metrics")).text:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("interval", [0.0, 1.0])
+async def test_events_that_come_soon_after_each_other_share_a_chunk(
+    settings: GatewaySettings, tokenizer: Tokenizer, scheduler: FakeScheduler, interval: float
+) -> None:
+    # The last token is the one that stops it.
+    scheduler.script = Script(steps=[*[Step([20])] * 30, Step([EOS])], pause_seconds=0.003)
+    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 99, "stream": True}).encode()
+    request = (
+        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\n"
+        b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    )
+    changed = settings.model_copy(update={"write_interval_seconds": interval})
+    async with serving(changed, tokenizer) as url:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
+            await until_healthy(client)
+        chunks = chunks_of(await exchange(url, request))
+    *events, done = b"".join(chunks).removesuffix(b"\n\n").split(b"\n\n")
+    assert done == b"data: [DONE]"
+    choices = [json.loads(event.removeprefix(b"data: "))["choices"][0] for event in events]
+    assert "".join(choice["text"] for choice in choices) == await tokenizer.decode([20] * 30)
+    assert len(events) >= 30
+    if interval:
+        assert len(chunks) < len(events)
+
+
+def chunks_of(answer: bytes) -> list[bytes]:
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    chunks: list[bytes] = []
+    while True:
+        line, _, rest = rest.partition(b"\r\n")
+        if (size := int(line, 16)) == 0:
+            return chunks
+        chunks.append(rest[:size])
+        rest = rest[size + 2 :]
