@@ -194,8 +194,6 @@ class FakeWorker:
         """Runs of plans, repeats included."""
         self.num_cached_tokens = 0
         """Tokens that were not computed because cached blocks held them."""
-        self.reports_nodes = True
-        """Whether it reports nodes of windows."""
         self.is_silent = False
         """Whether it tells no log-probabilities."""
         self.restart()
@@ -343,7 +341,7 @@ class FakeWorker:
         response.num_drafted_tokens = to_bytes(drafted)
         response.num_accepted_tokens = to_bytes(accepted)
         response.draft_sources = to_bytes(sources)
-        if self.reports_nodes and DraftSource.PREDICTION in sources:
+        if DraftSource.PREDICTION in sources:
             response.window_nodes = to_bytes(window_nodes)
             response.accepted_nodes = to_bytes(accepted_nodes)
         self.draft_sources.update(sources)
