@@ -15,12 +15,14 @@ from tests.worker.step import (
     BLOCK_SIZE,
     MAX_MODEL_LEN,
     Predict,
+    add_node,
     admit,
     blocks_of,
     generate,
     plain_text,
     plan_rows,
     run,
+    tree_window,
 )
 
 PROMPT = random.Random(5).choices(range(3, VOCAB_SIZE), k=25)
@@ -87,20 +89,18 @@ def test_text_is_the_same_for_any_window(
 def window_trees(draw: st.DrawFn, truth: list[int], length: int) -> WindowUpdate:
     """A chain near the true text, and branches behind any of its nodes; some come true."""
     base = max(0, length - draw(st.integers(0, 3)))
-    tokens: list[int] = []
-    parents: list[int] = []
-    depths: list[int] = []
+    nodes: list[tuple[int, int]] = []
+    depths: dict[int, int] = {-1: -1}
     for _ in range(draw(st.integers(1, 5))):
-        parent = draw(st.integers(-1, len(tokens) - 1))
-        depth = depths[parent] + 1 if parent >= 0 else 0
+        parent = draw(st.integers(-1, len(nodes) - 1))
         wrong_at = draw(st.sets(st.integers(0, 6), max_size=2))
-        for index, token in enumerate(truth[base + depth :][: draw(st.integers(0, 8))]):
-            is_wrong = index in wrong_at
-            tokens.append(draw(st.integers(0, VOCAB_SIZE)) if is_wrong else token)
-            parents.append(parent)
-            depths.append(depth + index)
-            parent = len(tokens) - 1
-    return WindowUpdate(0, base, tokens, parents)
+        begin = base + depths[parent] + 1
+        for index, token in enumerate(truth[begin:][: draw(st.integers(0, 8))]):
+            said = draw(st.integers(0, VOCAB_SIZE)) if index in wrong_at else token
+            node = add_node(nodes, said, parent)
+            depths[node] = depths[parent] + 1
+            parent = node
+    return tree_window(0, base, nodes)
 
 
 @settings(
@@ -110,7 +110,7 @@ def window_trees(draw: st.DrawFn, truth: list[int], length: int) -> WindowUpdate
 def test_text_is_the_same_with_any_trees(
     llama: Runner, data: st.DataObject, width: int, manner: str
 ) -> None:
-    """Right and wrong branches, twins among siblings, late windows, and steps without a new one."""
+    """Right and wrong branches, late windows, and steps without a new one."""
     sampling = MANNERS[manner]
     truth = plain_text(llama, PROMPT, 30, sampling)
 
@@ -138,9 +138,11 @@ def test_a_branch_that_comes_true_is_accepted_and_followed(llama: Runner) -> Non
     (row,) = run(llama, plan)
     assert (row.num_drafted_tokens, row.num_accepted_tokens) == (8, 5)
     assert row.token_ids == truth[:6]
+    assert row.nodes == [-1, 0, 1, 5, 6, 7]
     # What was accepted of the tree is read again, and only what comes behind it is drafted.
     (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 8, [])]))
     assert (row.num_accepted_tokens, row.token_ids) == (8, truth[6:15])
+    assert row.nodes == [8, *range(11, 19)]
     (row,) = run(llama, plan_rows(3, rows=[PlannedRow(0, 1, 8, [])]))
     assert (row.num_drafted_tokens, row.token_ids) == (5, truth[15:21])
 
@@ -412,7 +414,7 @@ def test_a_sequence_ends_at_max_model_len(llama: Runner) -> None:
     assert row.num_drafted_tokens == 3
     for _ in range(5):
         (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 4, [])]))
-    assert row == (0, MAX_MODEL_LEN, [], 0, 0, None)
+    assert row == (0, MAX_MODEL_LEN, [], 0, 0, None, [])
 
 
 def test_windows_for_free_slots_and_releases_of_free_slots_change_nothing(llama: Runner) -> None:

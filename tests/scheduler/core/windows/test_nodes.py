@@ -1,6 +1,7 @@
 """What results report of the windows that rows have drafted from."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,8 +55,9 @@ def test_nodes_are_looked_up_in_the_window_as_it_was_sent() -> None:
 )
 def test_nodes_that_the_window_does_not_have_are_refused(column: str, values: list[int]) -> None:
     situation, result = branching()
+    changes: dict[str, Any] = {column: np.array(values, np.int32)}
     with pytest.raises(ResultError, match=column):
-        situation.scheduler.settle(replace(result, **{column: np.array(values, np.int32)}))
+        situation.scheduler.settle(replace(result, **changes))
     situation.scheduler.settle(result)
 
 
