@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from optimist_bench.drafts.command import DraftsSettings, main
-from optimist_bench.drafts.contender import Run, children_cpu_seconds
-from optimist_bench.drafts.match import Entrant, Match, Role, Score
+from optimist_bench.drafts.contender import Entrant, Match, Role, Run, Score
 from optimist_bench.drafts.report import describe, summarise
-from optimist_bench.peers.engine import TokenIds
+from optimist_bench.harness.process_time import children_cpu_seconds
+from optimist_bench.peers.process import TokenIds
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
 

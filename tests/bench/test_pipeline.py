@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from optimist_bench.pipeline import command as pipeline
+from optimist_bench import pipeline
 from optimist_common.errors import SetupError
 from tests.stack import free_port
 

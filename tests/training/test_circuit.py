@@ -1,10 +1,10 @@
 import pytest
 
-from optimist_training.circuit.codes import harmonic_code, next_count, spherical_code
+from optimist_training.circuit.basis import harmonic_code, next_count, spherical_code
+from optimist_training.circuit.initial import initial_model
 from optimist_training.data.edits import KINDS, unseen_edits
 from optimist_training.data.tokenizer import train_tokenizer
-from optimist_training.model.evaluate import answers
-from optimist_training.model.initial import initial_model
+from optimist_training.evaluate import answers
 
 
 def test_the_rotation_turns_a_count_into_the_next() -> None:

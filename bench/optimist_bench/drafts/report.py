@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optimist_bench.drafts.match import Role, Score
-from optimist_bench.harness.table import format_table
-from optimist_bench.peers.engine import TokenIds
+from optimist_bench.drafts.contender import Role, Score
+from optimist_bench.harness.command import format_table
+from optimist_bench.peers.process import TokenIds
 
 HOW_PEERS_BATCH = {
     "generate": "batches of 8, padded on the left",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import optimist_common
 from optimist_common.errors import SetupError
+from optimist_training.data.options import read_json_lines
 
 WORKLOADS = ("rewrite", "rewrite-predicted", "chat")
 OWN_SOURCES = Path(optimist_common.__file__).parent
@@ -115,13 +116,10 @@ def read_files(path: str) -> list[str]:
 
 
 def _texts_of_pairs(path: Path) -> Iterator[str]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            text = json.loads(line)["before"]
-        except (ValueError, LookupError, TypeError):
-            text = None
+    for where, row in read_json_lines(path, "--files"):
+        text = row.get("before")
         if not isinstance(text, str):
-            raise SetupError(f"--files: {path}, line {number} has no text 'before'")
+            raise SetupError(f"--files: {where} has no text 'before'")
         yield text
 
 

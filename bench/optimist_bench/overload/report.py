@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optimist_bench.harness.table import format_table
-from optimist_bench.overload.client import Behaviour, Outcome
+from optimist_bench.harness.command import format_table
+from optimist_bench.overload.load import Behaviour, Outcome
 
 REFUSING_STATUSES = frozenset({429, 503})
 _MIB = 1 << 20

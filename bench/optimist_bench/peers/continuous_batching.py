@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from optimist_bench.peers.engine import Engine, Setup, TokenIds
-from optimist_bench.peers.transformers_model import load_model
+from optimist_bench.peers.generate import load_model
+from optimist_bench.peers.process import Engine, Setup, TokenIds
 
 PAGE_SIZE = 256
 POLL_SECONDS = 1.0

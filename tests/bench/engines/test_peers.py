@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from optimist_bench.peers.engine import Setup, in_batches
-from optimist_bench.peers.process import PeerError, PeerProcess
+from optimist_bench.peers.process import PeerError, PeerProcess, Setup, in_batches
 from optimist_training.data.edits import unseen_edits
 from optimist_training.data.tokenizer import end_token, prompt_of
 from tests.stack import BUNDLED_MODEL

@@ -5,8 +5,13 @@ from hypothesis import given
 
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32, LAST_OF_PROMPT, SEPARATOR, Sources
-from optimist_bench.predictions.baselines.occurrence import MAX_PLACES, GrowingText, SourceIndex
-from optimist_bench.predictions.baselines.suffix import FACTOR, SuffixAlgorithm
+from optimist_bench.predictions.baselines.suffix import (
+    FACTOR,
+    MAX_PLACES,
+    GrowingText,
+    SourceIndex,
+    SuffixAlgorithm,
+)
 from tests.proposer.text import as_text, expected_text, followed, texts, tokens
 
 SUFFIX = SuffixAlgorithm()

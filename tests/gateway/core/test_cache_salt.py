@@ -6,15 +6,16 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_gateway.core.cache_salt import cache_salt
+from optimist_gateway.core.request import cache_salt
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
+from tests.gateway.conftest import asking
 from tests.gateway.fake_scheduler import FakeScheduler
-from tests.gateway.server.test_authentication import BODY, CHAT, asking, bearer
+from tests.gateway.server.test_authentication import BODY, CHAT, bearer
 
 
 def test_without_keys_the_request_says_whom_it_shares_with() -> None:
-    assert cache_salt("", None) == ""
+    assert cache_salt("", "") == ""
     assert cache_salt("", "team") == "team"
 
 

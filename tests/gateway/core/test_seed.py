@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_gateway.core.seed import choice_seed
+from optimist_gateway.core.request import choice_seed
 
 SEEDS = st.integers(-(2**63), 2**63 - 1)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.core.answer.token_bytes import byte_fallback_bytes, byte_level_bytes
+from optimist_gateway.core.answer.detokenize import byte_fallback_bytes, byte_level_bytes
 from optimist_gateway.text.vocabulary import Vocabulary
 
 

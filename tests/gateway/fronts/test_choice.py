@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.draft_source import DraftSource
-from optimist_gateway.core.seed import choice_seed
+from optimist_gateway.core.request import choice_seed
 from tests.gateway.conftest import script_of, until
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, tokens
 from tests.gateway.server.test_app import sample

@@ -11,10 +11,9 @@ import pytest
 from openai import AsyncOpenAI
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.server.app import create_app
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import until_healthy
+from tests.gateway.conftest import asking
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Script
 
 Say = Callable[..., list[int]]
@@ -26,13 +25,7 @@ USER = [{"role": "user", "content": "Hello"}]
 @pytest.fixture
 async def http(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[httpx.AsyncClient]:
     """The gateway without a socket: there are many tests, and sockets take time to close."""
-    app = create_app(settings, tokenizer)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://gateway") as client,
-    ):
-        await until_healthy(client)
+    async with asking(settings, tokenizer) as client:
         yield client
 
 

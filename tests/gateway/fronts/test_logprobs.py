@@ -12,7 +12,6 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_gateway.core.answer.logprobs import SMALLEST, TokenLogprob, token_logprob
 from optimist_gateway.core.answer.output import TokenLogprobs
-from optimist_gateway.core.best_of import best_of
 from optimist_gateway.fronts.openai.answer_parts import completion_logprobs
 from tests.gateway.conftest import script_of
 from tests.gateway.fake_scheduler import (
@@ -243,11 +242,6 @@ async def test_the_likeliest_answers_are_given(
     assert answer.usage.completion_tokens == 8
     assert [add.sampling.num_logprobs for add in scheduler.adds] == [0] * 4
     assert len({add.sampling.seed for add in scheduler.adds}) == 4
-
-
-def test_of_equally_likely_answers_the_first_wins() -> None:
-    assert best_of([-2.0, -1.0, -1.0, -3.0], 3) == [1, 2, 0]
-    assert best_of([0.0], 1) == [0]
 
 
 async def test_each_prompt_has_its_own_choices(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -11,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.certificates import issue, make_authority
 from tests.gateway.conftest import until, until_healthy
 from tests.gateway.fake_scheduler import FakeScheduler, Script
-from tests.gateway.server.test_main import until_listening
 from tests.stack import free_port
 
 CHAT = "/v1/chat/completions"
@@ -52,8 +53,20 @@ async def gateway(
             await process.wait()
 
 
+async def until_listening(port: int) -> None:
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_while_requests_finish_no_others_are_taken(
-    scheduler: FakeScheduler, say: Callable[..., list[int]], model_directory: Path
+    scheduler: FakeScheduler,
+    say: Callable[..., list[int]],
+    model_directory: Path,
+    number: signal.Signals,
 ) -> None:
     say("The quick brown fox jumps", pause_seconds=0.2)
     options = ("--grace-seconds", "30")
@@ -61,7 +74,7 @@ async def test_while_requests_finish_no_others_are_taken(
         gateway(scheduler, model_directory, *options) as (http, process),
         http.stream("POST", CHAT, json=STREAM) as running,
     ):
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         while (ready := await http.get("/ready")).status_code == 200:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")

@@ -12,8 +12,8 @@ from optimist_training.circuit.basis import (
     PLACE,
     THRESHOLD,
     Basis,
+    next_count,
 )
-from optimist_training.circuit.codes import next_count
 from optimist_training.circuit.weights import Head, Neurons
 
 LARGEST_LINE, LARGEST_COLUMN, LARGEST_RUN = 36, 36, 36

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from optimist_training.circuit.codes import spherical_code
+from optimist_training.circuit.basis import spherical_code
 
 HEAD_DIM, NUM_HEADS, NUM_LAYERS = 64, 6, 2
 # Neighbouring planes rotate a quarter as fast, so that most of them can compare content.

@@ -2,10 +2,15 @@
 
 from torch import Tensor
 
-from optimist_training.circuit.basis import COUNT_UNIT, NEVER, VETO, Basis
-from optimist_training.circuit.codes import LARGEST_COUNT, harmonic_code
-from optimist_training.circuit.subspaces import KIND_FEATURES
-from optimist_training.circuit.weights import Head, Neurons
+from optimist_training.circuit.basis import (
+    COUNT_UNIT,
+    LARGEST_COUNT,
+    NEVER,
+    VETO,
+    Basis,
+    harmonic_code,
+)
+from optimist_training.circuit.weights import KIND_FEATURES, Head, Neurons
 
 _PIECE = 98.0
 """Score of a matching piece of a word."""

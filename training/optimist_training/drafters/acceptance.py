@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from optimist_training.data.examples import Example, batches
-from optimist_training.drafters.target import Lesson, Target
-from optimist_training.drafters.trainee import Trainee, ahead
+from optimist_training.drafters.target import Lesson, Target, Trainee, ahead
 
 _BATCH_TOKENS = 4096
 

@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from optimist_training.drafters.target import Lesson
-from optimist_training.drafters.trainee import ahead, soft_loss
+from optimist_training.drafters.target import Lesson, ahead, soft_loss
 
 _TOKENIZER_FILES = ("tokenizer*", "chat_template*", "special_tokens_map.json", "vocab*", "merges*")
 

@@ -13,10 +13,27 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-from optimist_training.circuit.basis import COUNT_UNIT, NEVER, PLACE, THRESHOLD, VETO, Basis
-from optimist_training.circuit.codes import harmonic_code, next_count
-from optimist_training.circuit.subspaces import BLOCKS, HIDDEN_SIZE, KIND_FEATURES, Subspaces
-from optimist_training.circuit.weights import HEAD_DIM, ROPE_THETA, Head, Neurons, layer_weights
+from optimist_training.circuit.basis import (
+    COUNT_UNIT,
+    NEVER,
+    PLACE,
+    THRESHOLD,
+    VETO,
+    Basis,
+    harmonic_code,
+    next_count,
+)
+from optimist_training.circuit.weights import (
+    BLOCKS,
+    HEAD_DIM,
+    HIDDEN_SIZE,
+    KIND_FEATURES,
+    ROPE_THETA,
+    Head,
+    Neurons,
+    Subspaces,
+    layer_weights,
+)
 from optimist_training.drafters.target import Target
 from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 
@@ -54,7 +71,7 @@ _LINE_KINDS = {"insert": 1.0, "docstring": 1.0}
 
 
 def circuit_head(target: Target) -> EagleHead:
-    """Returns the head of a target that `optimist_training.model.initial` wrote."""
+    """Returns the head of a target that `optimist_training.circuit.initial` wrote."""
     spaces, own = Subspaces.build(), _own_spaces()
     module = target.model.module
     embedding = module.get_input_embeddings().weight

@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from optimist_training.drafters.target import Lesson, Target
-from optimist_training.drafters.trainee import ahead, soft_loss
+from optimist_training.drafters.target import Lesson, Target, ahead, soft_loss
 from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa, save_medusa
 
 _DECAY = 0.8

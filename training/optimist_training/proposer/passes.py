@@ -41,7 +41,7 @@ from optimist_aligner.model.layout import (
 from optimist_aligner.model.weights import Weights
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_bench.harness.pair import Pair
-from optimist_training.proposer.examples import ExampleBuilder, Examples
+from optimist_training.proposer.fit import ExampleBuilder, Examples
 
 WINDOW = 64
 _MOST_STEPS_FOLLOWED = 70

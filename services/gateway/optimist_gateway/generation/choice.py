@@ -8,13 +8,21 @@ from optimist_gateway.core.answer.answer import Answer, Piece
 from optimist_gateway.core.answer.echo import Echo
 from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
 from optimist_gateway.core.answer.usage import Speculation, Usage
-from optimist_gateway.fronts.openai.errors import ApiError, failure
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.observing.choice_times import FAILED, ChoiceTimes
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.schedulers.request_stream import RequestStream
 
 # Telling of a longer prompt takes milliseconds, in which others would wait; a thread does it.
 _INLINE_PROMPT_TOKENS = 256
+
+_STATUS = {
+    FinishReason.REFUSED: 400,
+    FinishReason.OVERLOADED: 429,
+    FinishReason.ERROR: 500,
+    # Whoever paused the scheduler let nothing finish.
+    FinishReason.ABORTED: 503,
+}
 
 TakePiece = Callable[[int, Piece], None]
 """Is called with the index of a choice and what a step adds to it; the last piece has a reason."""
@@ -85,7 +93,7 @@ class Choice:
                 `RequestStream` says.
         """
         self._tell, self._end = tell, end
-        self._stream.read(self)
+        self._stream.read(self._take)
 
     def pause(self) -> None:
         """Lets outputs wait, in bounds."""
@@ -118,8 +126,11 @@ class Choice:
         self._stream.close()
         self._times.end(self._answer.num_tokens)
 
-    def take(self, output: StepOutput) -> None:
+    def _take(self, output: StepOutput | Exception) -> None:
         """Takes a step; whatever goes wrong with it ends this request and no other."""
+        if isinstance(output, Exception):
+            self._fail(output)
+            return
         try:
             if output.finished is not None:
                 self._note_end(output.finished)
@@ -130,9 +141,9 @@ class Choice:
             elif output.token_ids or output.finished is not None:
                 self._add(output)
         except Exception as error:
-            self.fail(error)
+            self._fail(error)
 
-    def fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """Ends the choice without the rest of its answer."""
         self._times.note_reason(FAILED)
         self._stream.close()
@@ -143,7 +154,7 @@ class Choice:
         self._times.note_account(finished)
         if finished.reason.is_failure:
             self._times.note_reason(FAILED)
-            raise failure(finished, self._name)
+            raise _failure(finished, self._name)
 
     def _add_echo(self, echo: Echo, output: StepOutput) -> None:
         """Tells the prompt once everything is there that is to be told of it."""
@@ -174,7 +185,7 @@ class Choice:
             if output.token_ids or output.finished is not None:
                 self._add(output)
         except Exception as error:
-            self.fail(error)
+            self._fail(error)
         if not self._is_paused:
             self._stream.resume()
 
@@ -203,7 +214,7 @@ class Choice:
         try:
             self._tell_last(piece)
         except Exception as error:
-            self.fail(error)
+            self._fail(error)
 
     def _tell_last(self, piece: Piece) -> None:
         if piece.finish_reason is not None:
@@ -214,6 +225,18 @@ class Choice:
     def _not_understood(self, error: object) -> ApiError:
         self._times.note_reason(FAILED)
         return ApiError(500, f"the scheduler sent what is not understood: {error}", code="internal")
+
+
+def _failure(finished: Finished, what: str) -> ApiError:
+    """Returns the error for what the scheduler ended without a complete answer.
+
+    Args:
+        finished: The scheduler's account.
+        what: Which of several choices failed; empty if the request has but one.
+    """
+    message = finished.message or f"the scheduler ended the request: {finished.reason.value}"
+    status = _STATUS[finished.reason]
+    return ApiError(status, f"{what}: {message}" if what else message, code=finished.reason.value)
 
 
 def _nobody(*_: object) -> None:

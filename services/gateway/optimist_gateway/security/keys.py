@@ -1,14 +1,14 @@
-"""The keys that are valid now: of the settings, and of files that may change."""
+"""The keys that are valid now, of the settings and of files that may change, and who asks."""
 
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
 from optimist_common.errors import SetupError
 from optimist_gateway.core.api_key import ApiKey, KeyRing, parse_keys
-from optimist_gateway.security.client import Client
 
 logger = logging.getLogger(__name__)
 
@@ -16,6 +16,23 @@ CHECK_SECONDS = 1.0
 """How often is looked whether a file has changed."""
 
 _Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Client:
+    """Who sent the request that the running task answers."""
+
+    name: str = ""
+    """Name of its key; empty if keys are not asked for."""
+    is_admin: bool = False
+    competes: bool = False
+    """Whether there are other keys than its own."""
+
+
+ANONYMOUS = Client()
+
+current_client: ContextVar[Client] = ContextVar("current_client", default=ANONYMOUS)
+"""Set where a request is authenticated, before it is handled."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from optimist_common.network.tls import Tls
 from optimist_gateway.core.admission import AdmissionLimits
+from optimist_gateway.core.request import Limits
 from optimist_gateway.fronts.admin.admin import admin_router
 from optimist_gateway.fronts.admin.health import Health, health_router
 from optimist_gateway.fronts.openai.chat import chat_router
@@ -21,7 +22,6 @@ from optimist_gateway.fronts.openai.responses.endpoint import responses_router
 from optimist_gateway.fronts.page.router import page_router
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.generation.limits import Limits
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
 from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.schedulers.admin import SchedulerAdmin

@@ -3,11 +3,11 @@
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from optimist_gateway.fronts.openai.errors import ApiError, error_response
+from optimist_gateway.core.error import ApiError
+from optimist_gateway.fronts.openai.errors import error_response
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import current_record
-from optimist_gateway.security.client import ANONYMOUS, Client, current_client
-from optimist_gateway.security.keys import Keys
+from optimist_gateway.security.keys import ANONYMOUS, Client, Keys, current_client
 
 PROBES = frozenset({"/health", "/live", "/ready", "/startup"})
 METRICS = "/metrics"

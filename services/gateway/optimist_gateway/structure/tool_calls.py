@@ -172,8 +172,8 @@ class ToolCallReader:
     def _add_content(self, text: str) -> None:
         shown = text.rstrip(_SPACES)
         if shown:
-            self._flush_spaces()
-            self._deltas.append(ContentDelta(shown))
+            self._deltas.append(ContentDelta(self._spaces + shown))
+            self._spaces = ""
         self._spaces += text[len(shown) :]
 
     def _flush_spaces(self) -> None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from optimist_gateway.core.answer.token_bytes import bytes_reader
+from optimist_gateway.core.answer.detokenize import bytes_reader
 
 
 class Vocabulary:

@@ -185,3 +185,14 @@ class PromptPlaces:
         if number < 0 or self._texts[number].end <= start:
             return None
         return self._texts[number]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as the model reads it: what an answer continues."""
+
+    token_ids: list[int]
+    text: str | None = None
+    """What the client sent, if it sent text and may ask for it back."""
+    places: PromptPlaces | None = None
+    """Where its tokens are in what the client sent; None if that is tokens, or if nobody asks."""

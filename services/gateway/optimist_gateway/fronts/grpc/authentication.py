@@ -5,11 +5,10 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.grpc.status import Context, abort
-from optimist_gateway.fronts.openai.errors import ApiError
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.security.client import current_client
-from optimist_gateway.security.keys import Keys
+from optimist_gateway.security.keys import Keys, current_client
 
 _OPEN = "/grpc.health.v1.Health/"
 """Beginning of the methods that anybody may call."""

@@ -6,18 +6,17 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
+from optimist_gateway.core.error import ApiError, scheduler_unavailable
+from optimist_gateway.core.request import Request
 from optimist_gateway.fronts.admin.admin import set_priority
 from optimist_gateway.fronts.grpc.piece_inbox import PieceInbox
-from optimist_gateway.fronts.grpc.request import GenerationRequest, generation_request
+from optimist_gateway.fronts.grpc.request import generation_request
 from optimist_gateway.fronts.grpc.response import (
     speculation_message,
     step_response,
     usage_message,
 )
-from optimist_gateway.fronts.grpc.status import Context, abort
-from optimist_gateway.fronts.grpc.trace_context import trace_parent
-from optimist_gateway.fronts.openai.errors import ApiError, scheduler_unavailable
-from optimist_gateway.fronts.openai.servable import require_model, require_servable
+from optimist_gateway.fronts.grpc.status import Context, abort, trace_parent
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
 
@@ -49,7 +48,6 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         try:
             self._service.admission.require_room()
             wanted = generation_request(request, self._service.model_name)
-            require_servable(self._service, wanted.body)
             async with aclosing(self._events(wanted, context)) as events:
                 async for event in events:
                     if event.HasField("summary"):
@@ -71,13 +69,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             observer.end(record, GENERATE, {}, failed=record.outcome.startswith("5"))
 
     async def _events(
-        self, wanted: GenerationRequest, context: Context
+        self, wanted: Request, context: Context
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         request_id = f"gen-{uuid.uuid4().hex}"
+        generation = Generation(self._service, wanted, request_id)
         await context.send_initial_metadata((("x-request-id", request_id),))
-        generation = Generation(
-            self._service, wanted.body, wanted.encode_prompts, request_id, wanted.names
-        )
         inbox = PieceInbox(generation.choices)
         async with generation.running(inbox.take):
             async for index, piece in inbox.pieces():
@@ -91,7 +87,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             usage=usage_message(generation.usage()),
             is_synthetic=generation.is_synthetic,
         )
-        if generation.body.include_speculation:
+        if generation.request.include_speculation:
             summary.speculation.CopyFrom(speculation_message(generation.speculation()))
         return summary
 
@@ -106,7 +102,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.GetModelResponse:
         """Returns the model if it has this name."""
         try:
-            require_model(self._service, request.name or self._service.model_name, "name")
+            self._service.require_model(request.name or self._service.model_name, "name")
         except ApiError as error:
             await abort(context, error)
         return inference_pb2.GetModelResponse(model=await self._model(context))

@@ -1,9 +1,10 @@
 """What of the OpenAPI document depends on the server: its model and its limits."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.generation.limits import Limits
+from optimist_gateway.core.request import Limits
 
 ID_FORMAT = "token-id"
 """Format of numbers that are tokens of the model."""
@@ -52,32 +53,32 @@ def _set(field: dict[str, Any], kind: str, **limits: int) -> None:
             one.update(limits)
 
 
-def _make_exact(value: Any) -> None:
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yields a JSON object and all that are in it, or those in a list."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from _objects(one)
+
+
+def _make_exact(schema: Any) -> None:
     """Writes limits of integers as such; FastAPI has floats, which are inexact from 2**53 on."""
-    if isinstance(value, list):
-        for one in value:
-            _make_exact(one)
-    elif isinstance(value, dict):
-        for keyword in _BOUNDS & value.keys():
-            if value.get("type") == "integer":
-                value[keyword] = int(value[keyword])
-        for one in value.values():
-            _make_exact(one)
+    for one in _objects(schema):
+        for keyword in _BOUNDS & one.keys():
+            if one.get("type") == "integer":
+                one[keyword] = int(one[keyword])
 
 
-def _set_tokens(value: Any, vocab_size: int) -> None:
-    """Says wherever a token stands which tokens there are."""
-    if isinstance(value, list):
-        for one in value:
-            _set_tokens(one, vocab_size)
-    elif isinstance(value, dict):
-        if value.get("format") == ID_FORMAT:
-            if value.get("type") == "integer":
-                value["maximum"] = vocab_size - 1
+def _set_tokens(schema: Any, vocab_size: int) -> None:
+    """Says wherever there is a token which tokens there are."""
+    for one in _objects(schema):
+        if one.get("format") == ID_FORMAT:
+            if one.get("type") == "integer":
+                one["maximum"] = vocab_size - 1
             else:
-                value["pattern"] = f"^({numbers_below(vocab_size)})$"
-        for one in value.values():
-            _set_tokens(one, vocab_size)
+                one["pattern"] = f"^({numbers_below(vocab_size)})$"
 
 
 def numbers_below(end: int) -> str:

@@ -1,18 +1,14 @@
 """POST /v1/responses."""
 
-from functools import partial
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from optimist_gateway.fronts.openai.answering import Answering, admitted_route
-from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
 from optimist_gateway.fronts.openai.chat import tool_call_reader
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
-from optimist_gateway.fronts.openai.responses.chat import chat_request
+from optimist_gateway.fronts.openai.responses.request import response_request
 from optimist_gateway.fronts.openai.responses.writer import ResponseWriter
 from optimist_gateway.generation.generation import Generation, Service
-from optimist_gateway.text.prompt import chat_prompt
 
 PATH = "/v1/responses"
 
@@ -25,13 +21,12 @@ def responses_router(service: Service) -> APIRouter:
     @router.post(PATH)
     async def responses(request: Request, body: ResponsesBody) -> Response:
         """Answers a conversation with messages and calls of functions; keeps nothing of it."""
-        translated, names = chat_request(body)
-        chat = names.validated(ChatCompletionBody, translated)
+        wanted = response_request(body)
 
         def write(generation: Generation) -> ResponseWriter:
-            reader = tool_call_reader(chat, service.tokenizer.tool_format)
+            reader = tool_call_reader(wanted, service.tokenizer.tool_format)
             return ResponseWriter(generation, body, service.model_name, reader)
 
-        return await answering.answer(request, chat, partial(chat_prompt, chat), write, names)
+        return await answering.answer(request, wanted, write)
 
     return router

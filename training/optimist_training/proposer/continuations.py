@@ -1,16 +1,20 @@
 """`optimist train continuations`: counts what follows what in texts, for the proposer's guesses."""
 
 import argparse
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from optimist_aligner.model.common import Continuations, write_continuations
 from optimist_common.errors import SetupError
-from optimist_training.data.options import require_file_name, require_positive, write_out
+from optimist_training.data.options import (
+    read_json_lines,
+    require_file_name,
+    require_positive,
+    write_out,
+)
 
 _PIECE = re.compile(
     r"'(?i:[sdmt]|ll|ve|re)|(?:[^\r\n\w]|_)?[^\W\d_]+|\d{1,3}| ?(?:[^\s\w]|_)+[\r\n]*"
@@ -122,15 +126,7 @@ def _row(context: _Context, index: Mapping[str, int]) -> list[int]:
 
 def _read(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
     for path in paths:
-        try:
-            lines = path.read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SetupError(f"--texts: cannot read {path}: {error}") from None
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row: Any = json.loads(line)
-                yield str(row.get("repo", "")), row["text"]
-            except (ValueError, KeyError, AttributeError):
-                raise SetupError(f"--texts: {path}, line {number} has no 'text'") from None
+        for where, row in read_json_lines(path, "--texts"):
+            if "text" not in row:
+                raise SetupError(f"--texts: {where} has no 'text'")
+            yield str(row.get("repo", "")), row["text"]

@@ -4,25 +4,109 @@ import asyncio
 import json
 import shutil
 import tempfile
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from tokenizers import Tokenizer
 
+from optimist.scheduler.v1 import scheduler_pb2
 from optimist_bench.harness.case_text import functions
+from optimist_bench.harness.command import ProposerAlgorithm, format_table, run_command
 from optimist_bench.harness.pair import Pair, load_pairs, load_tokenizer, make_pair
-from optimist_bench.harness.services import running
+from optimist_bench.harness.services import SchedulerStream, open_stream, read_metrics, running
 from optimist_bench.harness.simulated_service import simulated_worker
-from optimist_bench.harness.table import format_table
-from optimist_bench.windows.load import Totals, WindowLoad
 from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.process import ServiceSpec
+from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.network.health import is_serving
-from optimist_common.settings import ServiceSettings, load_settings
+from optimist_common.settings import ServiceSettings
+
+
+@dataclass(slots=True)
+class Totals:
+    """What came of all requests."""
+
+    all_right: bool = True
+    num_tokens: int = 0
+    num_passes: int = 0
+    num_accepted: int = 0
+    num_rejected: int = 0
+    seconds: float = 0.0
+    stats: scheduler_pb2.Stats = field(default_factory=scheduler_pb2.Stats)
+    """The scheduler's, at the end."""
+
+
+class WindowLoad:
+    """One gateway's stream to the scheduler; the first token of a prompt is the pair's number."""
+
+    def __init__(
+        self, scheduler: str, pairs: Sequence[Pair], num_requests: int, concurrency: int
+    ) -> None:
+        """Takes the scheduler's host:port, the pairs, and how many requests to send in all."""
+        self._address, self._pairs = scheduler, pairs
+        self._num_requests, self._concurrency = num_requests, concurrency
+        self._num_added = 0
+        self._texts: dict[int, list[int]] = {}
+        """Output so far, by handle, of the requests that run."""
+        self._totals = Totals()
+
+    async def run(self) -> Totals:
+        """Runs all requests.
+
+        Raises:
+            RuntimeError: The scheduler refuses a command, or ends the stream.
+        """
+        async with open_stream(self._address) as stream:
+            started = perf_counter()
+            for _ in range(min(self._concurrency, self._num_requests)):
+                await self._add(stream)
+            while self._texts:
+                await self._read(stream)
+            self._totals.seconds = perf_counter() - started
+            self._totals.stats = await stream.read_stats()
+        return self._totals
+
+    async def _add(self, stream: SchedulerStream) -> None:
+        self._num_added += 1
+        handle = self._num_added
+        number = (handle - 1) % len(self._pairs)
+        pair = self._pairs[number]
+        self._texts[handle] = []
+        add = scheduler_pb2.Add(
+            handle=handle,
+            request_id=f"windows-{handle}",
+            prompt_token_ids=to_bytes([number]),
+            predicted_token_ids=to_bytes(pair.predicted),
+            max_tokens=len(pair.truth),
+        )
+        await stream.add(add)
+
+    async def _read(self, stream: SchedulerStream) -> None:
+        response = await stream.read()
+        tokens, start = from_bytes(response.token_ids).tolist(), 0
+        counts = from_bytes(response.num_tokens).tolist()
+        for handle, count in zip(from_bytes(response.handles).tolist(), counts, strict=True):
+            self._texts[handle] += tokens[start : start + count]
+            start += count
+        for finished in response.finished:
+            self._end(finished)
+            if self._num_added < self._num_requests:
+                await self._add(stream)
+
+    def _end(self, finished: scheduler_pb2.Finished) -> None:
+        totals, text = self._totals, self._texts.pop(finished.handle)
+        truth = self._pairs[(finished.handle - 1) % len(self._pairs)].truth
+        totals.all_right &= text == list(truth)
+        totals.num_tokens += len(text)
+        totals.num_passes += finished.num_passes
+        totals.num_accepted += finished.accepted_prediction_tokens
+        totals.num_rejected += finished.rejected_prediction_tokens
+
 
 NUM_FUNCTIONS = 24
 """Of each generated text."""
@@ -43,7 +127,7 @@ class WindowsSettings(ServiceSettings):
     tokenizer: str = Field(
         "models/tiny-edit/tokenizer.json", description="tokenizer file of Hugging Face's library"
     )
-    algorithm: Literal["auto", "line"] = Field(
+    algorithm: ProposerAlgorithm = Field(
         "auto", description="what the proposers follow with: auto or line"
     )
     requests: int = Field(256, ge=1, le=100_000, description="requests, the texts in turn")
@@ -59,16 +143,7 @@ class WindowsSettings(ServiceSettings):
 
 def main(arguments: list[str]) -> int:
     """Runs the benchmark; returns the exit code: 1 if a text came out wrong."""
-    as_json = "--json" in arguments
-    settings = load_settings(WindowsSettings, [word for word in arguments if word != "--json"])
-    tokenizer = load_tokenizer(settings.tokenizer)
-    if settings.pairs:
-        pairs = load_pairs(settings.pairs, tokenizer, 0)
-    else:
-        pairs = list(_generate_pairs(tokenizer))
-    report = measure(settings, pairs)
-    print(json.dumps(report) if as_json else describe(report))
-    return 0 if report["all_right"] else 1
+    return run_command(WindowsSettings, arguments, measure, describe)
 
 
 def _generate_pairs(tokenizer: Tokenizer) -> Iterator[Pair]:
@@ -83,8 +158,13 @@ def _generate_pairs(tokenizer: Tokenizer) -> Iterator[Pair]:
         yield make_pair(tokenizer, "\n\n".join(before), "\n\n".join(after))
 
 
-def measure(settings: WindowsSettings, pairs: Sequence[Pair]) -> dict[str, Any]:
+def measure(settings: WindowsSettings) -> dict[str, Any]:
     """Runs all requests and returns the report."""
+    tokenizer = load_tokenizer(settings.tokenizer)
+    if settings.pairs:
+        pairs = load_pairs(settings.pairs, tokenizer, 0)
+    else:
+        pairs = list(_generate_pairs(tokenizer))
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         truths = directory / "truths.jsonl"
@@ -101,7 +181,7 @@ def measure(settings: WindowsSettings, pairs: Sequence[Pair]) -> dict[str, Any]:
         scheduler, metrics_port = stack.enter_context(_services(settings, directory, worker))
         load = WindowLoad(scheduler, pairs, settings.requests, settings.concurrency)
         totals = asyncio.run(load.run())
-        buckets = _read_buckets(f"http://127.0.0.1:{metrics_port}/metrics")
+        buckets = _read_buckets(metrics_port)
     return _report(settings, totals, buckets)
 
 
@@ -141,16 +221,13 @@ def _spec(name: str, port: int, *flags: str) -> ServiceSpec:
     return ServiceSpec(name, arguments, lambda: is_serving(f"127.0.0.1:{port}", timeout=1.0))
 
 
-def _read_buckets(url: str) -> list[tuple[float, float]]:
+def _read_buckets(metrics_port: int) -> list[tuple[float, float]]:
     """Returns the histogram of waits: upper bounds in seconds, and how many were not longer."""
-    with urllib.request.urlopen(url, timeout=10.0) as response:  # noqa: S310 (our own URL)
-        lines = response.read().decode().splitlines()
-    buckets = []
-    for line in lines:
-        if line.startswith(_HISTOGRAM):
-            bound = line.split('le="')[1].split('"')[0]
-            buckets.append((float(bound), float(line.rsplit(" ", 1)[1])))
-    return buckets
+    return [
+        (float(name.split('le="')[1].split('"')[0]), count)
+        for name, count in read_metrics(metrics_port).items()
+        if name.startswith(_HISTOGRAM)
+    ]
 
 
 def _find_quantile(buckets: list[tuple[float, float]], share: float) -> float:

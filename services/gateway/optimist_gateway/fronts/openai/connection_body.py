@@ -4,9 +4,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+DIRECT_BODY = "optimist.direct_body"
+"""Extension of the ASGI scope whose `body` is a `ConnectionBody`.
+
+Layers of the application look at where an answer begins, and only there; passing all of its chunks
+through each of them costs time, and a task would have to wake up for each.
+"""
+
 
 class Flow(Protocol):
-    """A connection that tells how its client reads."""
+    """A connection that knows how its client reads."""
 
     transport: asyncio.Transport
     on_pause: Callable[[], None]
@@ -36,7 +43,7 @@ class Outbox:
         self._early: list[ConnectionBody] = []
 
     def add(self, body: "ConnectionBody") -> None:
-        """Lets a body be flushed once it is due."""
+        """Has a body flushed once it is due."""
         loop = asyncio.get_running_loop()
         wait = self._interval - (loop.time() - body.last_write)
         if wait <= 0:
@@ -65,7 +72,7 @@ class Outbox:
 
 
 class ConnectionBody:
-    """A `DirectBody`: what is left of an answer whose head says that it comes in chunks."""
+    """The body of an answer whose head was sent and says that it comes in chunks."""
 
     __slots__ = ("_data", "_flow", "_outbox", "_transport", "last_write")
 
@@ -74,15 +81,15 @@ class ConnectionBody:
         self._transport = flow.transport
         self._data = b""
         self.last_write = 0.0
-        """See `DirectBody.last_write`."""
+        """When something was sent last, by the event loop's clock; 0 before the first time."""
 
     @property
     def is_paused(self) -> bool:
-        """See `DirectBody.is_paused`."""
+        """Whether the client has more to read than should be added to."""
         return self._flow.is_paused
 
     def write(self, data: bytes) -> None:
-        """See `DirectBody.write`."""
+        """Sends a part, soon if not now; does nothing once the client has gone away."""
         if self._data:
             self._data += data
         else:
@@ -90,11 +97,11 @@ class ConnectionBody:
             self._outbox.add(self)
 
     def flush(self) -> None:
-        """See `DirectBody.flush`."""
+        """Sends what was written, before something else is sent."""
         data, self._data = self._data, b""
         if data and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def watch(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """See `DirectBody.watch`."""
+        """Calls these when the client falls behind, and when it has caught up."""
         self._flow.on_pause, self._flow.on_resume = pause, resume

@@ -4,20 +4,113 @@ import asyncio
 import json
 import sys
 import tempfile
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
+from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
+from optimist_bench.harness.command import format_table, numbers, run_command
 from optimist_bench.harness.services import running
-from optimist_bench.harness.table import format_table
-from optimist_bench.pipeline.load import PipelineLoad
 from optimist_cli.serve.process import ServiceSpec
+from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.errors import SetupError
+from optimist_common.network.channel import open_channel
 from optimist_common.network.health import is_serving
-from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
+from optimist_common.settings import CommaSeparated, ServiceSettings
+
+PROMPT = list(range(3, 11))
+_BLOCK_SIZE = 16
+
+
+class PipelineLoad:
+    """Rows shared evenly among plans, each of which is sent again when its answer is there."""
+
+    def __init__(self, num_rows: int, num_plans: int, num_steps: int) -> None:
+        """Sets a load up.
+
+        Args:
+            num_rows: Requests; what is left over after sharing is left out.
+            num_plans: Plans in flight, without common rows.
+            num_steps: Tokens of each request after the first.
+        """
+        self.rows_per_plan = num_rows // num_plans
+        self.num_tokens = self.rows_per_plan * num_plans * num_steps
+        self._num_plans, self._num_steps = num_plans, num_steps
+        self._sequence = 0
+
+    async def run(self, address: str) -> float:
+        """Runs the load; returns the seconds that decoding took.
+
+        Raises:
+            RuntimeError: The worker refuses a row.
+        """
+        async with open_channel(address) as channel:
+            call = worker_pb2_grpc.WorkerServiceStub(channel).Execute()
+            for group in range(self._num_plans):
+                await call.write(self._admit(group))
+            for _ in range(self._num_plans):
+                await _read(call)
+            begin = time.perf_counter()
+            in_flight = deque((group, 1) for group in range(self._num_plans))
+            for group in range(self._num_plans):
+                await call.write(self._decode(group))
+            while in_flight:
+                group, step = in_flight.popleft()
+                await _read(call)
+                if step < self._num_steps:
+                    await call.write(self._decode(group))
+                    in_flight.append((group, step + 1))
+            seconds = time.perf_counter() - begin
+            call.cancel()
+        return seconds
+
+    def _slots(self, group: int) -> range:
+        return range(group * self.rows_per_plan, (group + 1) * self.rows_per_plan)
+
+    def _admit(self, group: int) -> worker_pb2.ExecuteRequest:
+        slots = self._slots(group)
+        per_row = -(-(len(PROMPT) + self._num_steps + 1) // _BLOCK_SIZE)
+        request = self._plan(group, len(PROMPT), per_row)
+        request.new_blocks = to_bytes(
+            [per_row * slot + block for slot in slots for block in range(per_row)]
+        )
+        for slot in slots:
+            request.admissions.add(
+                slot=slot,
+                request_id=str(slot),
+                token_ids=to_bytes([*PROMPT[1:], 3 + slot]),
+                num_prompt_tokens=len(PROMPT),
+            )
+        return request
+
+    def _decode(self, group: int) -> worker_pb2.ExecuteRequest:
+        return self._plan(group, 1, 0)
+
+    def _plan(self, group: int, num_known: int, num_new: int) -> worker_pb2.ExecuteRequest:
+        slots = list(self._slots(group))
+        self._sequence += 1
+        return worker_pb2.ExecuteRequest(
+            sequence=self._sequence,
+            slots=to_bytes(slots),
+            num_known_tokens=to_bytes([num_known] * len(slots)),
+            num_draft_tokens=to_bytes([0] * len(slots)),
+            num_new_blocks=to_bytes([num_new] * len(slots)),
+        )
+
+
+async def _read(call: Any) -> None:
+    response = await call.read()
+    if not isinstance(response, worker_pb2.ExecuteResponse):
+        raise RuntimeError(f"the worker has ended the stream: {await call.details()}")
+    numbers = from_bytes(response.num_emitted_tokens)
+    if response.errors or (numbers != 1).any():
+        raise RuntimeError(f"the worker has not run every row: {list(response.errors)}")
+
 
 Pass = Mapping[str, int]
 """A line of a stage's trace."""
@@ -28,8 +121,12 @@ class PipelineSettings(ServiceSettings):
 
     section: ClassVar[str] = "bench_pipeline"
 
-    stages: CommaSeparated = Field(["2"], description="numbers of stages, with commas")
-    plans: CommaSeparated = Field(["1", "2", "3"], description="plans in flight, with commas")
+    stages: Annotated[CommaSeparated, numbers(1, 16)] = Field(
+        ["2"], description="numbers of stages, with commas"
+    )
+    plans: Annotated[CommaSeparated, numbers(1, 16)] = Field(
+        ["1", "2", "3"], description="plans in flight, with commas"
+    )
     rows: int = Field(48, ge=1, le=64, description="requests that decode, in all plans together")
     steps: int = Field(40, ge=2, le=400, description="passes of each request that are measured")
     layers: int = Field(8, ge=2, le=64, description="layers of the model")
@@ -37,29 +134,22 @@ class PipelineSettings(ServiceSettings):
     host: str = Field("127.0.0.1", description="address of the worker, on this machine")
     port: int = Field(50952, ge=1, le=65535, description="port of the worker")
 
-    @field_validator("stages", "plans")
-    @classmethod
-    def _are_numbers(cls, values: list[str]) -> list[str]:
-        if not values or not all(value.isdigit() and 0 < int(value) <= 16 for value in values):
-            raise ValueError("must be numbers from 1 to 16, with commas")
-        return values
-
 
 def main(arguments: list[str]) -> int:
     """Runs the benchmark; returns the exit code."""
-    as_json = "--json" in arguments
-    settings = load_settings(PipelineSettings, [word for word in arguments if word != "--json"])
+    return run_command(PipelineSettings, arguments, measure, describe)
+
+
+def measure(settings: PipelineSettings) -> dict[str, Any]:
+    """Runs each number of stages with each number of plans in flight; returns the report.
+
+    Raises:
+        SetupError: There are more plans than rows, or more stages than layers.
+    """
     if max(map(int, settings.plans)) > settings.rows:
         raise SetupError(f"--plans: each needs a row, and there are {settings.rows}")
     if max(map(int, settings.stages)) > settings.layers:
         raise SetupError(f"--stages: each needs a layer, and there are {settings.layers}")
-    report = measure(settings)
-    print(json.dumps(report) if as_json else describe(report))
-    return 0
-
-
-def measure(settings: PipelineSettings) -> dict[str, Any]:
-    """Runs each number of stages with each number of plans in flight; returns the report."""
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as directory:
         model = write_model(Path(directory) / "model", settings)

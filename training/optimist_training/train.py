@@ -1,10 +1,11 @@
-"""Trains the output matrix on edits of the training split.
+"""Trains the output matrix of the bundled model on edits, and writes its directory.
 
 The matrices below are left as the circuit has them: they decide by differences of large scores, so
 that their gradients are either zero or of the order of 1e9, and every step makes them worse.
 """
 
 import difflib
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,13 +13,29 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from optimist_training.data.edits import Edit, edits
-from optimist_training.data.tokenizer import end_token, prompt_of
-from optimist_training.model.recipe import Recipe
+from optimist_training.data.tokenizer import end_token, prompt_of, write_tokenizer
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of one run; the defaults make the bundled model."""
+
+    seed: int = 0
+    """Of the initial weights, the order of the edits and the tokenizer's instructions."""
+    num_steps: int = 100
+    edits_per_step: int = 8
+    learning_rate: float = 1e-3
+    """At the first step; it falls linearly to zero."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    changed_weight: float = 3.0
+    """Of tokens the edit changes, and of the token behind them, in the loss; others weigh 1."""
+
 
 _STEPS_BETWEEN_CHECKPOINTS = 20
 _STEPS_BETWEEN_LINES = 10
@@ -131,3 +148,31 @@ def _resume(
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return state["step"], state["num_tokens"]
+
+
+def write_model(model: LlamaForCausalLM, tokenizer: Tokenizer, directory: Path) -> None:
+    """Writes weights, configuration and tokenizer.
+
+    Matrices are stored in 16 bits to halve the file, the norms in 32 because the circuit needs
+    their ratios exactly. The configuration says that both are computed in float32, and in no
+    narrower dtype: the circuit does not work in bfloat16.
+    """
+    write_tokenizer(tokenizer, directory)
+    weights = {
+        name: (value if "norm" in name else value.to(torch.float16)).contiguous()
+        for name, value in model.state_dict().items()
+    }
+    file = directory / "model.safetensors"
+    save_file(weights, file, metadata={"format": "pt"})
+    file.chmod(0o644)
+    config = model.config.to_diff_dict() | {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "float32",
+        "minimum_dtype": "float32",
+    }
+    config.pop("_name_or_path", None)
+    end = model.config.eos_token_id
+    generation = {"do_sample": False, "eos_token_id": end, "pad_token_id": end}
+    for name, content in (("config", config), ("generation_config", generation)):
+        (directory / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from optimist_gateway.server.connection_body import ConnectionBody, Outbox
+from optimist_gateway.fronts.openai.connection_body import ConnectionBody, Outbox
 
 NEVER = 3600.0
 
