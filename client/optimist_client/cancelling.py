@@ -4,6 +4,6 @@ import asyncio
 
 
 def is_being_cancelled() -> bool:
-    """Tells whether somebody has cancelled the current task."""
+    """Returns whether somebody has cancelled the current task."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -73,7 +73,7 @@ def test_frequent_tokens_are_the_latest_first_and_each_once() -> None:
     assert frequent[-1].place == NOWHERE
 
 
-def test_counts_and_ages_are_told_apart() -> None:
+def test_counts_and_ages_are_distinguished() -> None:
     sight = look("", "ab" + "c" * 12)
     few, many = (
         next(

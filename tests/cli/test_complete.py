@@ -128,8 +128,8 @@ def test_what_is_no_url_is_named(url: str, capsys: pytest.CaptureFixture[str]) -
 def test_what_is_no_gateway_is_named(models: str, capsys: pytest.CaptureFixture[str]) -> None:
     with serving([], [], models=models) as url:
         assert optimist(["complete", "Go.", "--url", url]) == 2
-    told = f"optimist complete: {url} does not answer as a gateway does\n"
-    assert capsys.readouterr().err == told
+    error = f"optimist complete: {url} does not answer as a gateway does\n"
+    assert capsys.readouterr().err == error
 
 
 @pytest.mark.parametrize("event", [[], "text", {"choices": [{}]}, {"choices": [[]]}])

@@ -391,7 +391,7 @@ def test_other_sources_begin_anew(tmp_path: Path) -> None:
     assert summary.alignments == 4
 
 
-def test_lines_of_several_predictions_are_told_apart(tmp_path: Path) -> None:
+def test_lines_of_several_predictions_are_distinguished(tmp_path: Path) -> None:
     logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB)
     logs.open("a", Sources([PREDICTION, tokens("x", "\n", "y")]))
     logs.step("a", tokens(), 0, predicted(0, 2), 0.0, 0)

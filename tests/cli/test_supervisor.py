@@ -11,7 +11,7 @@ from optimist_cli.serve.process import ServiceSpec
 from optimist_cli.serve.supervisor import HEALTHY_SECONDS, MAX_RESTARTS, Deaths, Supervisor
 from optimist_common.errors import SetupError
 
-# A service that says it is up by writing its start number to a file, and ends as it is told.
+# A service that says it is up by writing its start number to a file, and ends as its arguments say.
 FAKE_SERVICE = """
 import pathlib, sys, time
 file, seconds, code = pathlib.Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])

@@ -1,4 +1,4 @@
-from optimist_proposer.store.breaker import CircuitBreaker
+from optimist_proposer.store.redis_client import CircuitBreaker
 
 
 def test_pauses_double_up_to_the_longest_and_end_with_a_success() -> None:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.copy_search import CopySearch
+from optimist_proposer.core.output_log import CopySearch
 from tests.proposer.text import texts, tokens
 
 CODE = "".join(f"def function_{n}(value):\n    return value * {n}\n\n" for n in range(40))

@@ -11,6 +11,7 @@ from tests.proposer.text import NEWLINES, as_text, followed, num_passes, texts, 
 
 LINE = LineAlgorithm(NEWLINES)
 POEM = "one\ntwo\nthree\nfour\nfive\n"
+SEVERAL = ["one\ntwo", "three\nfour\nfive\n", ""]
 
 
 def observed(predicted: str | list[str], output: str) -> LineFollower:
@@ -20,131 +21,81 @@ def observed(predicted: str | list[str], output: str) -> LineFollower:
 
 
 def expected_next(predicted: str | list[str], output: str) -> str | None:
-    """Returns what is expected behind `output`; None when the place is lost."""
+    """Returns what is expected after `output`; None when it is lost."""
     follower = observed(predicted, output)
     draft = follower.propose(1000, 0.0)
-    assert follower.place != LOST or draft == Draft()
-    return None if follower.place == LOST else as_text(draft.token_ids)
+    assert follower.index != LOST or draft == Draft()
+    return None if follower.index == LOST else as_text(draft.token_ids)
 
 
-def test_first_token_is_first_of_prediction() -> None:
-    assert expected_next(POEM, "") == POEM
-    assert expected_next(POEM, "on") == "e\ntwo\nthree\nfour\nfive\n"
+EQUAL_LINES = "if a\nend\nif b\nend\nif c\nend\nlast\n"
+RENAMED = "x = 1\nprint(x)\nend\nreturn x\ndone\nbye\n"
 
 
-def test_nothing_matches() -> None:
-    assert expected_next(POEM, "x\ny\nz\n") is None
+@pytest.mark.parametrize(
+    ("predicted", "output", "expected"),
+    [
+        pytest.param(POEM, "", POEM, id="the first token is the prediction's first"),
+        pytest.param(POEM, "on", "e\ntwo\nthree\nfour\nfive\n", id="within a line"),
+        pytest.param(POEM, "x\ny\nz\n", None, id="nothing matches"),
+        pytest.param(POEM, POEM + "s", None, id="longer than the prediction"),
+        pytest.param(POEM, "one\ntwo\nth", "ree\nfour\nfive\n", id="shorter"),
+        pytest.param(POEM, "one\ntx", None, id="the first difference loses at once"),
+        pytest.param(POEM, "one\nTWO\n", None, id="a changed line"),
+        pytest.param(POEM, "one\nTWO\nthr", None, id="the line after it is not complete"),
+        pytest.param(POEM, "one\nTWO\nthree\n", "four\nfive\n", id="it is complete"),
+        pytest.param(POEM, "one\nnew\ntwo\n", "three\nfour\nfive\n", id="an inserted line"),
+        pytest.param(POEM, "one\nthree\n", "four\nfive\n", id="a deleted line"),
+        pytest.param(POEM, "two\n", "three\nfour\nfive\n", id="the first is deleted"),
+        pytest.param(POEM, "two\nthree\none\n", "two\nthree\nfour\nfive\n", id="a moved line"),
+        pytest.param(POEM, "one\ntwo\ntwo\n", "three\nfour\nfive\n", id="a line twice"),
+        pytest.param(POEM, "one\nTWO\nthree\nfx", None, id="part of a line differs"),
+        pytest.param(POEM, "one\nTWO\nthree\nFOUR\nfive\n", "", id="two differences at once"),
+        pytest.param(RENAMED, "y = 1\nprint(y)\n", None, id="renamed"),
+        pytest.param(RENAMED, "y = 1\nprint(y)\nend\n", "return x\ndone\nbye\n", id="not here"),
+        pytest.param(RENAMED, "y = 1\nprint(y)\nend\nreturn y\ndone\n", "bye\n", id="and again"),
+        pytest.param("a\n\nb\n\nc\n\nd\n", "a\n\nX\n\n", "c\n\nd\n", id="blank lines"),
+        pytest.param(
+            EQUAL_LINES,
+            "if a\nend\nif b\nnew\nend\n",
+            "if c\nend\nlast\n",
+            id="equal lines are distinguished by what came before",
+        ),
+        # The output was in line 4 when it was lost; both "b" have as much in common before them.
+        pytest.param("a\na\nb\na\nb\nlast\n", "b\na\na\nc\nb\n", "last\n", id="forward"),
+        pytest.param("r\na\nr\nb\nc\n", "r\na\nr\nb\nc\nr\n", "b\nc\n", id="all are before"),
+        pytest.param("one\ntwo", "ONE\none\ntw", "o", id="a last line without newline"),
+        pytest.param("one\ntwo", "one\ntwo\nthree\n", None, id="it goes on"),
+        pytest.param("b\nab", "b\nab\nb\n", "ab", id="an output that ends it is kept whole"),
+        # Were "a" taken as completed, the "b\n" after it would look like a predicted line.
+        pytest.param("b\na", "b\nab\n", None, id="an open last line is no completed one"),
+        pytest.param("", "", "", id="an empty prediction"),
+        pytest.param("", "a\nb\n", None, id="an empty prediction, and output"),
+        pytest.param("one§two§three§", "ONE§two§", "three§", id="a newline within a token"),
+        pytest.param("one§two§three§", "ONE§two\n", None, id="another newline"),
+        pytest.param(SEVERAL, "", "one\ntwo", id="several predictions begin with the first"),
+        pytest.param(SEVERAL, "three\n", "four\nfive\n", id="the second by its lines"),
+        pytest.param(SEVERAL, "three\nfour\nfive\n", "", id="the end of the second"),
+        pytest.param(SEVERAL, "two\n", None, id="the end of the first is no line"),
+        pytest.param([], "one\n", None, id="no prediction"),
+    ],
+)
+def test_what_is_expected_after_an_output(
+    predicted: str | list[str], output: str, expected: str | None
+) -> None:
+    assert expected_next(predicted, output) == expected
 
 
-def test_exact_to_the_end() -> None:
-    follower = observed(POEM, POEM)
-    assert (follower.place, follower.num_losses) == (len(POEM), 0)
-
-
-def test_output_longer_than_prediction_loses() -> None:
-    assert expected_next(POEM, POEM + "s") is None
-
-
-def test_prediction_longer_than_output() -> None:
-    assert expected_next(POEM, "one\ntwo\nth") == "ree\nfour\nfive\n"
-
-
-def test_first_difference_loses_at_once() -> None:
-    assert expected_next(POEM, "one\ntx") is None
-
-
-def test_changed_line() -> None:
-    assert expected_next(POEM, "one\nTWO\n") is None
-    assert expected_next(POEM, "one\nTWO\nthr") is None
-    assert expected_next(POEM, "one\nTWO\nthree\n") == "four\nfive\n"
-
-
-def test_inserted_line() -> None:
-    assert expected_next(POEM, "one\nnew\ntwo\n") == "three\nfour\nfive\n"
-
-
-def test_deleted_line() -> None:
-    assert expected_next(POEM, "one\nthree\n") == "four\nfive\n"
-
-
-def test_moved_line() -> None:
-    assert expected_next(POEM, "two\n") == "three\nfour\nfive\n"
-    assert expected_next(POEM, "two\nthree\none\n") == "two\nthree\nfour\nfive\n"
-
-
-def test_line_written_twice() -> None:
-    assert expected_next(POEM, "one\ntwo\ntwo\n") == "three\nfour\nfive\n"
-
-
-def test_offset_is_a_place_in_the_prediction_not_the_length_of_the_output() -> None:
-    output = "one\na long line that is new\ntwo\n"
-    assert observed(POEM, output).place == len("one\ntwo\n")
-
-
-def test_partial_line_matches() -> None:
-    assert observed(POEM, "one\nTWO\nthree\nfou").place == POEM.index("r\nfive")
-
-
-def test_partial_line_differs() -> None:
-    assert expected_next(POEM, "one\nTWO\nthree\nfx") is None
-
-
-def test_divergence_and_later_lines_in_one_observation() -> None:
-    assert expected_next(POEM, "one\nTWO\nthree\nFOUR\nfive\n") == ""
-    assert observed(POEM, "one\nTWO\nthree\nFOUR\nfive\n").num_losses == 2
-
-
-def test_rename_everywhere_stays_lost_where_it_occurs() -> None:
-    predicted = "x = 1\nprint(x)\nend\nreturn x\ndone\nbye\n"
-    assert expected_next(predicted, "y = 1\nprint(y)\n") is None
-    assert expected_next(predicted, "y = 1\nprint(y)\nend\n") == "return x\ndone\nbye\n"
-    assert expected_next(predicted, "y = 1\nprint(y)\nend\nreturn y\ndone\n") == "bye\n"
-
-
-def test_blank_lines() -> None:
-    predicted = "a\n\nb\n\nc\n\nd\n"
-    assert expected_next(predicted, "a\n\nX\n\n") == "c\n\nd\n"
-
-
-def test_equal_lines_are_told_apart_by_what_came_before() -> None:
-    predicted = "if a\nend\nif b\nend\nif c\nend\nlast\n"
-    assert expected_next(predicted, "if a\nend\nif b\nnew\nend\n") == "if c\nend\nlast\n"
-
-
-def test_equal_lines_prefer_to_go_forward() -> None:
-    # The output was in line 4 when it was lost; both "b" have as much in common before them.
-    predicted = "a\na\nb\na\nb\nlast\n"
-    assert expected_next(predicted, "b\na\na\nc\nb\n") == "last\n"
-
-
-def test_equal_lines_all_behind_take_the_last() -> None:
-    predicted = "r\na\nr\nb\nc\n"
-    assert expected_next(predicted, "r\na\nr\nb\nc\nr\n") == "b\nc\n"
-
-
-def test_last_line_without_newline() -> None:
-    assert expected_next("one\ntwo", "ONE\none\ntw") == "o"
-    assert expected_next("one\ntwo", "one\ntwo\nthree\n") is None
-
-
-def test_output_that_ends_an_open_last_line_is_kept_whole() -> None:
-    predicted = "b\nab"
-    assert expected_next(predicted, "b\nab\nb\n") == "ab"
-
-
-def test_open_last_line_is_no_completed_line() -> None:
-    # Were "a" taken as completed, the "b\n" behind it would look like a predicted line.
-    assert expected_next("b\na", "b\nab\n") is None
-
-
-def test_empty_prediction() -> None:
-    assert expected_next("", "") == ""
-    assert expected_next("", "a\nb\n") is None
-
-
-def test_newline_in_the_middle_of_a_token_ends_the_line() -> None:
-    assert expected_next("one§two§three§", "ONE§two§") == "three§"
-    assert expected_next("one§two§three§", "ONE§two\n") is None
+@pytest.mark.parametrize(
+    ("output", "index"),
+    [
+        ("one\na long line that is new\ntwo\n", len("one\ntwo\n")),
+        ("one\nTWO\nthree\nfou", POEM.index("r\nfive")),
+        ("x" * 10_000 + "\ntwo\n", len("one\ntwo\n")),
+    ],
+)
+def test_the_index_is_one_in_the_prediction(output: str, index: int) -> None:
+    assert observed(POEM, output).index == index
 
 
 def test_alignment_is_tried_only_when_a_line_is_completed() -> None:
@@ -157,14 +108,13 @@ def test_alignment_is_tried_only_when_a_line_is_completed() -> None:
 
 def test_long_line_while_lost_takes_no_more_room_than_the_longest_predicted() -> None:
     assert len(observed(POEM, "x" * 10_000).tail) == len("three\n") + 1
-    assert observed(POEM, "x" * 10_000 + "\ntwo\n").place == len("one\ntwo\n")
 
 
 @given(texts, st.integers(0, 40))
 def test_exact_prediction_is_never_lost(text: str, length: int) -> None:
     output = text[:length]
     follower = observed(text, output)
-    assert (follower.place, follower.num_losses) == (len(output), 0)
+    assert (follower.index, follower.num_losses) == (len(output), 0)
 
 
 @given(texts, texts)
@@ -179,10 +129,10 @@ def test_aligned_means_the_current_line_equals_the_predicted_one(
     predicted: str, output: str
 ) -> None:
     follower = observed(predicted, output)
-    if follower.place == LOST:
+    if follower.index == LOST:
         return
     current = output[max(output.rfind("\n"), output.rfind("§")) + 1 :]
-    assert predicted[: follower.place].endswith(current)
+    assert predicted[: follower.index].endswith(current)
 
 
 DISTINCT = [f"line {number}\n" for number in range(8)]
@@ -216,22 +166,13 @@ def test_prediction_of_many_equal_lines(size: int) -> None:
     follower = LINE.prepare(Sources([array(INT32, [ord("\n")] * 500)])).follow()
     for _ in range(500 // size):
         follower.observe(array(INT32, [ord("\n")] * size))
-    assert follower.place == 500 // size * size
-
-
-def test_second_prediction_is_found_by_its_lines() -> None:
-    predictions = ["one\ntwo", "three\nfour\nfive\n", ""]
-    assert expected_next(predictions, "") == "one\ntwo"
-    assert expected_next(predictions, "three\n") == "four\nfive\n"
-    assert expected_next(predictions, "three\nfour\nfive\n") == ""
-    assert expected_next(predictions, "two\n") is None
-    assert expected_next([], "one\n") is None
+    assert follower.index == 500 // size * size
 
 
 def test_prompt_is_no_prediction() -> None:
     follower = LINE.prepare(Sources([tokens("one\n")], tokens("two\nthree\n"))).follow()
     follower.observe(tokens("two\n"))
-    assert follower.place == LOST
+    assert follower.index == LOST
 
 
 def test_evidence_is_what_matched_since_the_line_began() -> None:

@@ -96,7 +96,7 @@ def test_log_that_was_written_again_is_read_anew() -> None:
     assert (request.num_known, request.num_logged) == (9, 4)
 
 
-def test_log_of_another_length_is_told_and_moves_nothing() -> None:
+def test_log_of_another_length_is_an_error_and_moves_nothing() -> None:
     request = live("one\ntwo\n")
     with pytest.raises(ValueError, match="a log has 4 tokens, not 5"):
         request.catch_up(5, logged(request, ["one\n"]))

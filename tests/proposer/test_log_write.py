@@ -1,15 +1,15 @@
 from optimist_proposer.core.live_request import LiveRequest
-from optimist_proposer.core.log_write import (
+from optimist_proposer.core.output_log import decode_output
+from optimist_proposer.core.stored_request import (
     OTHER_OPENING,
     UNKNOWN,
     LogWrite,
     Settled,
+    StoredRequest,
     WriteKind,
     next_write,
     settle_write,
 )
-from optimist_proposer.core.output_log import decode_output
-from optimist_proposer.core.stored_request import StoredRequest
 from tests.proposer.holding import prepared
 from tests.proposer.text import as_text, tokens
 

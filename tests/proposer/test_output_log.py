@@ -63,20 +63,20 @@ def test_what_is_in_no_source_takes_little_more_than_its_tokens() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\x05", "no place"),
+        (b"\x05", "no index"),
         (b"\x05\xfe\xff\x7f", "outside"),
         (b"\x05\x01", "outside"),
         (b"\x04\x41", "lacks tokens"),
         (b"\x04\x41\x80", "within a number"),
     ],
 )
-def test_what_is_no_log_is_told(data: bytes, message: str) -> None:
+def test_what_is_no_log_is_an_error(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         decode_output(SOURCES, 0, data)
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_tokens_or_told(data: bytes) -> None:
+def test_any_bytes_are_tokens_or_an_error(data: bytes) -> None:
     with suppress(ValueError):
         assert all(
             token_id >= 0 or token_id == SEPARATOR for token_id in decode_output(SOURCES, 0, data)

@@ -96,7 +96,7 @@ async def test_frozen_redis_costs_no_request_that_lives_here(
     own_redis_server.thaw()
 
 
-async def test_redis_that_comes_back_empty_is_told_again(
+async def test_redis_that_comes_back_empty_gets_everything_again(
     own_redis_server: RedisServer, open_store: OpenStore
 ) -> None:
     store, reader = (open_store(own_redis_server.url) for _ in range(2))

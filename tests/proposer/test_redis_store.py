@@ -7,16 +7,15 @@ from redis.asyncio import Redis
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
 from optimist_proposer.core.live_request import LiveRequest
-from optimist_proposer.core.log_write import (
+from optimist_proposer.core.output_log import decode_output
+from optimist_proposer.core.sources import Prepared, unpack_sources
+from optimist_proposer.core.stored_request import (
     OTHER_OPENING,
     UNKNOWN,
     LogWrite,
     next_write,
     settle_write,
 )
-from optimist_proposer.core.output_log import decode_output
-from optimist_proposer.core.prepared import Prepared
-from optimist_proposer.core.source_value import unpack_sources
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import prepared, redis_store

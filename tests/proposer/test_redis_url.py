@@ -73,11 +73,11 @@ def test_two_s_speak_tls(scheme: str) -> None:
         ("redis+sentinel://host/service?password=x", "no option password"),
         ("redis+sentinel://host,,other/service", "no host in ''"),
         ("redis+sentinel://host:99999/service", "no port: '99999'"),
-        ("redis+cluster://host/1", "ends behind its hosts"),
+        ("redis+cluster://host/1", "ends after its hosts"),
         ("redis://host:port/x", "Port could not be cast|invalid"),
     ],
 )
-def test_wrong_url_is_told(url: str, message: str) -> None:
+def test_wrong_url_is_an_error(url: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         open_redis(url, 0.05)
 

@@ -13,9 +13,9 @@ from hypothesis.stateful import (
 )
 
 from optimist_aligner.text.sources import Sources
-from optimist_proposer.core.log_write import LogWrite, next_write, settle_write
 from optimist_proposer.core.messages import UNKNOWN, Observation
 from optimist_proposer.core.output_log import decode_output
+from optimist_proposer.core.stored_request import LogWrite, next_write, settle_write
 from tests.proposer.holding import LINE, MemoryStore, Replica, opening
 from tests.proposer.text import as_text, followed, texts, tokens
 
@@ -131,7 +131,7 @@ class Replicas(RuleBasedStateMachine):
         return UNKNOWN if live is None else live.num_known
 
     def _check_window(self, replica: int, base: int) -> None:
-        """A window is what anyone who is told the same output at once would send."""
+        """A window is what anyone who gets the same output at once would send."""
         live = self.replicas[replica].following.get("a")
         assert live is not None
         assert live.window is not None

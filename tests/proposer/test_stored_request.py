@@ -1,6 +1,6 @@
 import pytest
 
-from optimist_proposer.core.source_value import SourceName
+from optimist_proposer.core.sources import SourceName
 from optimist_proposer.core.stored_request import (
     CLOSED,
     OPENING_BYTES,
@@ -24,6 +24,6 @@ def test_head_is_what_writes_compare() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", CLOSED, b"\x07" + bytes(60)])
-def test_another_format_is_told(data: bytes) -> None:
+def test_another_format_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match="packed request"):
         StoredRequest.unpack(data)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.varint import put_varint, read_varints, unzigzag, zigzag
+from optimist_proposer.core.output_log import put_varint, read_varints, unzigzag, zigzag
 
 
 @given(st.lists(st.integers(0, 2**35 - 1)))
@@ -23,7 +23,7 @@ def test_small_numbers_take_a_byte() -> None:
 @pytest.mark.parametrize(
     ("data", "message"), [(b"\x01\x80", "ends within"), (b"\x80" * 5 + b"\x01", "too many bytes")]
 )
-def test_broken_data_is_told(data: bytes, message: str) -> None:
+def test_broken_data_is_an_error(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_varints(data)
 

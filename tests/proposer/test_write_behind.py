@@ -5,9 +5,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from optimist_proposer.core.live_request import LiveRequest
-from optimist_proposer.core.log_write import LogWrite
 from optimist_proposer.core.output_log import decode_output
-from optimist_proposer.core.prepared import Prepared
+from optimist_proposer.core.sources import Prepared
+from optimist_proposer.core.stored_request import LogWrite
 from optimist_proposer.store.store import StoreError
 from optimist_proposer.store.write_behind import WriteBehind
 from tests.proposer.holding import MemoryStore, prepared
@@ -87,7 +87,7 @@ async def test_too_many_waiting_drop_the_oldest() -> None:
     assert dropped() - before == 1
 
 
-async def test_emptied_store_is_told_everything_again() -> None:
+async def test_emptied_store_gets_everything_again() -> None:
     store, request = MemoryStore(), live("a", "one\n")
     behind = writer(store)
     behind.note(request)

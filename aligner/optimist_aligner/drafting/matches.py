@@ -185,7 +185,7 @@ def _find_own_places(sight: Sight, keys: list[int]) -> dict[int, tuple[int, ...]
 
 
 def _agrees_long(sight: Sight, places: Iterable[int]) -> bool:
-    """Tells whether as many tokens agree somewhere that few would be no evidence beside them."""
+    """Returns whether as many tokens agree somewhere that few would be no evidence beside them."""
     if sight.num_context < LONG_LENGTH:
         return False
     text, tail = sight.text, sight.text[-LONG_LENGTH:]

@@ -32,13 +32,34 @@ LEAST_OPEN: Final = 4.0
 MOST_PATHS: Final = 3
 """Candidates of one first token that are followed further."""
 
-Path = tuple[float, Continuation, int, int, int, int]
-"""A candidate that agrees with the nodes up to here: the factor of all that comes behind it; the
-other factors; tokens that agreed before the first node if they count on, else 0; where the first
-node stands, so that the node behind n others stands n places on; stop and resume, see Candidate. A
-plain tuple, since some are made for every node."""
 Seed = tuple[Candidate, float]
 """A candidate of the first token, and its logit."""
+
+
+class Path:
+    """A candidate that agrees with the nodes up to here.
+
+    Attributes:
+        factor: Of all that comes after it.
+        factors: The others.
+        agreed: Tokens that agreed before the first node if they count on, else 0.
+        first: Where the first node is in the text; the node after n others is n tokens further on.
+        stop, resume: See Candidate.
+    """
+
+    __slots__ = ("agreed", "factor", "factors", "first", "resume", "stop")
+
+    def __init__(
+        self,
+        factor: float,
+        factors: Continuation,
+        agreed: int,
+        first: int,
+        stop: int = NO_STOP,
+        resume: int = NO_STOP,
+    ) -> None:
+        self.factor, self.factors, self.agreed, self.first = factor, factors, agreed, first
+        self.stop, self.resume = stop, resume
 
 
 class Branch:
@@ -142,7 +163,8 @@ class TreeGrower:
             if place == self._cursor:
                 factors = self._weights.cursor
             agreed = candidate.length if kind in (PREDICTED, OWN) else 0
-            branch.paths.append((factor, factors, agreed, place, candidate.stop, candidate.resume))
+            path = Path(factor, factors, agreed, place, candidate.stop, candidate.resume)
+            branch.paths.append(path)
             branch.position = _prefer(branch.position, self._find_position(place))
         return branch
 
@@ -193,8 +215,7 @@ class TreeGrower:
             if place != NOWHERE and len(branch.paths) < MOST_PATHS:
                 factor = exp(slope * min(logit, MOST_LOGIT) + of_rate + of_runs)
                 agreed = candidate.length - step
-                path = (factor, factors, agreed, place - step, NO_STOP, NO_STOP)
-                branch.paths.append(path)
+                branch.paths.append(Path(factor, factors, agreed, place - step))
                 branch.position = _prefer(branch.position, self._find_position(place))
         self._push_all(list(branches.values()), value, len(nodes) - 1, step)
 
@@ -207,7 +228,9 @@ class TreeGrower:
             Number of nodes before the next, MOST_STEPS if this is all for now: something else is
             likelier than the next node. And the last one's value.
         """
-        factor, (_, lengths, steps, pairs), length, first, stop, _ = branch.paths[0]
+        path = branch.paths[0]
+        factor, length, first, stop = path.factor, path.agreed, path.first, path.stop
+        _, lengths, steps, pairs = path.factors
         nodes, classes, by_token = self._nodes, self._classes, self._rules.by_token
         least = self._least_next
         if self._heap and least < -self._heap[0][0]:
@@ -267,23 +290,22 @@ class TreeGrower:
         branches: list[Branch] = []
         row = classes[branch.token_id] * NUM_CLASSES
         for path in branch.paths:
-            factor, factors, length, first, stop, resume = path
-            place = first + step
-            if place == stop:
-                place, stop = resume, NO_STOP
-                path = (factor, factors, length, place - step, NO_STOP, NO_STOP)
+            place = path.first + step
+            if place == path.stop:
+                place = path.resume
+                path = Path(path.factor, path.factors, path.agreed, place - step)
             token_id = text[place] if place < num_places else SEPARATOR
             if token_id == SEPARATOR:
                 continue
-            _, lengths, steps, pairs = factors
-            length += step
+            _, lengths, steps, pairs = path.factors
+            length = path.agreed + step
             weight = (
-                factor
+                path.factor
                 * lengths[length if length < MOST_LENGTH else MOST_LENGTH]
                 * steps[step]
                 * pairs[row + classes[token_id]]
             )
-            if token_id in by_token and stop == NO_STOP:
+            if token_id in by_token and path.stop == NO_STOP:
                 weight = self._replace(branches, path, place, step, weight)
             self._add(branches, token_id, weight, place, path)
         return branches
@@ -313,10 +335,9 @@ class TreeGrower:
         if not rules:
             return weight
         rule = rules[0]
-        factor, factors, length, _, _, _ = path
-        factors = self._weights.continuations[factors.kind]
+        factors = self._weights.continuations[path.factors.kind]
         stop, resume = rule.place + rule.length, place + len(rule.replaced)
-        replaced = (factor, factors, length, rule.place - step, stop, resume)
+        replaced = Path(path.factor, factors, path.agreed, rule.place - step, stop, resume)
         ruled = weight * self._weights.next_rule[rule.sightings]
         self._add(branches, self._text[rule.place], ruled, rule.place, replaced)
         return weight * self._weights.next_rule_passed[rule.sightings]

@@ -16,11 +16,11 @@ MAX_LINE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ServiceSpec:
-    """How to start one service and how to tell that it is healthy."""
+    """How to start one service and how to find out whether it is healthy."""
 
     name: str
     arguments: list[str]
-    """Flags behind `python -m optimist_<name>`."""
+    """Flags after `python -m optimist_<name>`."""
     is_healthy: Callable[[], bool]
     """Asks the service, for at most about a second; runs in a thread."""
 

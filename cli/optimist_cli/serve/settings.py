@@ -1,4 +1,4 @@
-"""What `optimist serve` is told, and what its services go by."""
+"""Options of `optimist serve`, and how its services get theirs."""
 
 from typing import ClassVar, Self
 

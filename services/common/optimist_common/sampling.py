@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
 MAX_LOGPROBS = 20
-"""Likeliest tokens in one place that a request may be told of."""
+"""Most of the likeliest tokens at one position that a request may ask for."""
 
 # The smallest number above 0, for bounds that exclude it.
 _ABOVE_ZERO = math.ulp(0.0)
@@ -52,8 +52,8 @@ class SamplingParams:
     grammar: str = ""
     """What the output has to follow, in llguidance's Lark dialect; empty for none."""
     num_logprobs: int | None = None
-    """Tells the log-probability of each output token and of as many of the likeliest ones in its
-    place, all as the model says and before anything above; None tells none."""
+    """Asks for the log-probability of each output token and of as many of the likeliest ones at its
+    position, all as the model says and before anything above; None for none."""
     num_prompt_logprobs: int | None = None
     """The same for the tokens of the prompt, from the second one on."""
 
@@ -78,7 +78,7 @@ class SamplingParams:
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether log-probabilities are to be told, of the output or of the prompt."""
+        """Whether log-probabilities are wanted, of the output or of the prompt."""
         return self.num_logprobs is not None or self.num_prompt_logprobs is not None
 
     def fault(self, vocab_size: int) -> str | None:

@@ -3,11 +3,10 @@
 from collections import OrderedDict
 
 from optimist_proposer.core.live_request import LiveRequest
-from optimist_proposer.core.prepared import Prepared
-from optimist_proposer.core.source_value import SourceName
+from optimist_proposer.core.sources import Prepared, SourceName
 
 
-class Residents:
+class RequestCache:
     """Forgets what was used least recently when it holds too much.
 
     Sources that no request uses go first, then requests; sources that a request uses stay with it.

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.text.sources import Sources
-from optimist_proposer.core.source_value import name_sources, pack_sources, unpack_sources
+from optimist_proposer.core.sources import name_sources, pack_sources, unpack_sources
 from tests.proposer.text import texts, tokens
 
 
@@ -23,19 +23,19 @@ def test_name_tells_owners_and_texts_apart() -> None:
     assert name_sources("A", one) in names
 
 
-def test_prompt_and_prediction_are_told_apart() -> None:
+def test_prompt_and_prediction_are_distinguished() -> None:
     as_prediction = pack_sources(Sources([tokens("a"), tokens("b")]))
     as_prompt = pack_sources(Sources([tokens("a")], tokens("b")))
     assert as_prediction != as_prompt
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01\x00\x00", b"\x09" + bytes(8), bytes(5) + b"123"])
-def test_another_format_is_told(data: bytes) -> None:
+def test_another_format_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match="packed sources"):
         unpack_sources(data)
 
 
-def test_source_without_an_end_is_told() -> None:
+def test_source_without_an_end_is_an_error() -> None:
     packed = pack_sources(Sources([tokens("ab")]))
     with pytest.raises(ValueError, match="has no end"):
         unpack_sources(packed[:-4])

@@ -1,14 +1,16 @@
-"""Sources as one value in a store, named by their owner and content."""
+"""Sources as one value in a store, named by owner and content, and as followers search them."""
 
 import struct
 from array import array
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
+from optimist_aligner.algorithm import Reference
 from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 
 _FORMAT = 1
-# Format, then the number of places that belong to predictions; the places follow.
+# Format, then the number of tokens of predictions, with their separators; all tokens follow.
 _HEADER = struct.Struct("<BI")
 TENANT_BYTES = 8
 CONTENT_BYTES = 16
@@ -35,19 +37,19 @@ def unpack_sources(data: bytes) -> Sources:
     form, num_predicted = _HEADER.unpack_from(data)
     if form != _FORMAT:
         raise ValueError(f"packed sources have format {form}, not {_FORMAT}")
-    places = array(INT32, data[_HEADER.size :])
+    token_ids = array(INT32, data[_HEADER.size :])
     texts: list[array[int]] = []
     start = 0
-    while start < len(places):
+    while start < len(token_ids):
         try:
-            end = places.index(SEPARATOR, start)
+            end = token_ids.index(SEPARATOR, start)
         except ValueError:
             raise ValueError("a packed source has no end") from None
-        texts.append(places[start:end])
+        texts.append(token_ids[start:end])
         start = end + 1
     predictions = texts
     prompt = None
-    if num_predicted < len(places):
+    if num_predicted < len(token_ids):
         *predictions, prompt = texts
     return Sources(predictions, prompt)
 
@@ -58,3 +60,19 @@ def name_sources(tenant: str, value: bytes) -> SourceName:
         blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=TENANT_BYTES).digest(),
         blake2b(value, digest_size=CONTENT_BYTES).digest(),
     )
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Sources with their name and reference."""
+
+    name: SourceName
+    sources: Sources
+    reference: Reference
+    refreshed_at: float = float("-inf")
+    """When the store was last known to hold them, in seconds of a steady clock."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory they take, in bytes, roughly."""
+        return 1024 + 8 * len(self.sources.token_ids) + self.reference.num_bytes
