@@ -105,8 +105,14 @@ def test_chains_are_told_from_trees(tree: TokenTree) -> None:
         ([-1, 0, -2], "parents: -2 is not in -1 to 1"),
         ([-1, 1, 0], "parents: 1 is not in -1 to 0"),
         ([0, 0, 1], "parents: 0 is not in -1 to -1"),
-        ([-1, 0, 0], "parents: siblings have the same token"),
     ],
 )
 def test_faults_name_the_node(parents: list[int], fault: str) -> None:
     assert tree_of([5, 6, 6], parents).find_fault() == fault
+
+
+def test_siblings_with_one_token_may_be_allowed() -> None:
+    tree = tree_of([5, 6, 6], [-1, 0, 0])
+    assert tree.find_fault() == "parents: siblings have the same token"
+    assert tree.find_fault(allows_twins=True) is None
+    assert tree_of([5, 6, 6], [-1, 0, -1]).find_fault() is None

@@ -88,18 +88,6 @@ def plan_rows(sequence: int, rows: Sequence[PlannedRow] = (), **parts: Any) -> P
     )
 
 
-def add_node(nodes: list[tuple[int, int]], token: int, parent: int) -> int:
-    """Adds a node of a window, unless a sibling has its token; returns which one has it."""
-    if (token, parent) not in nodes:
-        nodes.append((token, parent))
-    return nodes.index((token, parent))
-
-
-def tree_window(slot: int, base: int, nodes: Sequence[tuple[int, int]]) -> WindowUpdate:
-    """A window of nodes, each with its token and parent."""
-    return WindowUpdate(slot, base, [node[0] for node in nodes], [node[1] for node in nodes])
-
-
 def rows_of(result: StepResult) -> list[RowResult]:
     ends = np.cumsum(result.num_emitted_tokens)
     is_window = result.draft_sources == DraftSource.PREDICTION

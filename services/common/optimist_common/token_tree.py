@@ -35,8 +35,12 @@ class TokenTree:
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    def find_fault(self) -> str | None:
-        """Returns why the columns are no tree; None if they are one."""
+    def find_fault(self, *, allows_twins: bool = False) -> str | None:
+        """Returns why the columns are no tree; None if they are one.
+
+        Args:
+            allows_twins: Whether siblings may have the same token.
+        """
         parents, number = self.parents, len(self)
         if parents is None:
             return None
@@ -46,7 +50,8 @@ class TokenTree:
         if is_wrong.any():
             node = int(is_wrong.argmax())
             return f"parents: {parents[node]} is not in -1 to {node - 1}"
-        if len(set(zip(parents.tolist(), self.token_ids.tolist(), strict=True))) < number:
+        nodes = zip(parents.tolist(), self.token_ids.tolist(), strict=True)
+        if not allows_twins and len(set(nodes)) < number:
             return "parents: siblings have the same token"
         return None
 

@@ -36,7 +36,7 @@ def test_a_chain_is_numbered_in_its_order(parents: list[int]) -> None:
     assert places([7, 8, 0], parents) == expected
 
 
-def test_all_that_comes_after_a_node_is_one_span() -> None:
+def test_all_that_comes_behind_a_node_is_one_span() -> None:
     found = places([7, 8, 9, 10, 11, 12], [-1, -1, 0, 1, 0, 2])
     assert found == [
         *[(1, 7, 1, 4, 1), (1, 8, 5, 6, 1), (2, 9, 2, 3, 2)],
@@ -53,6 +53,11 @@ def test_tokens_outside_of_the_vocabulary_are_left_out(outside: int) -> None:
     assert found == [(1, 7, 1, 3, 1), (2, 8, 2, 3, 2), (5, 4, 3, 3, 3)]
 
 
+def test_siblings_have_different_tokens() -> None:
+    found = places([7, 7, 8, 8, 7], [-1, -1, 0, 1, 2])
+    assert [place[:2] for place in found] == [(1, 7), (2, 8), (4, 7)]
+
+
 def test_a_window_may_be_full() -> None:
     tokens = [i % VOCAB for i in range(MOST_WINDOW_NODES)]
     assert len(places(tokens, [])) == MOST_WINDOW_NODES
@@ -62,7 +67,7 @@ def test_a_window_may_be_full() -> None:
 
 
 @given(st.data())
-def test_spans_are_those_of_subtrees(data: st.DataObject) -> None:
+def test_spans_tell_who_is_behind_whom(data: st.DataObject) -> None:
     number = data.draw(st.integers(1, 30))
     parents = [data.draw(st.integers(-1, node - 1)) for node in range(number)]
     found = places(list(range(number)), parents)

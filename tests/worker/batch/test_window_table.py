@@ -215,6 +215,11 @@ def test_nothing_is_offered_behind_tokens_outside_of_the_vocabulary(
     assert drafts(tables) == []
 
 
+def test_of_siblings_with_the_same_token_the_first_counts(tables: Tables) -> None:
+    set_window(tables, [11, 11, 13, 14], 0, [-1, -1, 0, 1])
+    assert drafts(tables) == [(11, -1), (13, 0)]
+
+
 def test_a_tree_has_a_bit_for_every_node_and_a_chain_may_be_longer(tables: Tables) -> None:
     tokens = [i % VOCAB for i in range(MOST_WINDOW_NODES)]
     set_window(tables, tokens)
@@ -268,15 +273,10 @@ def updates(draw: st.DrawFn, slot: int, length: int) -> WindowUpdate:
     """A window near some place of the output, of few different tokens."""
     base = max(0, length + draw(st.integers(-3, 1)))
     tokens = draw(st.lists(st.sampled_from([10, 10, 11, 12]) | SMALL_VOCAB, max_size=14))
+    parents: list[int] = []
     if draw(st.booleans()):
-        return WindowUpdate(slot, base, tokens)
-    nodes: list[Node] = []
-    for token in tokens:
-        node = token, draw(st.integers(max(-1, len(nodes) - 4), len(nodes) - 1))
-        if node not in nodes:
-            nodes.append(node)
-    token_ids, parents = [node[0] for node in nodes], [node[1] for node in nodes]
-    return WindowUpdate(slot, base, token_ids, parents)
+        parents = [draw(st.integers(max(-1, node - 4), node - 1)) for node in range(len(tokens))]
+    return WindowUpdate(slot, base, tokens, parents)
 
 
 class Comparison:

@@ -18,17 +18,7 @@ from optimist_worker.runner.engine import Engine
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
 from tests.worker.drafters.drafting import SHAPES, WAYS, drafting_runner
-from tests.worker.step import (
-    BLOCK_SIZE,
-    SIZES,
-    RowResult,
-    add_node,
-    admit,
-    build_runner,
-    plan_rows,
-    rows_of,
-    tree_window,
-)
+from tests.worker.step import BLOCK_SIZE, SIZES, RowResult, admit, build_runner, plan_rows, rows_of
 
 MANNERS = [
     SamplingParams(),
@@ -131,15 +121,16 @@ class Scenario:
         truth = self._truths[MANNERS.index(request.sampling)]
         base = max(0, len(request.output) - self._random.randint(0, 2))
         tokens = self._spoil(truth[base : base + self._random.randint(0, 24)])
-        nodes = [(token, node - 1) for node, token in enumerate(tokens)]
+        parents = list(range(-1, len(tokens) - 1))
         num_branches = self._random.choice([0, 0, 1, 3])
         for _ in range(num_branches):
-            offset = self._random.randint(0, len(nodes))
-            parent = self._random.choice([offset - 1, self._random.randrange(-1, len(nodes) + 1)])
-            parent = min(parent, len(nodes) - 1)
+            offset = self._random.randint(0, len(tokens))
+            parent = self._random.choice([offset - 1, self._random.randrange(-1, len(tokens) + 1)])
             for token in self._spoil(truth[base + offset :][: self._random.randint(1, 12)]):
-                parent = add_node(nodes, token, parent)
-        return tree_window(slot, base, nodes)
+                parents.append(min(parent, len(tokens) - 1))
+                tokens.append(token)
+                parent = len(tokens) - 1
+        return WindowUpdate(slot, base, tokens, parents if num_branches else [])
 
     def _spoil(self, tokens: list[int]) -> list[int]:
         wrong = self._random.choice([0.0, 0.05, 0.3])

@@ -15,14 +15,12 @@ from tests.worker.step import (
     BLOCK_SIZE,
     MAX_MODEL_LEN,
     Predict,
-    add_node,
     admit,
     blocks_of,
     generate,
     plain_text,
     plan_rows,
     run,
-    tree_window,
 )
 
 PROMPT = random.Random(5).choices(range(3, VOCAB_SIZE), k=25)
@@ -89,18 +87,20 @@ def test_text_is_the_same_for_any_window(
 def window_trees(draw: st.DrawFn, truth: list[int], length: int) -> WindowUpdate:
     """A chain near the true text, and branches behind any of its nodes; some come true."""
     base = max(0, length - draw(st.integers(0, 3)))
-    nodes: list[tuple[int, int]] = []
-    depths: dict[int, int] = {-1: -1}
+    tokens: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
     for _ in range(draw(st.integers(1, 5))):
-        parent = draw(st.integers(-1, len(nodes) - 1))
+        parent = draw(st.integers(-1, len(tokens) - 1))
+        depth = depths[parent] + 1 if parent >= 0 else 0
         wrong_at = draw(st.sets(st.integers(0, 6), max_size=2))
-        begin = base + depths[parent] + 1
-        for index, token in enumerate(truth[begin:][: draw(st.integers(0, 8))]):
-            said = draw(st.integers(0, VOCAB_SIZE)) if index in wrong_at else token
-            node = add_node(nodes, said, parent)
-            depths[node] = depths[parent] + 1
-            parent = node
-    return tree_window(0, base, nodes)
+        for index, token in enumerate(truth[base + depth :][: draw(st.integers(0, 8))]):
+            is_wrong = index in wrong_at
+            tokens.append(draw(st.integers(0, VOCAB_SIZE)) if is_wrong else token)
+            parents.append(parent)
+            depths.append(depth + index)
+            parent = len(tokens) - 1
+    return WindowUpdate(0, base, tokens, parents)
 
 
 @settings(
@@ -110,7 +110,7 @@ def window_trees(draw: st.DrawFn, truth: list[int], length: int) -> WindowUpdate
 def test_text_is_the_same_with_any_trees(
     llama: Runner, data: st.DataObject, width: int, manner: str
 ) -> None:
-    """Right and wrong branches, late windows, and steps without a new one."""
+    """Right and wrong branches, twins among siblings, late windows, and steps without a new one."""
     sampling = MANNERS[manner]
     truth = plain_text(llama, PROMPT, 30, sampling)
 

@@ -197,7 +197,7 @@ def _window(message: worker_pb2.Window, limits: Limits) -> WindowUpdate:
     number = len(token_ids)
     if number > MOST_WINDOW_NODES:
         raise PlanError(f"windows.token_ids: {number} nodes, more than {MOST_WINDOW_NODES}")
-    if (fault := tree.find_fault()) is not None:
+    if (fault := tree.find_fault(allows_twins=True)) is not None:
         raise PlanError(f"windows.{fault}")
     return WindowUpdate(
         slot=_slot("windows.slot", message.slot, limits),

@@ -265,8 +265,8 @@ class Window(_message.Message):
     token_ids: _builtins.bytes
     """The expected tokens [num_nodes]."""
     parents: _builtins.bytes
-    """Index of the node that each node comes after, -1 for none; less than its own index, and siblings have
-    different tokens [num_nodes]. Empty for a chain.
+    """Index of the node that each node comes after, -1 for none; less than its own index, and siblings
+    should have different tokens [num_nodes]. Empty for a chain.
     """
     def __init__(
         self,

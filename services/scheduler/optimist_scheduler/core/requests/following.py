@@ -82,7 +82,7 @@ def wakes(window: Window, scale: float) -> bool:
 
     Args:
         window: The window; one that says no values is believed.
-        scale: What the hazards that it claims are to be multiplied by, if that is more than 1.
+        scale: What its hazards are to be multiplied by, if that is more than 1.
     """
     if not window.has_values:
         return window.num_nodes > 0

@@ -108,8 +108,8 @@ def _learn_windows(
     windows = state.table.windows
     hazards, before = windows.hazards.reshape(-1), windows.cells(slots, starts - 1)
     examined = np.minimum(num_agreed + 1, inside)
-    claimed = hazards.take(before + examined) - hazards.take(before)
-    state.widths.observe(slots, inside, num_agreed, claimed, windows.is_valued[slots])
+    estimated = hazards.take(before + examined) - hazards.take(before)
+    state.widths.observe(slots, inside, num_agreed, estimated, windows.is_valued[slots])
 
 
 def _move_trees(state: SchedulerState, new: NewTokens, has_left: BoolArray) -> None:

@@ -38,7 +38,7 @@ def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
     windows = state.table.windows
     num_drafts = rows.num_output_placeholders - rows.num_emits_in_flight
     if state.widths.goes_by_value and windows.num_valued:
-        chances = _claimed_chances(state, slots, rows, num_drafts)
+        chances = _estimate_chances(state, slots, rows, num_drafts)
     else:
         chances = np.power(state.widths.rate(slots), num_drafts)
     assumed = rows.num_tokens + rows.num_output_placeholders
@@ -53,7 +53,7 @@ def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
     return chances
 
 
-def _claimed_chances(
+def _estimate_chances(
     state: SchedulerState, slots: SlotArray, rows: Rows, num_drafts: Int32Array
 ) -> FloatArray:
     """Returns how likely what is in flight is accepted, by what windows say [num_rows]."""
@@ -62,8 +62,8 @@ def _claimed_chances(
     inside = np.maximum(np.minimum(rows.window_end - rows.num_tokens, num_drafts), 0)
     before = windows.cells(slots, rows.num_tokens - 1)
     hazards = windows.hazards.reshape(-1)
-    claimed = (hazards.take(before + inside) - hazards.take(before)) * state.widths.scales[slots]
-    chances: FloatArray = np.exp(-claimed)
+    estimated = (hazards.take(before + inside) - hazards.take(before)) * state.widths.scales[slots]
+    chances: FloatArray = np.exp(-estimated)
     is_unknown = (inside < num_drafts) | ~windows.is_valued[slots]
     if is_unknown.any():
         known = state.widths.rate(slots) ** num_drafts

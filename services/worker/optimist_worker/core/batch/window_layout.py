@@ -26,7 +26,8 @@ Array = npt.NDArray[np.int64]
 def lay_out_window(update: WindowUpdate, vocab_size: int) -> Array:
     """Lays a window out.
 
-    A node whose token the model does not have is left out with everything after it.
+    A node whose token the model does not have, or a sibling before it has, is left out with
+    everything after it.
 
     Args:
         update: The window.
@@ -40,7 +41,11 @@ def lay_out_window(update: WindowUpdate, vocab_size: int) -> Array:
     tokens = np.array(update.token_ids, np.int64)
     tree = TokenTree.from_columns(tokens.astype(np.int32), np.array(update.parents, np.int32))
     parents = np.array(tree.list_parents(), np.int64)
-    is_used = _find_usable(parents, tokens, vocab_size)
+    is_used = (tokens >= 0) & (tokens < vocab_size)
+    if tree.parents is None:
+        is_used = np.logical_and.accumulate(is_used)
+    else:
+        _leave_out(is_used, parents, tokens)
     nodes = np.flatnonzero(is_used)
     layout = np.zeros((4, NUM_PLACES), np.int64)
     layout[3] = _NO_DEPTH
@@ -55,13 +60,12 @@ def lay_out_window(update: WindowUpdate, vocab_size: int) -> Array:
     return layout
 
 
-def _find_usable(parents: Array, tokens: Array, vocab_size: int) -> npt.NDArray[np.bool_]:
-    """Returns which nodes are not left out, `[num_nodes]`."""
-    is_used = (tokens >= 0) & (tokens < vocab_size)
-    if not is_used.all():
-        for node, parent in enumerate(parents.tolist()):
-            is_used[node] &= parent < 0 or is_used[parent]
-    return is_used
+def _leave_out(is_used: npt.NDArray[np.bool_], parents: Array, tokens: Array) -> None:
+    """Leaves out what comes after nodes that are left out, and second siblings with a token."""
+    found = set[tuple[int, int]]()
+    for node, key in enumerate(zip(parents.tolist(), tokens.tolist(), strict=True)):
+        is_used[node] &= (key[0] < 0 or is_used[key[0]]) and key not in found
+        found.add(key)
 
 
 def _span(parents: Array, is_used: npt.NDArray[np.bool_]) -> Array:
