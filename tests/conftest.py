@@ -32,7 +32,6 @@ SLOW = (
     "tests/bench/test_drafts",
     "tests/deploy/test_containers",
     "tests/bench/test_engines",
-    "tests/scheduler/test_rules",
     "tests/scheduler/core/test_no_loss",
     "tests/worker/parallel/",
 )

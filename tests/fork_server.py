@@ -1,10 +1,10 @@
 """Starts our processes by forking one that has imported what they all import.
 
 PyTorch, transformers and gRPC are most of what a service does when it starts. `install` changes
-how this process runs `python -m optimist_...`: at the first worker a server begins, which is forked
-for all others. They have the command line, environment, files and parent that they would have
-otherwise, and end as Python does. What is started with another environment, or is not ours, is
-started as ever.
+how this process runs our modules by `python -m`: at the first worker a server begins, which is
+forked for all others. They have the command line, environment, files and parent that they would
+have otherwise, and end as Python does. What is started with another environment, or is not ours,
+is started as ever.
 """
 
 import atexit
@@ -35,8 +35,13 @@ _IMPORTED = (
     *("fastapi", "uvicorn", "httpx", "yaml", "jinja2", "llguidance"),
 )
 # Variables that are read after the imports.
-_READ_LATER = ("OPTIMIST_", "OTEL_", "PYTEST_", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_")
-# A forked process writes its command line over this one.
+_READ_LATER = (
+    *("OPTIMIST_", "OTEL_", "PYTEST_"),
+    *("MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_", "GLOO_"),
+)
+_SLOW_TO_START = ("optimist_worker", "worker", "serve", "torch.distributed.run")
+_OURS = ("optimist_", "tests.worker.", "torch.distributed.run")
+# A forked process writes its command line and environment over the server's.
 _ROOM = "-" * 8000
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -84,7 +89,7 @@ class _Server:
             return 0
         with self._lock:
             if self._socket is None:
-                if not {"optimist_worker", "worker", "serve"} & set(start.arguments[:2]):
+                if not any(one in _SLOW_TO_START for one in start.arguments[:2]):
                     return 0
                 self._begin()
             if _read_early(start.environment) != _read_early(self._environment):
@@ -97,7 +102,7 @@ class _Server:
         with other_end:
             other_end.set_inheritable(True)
             command = [sys.executable, "-m", "tests.fork_server", str(other_end.fileno()), _ROOM]
-            os.posix_spawn(sys.executable, command, self._environment)
+            os.posix_spawn(sys.executable, command, self._environment | {"ROOM": _ROOM})
 
     def _fork(self, start: Start, files: Sequence[int]) -> int:
         assert self._socket is not None
@@ -124,7 +129,7 @@ def _replace(starter: Starter) -> None:
         words = given["args"]
         pid = 0
         if isinstance(words, list | tuple) and list(words[:2]) == [sys.executable, "-m"]:
-            pid = _start(starter, given) if words[2].startswith("optimist_") else 0
+            pid = _start(starter, given) if words[2].startswith(_OURS) else 0
         if not pid:
             _execute(*values)
             return
@@ -198,7 +203,7 @@ def _become(start: Start, files: Sequence[int]) -> None:
     # Python has found out at its start whether the server's own can seek.
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         setattr(sys, name, _reopen(descriptor, getattr(sys, name)))
-    _show([sys.executable, "-m", *start.arguments])
+    _show([sys.executable, "-m", *start.arguments], start.environment)
 
 
 def _reopen(descriptor: int, stream: TextIO) -> TextIO:
@@ -213,13 +218,15 @@ def _reopen(descriptor: int, stream: TextIO) -> TextIO:
     )
 
 
-def _show(command: Sequence[str]) -> None:
-    """Overwrites the command line that others see of this process."""
+def _show(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Overwrites the command line and the environment that others see of this process."""
     fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
-    begin, end = int(fields[45]), int(fields[46])
-    shown = "\0".join(command).encode()
-    ctypes.memset(begin, 0, end - begin)
-    ctypes.memmove(begin, shown, min(len(shown), end - begin - 1))
+    variables = [f"{name}={text}" for name, text in environment.items()]
+    for index, texts in ((45, command), (47, variables)):
+        begin, end = int(fields[index]), int(fields[index + 1])
+        shown = "".join(f"{text}\0" for text in texts).encode()
+        ctypes.memset(begin, 0, end - begin)
+        ctypes.memmove(begin, shown, min(len(shown), end - begin - 1))
 
 
 def _run(start: Start) -> None:

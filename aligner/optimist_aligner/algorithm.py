@@ -23,7 +23,7 @@ class Follower(Protocol):
 
     @abstractmethod
     def observe(self, token_ids: "array[int]") -> None:
-        """Takes the output tokens behind those already observed [num_tokens]."""
+        """Takes the output tokens after those already observed [num_tokens]."""
 
     @abstractmethod
     def propose(self, max_tokens: int, min_value: float) -> Draft:

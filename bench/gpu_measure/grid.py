@@ -143,7 +143,7 @@ def add_overlap(bench: Bench, loaded: Loaded, batch: int, depth: int) -> None:
     run_steps(runner, plan, WARM_UP_STEPS, depth=1)
     spans: list[tuple[Any, Any]] = []
     launches: list[float] = []
-    start_step, launch_plan = runner.engine.start, runner.launch
+    start_step, launch_plan = runner.engine.launch, runner.launch
 
     def start(*arguments: Any) -> Any:
         if not bench.is_cuda:
@@ -161,7 +161,7 @@ def add_overlap(bench: Bench, loaded: Loaded, batch: int, depth: int) -> None:
         launches.append(time.perf_counter() - begin)
         return launched
 
-    with patch.object(runner.engine, "start", start), patch.object(runner, "launch", launch):
+    with patch.object(runner.engine, "launch", start), patch.object(runner, "launch", launch):
         seconds = bench.seconds(lambda: run_steps(runner, plan, number, depth))
     what = f"{loaded.shape.name} batch {batch}, {depth} launched"
     bench.add(f"{what}: step", seconds / number * 1e3, "ms/step")

@@ -17,8 +17,8 @@ from optimist_worker.core.plan import (
     StepResult,
     WindowUpdate,
 )
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model
-from optimist_worker.model.state import DeviceState
 from optimist_worker.runner.runner import Runner
 
 BLOCK_SIZE = 16
@@ -131,7 +131,7 @@ def checked(result: StepResult) -> StepResult:
 
 def run_steps(runner: Runner, plan: Plan, number: int, depth: int = 2) -> list[StepResult]:
     """Runs a plan some times, so many launched ahead; returns the results."""
-    depth = depth if runner.engine.runs_by_itself else 1
+    depth = min(depth, runner.engine.executor.most_plans)
     running: deque[Any] = deque()
     results = []
     for _ in range(number):

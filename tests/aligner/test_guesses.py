@@ -1,4 +1,4 @@
-from optimist_aligner.drafting.candidates import Sight
+from optimist_aligner.drafting.candidates import View
 from optimist_aligner.drafting.guesses import (
     guess_ahead,
     guess_beginning,
@@ -12,17 +12,17 @@ from tests.aligner.test_matches import look
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def ahead(sight: Sight, *taken: int) -> str:
-    candidates = list(guess_ahead(sight, set(taken)))
+def ahead(view: View, *taken: int) -> str:
+    candidates = list(guess_ahead(view, set(taken)))
     assert all(each.kind == EXPECTED for each in candidates)
-    assert all(sight.text[each.place] == each.token_id for each in candidates)
+    assert all(view.text[each.place] == each.token_id for each in candidates)
     return "".join(chr(each.token_id) for each in candidates)
 
 
 def test_beginning_is_the_first_token_of_each_prediction() -> None:
-    sight = look("abc", "")
-    sight.text[:] = [*map(ord, "abc"), -1, -1, ord("x"), -1]
-    guessed = guess_beginning(sight, [0, 4, 5])
+    view = look("abc", "")
+    view.text[:] = [*map(ord, "abc"), -1, -1, ord("x"), -1]
+    guessed = guess_beginning(view, [0, 4, 5])
     assert [(chr(each.token_id), each.place) for each in guessed] == [("a", 0), ("x", 5)]
 
 
@@ -50,13 +50,13 @@ def test_line_beginnings_are_guessed_behind_a_line_end() -> None:
 
 
 def test_template_goes_on_where_it_was_lost() -> None:
-    sight = look("", "abcdefgh-abcdef!")
-    candidates = list(guess_template(sight))
+    view = look("", "abcdefgh-abcdef!")
+    candidates = list(guess_template(view))
     assert all(each.kind == TEMPLATE for each in candidates)
     guessed = "".join(chr(each.token_id) for each in candidates)
     assert guessed.startswith("gh-a")
     assert len(set(guessed)) == len(guessed)
-    assert all(each.place >= sight.start for each in candidates)
+    assert all(each.place >= view.start for each in candidates)
 
 
 def test_template_that_was_not_lost_guesses_nothing() -> None:
@@ -65,24 +65,24 @@ def test_template_that_was_not_lost_guesses_nothing() -> None:
 
 
 def test_frequent_tokens_are_the_latest_first_and_each_once() -> None:
-    sight = look("", "abca")
-    frequent = list(guess_frequent(sight, (ord("c"), ord("z")), {ord("z"): 9}))
+    view = look("", "abca")
+    frequent = list(guess_frequent(view, (ord("c"), ord("z")), {ord("z"): 9}))
     assert [chr(each.token_id) for each in frequent] == ["a", "c", "b", "z"]
     assert all(each.kind == FREQUENT for each in frequent)
-    assert frequent[0].place == sight.start + 3
+    assert frequent[0].place == view.start + 3
     assert frequent[-1].place == NOWHERE
 
 
 def test_counts_and_ages_are_distinguished() -> None:
-    sight = look("", "ab" + "c" * 12)
+    view = look("", "ab" + "c" * 12)
     few, many = (
         next(
             each
-            for each in guess_frequent(sight, (ord("z"),), {ord("z"): count})
+            for each in guess_frequent(view, (ord("z"),), {ord("z"): count})
             if each.token_id == ord("z")
         )
         for count in (1, 100)
     )
     assert few.features[0] < many.features[0]
-    latest, *_, oldest = guess_frequent(sight, (), {})
+    latest, *_, oldest = guess_frequent(view, (), {})
     assert latest.features[1] < oldest.features[1]

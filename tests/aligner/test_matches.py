@@ -3,7 +3,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.drafting.candidates import NO_STOP, Candidate, Sight
+from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View
 from optimist_aligner.drafting.matches import find_matches, find_skipped
 from optimist_aligner.follower import Aligner
 from optimist_aligner.following.alignment import CERTAIN_RUN
@@ -26,13 +26,13 @@ def codes(text: str) -> "array[int]":
     return array(INT32, map(ord, text))
 
 
-def looked(predictions: list["array[int]"], output: "array[int]", prompt: "array[int]") -> Sight:
+def looked(predictions: list["array[int]"], output: "array[int]", prompt: "array[int]") -> View:
     follower = ALGORITHM.prepare(Sources(predictions, prompt)).follow()
     follower.observe(output)
     return follower.look()
 
 
-def look(predicted: str, output: str, prompt: str = "") -> Sight:
+def look(predicted: str, output: str, prompt: str = "") -> View:
     return looked([codes(predicted)], codes(output), codes(prompt))
 
 
@@ -41,8 +41,8 @@ def in_block(candidate: Candidate, name: str) -> bool:
     return any(block.start <= each < block.start + block.num_weights for each in candidate.features)
 
 
-def num_equal(sight: Sight, place: int) -> int:
-    context, before = sight.text[-sight.num_context :], sight.text[:place]
+def num_equal(view: View, place: int) -> int:
+    context, before = view.text[-view.num_context :], view.text[:place]
     length = 0
     while length < min(len(context), place) and before[-length - 1] == context[-length - 1]:
         length += 1
@@ -53,40 +53,40 @@ def num_equal(sight: Sight, place: int) -> int:
 def test_candidates_are_what_stands_behind_as_many_equal_tokens_as_they_say(
     predictions: list[list[int]], output: list[int], prompt: list[int]
 ) -> None:
-    sight = looked(
+    view = looked(
         [array(INT32, each) for each in predictions], array(INT32, output), array(INT32, prompt)
     )
-    plain = [each for each in find_matches(sight) if each.stop == NO_STOP]
+    plain = [each for each in find_matches(view) if each.stop == NO_STOP]
     places = [each.place for each in plain]
     assert len(set(places)) == len(places)
     for each in plain:
-        assert each.token_id == sight.text[each.place] >= 0
-        assert each.kind == (PREDICTED if each.place < sight.num_aligned else OWN)
-        assert each.length == min(MOST_LENGTH, num_equal(sight, each.place))
+        assert each.token_id == view.text[each.place] >= 0
+        assert each.kind == (PREDICTED if each.place < view.num_aligned else OWN)
+        assert each.length == min(MOST_LENGTH, num_equal(view, each.place))
     taken = set(places)
-    for each in find_skipped(sight, taken):
-        assert each.token_id == sight.text[each.place] >= 0
-        assert each.kind == (PREDICTED_SKIP if each.place < sight.num_aligned else OWN_SKIP)
-        assert sight.text[each.place - 1] != sight.text[-1]
-        assert sight.text[each.place - 3 : each.place - 1] == sight.text[-3:-1]
+    for each in find_skipped(view, taken):
+        assert each.token_id == view.text[each.place] >= 0
+        assert each.kind == (PREDICTED_SKIP if each.place < view.num_aligned else OWN_SKIP)
+        assert view.text[each.place - 1] != view.text[-1]
+        assert view.text[each.place - 3 : each.place - 1] == view.text[-3:-1]
         assert each.place not in places
 
 
 def test_nothing_said_matches_nothing() -> None:
-    sight = look("ab", "")
-    assert find_matches(sight) == []
-    assert find_skipped(sight, set()) == []
+    view = look("ab", "")
+    assert find_matches(view) == []
+    assert find_skipped(view, set()) == []
 
 
 def test_places_of_prediction_prompt_and_output_are_found() -> None:
-    sight = look("xa1", "a3-a", "ya2")
-    tokens = {(chr(each.token_id), each.kind) for each in find_matches(sight)}
+    view = look("xa1", "a3-a", "ya2")
+    tokens = {(chr(each.token_id), each.kind) for each in find_matches(view)}
     assert tokens == {("1", PREDICTED), ("2", OWN), ("3", OWN)}
 
 
 def test_cursor_comes_first_and_is_marked() -> None:
-    sight = look("ab1 ab2 ab3", "ab1 ab")
-    first, *others = find_matches(sight)
+    view = look("ab1 ab2 ab3", "ab1 ab")
+    first, *others = find_matches(view)
     assert chr(first.token_id) == "2"
     assert in_block(first, "cursor")
     assert not any(in_block(each, "cursor") for each in others)
@@ -103,16 +103,16 @@ def test_when_certain_of_the_place_no_other_is_looked_for_in_the_sources() -> No
 
 
 def test_expected_token_that_did_not_come_is_marked() -> None:
-    sight = look("abcdefxb", "abcdez")
-    assert sight.rejected == ord("f")
-    sight = look("abcdefg-ez?ezf!", "abcdez")
-    marked = {chr(each.token_id): in_block(each, "rejected") for each in find_matches(sight)}
+    view = look("abcdefxb", "abcdez")
+    assert view.rejected == ord("f")
+    view = look("abcdefg-ez?ezf!", "abcdez")
+    marked = {chr(each.token_id): in_block(each, "rejected") for each in find_matches(view)}
     assert marked == {"?": False, "f": True}
 
 
 def test_rule_is_a_candidate_besides_what_it_replaces() -> None:
-    sight = look("use old here, use old there", "use NEW here, use ")
-    candidates = find_matches(sight)
+    view = look("use old here, use old there", "use NEW here, use ")
+    candidates = find_matches(view)
     (ruled,) = [each for each in candidates if each.stop != NO_STOP]
     assert chr(ruled.token_id) == "N"
     assert in_block(ruled, "rule")
@@ -123,15 +123,15 @@ def test_rule_is_a_candidate_besides_what_it_replaces() -> None:
 
 
 def test_replacement_that_was_begun_is_the_first_candidate() -> None:
-    sight = look("use old here, use old there", "use NEW here, use NE")
-    first = find_matches(sight)[0]
+    view = look("use old here, use old there", "use NEW here, use NE")
+    first = find_matches(view)[0]
     assert chr(first.token_id) == "W"
     assert first.place + 1 == first.stop
 
 
 def test_skipped_are_of_the_kind_of_where_they_stand() -> None:
-    sight = look("qab1x", "rab2-sab3+" + "ab!", prompt="ab4y")
-    kinds = {chr(each.token_id): each.kind for each in find_skipped(sight, set())}
+    view = look("qab1x", "rab2-sab3+" + "ab!", prompt="ab4y")
+    kinds = {chr(each.token_id): each.kind for each in find_skipped(view, set())}
     assert kinds == {"x": PREDICTED_SKIP, "y": OWN_SKIP, "-": OWN_SKIP, "+": OWN_SKIP}
-    place = sight.text.index(ord("x"))
-    assert "x" not in {chr(each.token_id) for each in find_skipped(sight, {place})}
+    place = view.text.index(ord("x"))
+    assert "x" not in {chr(each.token_id) for each in find_skipped(view, {place})}

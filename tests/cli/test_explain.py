@@ -19,9 +19,8 @@ from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_cli.__main__ import main
 from optimist_cli.explain.command import ExplainSettings, StepError, choose_style, page, summarise
 from optimist_cli.explain.log import Header, LogError, Proposal
-from optimist_cli.explain.places import LineIndex
 from optimist_cli.explain.text import Style, fit, visible, width_of
-from optimist_cli.explain.window import Origin, Window
+from optimist_cli.explain.window import LineIndex, Origin, Window
 from optimist_proposer.observing.request_log import RequestLogs
 
 TEXTS = [

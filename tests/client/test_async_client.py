@@ -11,8 +11,8 @@ from optimist.v1 import inference_pb2
 from optimist_client import AsyncClient, OptimistError, RetryPolicy, async_client
 from optimist_client.async_stream import AsyncStream, ResponseCall
 from optimist_client.connection import OPTIONS
-from optimist_client.deadline import Deadline
-from tests.chaos.fault_proxy import BLACK_HOLE, FaultProxy
+from optimist_client.retry import Deadline
+from tests.chaos.faults.proxy import BLACK_HOLE, FaultProxy
 from tests.client.scripted_server import (
     ScriptedServer,
     answering,

@@ -11,7 +11,6 @@ from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import Prepared, unpack_sources
 from optimist_proposer.core.stored_request import (
     OTHER_OPENING,
-    UNKNOWN,
     LogWrite,
     next_write,
     settle_write,
@@ -86,28 +85,6 @@ async def test_what_one_writes_another_reads(store: RedisStore, redis_server: Re
     await other.stop()
 
 
-async def test_append_is_done_only_where_the_log_ends(store: RedisStore) -> None:
-    one, other = live("a"), live("b")
-    await put(store, one, other)
-    one.fold(0, tokens("one\n"))
-    other.fold(0, tokens("X"))
-    late = written(one)
-    await put(store, one)
-    # The same write again, and in the same call one that is in order.
-    assert await store.write([late, written(other)], []) == [4, 1]
-    assert [await text(store, name) for name in "ab"] == ["one\n", "X"]
-
-
-async def test_write_of_another_opening_moves_nothing(store: RedisStore) -> None:
-    first, second = live(output="one\n"), live(output="six\n")
-    await put(store, first)
-    await put(store, second)
-    first.fold(4, tokens("two\n"))
-    assert await put(store, first) == [OTHER_OPENING]
-    assert await store.write([written(first, is_lost=True)], []) == [OTHER_OPENING]
-    assert await text(store) == "six\n"
-
-
 async def test_late_write_cannot_bring_a_closed_request_back(
     store: RedisStore, redis: "Redis"
 ) -> None:
@@ -120,22 +97,6 @@ async def test_late_write_cannot_bring_a_closed_request_back(
     assert 0 < await redis.pttl("test:{0}:request:a") <= 30_000
     await put(store, live(output="x"))
     assert await text(store) == "x"
-
-
-async def test_lost_request_is_created_once(store: RedisStore, redis: "Redis") -> None:
-    request = live(output="one\n")
-    await put(store, request)
-    await redis.flushall()
-    request.fold(4, tokens("two\n"))
-    assert await put(store, request) == [UNKNOWN]
-    whole = written(request, is_lost=True)
-    assert await store.write([whole], []) == [8]
-    assert await text(store) == "one\ntwo\n"
-    settle_write(whole, 8)
-    request.fold(8, tokens("X"))
-    await put(store, request)
-    assert await store.write([whole], []) == [9]
-    assert await text(store) == "one\ntwo\nX"
 
 
 async def test_sources_are_stored_once_for_a_tenant(store: RedisStore, redis: "Redis") -> None:

@@ -14,10 +14,15 @@ from tests.proposer.holding import MemoryStore, prepared
 from tests.proposer.text import as_text, tokens
 
 
-def live(request_id: str, output: str = "") -> LiveRequest:
-    request = LiveRequest(request_id, b"generate", prepared("one\ntwo\n"))
-    request.fold(0, tokens(output))
-    return request
+def live(request_id: str) -> LiveRequest:
+    return LiveRequest(request_id, b"generate", prepared("one\ntwo\n"))
+
+
+async def write(behind: WriteBehind, request: LiveRequest, text: str = "") -> None:
+    """Lets a request grow, and writes it."""
+    request.fold(request.num_known, tokens(text))
+    behind.note(request)
+    await behind.stop()
 
 
 def writer(store: MemoryStore, max_waiting: int = 10) -> WriteBehind:
@@ -37,10 +42,11 @@ def dropped() -> float:
 class NotifyingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
-        self.written = asyncio.Event()
+        self.written, self.num_writes = asyncio.Event(), 0
 
     async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
         answers = await super().write(writes, closed)
+        self.num_writes += len(writes)
         self.written.set()
         return answers
 
@@ -60,14 +66,7 @@ async def test_writes_while_it_runs() -> None:
 
 
 async def test_several_steps_are_one_write() -> None:
-    class CountingStore(MemoryStore):
-        num_writes = 0
-
-        async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
-            self.num_writes += len(writes)
-            return await super().write(writes, closed)
-
-    store = CountingStore()
+    store = NotifyingStore()
     behind, request = writer(store), live("a")
     for position, text in enumerate("one\n"):
         request.fold(position, tokens(text))
@@ -88,14 +87,11 @@ async def test_too_many_waiting_drop_the_oldest() -> None:
 
 
 async def test_emptied_store_gets_everything_again() -> None:
-    store, request = MemoryStore(), live("a", "one\n")
+    store, request = MemoryStore(), live("a")
     behind = writer(store)
-    behind.note(request)
-    await behind.stop()
+    await write(behind, request, "one\n")
     store.requests.clear()
-    request.fold(4, tokens("two\n"))
-    behind.note(request)
-    await behind.stop()
+    await write(behind, request, "two\n")
     assert stored_text(store, "a", request.prepared) == "one\ntwo\n"
 
 
@@ -125,16 +121,12 @@ async def test_failed_writes_are_dropped_and_made_up_for_by_the_next(
 ) -> None:
     store, request, before = FailingStore(), live("a"), dropped()
     behind = writer(store)
-    for position, text in enumerate("one"):
-        request.fold(position, tokens(text))
-        behind.note(request)
-        await behind.stop()
+    for text in "one":
+        await write(behind, request, text)
     assert dropped() - before == 3
     assert caplog.text.count("outputs are not shared for now: gone") == 1
     store.is_away = False
-    request.fold(3, tokens("\n"))
-    behind.note(request)
-    await behind.stop()
+    await write(behind, request, "\n")
     assert stored_text(store, "a", request.prepared) == "one\n"
 
 
@@ -143,12 +135,9 @@ async def test_superseded_copy_is_handed_over() -> None:
     superseded: list[LiveRequest] = []
     behind = WriteBehind(store, 10, superseded.append)
     request = live("a")
-    behind.note(request)
-    await behind.stop()
+    await write(behind, request)
     store.requests["a"] = None
-    request.fold(0, tokens("one"))
-    behind.note(request)
-    await behind.stop()
+    await write(behind, request, "one")
     assert superseded == [request]
 
 

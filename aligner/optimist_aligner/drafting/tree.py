@@ -11,7 +11,7 @@ from math import exp, inf
 from operator import attrgetter, itemgetter
 from typing import Final
 
-from optimist_aligner.drafting.candidates import NO_STOP, Candidate, Sight
+from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View
 from optimist_aligner.drafting.draft import NO_PARENT, Draft
 from optimist_aligner.drafting.further import MOST_OPEN_STEPS, find_further
 from optimist_aligner.following.template import NOWHERE
@@ -28,7 +28,7 @@ from optimist_aligner.text.sources import NO_POSITION, SEPARATOR
 
 _MOST_EXPONENT: Final = 30.0
 LEAST_OPEN: Final = 4.0
-"""Nodes are looked behind that are worth so many times the least value."""
+"""Nodes are extended that are worth so many times the least value."""
 MOST_PATHS: Final = 3
 """Candidates of one first token that are followed further."""
 
@@ -63,7 +63,7 @@ class Path:
 
 
 class Branch:
-    """What may come behind a node."""
+    """What may come after a node."""
 
     __slots__ = ("paths", "position", "token_id", "weight")
 
@@ -89,7 +89,7 @@ class TreeGrower:
 
     def __init__(
         self,
-        sight: Sight,
+        view: View,
         weights: Weights,
         positions: "array[int]",
         max_tokens: int,
@@ -100,16 +100,16 @@ class TreeGrower:
 
         A chain is one path of a tree, in which nothing competes for the room.
         """
-        alignment, self._sight = sight.alignment, sight
-        self._text, self._classes = sight.text, sight.classes
-        self._num_aligned, self._rules = sight.num_aligned, alignment.rules
+        alignment, self._view = view.alignment, view
+        self._text, self._classes = view.text, view.classes
+        self._num_aligned, self._rules = view.num_aligned, alignment.rules
         self._cursor = NOWHERE
         if alignment.pending is None and alignment.is_found:
             self._cursor = alignment.place
         self._weights, self._positions = weights, positions
-        self._next_terms = weights.next_terms[sight.rate][sight.runs]
+        self._next_terms = weights.next_terms[view.rate][view.runs]
         self._max_tokens, self._min_value, self._is_chain = max_tokens, min_value, is_chain
-        self._least_open = inf if sight.is_rewrite else LEAST_OPEN * min_value
+        self._least_open = inf if view.is_rewrite else LEAST_OPEN * min_value
         self._heap: list[tuple[float, int, int, Branch, int]] = []
         self._num_pushed = 0
         self._least_next = min_value
@@ -142,7 +142,7 @@ class TreeGrower:
         return Draft.from_nodes(self._nodes)
 
     def _grow_above(self, least: float) -> None:
-        """Makes nodes of all that has been found behind others and is worth that much."""
+        """Makes nodes of all that has been found after others and is worth that much."""
         nodes, heap, max_tokens = self._nodes, self._heap, self._max_tokens
         while heap and -heap[0][0] >= least and len(nodes) < max_tokens:
             value, _, parent, branch, step = heappop(heap)
@@ -169,7 +169,7 @@ class TreeGrower:
         return branch
 
     def _take(self, branch: Branch, value: float, parent: int, step: int) -> None:
-        """Makes a node of a branch, and of what comes behind it as long as that is likeliest."""
+        """Makes a node of a branch, and of what comes after it as long as that is likeliest."""
         nodes, heap = self._nodes, self._heap
         while True:
             nodes.append((branch.token_id, parent, branch.position, value))
@@ -196,7 +196,7 @@ class TreeGrower:
                 return
 
     def _look_further(self, value: float, step: int) -> None:
-        """Finds what may come behind the last node, where no path goes on."""
+        """Finds what may come after the last node, where no path goes on."""
         if value < self._least_open or step > MOST_OPEN_STEPS:
             return
         nodes, drafted = self._nodes, list[int]()
@@ -207,7 +207,7 @@ class TreeGrower:
         slope, of_rate, of_runs = self._next_terms[OWN]
         weights, factors = self._weights, self._weights.continuations[OWN]
         branches: dict[int, Branch] = {}
-        for candidate in find_further(self._sight, drafted[::-1]):
+        for candidate in find_further(self._view, drafted[::-1]):
             token_id, place = candidate.token_id, candidate.place
             logit = weights.weigh(candidate.features)
             branch = branches.setdefault(token_id, Branch(token_id, 0.0, NO_POSITION, []))
@@ -220,7 +220,7 @@ class TreeGrower:
         self._push_all(list(branches.values()), value, len(nodes) - 1, step)
 
     def _copy(self, branch: Branch, value: float, step: int) -> tuple[int, float]:
-        """Makes nodes of what comes behind a branch of one path, as long as that is all plain.
+        """Makes nodes of what comes after a branch of one path, as long as that is all plain.
 
         What `_continue` and `_take` do for one node at a time, for many; the branch is moved on.
 
@@ -284,7 +284,7 @@ class TreeGrower:
             heappush(self._heap, (-value, self._num_pushed, parent, branch, step))
 
     def _continue(self, branch: Branch, step: int) -> list[Branch]:
-        """Returns what may come behind a branch, `step` nodes behind the output."""
+        """Returns what may come after a branch, `step` nodes after the output."""
         text, num_places, classes = self._text, len(self._text), self._classes
         by_token = self._rules.by_token
         branches: list[Branch] = []

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance import choice
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
 from optimist_worker.core.acceptance.choice import Candidates, verify_drafts
-from optimist_worker.core.acceptance.coupled import verify_coupled
 from optimist_worker.core.acceptance.noise import gumbel
-from optimist_worker.core.acceptance.verify_pass import VerifyPass
+from optimist_worker.core.acceptance.rules import verify_coupled
+from optimist_worker.core.acceptance.verdict import AcceptanceRule, VerifyPass
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.ragged import lay_out
 from tests.worker.acceptance.test_sampling_table import table_of

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
-from optimist_worker.core.acceptance.coupled import verify_coupled
-from optimist_worker.core.acceptance.rejection import verify_rejection
+from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.drafts import Drafts
 from tests.worker.acceptance.test_coupled import hand_made_pass, one_hot_logits
 from tests.worker.drafters.markov import Rows, draft, generate, nothing_drafted, random_logits

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.synthetic import verify_synthetic
+from optimist_worker.core.acceptance.rules import verify_synthetic
 from optimist_worker.core.drafts import Drafts
 from tests.worker.acceptance.test_coupled import VOCAB_SIZE, hand_made_pass, one_hot_logits
 from tests.worker.drafters.markov import Rows, draft, random_logits

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.batch.logprobs import score_tokens
 from optimist_worker.core.plan import Plan, PlannedRow, WindowUpdate, plan_repeat
 from optimist_worker.runner.runner import Runner

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from optimist_common.columns import Int32Column
-from optimist_worker.core.batch.outputs import Outputs, no_outputs
-from optimist_worker.core.batch.result import collect_result
+from optimist_worker.core.batch.outputs import Outputs, collect_result, no_outputs
 from optimist_worker.core.plan import Plan, PlannedRow, plan_repeat
 from tests.worker.step import plan_rows
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 import transformers
 
-from optimist_worker.core.batch.fit import fit_rows
 from optimist_worker.core.batch.flat_batch import PassSize, build_verify_batch
+from optimist_worker.core.batch.slot_table import fit_rows
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.core.ragged import lay_out

@@ -16,14 +16,12 @@ import torch
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance import choice, rejection
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance import choice, rules
 from optimist_worker.core.acceptance.choice import Candidates, verify_drafts
-from optimist_worker.core.acceptance.coupled import verify_coupled
 from optimist_worker.core.acceptance.noise import Stream, gumbel, uniform
-from optimist_worker.core.acceptance.rejection import verify_rejection
-from optimist_worker.core.acceptance.token_counts import TokenCounts
-from optimist_worker.core.acceptance.verify_pass import VerifyPass
+from optimist_worker.core.acceptance.processing import TokenCounts
+from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection
+from optimist_worker.core.acceptance.verdict import AcceptanceRule, VerifyPass
 from optimist_worker.core.drafts import Drafts
 from tests.worker.drafters.markov import (
     Drafter,
@@ -161,7 +159,7 @@ def test_a_parameter_left_out_is_noticed(
 def test_rejection_without_the_residual_is_noticed(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rejection, "_residual", lambda left, drawn: left)
+    monkeypatch.setattr(rules, "_residual", lambda left, drawn: left)
     drafts = drafter(shape, "unrelated", AcceptanceRule.REJECTION)
     assert surprise_of("temperature", drafts, verify_rejection) > LEAST_IF_WRONG
 
@@ -172,7 +170,7 @@ def test_siblings_that_share_one_random_number_are_noticed(
     def shared(seeds: Tensor, positions: Tensor, numbers: Tensor, stream: Stream) -> Tensor:
         return uniform(seeds, positions, torch.zeros_like(numbers), stream)
 
-    monkeypatch.setattr(rejection, "uniform", shared)
+    monkeypatch.setattr(rules, "uniform", shared)
     drafts = drafter(TREE, "unrelated", AcceptanceRule.REJECTION)
     assert surprise_of("temperature", drafts, verify_rejection, 1, MANY_ROWS) > LEAST_IF_WRONG
 
@@ -183,7 +181,7 @@ def test_a_residual_drawn_with_the_drafters_noise_is_noticed(
     def shared(seed: Tensor, positions: Tensor, vocab_size: int, stream: Stream) -> Tensor:
         return gumbel(seed, positions, vocab_size, Stream.DRAFT)
 
-    monkeypatch.setattr(rejection, "gumbel", shared)
+    monkeypatch.setattr(rules, "gumbel", shared)
     drafts = drafter(CHAIN, "unrelated", AcceptanceRule.REJECTION)
     assert surprise_of("temperature", drafts, verify_rejection, 1, MANY_ROWS) > LEAST_IF_WRONG
 
@@ -245,7 +243,7 @@ def test_rows_with_certain_and_with_drawn_drafts_share_a_pass() -> None:
 @pytest.mark.parametrize("rule", [None, AcceptanceRule.REJECTION])
 def test_accepting_the_first_sibling_always_is_noticed(rule: AcceptanceRule | None) -> None:
     def first_child(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
-        child = rejection._children(verify.drafts, nodes)[:, 0]
+        child = rules._children(verify.drafts, nodes)[:, 0]
         noise = gumbel(nodes.columns.seed, nodes.positions, VOCAB_SIZE)
         token_ids = verify.drafts.token_ids[nodes.rows, child.clamp(min=0)]
         return torch.where(child >= 0, token_ids, (scores + noise).argmax(-1))
@@ -286,7 +284,7 @@ def test_accepting_what_is_likely_enough_is_noticed() -> None:
         likely = scores.softmax(-1) > 0.3
         noise = gumbel(nodes.columns.seed, nodes.positions, VOCAB_SIZE)
         sampled = (scores + noise).argmax(-1)
-        child = rejection._children(verify.drafts, nodes)[:, :1]
+        child = rules._children(verify.drafts, nodes)[:, :1]
         token_ids = verify.drafts.token_ids[nodes.rows].gather(1, child.clamp(min=0))
         is_typical = (child >= 0) & likely.gather(1, token_ids)
         return torch.where(is_typical[:, 0], token_ids[:, 0], sampled)

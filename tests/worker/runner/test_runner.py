@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import PlanError, PlannedRow, WindowUpdate
-from optimist_worker.runner.engine import DeviceLostError
+from optimist_worker.execution.executor import DeviceLostError
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import (
@@ -375,7 +375,7 @@ def test_a_request_that_cannot_be_admitted_to_a_lost_device_is_not_at_fault(
         raise DeviceLostError("gone")
 
     monkeypatch.setattr(llama.engine.state.table, "admit", no_memory)
-    monkeypatch.setattr(llama.engine, "check_device", lose)
+    monkeypatch.setattr(llama.engine.executor, "check_device", lose)
     with pytest.raises(DeviceLostError, match="gone"):
         run(llama, plan_rows(1, admissions=[admit(0, PROMPT)]))
 

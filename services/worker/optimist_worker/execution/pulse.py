@@ -5,8 +5,7 @@ import os
 import signal
 import threading
 
-from optimist_worker.execution.ending import end_process
-from optimist_worker.execution.group import Group, GroupError
+from optimist_worker.execution.group import Group, GroupError, end_process
 
 logger = logging.getLogger(__name__)
 

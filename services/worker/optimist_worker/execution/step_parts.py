@@ -7,9 +7,9 @@ import torch
 
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.bounds import StepBounds
-from optimist_worker.core.batch.fit import FittedRows
 from optimist_worker.core.batch.flat_batch import FlatBatch, PassSize
 from optimist_worker.core.batch.logprobs import LogprobPlaces
+from optimist_worker.core.batch.slot_table import FittedRows
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.ragged import Ragged
 from optimist_worker.drafters.drafter import Proposal

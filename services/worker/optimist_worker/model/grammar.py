@@ -12,7 +12,6 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
 from optimist_common.sampling import MAX_GRAMMAR_BYTES, PARSER_LIMITS
-from optimist_worker.model.node_order import depth_first
 from optimist_worker.model.tokenizer import find_tokenizer
 
 _LIMITS = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
@@ -126,16 +125,6 @@ class GrammarSet:
         """
         return self._grammars[slot].fault
 
-    def forced(self, slot: int) -> list[int]:
-        """Returns tokens of the only text that can come next, in the tokenizer's way; may be none.
-
-        The grammar may allow the same text in other tokens, so they are likely, not certain.
-        """
-        state = self._grammars[slot]
-        if state.ended or state.fault is not None or state.matcher.is_stopped():
-            return []
-        return state.matcher.compute_ff_tokens()
-
     def allowed(self, rows: Sequence[GrammarRow]) -> torch.Tensor:
         """Works out which tokens may come behind the last known token and behind each draft.
 
@@ -235,3 +224,24 @@ def _reason(matcher: LLMatcher) -> str:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:_MOST_REASON]
+
+
+def depth_first(parents: Sequence[int]) -> list[int]:
+    """Orders nodes so that every node comes behind its parent and before its parent's siblings.
+
+    Args:
+        parents: Index of each node's parent, less than its own; -1 for children of the root.
+
+    Returns:
+        All indices; siblings keep their order.
+    """
+    children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
+    for node, parent in enumerate(parents):
+        children[parent + 1].append(node)
+    order: list[int] = []
+    stack = children[0][::-1]
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        stack += children[node + 1][::-1]
+    return order

@@ -5,23 +5,64 @@ only if the node is accepted itself; where the sizes may depend on the data, whi
 the others are left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from optimist_worker.core.acceptance.processing import process
+from optimist_worker.core.acceptance.processing import TokenCounts, count_tokens, process
 from optimist_worker.core.acceptance.sampling_table import SamplingColumns
-from optimist_worker.core.acceptance.token_counts import TokenCounts, count_tokens
-from optimist_worker.core.acceptance.tree_walk import TreeWalk
-from optimist_worker.core.acceptance.verdict import Verdict, reach_verdict
-from optimist_worker.core.acceptance.verify_pass import VerifyPass
+from optimist_worker.core.acceptance.verdict import Verdict, VerifyPass, reach_verdict
 from optimist_worker.core.tree import (
     ancestor_matrix,
     chain_parents,
     holds_from_top,
 )
+
+
+class TreeWalk:
+    """Where a path has got to. Elements are counted from 0 for node -1, 1 + i for node i."""
+
+    def __init__(self, parents: Sequence[int], token_ids: Sequence[int]) -> None:
+        """Begins at the top.
+
+        Args:
+            parents: Of each node, `[num_nodes]`.
+            token_ids: Of each node; siblings have different ones, `[num_nodes]`.
+        """
+        self._children: dict[tuple[int, int], int] = {}
+        self._first_child = [0] * (1 + len(parents))
+        for element, (parent, token_id) in enumerate(zip(parents, token_ids, strict=True), 1):
+            self._children[1 + parent, token_id] = element
+            self._first_child[1 + parent] = self._first_child[1 + parent] or element
+        self.ahead = [0]
+        """Elements behind which tokens are to be chosen now; empty at the end."""
+
+    def look_ahead(self, most: int) -> None:
+        """Adds the first child of the last element, its first child and so on.
+
+        Args:
+            most: Elements to be looked at, at least one.
+        """
+        while len(self.ahead) < most and (child := self._first_child[self.ahead[-1]]):
+            self.ahead.append(child)
+
+    def follow(self, chosen: Sequence[int]) -> bool:
+        """Goes on by the token chosen behind each of the elements ahead.
+
+        Returns:
+            Whether all of them lie on the path.
+        """
+        child, passed = 0, 0
+        for passed, (element, token_id) in enumerate(zip(self.ahead, chosen, strict=True), 1):
+            child = self._children.get((element, token_id), 0)
+            if child not in self.ahead[passed : passed + 1]:
+                break
+        is_through = passed == len(self.ahead)
+        self.ahead = [child] if child else []
+        return is_through
+
 
 _FIRST_LEVELS = 2
 """Levels of a row sampled at once on the CPU; twice as many each time they all agreed."""

@@ -6,8 +6,7 @@ import torch
 
 from optimist_worker.core.attention.batch import AttentionBatch
 from optimist_worker.core.attention.kv import KVPool
-from optimist_worker.core.batch.fit import FittedRows
-from optimist_worker.core.batch.slot_table import SlotTable
+from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.ragged import Ragged, lay_out
 from optimist_worker.core.tree import ancestor_bits

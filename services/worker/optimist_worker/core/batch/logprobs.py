@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.batch.fit import FittedRows
 from optimist_worker.core.batch.flat_batch import FlatBatch
-from optimist_worker.core.batch.slot_table import SlotTable, send
+from optimist_worker.core.batch.slot_table import FittedRows, SlotTable, send
 from optimist_worker.core.ragged import Ragged
 
 _SCORES_AT_ONCE = 2**24
