@@ -54,7 +54,7 @@ def check_result(
     if has_drafts := result.has_drafts:
         _check_drafts(step, result)
         _check_sources(state.config.drafter, result)
-        _check_nodes(state.worker_windows, step, result)
+    _check_nodes(state.worker_windows, step, result)
     emits, works = step.emits, alive
     if result.repeat:
         emits = np.ones_like(emits)
@@ -127,12 +127,12 @@ def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
 def _check_nodes(windows: WorkerWindows, step: StepInFlight, result: StepResult) -> None:
     """Raises ResultError unless nodes can be those of the windows that the worker has."""
     nodes, accepted_nodes = result.window_nodes, result.accepted_nodes
-    is_windows = result.draft_sources == DraftSource.PREDICTION
-    if len(nodes) == 0:
-        # A worker that does not report nodes.
-        is_windows = np.zeros_like(is_windows)
-    elif len(nodes) != len(step.slots):
+    if len(nodes) == len(accepted_nodes) == 0:
+        # No row has drafted from its window, or the worker does not report nodes.
+        return
+    if len(nodes) != len(step.slots):
         raise ResultError("window_nodes: not one element per row")
+    is_windows = result.draft_sources == DraftSource.PREDICTION
     num_accepted = result.num_accepted_tokens * is_windows
     num_nodes = windows.num_nodes.take(step.slots)
     is_wrong = (nodes < ROOT) | (nodes >= num_nodes - result.num_drafted_tokens)
