@@ -278,10 +278,10 @@ def test_a_log_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> No
         (b'{"call": "prepare", "out": null}\n', "configuration"),
         (b'{"format": 99, "config": {}, "costs": []}\n', "the format is 99"),
         (
-            b'{"format": 6, "config": {}, "costs": [], "drafter_us": []}\n',
+            b'{"format": 7, "config": {}, "costs": [], "drafter_us": []}\n',
             "line 1: .*vocab_size",
         ),
-        (b'{"format": 6}\n', "line 1: KeyError"),
+        (b'{"format": 7}\n', "line 1: KeyError"),
     ],
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
