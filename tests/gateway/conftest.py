@@ -122,7 +122,7 @@ def settings(scheduler: FakeScheduler, model_directory: Path) -> GatewaySettings
 
 
 class QuickServer(uvicorn.Server):
-    """Ends when it is told to; uvicorn looks ten times a second whether it should, and waits."""
+    """Ends when it is asked to; uvicorn looks ten times a second whether it should, and waits."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -208,8 +208,10 @@ def test_counters_count_what_was_streamed(visit: Visit, server: FakeServer) -> N
     for name in ("Time", "First token"):
         assert re.fullmatch(r"[\d.]+ m?s", counter(page, name))
     assert float(counter(page, "Tokens a second")) > 0
-    told = page.locator("[aria-live=polite]").last
-    expect(told).to_have_text(re.compile("Done: 17 tokens in 6 passes, 65 % accepted from drafts"))
+    spoken = page.locator("[aria-live=polite]").last
+    expect(spoken).to_have_text(
+        re.compile("Done: 17 tokens in 6 passes, 65 % accepted from drafts")
+    )
 
 
 def test_passes_can_be_gone_through_again(visit: Visit, server: FakeServer) -> None:
@@ -412,12 +414,12 @@ def test_an_answer_that_another_replaced_says_nothing(visit: Visit, server: Fake
     server.events = [*EDIT[:1], HANG]
     page.get_by_role("button", name="Run").click()
     expect(page.locator(".answer-text")).to_have_text("def")
-    told = page.locator("[aria-live=polite]").last
-    expect(told).to_have_text("The answer streams.")
+    spoken = page.locator("[aria-live=polite]").last
+    expect(spoken).to_have_text("The answer streams.")
     page.keyboard.press("Escape")
-    expect(told).to_have_text("Stopped after 1 token in 1 pass.")
+    expect(spoken).to_have_text("Stopped after 1 token in 1 pass.")
     page.get_by_label("Example").select_option("delete")
-    expect(told).to_have_text("")
+    expect(spoken).to_have_text("")
 
 
 def test_of_requests_that_wait_for_the_server_the_last_is_sent(

@@ -13,8 +13,8 @@ from optimist_gateway.text.vocabulary import Vocabulary
 @given(st.text())
 def test_byte_level_tokens_join_to_the_bytes_of_the_text(backend: Backend, text: str) -> None:
     vocabulary = Vocabulary(backend)
-    told = [vocabulary.describe(token) for token in backend.encode(text).ids]
-    assert b"".join(token_bytes for _, token_bytes in told) == text.encode()
+    described = [vocabulary.describe(token) for token in backend.encode(text).ids]
+    assert b"".join(token_bytes for _, token_bytes in described) == text.encode()
 
 
 def test_every_token_is_what_the_tokenizer_decodes(backend: Backend) -> None:

@@ -92,7 +92,7 @@ async def test_a_refusal_has_its_reason(
     assert "prompt_tokens" not in line
 
 
-async def test_a_stream_that_breaks_is_told_from_one_that_ends(
+async def test_a_stream_that_breaks_differs_from_one_that_ends(
     logged: httpx.AsyncClient, scheduler: FakeScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler.script = Script(steps=[Step([5])], break_stream=True)
@@ -128,7 +128,7 @@ async def test_without_the_flag_nothing_is_logged(
     assert access_lines(caplog) == []
 
 
-async def test_without_tracing_the_scheduler_is_told_of_no_span(
+async def test_without_tracing_the_scheduler_gets_no_span(
     http: httpx.AsyncClient, scheduler: FakeScheduler
 ) -> None:
     scheduler.script = Script(steps=[Step([EOS])])

@@ -18,7 +18,7 @@ from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens
 
 Say = Callable[..., list[int]]
 USER: Any = [{"role": "user", "content": "Hello"}]
-TEXTS = ["def main(argument):\r\n    return 1\r\n", "The quick brown fox", "東京 \N{ROCKET}"]
+TEXTS = ["def main(argument):\r\n    return 1\r", "The quick brown fox", "東京 \N{ROCKET}"]
 
 
 def predictions(add: scheduler_pb2.Add) -> list[list[int]]:
@@ -50,7 +50,9 @@ async def test_several_texts(
     say("x")
     parts = [{"type": "text", "text": part} for part in ("The quick", " brown fox")]
     given = [content(TEXTS[0]), content(parts), content(TEXTS[2])]
-    expected = [backend.encode(text.replace("\r\n", "\n")).ids for text in TEXTS]
+    expected = [
+        backend.encode(text.replace("\r\n", "\n").replace("\r", "\n")).ids for text in TEXTS
+    ]
     assert await sent(client, scheduler, {"prediction": given}) == expected
 
 

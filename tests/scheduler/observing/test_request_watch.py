@@ -7,13 +7,14 @@ import pytest
 from prometheus_client import REGISTRY
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist.worker.v1 import worker_pb2
 from optimist_common.draft_source import DraftSource
 from optimist_common.observing.tracing import OFF, Tracer, parse_trace_parent
-from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.values.output import Ended, Finished, FinishReason
 from optimist_scheduler.observing import draft_metrics
 from optimist_scheduler.observing.request_watch import RequestWatch, write_queue_times
+from optimist_scheduler.workers.translate import plan_message
 from tests.scheduler.client import PROMPT, Client, add, ask
 from tests.scheduler.fake_services import serve_scheduler
 from tests.scheduler.situation import Situation
@@ -37,13 +38,13 @@ def new_request() -> NewRequest:
     return NewRequest("r2", PROMPT, 5, owner=1, handle=2)
 
 
-def plan_that_admits() -> Plan:
+def plan_that_admits() -> worker_pb2.ExecuteRequest:
     """A plan that gives a slot to `r2`."""
     situation = Situation()
     situation.add(2, PROMPT, 5)
     plan = situation.scheduler.schedule(0.0)
     assert plan is not None
-    return plan
+    return plan_message(plan)
 
 
 def test_the_wait_ends_with_the_first_slot() -> None:

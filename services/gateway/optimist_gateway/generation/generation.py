@@ -26,8 +26,7 @@ from optimist_gateway.core.error import (
 )
 from optimist_gateway.core.request import Limits, Request
 from optimist_gateway.generation.admission import Admission
-from optimist_gateway.generation.choice import Choice, TakePiece
-from optimist_gateway.generation.choices import Choices
+from optimist_gateway.generation.choice import Choice, Choices, TakePiece
 from optimist_gateway.generation.preparation import prepare
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import RequestObserver, current_record
@@ -139,11 +138,11 @@ class Generation:
         return chosen
 
     @asynccontextmanager
-    async def running(self, tell: TakePiece) -> AsyncIterator[None]:
+    async def running(self, report: TakePiece) -> AsyncIterator[None]:
         """Begins the request; what is left of it ends with the block.
 
         Args:
-            tell: Called with a choice's index and what a step adds to it, in the moment in which
+            report: Called with a choice's index and what a step adds to it, in the moment in which
                 the step arrives. Every choice goes up to its piece with a finish reason.
 
         Raises:
@@ -153,7 +152,7 @@ class Generation:
             try:
                 await self._add()
                 if not self.left:
-                    self.choices.start(tell)
+                    self.choices.start(report)
                 yield
             except (ApiError, FieldError, SchedulerUnavailableError, SlowReaderError) as error:
                 self._has_failed = True
@@ -231,7 +230,7 @@ class Generation:
         )
 
     def _shown_ids(self) -> Sequence[int]:
-        """Returns special tokens that are text: those that tell where tool calls begin."""
+        """Returns special tokens that are text: those with which tool calls begin."""
         structure = self.request.structure
         if structure is None or structure.tools is None:
             return ()

@@ -59,7 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self.on_pause = self.on_resume = _nobody
-        """Called when the client falls behind with its answer, and when it has caught up."""
+        """Called when the client is late to read its answer, and when it has caught up."""
 
     @property
     def is_paused(self) -> bool:

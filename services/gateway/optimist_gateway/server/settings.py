@@ -91,7 +91,7 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     tool_call_format: ToolCallFormat = Field(
         "auto",
         description="how the model writes tool calls: hermes, llama3, mistral, mistral_args, json "
-        "(for models that know no tools) or auto, which tells by the chat template",
+        "(for models that know no tools) or auto, which goes by the chat template",
     )
     template_seconds: float = Field(
         10.0, gt=0, description="how long the chat template may take for one prompt"

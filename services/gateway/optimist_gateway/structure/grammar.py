@@ -115,7 +115,7 @@ def _more(tools: ToolUse, form: ToolFormat, markers: Mapping[str, int]) -> str:
 
 
 def _plain_or_calls(tools: ToolUse, form: ToolFormat) -> dict[str, str]:
-    """Returns the rules of an answer that is either text or calls, told apart by how it begins."""
+    """Returns the rules of an answer that is either text or calls, which its beginning says."""
     space = f"{_SPACE}{{0,{MAX_PART_SPACE}}}"
     parts = (*form.opening, *form.before_name, form.quote)
     beginning = space + space.join(map(_literal_regex, parts))

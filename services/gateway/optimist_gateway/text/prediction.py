@@ -46,7 +46,7 @@ async def predicted_tokens(
             spans = joined_spans(spans[:longest])
             encoded.append(SentPrediction(index, token_ids[:longest], spans))
         else:
-            token_ids = await tokenizer.encode_prediction(shown)
+            token_ids = await tokenizer.encode(shown, add_special_tokens=False)
             encoded.append(SentPrediction(index, token_ids[:longest]))
     counts = (len(one.token_ids) for one in encoded)
     _require_at_most(counts, min(MAX_LENGTHS * model.max_model_len, MAX_TOKENS), "tokens")

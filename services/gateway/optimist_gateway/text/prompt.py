@@ -11,11 +11,11 @@ from optimist_gateway.core.answer.places import (
     joined_spans,
 )
 from optimist_gateway.core.content import Function
-from optimist_gateway.core.error import ApiError, FieldError, Path
+from optimist_gateway.core.error import FieldError, Path
 from optimist_gateway.core.messages import Message
 from optimist_gateway.core.model_description import ModelDescription
 from optimist_gateway.core.request import Conversation, Request, TextOrTokens
-from optimist_gateway.text.tokenizer import ChatTemplateBusyError, ChatTemplateError, Tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer
 
 
 async def encode_prompts(
@@ -75,16 +75,11 @@ async def render_chat(
     # The schemas are in the text too, in whatever form the template has them.
     length = sum(len(tool.description or "") for tool in tools)
     require_tokenizable(length, ("tools",), tokenizer, model)
-    try:
-        text = await tokenizer.render_messages(
-            messages,
-            [_template_tool(tool) for tool in tools],
-            add_generation_prompt=add_generation_prompt,
-        )
-    except ChatTemplateError as error:
-        raise FieldError(("prompts",), str(error), is_sentence=True) from None
-    except ChatTemplateBusyError as error:
-        raise ApiError(503, str(error), code="overloaded") from None
+    text = await tokenizer.render_messages(
+        messages,
+        [_template_tool(tool) for tool in tools],
+        add_generation_prompt=add_generation_prompt,
+    )
     require_tokenizable(len(text), ("prompts",), tokenizer, model)
     return text
 
@@ -107,7 +102,7 @@ async def _encode(
         encoded = Prompt(token_ids, prompt, places)
     else:
         require_tokenizable(len(prompt), path, tokenizer, model)
-        encoded = Prompt(await tokenizer.encode_prompt(prompt), prompt)
+        encoded = Prompt(await tokenizer.encode(prompt, add_special_tokens=True), prompt)
     if not encoded.token_ids:
         raise FieldError(path, "must not be empty")
     return encoded

@@ -5,7 +5,6 @@ from time import monotonic
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_scheduler.core.requests.validate import MAX_PRIORITY
-from optimist_scheduler.core.scheduler import PauseMode
 from optimist_scheduler.core.values.output import Ended, Finished, FinishReason, RejectionError
 from optimist_scheduler.gateways.delivery import Delivery
 from optimist_scheduler.gateways.pauses import Pauses
@@ -13,14 +12,10 @@ from optimist_scheduler.gateways.stats_message import stats_message
 from optimist_scheduler.gateways.stream import GatewayStream
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.proposers.proposers import Proposers
-from optimist_scheduler.workers.dispatcher import Dispatcher
+from optimist_scheduler.workers.dispatcher import PAUSE_MODES, Dispatcher
 from optimist_scheduler.workers.translate import MalformedError, new_request, request_names
 
-_PAUSE_MODES = {
-    scheduler_pb2.PAUSE_MODE_KEEP: PauseMode.KEEP,
-    scheduler_pb2.PAUSE_MODE_WAIT: PauseMode.WAIT,
-    scheduler_pb2.PAUSE_MODE_ABORT: PauseMode.ABORT,
-}
+_PAUSE_MODES = {message: mode for mode, message in PAUSE_MODES.items()}
 
 
 class Commands:
@@ -108,7 +103,7 @@ class Commands:
         try:
             new, names, now = new_request(add, stream.owner), request_names(add), monotonic()
             new = replace(new, is_followed=self._proposers.follows(new))
-            self._dispatcher.add(new, now)
+            self._dispatcher.add(new, now, add)
         except MalformedError as error:
             finished = Finished(FinishReason.REFUSED, str(error))
         except RejectionError as error:

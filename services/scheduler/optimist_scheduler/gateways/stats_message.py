@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_scheduler.journal.recorded_scheduler import AnyScheduler
+from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.observing import draft_metrics
 from optimist_scheduler.proposers.window_waits import WindowWaits
 
@@ -22,7 +22,7 @@ _REPAIRED = ("num_dropped_rows", "num_recomputed_rows", "num_added_rows")
 
 
 def stats_message(
-    schedulers: Iterable[AnyScheduler], waits: WindowWaits, num_workers: int, num_moved: int
+    schedulers: Iterable[Scheduler], waits: WindowWaits, num_workers: int, num_moved: int
 ) -> scheduler_pb2.Stats:
     """Writes the figures; changes nothing.
 

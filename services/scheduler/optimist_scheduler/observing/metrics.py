@@ -2,9 +2,11 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import from_bytes
+from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.values.output import StepOutputs
-from optimist_scheduler.journal.recorded_scheduler import AnyScheduler
 from optimist_scheduler.observing import draft_metrics
 
 CONNECTED = Gauge(
@@ -150,9 +152,10 @@ class StatsMetrics:
         for state in _FOLLOWED_STATES:
             FOLLOWED.remove(self._worker, state)
 
-    def observe_plan(self, plan: Plan, scheduler: AnyScheduler) -> None:
+    def observe_plan(self, plan: worker_pb2.ExecuteRequest, scheduler: Scheduler) -> None:
         """Takes a plan that was made, and what it cost no time to make, for the next `update`."""
-        self._draft_widths.append(int(plan.num_draft_tokens.sum()) / len(plan.slots))
+        num_drafts = from_bytes(plan.num_draft_tokens)
+        self._draft_widths.append(int(num_drafts.sum()) / len(num_drafts))
         num_hits = scheduler.stats.num_preschedule_hits
         if num_hits > self._num_hits:
             self._saved_seconds.append(self.preparation_seconds)
@@ -167,7 +170,7 @@ class StatsMetrics:
         self._verify_ns += max(result.step_ns - result.draft_ns, 0)
         draft_metrics.observe_drafts(result)
 
-    def take_turn(self, scheduler: AnyScheduler) -> None:
+    def take_turn(self, scheduler: Scheduler) -> None:
         """Updates with every so many turns of the loop, and with each at rest or the first behind.
 
         To update takes as long as to decide what runs next.
@@ -177,7 +180,7 @@ class StatsMetrics:
             self.update(scheduler)
         self._num_turns = 0 if is_at_rest else (self._num_turns + 1) % TURNS_PER_UPDATE
 
-    def update(self, scheduler: AnyScheduler) -> None:
+    def update(self, scheduler: Scheduler) -> None:
         """Counts what changed since the last call."""
         self._show_steps()
         stats = scheduler.stats

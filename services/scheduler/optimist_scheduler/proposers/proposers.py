@@ -6,13 +6,11 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
-
 from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.columns import INT32_BYTES, floats_from_bytes, from_bytes
+from optimist_common.columns import INT32_BYTES, from_bytes
 from optimist_scheduler.core.requests.validate import NewRequest
-from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError, make_window
+from optimist_scheduler.core.windows.window import WindowError
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.proposers.followed import Followed
 from optimist_scheduler.proposers.link import ProposerLink
@@ -29,7 +27,7 @@ MANY_BATCHES = 8
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 MAX_WAITING_CLOSES = 4096
 
-OnWindow = Callable[[str, Window], bool]
+OnWindow = Callable[[proposer_pb2.Window], bool]
 FindUnaligned = Callable[[], list[str]]
 
 
@@ -307,7 +305,7 @@ class Proposers:
 
     def _take_window(self, message: proposer_pb2.Window, followed: Followed) -> None:
         try:
-            is_taken = self._on_window(message.request_id, _window(message))
+            is_taken = self._on_window(message)
         except (WindowError, ValueError) as error:
             metrics.WINDOWS.labels("refused").inc()
             if not followed.has_bad_window:
@@ -323,21 +321,3 @@ class Proposers:
             self._flush_soon()
         else:
             self._unsent.pop(request_id, None)
-
-
-def _window(message: proposer_pb2.Window) -> Window:
-    """Reads a window; raises ValueError if a column is none."""
-    positions, in_prompt = (
-        from_bytes(column) for column in (message.prediction_positions, message.prompt_positions)
-    )
-    if len(in_prompt):
-        if len(in_prompt) != len(positions) or int(in_prompt.min()) < 0:
-            raise WindowError("prompt_positions: must be one of each node, none negative")
-        positions = np.where(in_prompt > 0, NO_POSITION - in_prompt, positions)
-    return make_window(
-        message.base,
-        from_bytes(message.token_ids),
-        from_bytes(message.parents),
-        positions,
-        floats_from_bytes(message.values),
-    )

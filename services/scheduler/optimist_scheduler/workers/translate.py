@@ -1,15 +1,16 @@
 """Plain values to messages and back."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 
 from optimist.common.v1 import sampling_pb2
+from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
-from optimist_common.sampling_message import read_sampling, write_sampling
+from optimist_common.sampling_message import read_sampling
 from optimist_scheduler.core.requests.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.values.logprobs import Logprobs
@@ -20,7 +21,7 @@ from optimist_scheduler.core.values.output import (
     ReportedPositions,
     StepOutputs,
 )
-from optimist_scheduler.core.windows.window import NO_POSITION, Window
+from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError, make_window
 
 _REASONS = {
     FinishReason.STOP: scheduler_pb2.FINISH_REASON_STOP,
@@ -51,6 +52,7 @@ def new_request(add: scheduler_pb2.Add, owner: int) -> NewRequest:
         stop_token_ids=_integers("stop_token_ids", add.stop_token_ids),
         min_tokens=add.min_tokens,
         sampling=_sampling(add.sampling),
+        sampling_message=add.sampling,
         priority=add.priority,
         cache_salt=add.cache_salt,
         max_draft_tokens=add.max_draft_tokens if add.HasField("max_draft_tokens") else None,
@@ -151,6 +153,24 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
     )
 
 
+def read_window(message: proposer_pb2.Window) -> Window:
+    """Reads a window; raises ValueError if a column is none."""
+    positions, in_prompt = (
+        from_bytes(column) for column in (message.prediction_positions, message.prompt_positions)
+    )
+    if len(in_prompt):
+        if len(in_prompt) != len(positions) or int(in_prompt.min()) < 0:
+            raise WindowError("prompt_positions: must be one of each node, none negative")
+        positions = np.where(in_prompt > 0, NO_POSITION - in_prompt, positions)
+    return make_window(
+        message.base,
+        from_bytes(message.token_ids),
+        from_bytes(message.parents),
+        positions,
+        floats_from_bytes(message.values),
+    )
+
+
 def _logprobs(message: worker_pb2.RowLogprobs) -> Logprobs:
     return Logprobs(
         first_prompt_position=message.first_prompt_position,
@@ -187,16 +207,19 @@ def _window(slot: int, window: Window) -> worker_pb2.Window:
 
 
 def _admission(admission: Admission) -> worker_pb2.Admission:
-    request, sampling = admission.request, admission.request.sampling
-    if sampling.num_prompt_logprobs is not None and not request.wants_prompt_logprobs:
-        # It has been told of all its prompt, which is computed again.
-        sampling = replace(sampling, num_prompt_logprobs=None)
+    request = admission.request
+    sampling: sampling_pb2.SamplingParams | None = request.sampling_message
+    if request.sampling.num_prompt_logprobs is not None and not request.wants_prompt_logprobs:
+        # All its prompt was reported, and is computed again.
+        sampling = sampling_pb2.SamplingParams()
+        sampling.CopyFrom(request.sampling_message)
+        sampling.ClearField("num_prompt_logprobs")
     return worker_pb2.Admission(
         slot=admission.slot,
         request_id=request.request_id,
         token_ids=to_bytes(admission.token_ids),
         num_prompt_tokens=request.num_prompt_tokens,
-        sampling=write_sampling(sampling),
+        sampling=sampling,
         cached_blocks=to_bytes(admission.cached_blocks),
         max_length=request.max_length,
         # At max_length the request ends anyway; the sum with a huge min_tokens may be no int32.
@@ -205,12 +228,12 @@ def _admission(admission: Admission) -> worker_pb2.Admission:
     )
 
 
-def _integers(name: str, data: bytes) -> list[int]:
+def _integers(name: str, data: bytes) -> Sequence[int]:
+    """Reads a column without a copy: what is only passed on may be long."""
     try:
-        token_ids: list[int] = from_bytes(data).tolist()
+        return from_bytes(data).data
     except ValueError:
         raise MalformedError(f"{name}: {len(data)} bytes are no int32 column") from None
-    return token_ids
 
 
 def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:

@@ -7,7 +7,7 @@ from optimist_gateway.core.error import Path, field_name
 from optimist_gateway.core.messages import Message, ToolCall
 from optimist_gateway.core.request import Conversation, Request
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
-from optimist_gateway.fronts.openai.responses.request import response_request
+from optimist_gateway.fronts.openai.responses.endpoint import response_request
 
 
 def request(**fields: Any) -> Request:

@@ -16,7 +16,7 @@ class Detokenizer:
     """Turns one answer's tokens into text whose pieces join to the decoded whole.
 
     Half a character is never returned: an ending that decodes to U+FFFD waits until more tokens
-    tell. Each new piece is decoded behind the tokens of the piece before it, because the text of a
+    tell. Each new piece is decoded after the tokens of the piece before it, because the text of a
     token may depend on what precedes it (a word's leading space, the first bytes of a character);
     this is the prefix and read offset method of text-generation-inference and vLLM. The cost of a
     token is bounded by `MAX_PENDING_TOKENS` and the tokens pushed with it.
@@ -126,7 +126,7 @@ class StopStrings:
         """Whether a stop string was seen; all later text is dropped."""
 
     def __bool__(self) -> bool:
-        """Tells whether there is any stop string."""
+        """Returns whether there is any stop string."""
         return bool(self._stop)
 
     def push(self, text: str) -> str:
@@ -192,7 +192,7 @@ def byte_fallback_bytes(token: str) -> bytes:
 
 
 def bytes_reader(decoders: set[str]) -> Callable[[str], bytes] | None:
-    """Returns what reads the entries of a vocabulary, or None if only decoding tells their text.
+    """Returns what reads the entries of a vocabulary, or None if only decoding gives their text.
 
     Args:
         decoders: The types of its decoders, as a tokenizer.json names them.

@@ -1,15 +1,17 @@
 """Answers the calls of `optimist.v1.Inference`."""
 
+import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
+from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.error import ApiError, scheduler_unavailable
 from optimist_gateway.core.request import Request
 from optimist_gateway.fronts.admin.admin import set_priority
-from optimist_gateway.fronts.grpc.piece_inbox import PieceInbox
 from optimist_gateway.fronts.grpc.request import generation_request
 from optimist_gateway.fronts.grpc.response import (
     speculation_message,
@@ -17,8 +19,39 @@ from optimist_gateway.fronts.grpc.response import (
     usage_message,
 )
 from optimist_gateway.fronts.grpc.status import Context, abort, trace_parent
+from optimist_gateway.generation.choice import Choices
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
+
+
+class PieceInbox:
+    """Holds what came until it is read; the choices pause meanwhile."""
+
+    def __init__(self, choices: Choices) -> None:
+        """Takes choices whose pieces go to `take`."""
+        self._choices = choices
+        self._pieces: deque[tuple[int, Piece]] = deque()
+        self._news = asyncio.Event()
+        choices.ended.add_done_callback(lambda _: self._news.set())
+
+    def take(self, index: int, piece: Piece) -> None:
+        """Adds a piece of a choice."""
+        self._pieces.append((index, piece))
+        self._choices.pause()
+        self._news.set()
+
+    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+        """Yields the pieces, each with the index of its choice; raises as `Choices.wait` does."""
+        while True:
+            while self._pieces:
+                yield self._pieces.popleft()
+            if self._choices.ended.done():
+                await self._choices.wait()
+                return
+            self._news.clear()
+            self._choices.resume()
+            await self._news.wait()
+
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ def status_code(error: ApiError) -> grpc.StatusCode:
 
 
 def trailing_metadata(error: ApiError) -> tuple[tuple[str, str], ...]:
-    """Returns what an error tells to programs."""
+    """Returns what of an error is for programs."""
     metadata = {}
     if error.code is not None:
         metadata["optimist-error-code"] = error.code

@@ -103,5 +103,5 @@ class ConnectionBody:
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def watch(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """Calls these when the client falls behind, and when it has caught up."""
+        """Calls these when the client is late to read, and when it has caught up."""
         self._flow.on_pause, self._flow.on_resume = pause, resume

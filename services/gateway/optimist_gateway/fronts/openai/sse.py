@@ -22,7 +22,7 @@ CLIENT_CLOSED_REQUEST = 499
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    # Tells nginx not to collect chunks.
+    # nginx is not to collect chunks.
     (b"x-accel-buffering", b"no"),
 ]
 

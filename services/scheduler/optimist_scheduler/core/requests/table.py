@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +50,8 @@ class Request:
     """Length below which a stop token does not end the request, in tokens."""
     stop_token_ids: frozenset[int]
     sampling: SamplingParams
+    sampling_message: Any
+    """The same as it came, for the worker."""
     num_predicted_tokens: int
     """Of all predictions."""
     priority: int

@@ -37,7 +37,7 @@ class CompletionBody(GenerationBody):
     echo: bool | None = None
     """Begins every answer with the prompt."""
     logprobs: int | None = Field(None, ge=0, le=MAX_COMPLETION_LOGPROBS)
-    """Tells the log-probability of each token, and of as many of the likeliest in its place."""
+    """Reports the log-probability of each token, and of as many of the likeliest there."""
 
     def prompts(self) -> dict[str, str | list[int]]:
         """Returns the prompts by the names of their fields."""

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import MAX_PRIORITY, Request, Sampling
 from optimist_gateway.fronts.openai.bodies.base import (
+    ID_FORMAT,
     Body,
     Content,
     Text,
@@ -30,7 +31,6 @@ from optimist_gateway.fronts.openai.bodies.unsupported import (
     KnownParameters,
     drop_unsupported,
 )
-from optimist_gateway.fronts.openai.openapi.limits import ID_FORMAT
 
 MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 4
@@ -170,7 +170,7 @@ class AnswerFields(Body):
     stop_token_ids: list[TokenId] | None = Field(None, fail_fast=True, max_length=MAX_STOP_TOKENS)
     """Extension: further tokens that end the answer; they are not shown."""
     ignore_eos: bool | None = None
-    """Extension: goes on behind the model's end-of-answer tokens."""
+    """Extension: goes on after the model's end-of-answer tokens."""
     min_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
     """Extension: tokens before which nothing stops the answer."""
     num_speculative_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)

@@ -15,8 +15,13 @@ from pydantic import (
 )
 
 from optimist_gateway.core.messages import Message, ToolCall
-from optimist_gateway.fronts.openai.bodies.alternatives import content_or_calls
-from optimist_gateway.fronts.openai.bodies.base import Body, Content, Text, content_text
+from optimist_gateway.fronts.openai.bodies.base import (
+    Body,
+    Content,
+    Text,
+    content_or_calls,
+    content_text,
+)
 from optimist_gateway.fronts.openai.bodies.tools import FunctionName
 from optimist_gateway.structure.schema import SchemaError, check_json
 

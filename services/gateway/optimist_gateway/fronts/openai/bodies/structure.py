@@ -13,8 +13,7 @@ from optimist_gateway.core.content import (
     LarkContent,
     RegexContent,
 )
-from optimist_gateway.fronts.openai.bodies.alternatives import exactly_one
-from optimist_gateway.fronts.openai.bodies.base import Body, Text
+from optimist_gateway.fronts.openai.bodies.base import Body, Text, exactly_one
 from optimist_gateway.fronts.openai.bodies.tools import FunctionName, Json
 
 # The worker takes grammars of 64 KiB.

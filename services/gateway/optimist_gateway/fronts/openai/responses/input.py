@@ -72,7 +72,7 @@ class FunctionCallOutputItem(Body):
 
 
 def _kind(item: object) -> object:
-    """Returns the type of an item, which messages need not tell."""
+    """Returns the type of an item, which messages need not have."""
     if isinstance(item, dict):
         return item.get("type", "message")
     return getattr(item, "type", None)

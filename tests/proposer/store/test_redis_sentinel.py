@@ -10,7 +10,7 @@ from optimist_common.errors import SetupError
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import Replica, observation, opening
-from tests.proposer.redis_fleet import Watched, watched
+from tests.proposer.store.redis_fleet import Watched, watched
 from tests.proposer.text import as_text
 
 OpenStore = Callable[..., RedisStore]

@@ -5,9 +5,8 @@ from typing import Any
 
 from optimist_gateway.core.model_description import ModelDescription
 from optimist_gateway.core.request import Limits
+from optimist_gateway.fronts.openai.bodies.base import ID_FORMAT
 
-ID_FORMAT = "token-id"
-"""Format of numbers that are tokens of the model."""
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens")
 

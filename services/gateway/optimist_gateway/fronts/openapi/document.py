@@ -18,12 +18,12 @@ from optimist_gateway.fronts.openai.models import (
     TokenizerInfo,
     Tokens,
 )
-from optimist_gateway.fronts.openai.openapi.examples import EXAMPLES
-from optimist_gateway.fronts.openai.openapi.limits import set_limits
 from optimist_gateway.fronts.openai.responses.writer import ResponseAnswer
+from optimist_gateway.fronts.openapi.examples import EXAMPLES
+from optimist_gateway.fronts.openapi.limits import set_limits
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
-from optimist_gateway.server.authentication import PROBES
+from optimist_gateway.security.keys import PROBES
 
 _REASONS = {
     "400": "The request is wrong; `param` names the field.",

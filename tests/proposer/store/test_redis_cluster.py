@@ -11,7 +11,7 @@ from optimist_bench.replicas.redis_server import RedisServer
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import Replica, following, observation, opening
-from tests.proposer.redis_fleet import cluster, cluster_url
+from tests.proposer.store.redis_fleet import cluster, cluster_url
 from tests.proposer.text import as_text
 
 OpenStore = Callable[..., RedisStore]

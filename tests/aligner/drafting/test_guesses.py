@@ -7,7 +7,7 @@ from optimist_aligner.drafting.guesses import (
 )
 from optimist_aligner.following.template import NOWHERE
 from optimist_aligner.model.layout import EXPECTED, FREQUENT, MOST_AHEAD, TEMPLATE
-from tests.aligner.test_matches import look
+from tests.aligner.drafting.test_matches import look
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
