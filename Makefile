@@ -82,12 +82,13 @@ smollm2: setup ## make models/smollm2 (SmolLM2-135M-Instruct, Apache-2.0); serve
 test: STARTED := $(shell date +%s)
 # Bytecode is kept from run to run, also where Python is set up not to: compiling it anew is half of the collection.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, a file per core at a time, with a real Redis
+test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, with a real Redis
 	@$(call require,redis-server,redis-server)
 	@$(call require,chromium,chromium)
 	@# Only root can make network namespaces; others skip these tests.
 	@[ "$$(id -u)" != 0 ] || $(call require,ip,iproute2)
-	@$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@# Services are waited for now and then: one file more than there are cores keeps all of them busy.
+	@cores=$$(nproc); $(BIN)/pytest -n $$((cores < 8 ? cores + 1 : 8)) --dist loadfile --no-loadscope-reorder $(ARGS)
 	@# `make house` reports how long all of it took.
 	@$(if $(ARGS),:,mkdir -p build && echo "$$(($$(date +%s) - $(STARTED))) s at $$(git describe --always --dirty)" > build/make-test)
 

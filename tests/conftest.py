@@ -22,18 +22,18 @@ hypothesis.settings.register_profile("optimist", deadline=None, derandomize=True
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=500)
 hypothesis.settings.load_profile("optimist")
 
-# They start services, browsers or thousands of schedulers. Whoever begins one of them last lets the
-# other cores wait for it, and xdist by itself begins those with few tests last.
+# Longest first: whoever begins one of them last lets the other cores wait for it.
 SLOW = (
-    "tests/chaos/",
-    "tests/integration/",
-    "tests/page/",
-    "tests/tracing/",
-    "tests/bench/test_drafts",
     "tests/deploy/test_containers",
-    "tests/bench/test_engines",
-    "tests/scheduler/core/test_no_loss",
+    "tests/integration/",
+    "tests/chaos/",
     "tests/worker/parallel/",
+    "tests/bench/",
+    "tests/page/",
+    "tests/training/",
+    "tests/tracing/",
+    "tests/scheduler/core/",
+    "tests/worker/",
 )
 
 
@@ -48,7 +48,11 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Lets slow files begin first; the order is otherwise as it was."""
-    items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
+
+    def rank(item: pytest.Item) -> int:
+        return next((i for i, name in enumerate(SLOW) if item.nodeid.startswith(name)), len(SLOW))
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")

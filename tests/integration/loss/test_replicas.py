@@ -9,9 +9,8 @@ from openai import OpenAI
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_training.data.edits import Edit
 from tests.integration.edit import ask, edits
-from tests.stack import BUNDLED_MODEL, Service, free_port, wait_until_healthy
+from tests.stack import MODEL_FLAG, Service, free_port, start, wait_until_healthy
 
-MODEL = ("--model", str(BUNDLED_MODEL))
 NUM_PROPOSERS = 3
 
 
@@ -23,24 +22,22 @@ class Parts:
         self._port = free_port()
         self.proposers = [self._propose() for _ in range(NUM_PROPOSERS)]
         # Float64, so that every token is the same however wide a pass is.
-        self._worker = self._start("worker", *MODEL, "--dtype", "float64")
+        self._worker = self._start("worker", *MODEL_FLAG, "--dtype", "float64")
         self._scheduler = self._schedule()
-        gateway = self._start("gateway", *MODEL, "--schedulers", self._scheduler.address)
+        gateway = self._start("gateway", *MODEL_FLAG, "--schedulers", self._scheduler.address)
         self.url = f"http://{gateway.address}"
 
     def begin(self, *options: str) -> None:
         """Starts the proposers again that were killed, and another scheduler."""
         self._scheduler.stop()
-        ports = [int(one.address.rpartition(":")[2]) for one in self.proposers]
         self.proposers = [
-            one if one.is_running else self._propose(port)
-            for one, port in zip(self.proposers, ports, strict=True)
+            one if one.is_running else self._propose(one.port) for one in self.proposers
         ]
         self._scheduler = self._schedule(*options)
         wait_until_healthy(self.url)
 
     def _propose(self, port: int = 0) -> Service:
-        return self._start("proposer", *MODEL, *self._store, port=port)
+        return self._start("proposer", *MODEL_FLAG, *self._store, port=port)
 
     def _schedule(self, *options: str) -> Service:
         proposers = ",".join(proposer.address for proposer in self.proposers)
@@ -48,9 +45,7 @@ class Parts:
         return self._start("scheduler", *peers, *options, port=self._port)
 
     def _start(self, name: str, *options: str, port: int = 0) -> Service:
-        service = Service(name, *options, port=port)
-        self._stack.callback(service.stop)
-        return service
+        return start(self._stack, name, *options, port=port)
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,8 @@ from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_training.data.edits import unseen_edits
 from tests.chaos.load.answer import Answer, difference
 from tests.chaos.load.case import Case
-from tests.stack import BUNDLED_MODEL, Service, free_port
+from tests.stack import MODEL_FLAG, Service, free_port, read_metrics, start
 
-MODEL = ("--model", str(BUNDLED_MODEL))
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 LONG: dict[str, Any] = {"max_tokens": 48, "ignore_eos": True}
 SEEDED: dict[str, Any] = {"temperature": 0.9, "seed": 17}
@@ -78,7 +77,9 @@ class Fleet:
         self._stack = stack
         with ThreadPoolExecutor() as pool:
             workers = list(
-                pool.map(lambda _: self.start("worker", *MODEL, "--dtype", "float64"), range(2))
+                pool.map(
+                    lambda _: self.start("worker", *MODEL_FLAG, "--dtype", "float64"), range(2)
+                )
             )
             self._options = [
                 ("--workers", one.address, "--proposers", "", "--policy", "priority")
@@ -89,7 +90,7 @@ class Fleet:
         self.grpc_address = f"127.0.0.1:{free_port()}"
         self.gateway = self.start(
             "gateway",
-            *MODEL,
+            *MODEL_FLAG,
             *("--schedulers", ",".join(one.address for one in self.schedulers)),
             *("--grpc-port", self.grpc_address.rpartition(":")[2]),
             *("--admin-keys", "root:admin-key"),
@@ -97,9 +98,7 @@ class Fleet:
         self.url = f"http://{self.gateway.address}"
 
     def start(self, name: str, *options: str, port: int = 0) -> Service:
-        service = Service(name, *options, port=port)
-        self._stack.callback(service.stop)
-        return service
+        return start(self._stack, name, *options, port=port)
 
     def start_scheduler(self, index: int) -> Service:
         return self.start("scheduler", *self._options[index], port=self._ports[index])
@@ -134,9 +133,7 @@ class Fleet:
         return sum(value for name, value in metrics if "scheduler_connected{" in name)
 
     def _metrics(self) -> dict[str, float]:
-        text = httpx.get(f"{self.url}/metrics", trust_env=False).text
-        lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
-        return {name: float(value) for name, value in lines}
+        return read_metrics(f"{self.url}/metrics")
 
 
 @pytest.fixture(scope="module")
@@ -246,12 +243,12 @@ async def test_schedulers_end_what_a_gateway_left(fleet: Fleet) -> None:
     await fleet.make_whole()
     admin = SchedulerAdmin(lambda: [Peer(one.address, "127.0.0.1") for one in fleet.schedulers])
 
-    async def tell(**command: Any) -> list[scheduler_pb2.Stats]:
-        replies = await admin.ask(scheduler_pb2.ConnectRequest(**command), 10)
+    async def command(**fields: Any) -> list[scheduler_pb2.Stats]:
+        replies = await admin.ask(scheduler_pb2.ConnectRequest(**fields), 10)
         return [reply.stats for reply in replies.values() if not isinstance(reply, Exception)]
 
     async def count() -> int:
-        stats = await tell(get_stats=scheduler_pb2.GetStats())
+        stats = await command(get_stats=scheduler_pb2.GetStats())
         return sum(one.num_running + one.num_waiting for one in stats)
 
     async def until_there_are(number: int) -> None:
@@ -259,7 +256,7 @@ async def test_schedulers_end_what_a_gateway_left(fleet: Fleet) -> None:
             while await count() != number:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
 
-    await tell(pause=scheduler_pb2.Pause(mode=scheduler_pb2.PAUSE_MODE_KEEP))
+    await command(pause=scheduler_pb2.Pause(mode=scheduler_pb2.PAUSE_MODE_KEEP))
     body = {"model": "tiny-edit", "prompt": "def", "max_tokens": 3}
     async with httpx.AsyncClient(
         base_url=fleet.url, trust_env=False, verify=False, timeout=120
@@ -273,7 +270,7 @@ async def test_schedulers_end_what_a_gateway_left(fleet: Fleet) -> None:
             fleet.gateway.signal(signal.SIGCONT)
         # Its requests come back with it.
         await until_there_are(1)
-        await tell(resume=scheduler_pb2.Resume())
+        await command(resume=scheduler_pb2.Resume())
         assert (await asked).status_code == 200
 
 

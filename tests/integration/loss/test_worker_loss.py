@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from tests.integration.edit import MODEL, edits
-from tests.stack import BUNDLED_MODEL, START_SECONDS, Service, free_port
+from tests.stack import MODEL_FLAG, START_SECONDS, free_port, read_metrics, start
 
-WORKER = ("--model", str(BUNDLED_MODEL), "--dtype", "float64", "--num-kv-blocks", "200")
+WORKER = (*MODEL_FLAG, "--dtype", "float64", "--num-kv-blocks", "200")
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 60}, "age": {"type": "integer"}},
@@ -64,42 +64,33 @@ class Parts:
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self.workers = [self._start("worker", *WORKER) for _ in range(2)]
-        proposer = self._start("proposer", *WORKER[:2])
+        self.workers = [start(stack, "worker", *WORKER) for _ in range(2)]
+        proposer = start(stack, "proposer", *MODEL_FLAG)
         metrics = free_port()
         addresses = ",".join(worker.address for worker in self.workers)
-        scheduler = self._start(
+        scheduler = start(
+            stack,
             "scheduler",
             *("--workers", addresses, "--proposers", proposer.address),
             *("--metrics-port", str(metrics)),
         )
         self._metrics = f"http://127.0.0.1:{metrics}/metrics"
-        gateway = self._start("gateway", *WORKER[:2], "--schedulers", scheduler.address)
+        gateway = start(stack, "gateway", *MODEL_FLAG, "--schedulers", scheduler.address)
         self._url = f"http://{gateway.address}/v1/"
         self.wait_until(lambda: self.read("connected") == 2)
 
-    def _start(self, name: str, *options: str) -> Service:
-        service = Service(name, *options)
-        self._stack.callback(service.stop)
-        return service
-
     def start_again(self, index: int) -> None:
         """Starts a worker that ended on its port, and waits until it is used."""
-        port = int(self.workers[index].address.rpartition(":")[2])
-        self.workers[index] = service = Service("worker", *WORKER, port=port)
-        self._stack.callback(service.stop)
+        self.workers[index] = start(self._stack, "worker", *WORKER, port=self.workers[index].port)
         self.wait_until(lambda: self.read("connected") == 2)
 
     def read(self, name: str, index: int | None = None) -> float:
         """Returns a figure of the scheduler, of one worker or all."""
-        start = METRICS + name
-        if index is not None:
-            start += f'{{worker="{self.workers[index].address}"}}'
-        lines = httpx.get(self._metrics).text.splitlines()
+        worker = "" if index is None else f'{{worker="{self.workers[index].address}"}}'
         return sum(
-            float(line.split()[-1])
-            for line in lines
-            if line.startswith(start) and line[len(start)] in " {"
+            value
+            for key, value in read_metrics(self._metrics).items()
+            if key.partition("{")[0] == METRICS + name and key.endswith(worker)
         )
 
     def wait_until(self, holds: Any) -> None:
@@ -138,7 +129,7 @@ def test_a_lost_worker_changes_no_answer(
         answers = pool.map(parts.ask, *zip(*requests, strict=True))
         parts.wait_until(lambda: parts.read("running", 0) >= 2)
         parts.workers[0].signal(how)
-        told = list(answers)
+        got = list(answers)
     if how is signal.SIGSTOP:
         parts.workers[0].signal(signal.SIGCONT)
     else:
@@ -150,14 +141,14 @@ def test_a_lost_worker_changes_no_answer(
     # A worker that receives SIGTERM serves for two more seconds, in which all may end.
     if how is not signal.SIGTERM:
         assert grown["moved_requests_total"] >= 2
-    for answer, expected in zip(told, undisturbed * 2, strict=True):
+    for answer, expected in zip(got, undisturbed * 2, strict=True):
         compare(answer, expected)
     parts.wait_until(lambda: parts.read("free_blocks") == parts.read("blocks") == 400)
     assert (parts.read("running"), parts.read("waiting")) == (0, 0)
 
 
 def compare(answer: Any, expected: Any) -> None:
-    """Compares what was said and what was told of it; the last bits of numbers may differ."""
+    """Compares answers, all their fields; the last bits of numbers may differ."""
     if isinstance(expected, dict):
         assert answer.keys() == expected.keys()
         for name in expected:

@@ -4,15 +4,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
-import httpx
 import pytest
 from openai import OpenAI
 
 from optimist_training.data.edits import Edit
-from tests.integration.edit import ask, edits
-from tests.stack import BUNDLED_MODEL, Service, free_port, wait_until_healthy
+from tests.integration.edit import ask
+from tests.stack import MODEL_FLAG, Service, free_port, read_metrics, start, wait_until_healthy
 
-MODEL = ("--model", str(BUNDLED_MODEL))
 # Each request fits, and so do the prompts of two: 7 blocks and more. An answer's end takes 12 and
 # more, so of two that run together one is preempted before either has ended.
 MEMORY = ("--num-kv-blocks", "18", "--max-num-batched-tokens", "128", "--dtype", "float64")
@@ -43,12 +41,12 @@ class Peers:
 
     def __init__(self, stack: ExitStack) -> None:
         self._port = free_port()
-        self._worker = self._start(stack, "worker", *MODEL, *MEMORY)
-        self._proposer = self._start(stack, "proposer", *MODEL)
+        self._worker = start(stack, "worker", *MODEL_FLAG, *MEMORY).address
+        self._proposer = start(stack, "proposer", *MODEL_FLAG).address
         # A gateway is healthy only with its scheduler.
         with self.schedule():
-            gateway = self._start(stack, "gateway", *MODEL, "--schedulers", self._scheduler)
-        self.url = f"http://{gateway}"
+            gateway = start(stack, "gateway", *MODEL_FLAG, "--schedulers", self._scheduler)
+        self.url = f"http://{gateway.address}"
 
     @property
     def _scheduler(self) -> str:
@@ -65,11 +63,6 @@ class Peers:
         finally:
             service.stop()
 
-    def _start(self, stack: ExitStack, name: str, *options: str) -> str:
-        service = Service(name, *options)
-        stack.callback(service.stop)
-        return service.address
-
 
 @pytest.fixture(scope="module")
 def peers() -> Iterator[Peers]:
@@ -84,13 +77,6 @@ def client(peers: Peers) -> Iterator[OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def batch() -> list[Edit]:
-    found = [edit for edit in edits(60, seed=9) if 200 < len(edit.after) < 300][:4]
-    assert len(found) == 4
-    return found
-
-
-@pytest.fixture(scope="module")
 def alone(peers: Peers, client: OpenAI, batch: list[Edit]) -> list[list[int]]:
     """What each request says without company, speculation or anything ahead."""
     plain = ("--max-plans-in-flight", "1", "--enable-optimistic-scheduling", "false")
@@ -102,8 +88,7 @@ def alone(peers: Peers, client: OpenAI, batch: list[Edit]) -> list[list[int]]:
 
 
 def read_metric(url: str, name: str) -> float:
-    lines = httpx.get(url).text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+    return sum(value for key, value in read_metrics(url).items() if key.startswith(name))
 
 
 @pytest.mark.parametrize("options", SCENARIOS, ids=lambda options: " ".join(options))

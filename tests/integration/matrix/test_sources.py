@@ -11,12 +11,10 @@ import pytest
 from openai import OpenAI
 
 from optimist_training.data.edits import Edit
-from tests.integration.edit import Answer, ask, edits
-from tests.integration.matrix.asker import Asker
-from tests.integration.matrix.request_bodies import make_body
-from tests.stack import BUNDLED_MODEL, Service, free_port
+from tests.integration.edit import Answer, ask
+from tests.integration.matrix.random_requests import Asker, make_body
+from tests.stack import MODEL_FLAG, Service, free_port, start
 
-MODEL = ("--model", str(BUNDLED_MODEL))
 # Of two requests that run together one is preempted before either has ended, see test_scenarios.
 MEMORY = ("--num-kv-blocks", "18", "--max-num-batched-tokens", "128", "--dtype", "float64")
 TREE = ("--drafter-tokens", "12", "--drafter-depth", "4", "--drafter-width", "3")
@@ -47,17 +45,17 @@ class Peers:
 
     def __init__(self, stack: ExitStack) -> None:
         self._port = free_port()
-        self._others: list[Service] = []
         self._options: tuple[str, ...] = ()
         self._worker = self._start_worker()
         stack.callback(lambda: self._worker.stop())
-        proposer = self._start(stack, "proposer", *MODEL)
+        proposer = start(stack, "proposer", *MODEL_FLAG)
         worker = ("--workers", self._worker.address)
         # Without predictions, only the source in question drafts.
-        proposers = ("--proposers", proposer, "--follow", "predictions")
-        scheduler = self._start(stack, "scheduler", *worker, *proposers)
-        gateway = self._start(stack, "gateway", *MODEL, "--schedulers", scheduler)
-        self.url = f"http://{gateway}"
+        proposers = ("--proposers", proposer.address, "--follow", "predictions")
+        scheduler = start(stack, "scheduler", *worker, *proposers)
+        gateway = start(stack, "gateway", *MODEL_FLAG, "--schedulers", scheduler.address)
+        self._others = [proposer, scheduler, gateway]
+        self.url = f"http://{gateway.address}"
 
     def work(self, *options: str) -> None:
         """Has a worker with these options, if it is not that which there is."""
@@ -71,7 +69,7 @@ class Peers:
         assert all(service.is_running for service in (self._worker, *self._others))
 
     def _start_worker(self) -> Service:
-        return Service("worker", *MODEL, *MEMORY, *self._options, port=self._port)
+        return Service("worker", *MODEL_FLAG, *MEMORY, *self._options, port=self._port)
 
     def ask_all(self, batch: list[Edit], predictions: list[str | None]) -> list[Answer]:
         """Asks for all edits at once; the first waits until the scheduler has the worker."""
@@ -82,24 +80,11 @@ class Peers:
             pairs = zip(batch, predictions, strict=True)
             return list(pool.map(lambda pair: ask(client, *pair), pairs))
 
-    def _start(self, stack: ExitStack, name: str, *options: str) -> str:
-        service = Service(name, *options)
-        stack.callback(service.stop)
-        self._others.append(service)
-        return service.address
-
 
 @pytest.fixture(scope="module")
 def peers() -> Iterator[Peers]:
     with ExitStack() as stack:
         yield Peers(stack)
-
-
-@pytest.fixture(scope="module")
-def batch() -> list[Edit]:
-    found = [edit for edit in edits(60, seed=9) if 200 < len(edit.after) < 300][:4]
-    assert len(found) == 4
-    return found
 
 
 @pytest.fixture(scope="module")
