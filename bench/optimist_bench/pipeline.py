@@ -1,4 +1,4 @@
-"""`optimist bench pipeline`: how much of the time the stages of a pipeline stand idle."""
+"""`optimist bench pipeline`: how much of the time the stages of a pipeline are idle."""
 
 import asyncio
 import json
@@ -174,7 +174,7 @@ def measure(settings: PipelineSettings) -> dict[str, Any]:
 
 
 def find_bubbles(traces: Sequence[Sequence[Pass]]) -> dict[str, Any]:
-    """Returns how long stages stand idle between the first pass's begin and the last one's end.
+    """Returns how long stages are idle between the first pass's begin and the last one's end.
 
     Args:
         traces: Passes of each stage.

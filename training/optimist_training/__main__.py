@@ -89,8 +89,8 @@ def _evaluate(options: argparse.Namespace) -> None:
     print(json.dumps(report(results), indent=2))
     for result in results:
         if options.wrong and not result.is_exact:
-            place = f"token {result.num_right} of {result.num_tokens}, {result.wrong!r}"
-            print(f"{result.edit.kind}: {result.edit.instruction} {place}", file=sys.stderr)
+            position = f"token {result.num_right} of {result.num_tokens}, {result.wrong!r}"
+            print(f"{result.edit.kind}: {result.edit.instruction} {position}", file=sys.stderr)
 
 
 if __name__ == "__main__":

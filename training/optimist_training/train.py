@@ -34,7 +34,7 @@ class Recipe:
     """At the first step; it falls linearly to zero."""
     betas: tuple[float, float] = (0.9, 0.98)
     changed_weight: float = 3.0
-    """Of tokens the edit changes, and of the token behind them, in the loss; others weigh 1."""
+    """Of tokens the edit changes, and of the token after them, in the loss; others weigh 1."""
 
 
 _STEPS_BETWEEN_CHECKPOINTS = 20
@@ -78,7 +78,7 @@ def batch_loss(model: LlamaForCausalLM, batch: list[Example]) -> Tensor:
     for row, example in enumerate(batch):
         tokens[row, : len(example.tokens)] = torch.tensor(example.tokens)
         weights[row, : len(example.weights)] = torch.tensor(example.weights)
-    # Padding stands behind the answer, where causal attention does not see it.
+    # Padding is after the answer, where causal attention does not see it.
     with torch.no_grad():
         hidden = model.model(tokens).last_hidden_state[:, :-1]
     wanted = weights[:, 1:] > 0

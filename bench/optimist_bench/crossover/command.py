@@ -111,7 +111,7 @@ async def _measure_point(
 ) -> Point:
     """Measures with and without in turn, every second pair the other way round.
 
-    So neighbours without are there too, which tell the noise.
+    So neighbours without are there too, which show the noise.
     """
     seconds = settings.slice_ms / 1000
     for speculates in (True, False):

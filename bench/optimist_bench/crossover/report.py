@@ -150,7 +150,7 @@ def describe(report: Mapping[str, Any]) -> str:
             f"ratio of two measurements without speculation: {noise['median']:.3f}, half of them "
             f"between {noise['from']:.3f} and {noise['to']:.3f}"
             if noise
-            else "too few measurements to tell the noise",
+            else "too few measurements to know the noise",
             f"never below {report['never_below']:.3f} of no speculation (in the median of "
             f"{report['pairs']} pairs); {LEAST_RATIO} is asked for",
         ]

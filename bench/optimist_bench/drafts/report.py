@@ -22,7 +22,7 @@ HOW_PEERS_BATCH = {
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Tells whether answers are those of the services without speculation."""
+    """Knows whether answers are those of the services without speculation."""
 
     truth: list[TokenIds]
     end_token_id: int

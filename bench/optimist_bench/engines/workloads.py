@@ -16,7 +16,7 @@ OWN_SOURCES = Path(optimist_common.__file__).parent
 FILE_CHARS = (600, 2000)
 """Sizes of the files that are rewritten: prompts of 200 to 700 tokens."""
 
-# Of several wordings, with these a small model rewrites the most files: the text comes first.
+# Of several phrasings, with these a small model rewrites the most files: the text comes first.
 _CHANGES = (
     "Repeat the text above word for word, but fix the typos in it.",
     "Repeat the text above word for word, but rename `name` to `label`.",

@@ -90,5 +90,5 @@ def children_cpu_seconds() -> float | None:
 
 
 def _fields(path: Path) -> list[str]:
-    """Returns the fields of a stat file behind the command, which may hold anything."""
+    """Returns the fields of a stat file after the command, which may hold anything."""
     return path.read_text().rsplit(")", 1)[1].split()

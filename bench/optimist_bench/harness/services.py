@@ -61,7 +61,7 @@ def stack_specs(
     Args:
         settings: Of `optimist serve`.
         flags: More flags by service; they prevail.
-        without: Services to leave out; who would call them must be told by `flags`.
+        without: Services to leave out; whoever would call them must know that by `flags`.
     """
     return [
         replace(spec, arguments=[*spec.arguments, *flags.get(spec.name, ())])

@@ -27,7 +27,7 @@ from optimist_common.settings import ServiceSettings, load_settings
 
 
 class Emissions:
-    """Takes note of results as they are sent; requests are told apart by their seeds."""
+    """Takes note of results as they are sent; requests are known by their seeds."""
 
     def __init__(self) -> None:
         self._seeds: dict[int, int] = {}

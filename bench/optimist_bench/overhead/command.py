@@ -208,7 +208,7 @@ def _count_rests(metrics_port: int) -> tuple[int, int]:
 
 
 def _text_lengths(tokenizer: Tokenizer, truth: list[int]) -> list[int]:
-    """Returns how long the text is behind each token."""
+    """Returns how long the text is after each token."""
     texts = (tokenizer.decode([token], skip_special_tokens=False) for token in truth)
     return list(accumulate(len(text) for text in texts))
 

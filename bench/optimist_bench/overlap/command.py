@@ -1,4 +1,4 @@
-"""`optimist bench overlap`: how much of the scheduler's time is hidden behind the worker's."""
+"""`optimist bench overlap`: how much of the scheduler's time is hidden by the worker's."""
 
 import gc
 import sys
@@ -149,7 +149,7 @@ def summarise(figures: dict[Configuration, list[Figures]]) -> dict[str, Any]:
 
 
 def _is_steady(one: Configuration) -> bool:
-    """Tells whether pre-scheduling is on and nothing disturbs the engine."""
+    """Returns whether pre-scheduling is on and nothing disturbs the engine."""
     is_plain = one.stalls == "none" and one.multi_step_count == 1 and not one.commands
     return one.optimistic and is_plain
 

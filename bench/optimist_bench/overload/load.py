@@ -137,7 +137,7 @@ async def ask(port: int, request: ClientRequest) -> Outcome:
     except TimeoutError:
         has_left = leaves
     except ConnectionError:
-        # Told by what has arrived, or has not.
+        # What has arrived, or has not, shows it.
         pass
     finally:
         if writer is not None:

@@ -33,7 +33,7 @@ def report_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def is_right(counts: Mapping[str, Any]) -> bool:
-    """Tells whether all that was accepted is complete and right, and refusals tell when to come."""
+    """Returns whether what was accepted is complete and right, and refusals say when to retry."""
     num_refused = sum(counts["refused"].values())
     return (
         counts["lost"] == 0

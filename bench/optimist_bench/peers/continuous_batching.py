@@ -17,7 +17,7 @@ class ContinuousBatching:
     """Keeps up to `concurrency` requests running; a new one comes as soon as one has ended."""
 
     def __init__(self, model: Any, setup: Setup) -> None:
-        """Starts the manager, which sizes itself by all free memory unless it is told a size."""
+        """Starts the manager, which sizes itself by all free memory unless it gets a size."""
         pages = -(-setup.max_model_len // PAGE_SIZE)
         self._end_token_id = int(model.generation_config.eos_token_id)
         self._manager = model.init_continuous_batching(

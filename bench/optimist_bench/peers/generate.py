@@ -70,7 +70,7 @@ class Generate:
 
 
 def _until(token_ids: TokenIds, end_token_id: int) -> TokenIds:
-    """Cuts an answer before its end token and the padding behind it."""
+    """Cuts an answer before its end token and the padding after it."""
     if end_token_id in token_ids:
         return token_ids[: token_ids.index(end_token_id)]
     return token_ids

@@ -4,7 +4,7 @@ A proposal of the span oracle is one contiguous span of the prediction, of at mo
 of the second oracle, a span of the prediction or of the output so far. A pass emits what was
 accepted of it and one token more. At output position i both take the span that agrees with the
 output longest. That is optimal: without its first d tokens a span is a span too, so the position
-reached is a nondecreasing function of the position started from, and any other choice stays behind.
+reached is a nondecreasing function of the position started from, and others reach no further.
 """
 
 from array import array
@@ -20,7 +20,7 @@ class SuffixAutomaton:
     Blumer et al., The smallest automaton recognizing the subwords of a text, 1985.
 
     Attributes:
-        transitions: State behind each token, for each state.
+        transitions: State after each token, for each state.
         links: State of the longest proper suffix that is in another state, for each state.
         lengths: Number of tokens of the longest substring of each state.
     """

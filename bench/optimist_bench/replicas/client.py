@@ -1,4 +1,4 @@
-"""What a scheduler does with replicas, without the scheduler: who is told what, and what then."""
+"""What a scheduler does with replicas, without the scheduler: who gets what, and what then."""
 
 import asyncio
 import itertools
@@ -160,7 +160,7 @@ class FleetClient:
         self._followed[request.request_id] = Followed(request, home)
 
     def send_step(self, requests: Iterable[SimulatedRequest]) -> None:
-        """Tells what is new of each request."""
+        """Sends what is new of each request."""
         self.counts.steps += 1
         groups: dict[int, list[Followed]] = {}
         turn = self._find_link(self._next_link)
@@ -168,7 +168,7 @@ class FleetClient:
         for request in requests:
             followed = self._followed[request.request_id]
             number = self._find_link(followed.home) if self._stays else turn
-            # Who is behind is not helped by others that know less: it is told later.
+            # One that lacks something is not helped by others that know less: it gets it later.
             if number is not None and self.links[number].takes_batches:
                 groups.setdefault(number, []).append(followed)
         for number, members in groups.items():

@@ -12,7 +12,7 @@ from optimist_common.draft_source import DraftSource
 from optimist_common.observing.tracing import OFF, Tracer, parse_trace_parent
 from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.values.output import Ended, Finished, FinishReason
-from optimist_scheduler.observing import draft_metrics
+from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch, write_queue_times
 from optimist_scheduler.workers.translate import plan_message
 from tests.scheduler.client import PROMPT, Client, add, ask
@@ -107,7 +107,7 @@ async def test_the_figures_of_drafts_come_with_the_others(worker_port: int) -> N
     async with serve_scheduler(worker_port, []) as (_, stub):
         client = Client(stub)
         before = (await client.reply(get_stats(1))).stats
-        draft_metrics.DRAFTS.observe(
+        metrics.DRAFTS.observe(
             np.array([DraftSource.PREDICTION], np.int32), *np.array([[5], [3], [4]], np.int32)
         )
         after = (await client.reply(get_stats(2))).stats

@@ -78,7 +78,7 @@ NEVER = 100.0
 VETO = 64.0
 """What a missing condition takes from a neuron's threshold."""
 PLACE, THRESHOLD = 72.0, 20.0
-"""Score of a matching place, and by how much less still counts as found."""
+"""Score of a matching position, and by how much less still counts as found."""
 
 
 class Basis:
@@ -89,7 +89,7 @@ class Basis:
 
         Args:
             spaces: The residual stream.
-            pad: The piece that stands beyond the start of a word, [piece_width].
+            pad: The piece that is beyond the start of a word, [piece_width].
             token_codes: The next-token codes of ":", backtick and newline, each [next_width].
         """
         self._spaces = spaces

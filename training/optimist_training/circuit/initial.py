@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from optimist_training.circuit.answering import copy_layer, new_text_layer, places_layer
+from optimist_training.circuit.answering import copy_layer, new_text_layer, positions_layer
 from optimist_training.circuit.basis import Basis, spherical_code
 from optimist_training.circuit.reading import lines_layer, text_layer, words_layer
 from optimist_training.circuit.weights import (
@@ -42,7 +42,7 @@ from optimist_training.circuit.weights import (
 )
 from optimist_training.data.tokenizer import ASSISTANT, USER, end_token
 
-_LAYERS = (text_layer, lines_layer, words_layer, places_layer, copy_layer, new_text_layer)
+_LAYERS = (text_layer, lines_layer, words_layer, positions_layer, copy_layer, new_text_layer)
 NUM_LAYERS = len(_LAYERS)
 MAX_POSITIONS = 2048
 

@@ -17,7 +17,7 @@ TOKEN_FEATURES = (
     "user", "assistant",
 )  # fmt: skip
 
-# The same of the token one and two places before, and so on.
+# The same of the token one and two positions before, and so on.
 PREVIOUS_FEATURES = (
     "word_1", "newline_1", "backtick_1", "digit_1", "digit_value_1", "user_1",
     "word_2", "newline_2", "digit_value_2", "colon_end_2", "word_3", "word_4", "word_5",
@@ -86,7 +86,7 @@ class Subspaces:
 NUM_HEADS, HEAD_DIM = 5, 64
 INTERMEDIATE_SIZE = 256
 
-# Neighbouring planes rotate a quarter as fast: six tell positions apart over 2,000 tokens, and the
+# Neighbouring planes rotate a quarter as fast: six separate positions over 2,000 tokens, and the
 # others hardly rotate, so that they can compare content.
 ROPE_THETA = 0.25**-32
 _POSITION_PLANES = range(6)
@@ -127,7 +127,7 @@ class Head:
             self.query[lane], self.key[lane] = parts[0] * query_row, parts[1] * key_row
 
     def at_offset(self, offset: int, one: Tensor) -> None:
-        """Attends to the token `offset` places before; `one` is the row that reads 1."""
+        """Attends to the token `offset` positions before; `one` is the row that reads 1."""
         scale = math.sqrt(_POSITION_WEIGHT * math.sqrt(HEAD_DIM))
         for plane in _POSITION_PLANES:
             angle = offset * ROPE_THETA ** (-plane / (HEAD_DIM // 2))

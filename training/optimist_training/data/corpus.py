@@ -118,7 +118,7 @@ def _code(node: Definition, lines: list[str]) -> str:
 
 
 def _is_usable(code: str) -> bool:
-    """Tells whether a snippet has the wanted size and stands on its own."""
+    """Returns whether a snippet has the wanted size and is complete."""
     if not MIN_LINES <= code.count("\n") + 1 <= MAX_LINES or len(code) > MAX_CHARACTERS:
         return False
     if not _PRINTABLE.fullmatch(code):

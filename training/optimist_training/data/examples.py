@@ -37,7 +37,7 @@ class Batch:
     token_ids: torch.Tensor
     """`[batch, length]`."""
     wanted: torch.Tensor
-    """Bool `[batch, length]`: the token behind this one belongs to the completion."""
+    """Bool `[batch, length]`: the token after this one belongs to the completion."""
 
 
 class Data:
@@ -155,7 +155,7 @@ def _answer(text: str) -> dict[str, str]:
 
 
 def batches(examples: Iterator[Example], num_tokens: int) -> Iterator[Batch]:
-    """Yields batches of at most `num_tokens` places, padding included; longer ones come alone."""
+    """Yields batches of at most `num_tokens`, padding included; longer ones come alone."""
     chosen: list[Example] = []
     longest = 0
     for example in examples:

@@ -44,7 +44,7 @@ class DraftTrainee:
         return soft_loss(logits, taught), share.detach()
 
     def agreement(self, lesson: Lesson, depth: int) -> Tensor:
-        """Tells where its tokens are the target's, shifted to where the chains start."""
+        """Returns where its tokens are the target's, shifted to where the chains start."""
         said = self.model(input_ids=lesson.token_ids, use_cache=False).logits.argmax(-1)
         same = said == lesson.said
         return torch.stack([ahead(same, level + 1) for level in range(depth)], dim=-1)

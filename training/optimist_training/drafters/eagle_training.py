@@ -51,7 +51,7 @@ def chain_attention(
         scaling: Factor of the scores.
 
     Returns:
-        `[batch, length, num_heads, dim]`, and None in place of attention weights.
+        `[batch, length, num_heads, dim]`, and None instead of attention weights.
     """
     layer: int = module.layer_idx  # type: ignore[assignment]
     groups = query.shape[1] // key.shape[1]
@@ -123,7 +123,7 @@ class EagleTrainee:
         return total / self._num_levels, share.detach()
 
     def agreement(self, lesson: Lesson, depth: int) -> Tensor:
-        """Tells which of the chains' tokens are the target's."""
+        """Returns which of the chains' tokens are the target's."""
         levels = []
         for level, hidden in enumerate(self._levels(lesson, depth)):
             drafted = self.head.logits(hidden).argmax(-1)

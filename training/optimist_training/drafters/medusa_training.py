@@ -49,7 +49,7 @@ class MedusaTrainee:
         return losses / max(weights, 1.0), share.detach()
 
     def agreement(self, lesson: Lesson, depth: int) -> Tensor:
-        """Tells which heads say the target's tokens; none beyond the last head."""
+        """Returns which heads say the target's tokens; none beyond the last head."""
         result = torch.zeros(*lesson.said.shape, depth, dtype=torch.bool)
         drafted = self.heads(lesson.hidden.flatten(0, 1)).argmax(-1)
         for head in range(min(depth, self.heads.num_heads)):

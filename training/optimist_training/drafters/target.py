@@ -19,15 +19,15 @@ class Lesson:
     token_ids: torch.Tensor
     """`[batch, length]`."""
     wanted: torch.Tensor
-    """Bool `[batch, length]`: the token behind this one belongs to the completion."""
+    """Bool `[batch, length]`: the token after this one belongs to the completion."""
     hidden: torch.Tensor
-    """Last hidden states behind the final norm, `[batch, length, hidden_size]`."""
+    """Last hidden states after the final norm, `[batch, length, hidden_size]`."""
     features: torch.Tensor
     """Outputs of the layers asked for side by side, else `hidden`."""
     logits: torch.Tensor
-    """Of the token behind each, `[batch, length, vocab_size]`."""
+    """Of the token after each, `[batch, length, vocab_size]`."""
     said: torch.Tensor
-    """The target's greedy token behind each, `[batch, length]`."""
+    """The target's greedy token after each, `[batch, length]`."""
 
 
 class Target:
@@ -93,7 +93,7 @@ class Trainee(Protocol):
         """Returns the loss, and the share of its first drafts that are the target's tokens."""
 
     def agreement(self, lesson: Lesson, depth: int) -> Tensor:
-        """Tells which drafts are the target's tokens, bool `[batch, length, depth]`.
+        """Returns which drafts are the target's tokens, bool `[batch, length, depth]`.
 
         Draft j at position p is for position p + 2 + j: the target itself says the token at p + 1.
         """
@@ -109,7 +109,7 @@ def soft_loss(logits: Tensor, taught: Tensor) -> Tensor:
 
 
 def ahead(tensor: Tensor, distance: int) -> Tensor:
-    """Returns what stands `distance` places behind, `[batch, length, ...]`; zeros past the end."""
+    """Returns what is `distance` positions later, `[batch, length, ...]`; zeros past the end."""
     shifted = torch.zeros_like(tensor)
     length = tensor.shape[1]
     if distance < length:

@@ -39,7 +39,7 @@ _Contexts = defaultdict[_Pieces, Counter[str]]
 
 
 class _Context(NamedTuple):
-    """Pieces, and what is met behind them."""
+    """Pieces, and what is met after them."""
 
     pieces: _Pieces
     total: int
@@ -84,7 +84,7 @@ def count_continuations(texts: Iterable[tuple[str, str]], bounds: _Bounds) -> Co
                 repos[*context, pieces[end]].add(repo)
     ones, twos = (_choose(counts, repos, bounds) for counts in contexts)
     used = {piece for each in (*ones, *twos) for piece in _pieces_of(each)}
-    # Frequent ones get short numbers, and similar rows stand beside each other.
+    # Frequent ones get short numbers, and similar rows are beside each other.
     pieces = sorted(used, key=lambda piece: (-singles[piece], piece))
     index = {piece: number for number, piece in enumerate(pieces)}
     rows = [sorted(_row(each, index) for each in chosen) for chosen in (ones, twos)]
@@ -94,7 +94,7 @@ def count_continuations(texts: Iterable[tuple[str, str]], bounds: _Bounds) -> Co
 def _choose(
     contexts: _Contexts, repos: Mapping[_Pieces, set[str]], bounds: _Bounds
 ) -> list[_Context]:
-    """Returns the contexts with most that is met often enough behind them."""
+    """Returns the contexts with most that is met often enough after them."""
     chosen: list[_Context] = []
     for context, counts in contexts.items():
         least = max(bounds.least_count, _LEAST_CHANCE * counts.total())

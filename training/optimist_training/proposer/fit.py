@@ -29,7 +29,7 @@ class Examples:
     is_right: npt.NDArray[np.bool_]
     """Whether a row's token is the right one [num_rows]."""
     logits: npt.NDArray[np.float64]
-    """Logit of the first node, if the row is a node behind it [num_rows]."""
+    """Logit of the first node, if the row is a node after it [num_rows]."""
     kinds: npt.NDArray[np.int64]
     """Kind of the candidate [num_rows]."""
     bounds: npt.NDArray[np.int64]

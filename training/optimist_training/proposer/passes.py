@@ -59,7 +59,7 @@ class Round(NamedTuple):
 
 
 def collect(round_: Round, pairs: Sequence[Pair]) -> tuple[Examples, Examples]:
-    """Returns examples of first nodes and of nodes behind them, of some requests."""
+    """Returns examples of first nodes and of nodes after them, of some requests."""
     algorithm = Aligner(round_.vocabulary, Weights(round_.logits), round_.continuations)
     roots, steps = ExampleBuilder(), ExampleBuilder()
     for pair in pairs:
@@ -90,7 +90,7 @@ def collect_pass(
         logits: The weights so far.
         min_value: Least value of a node in this pass.
         roots: Takes examples of first nodes.
-        steps: Takes examples of nodes behind them.
+        steps: Takes examples of nodes after them.
     """
     view = follower.look()
     candidates, longest = follower.find_candidates(view, min_value)
@@ -122,7 +122,7 @@ def collect_pass(
 
 
 def _begin_further(candidate: Candidate, logits: Sequence[float], step: int) -> "_Row":
-    """Returns what may come `step` nodes behind the output, where no candidate goes on."""
+    """Returns what may come `step` nodes after the output, where no candidate goes on."""
     kind, place, features = candidate.kind, candidate.place, candidate.features
     logit = min(sum(logits[each] for each in features), MOST_LOGIT)
     first = place - step if place >= 0 else NOWHERE
@@ -137,7 +137,7 @@ class _Follow(NamedTuple):
     logit: float
     length: int
     first: int
-    """Where the first node stands, so that the node behind n others stands n places on."""
+    """Index of the first node; that of the node after n others is n more."""
     stop: int
     resume: int
     is_cursor: bool
@@ -166,7 +166,7 @@ def _begin(view: View, candidate: Candidate, logit: float) -> _Follow:
 
 
 def _go_on(view: View, follow: _Follow, last: int, step: int) -> list[_Row]:
-    """Returns what comes next behind a candidate that was right, `step` nodes behind the output."""
+    """Returns what comes next after a candidate that was right, `step` nodes after the output."""
     text, place = view.text, follow.first + step
     if place == follow.stop:
         place = follow.resume
@@ -187,7 +187,7 @@ def _go_on(view: View, follow: _Follow, last: int, step: int) -> list[_Row]:
 
 
 def _replace(follow: _Follow, rule: Rule, place: int, step: int) -> _Follow:
-    """Returns a candidate that goes on with what a rule puts in a place."""
+    """Returns a candidate that goes on with what a rule puts there."""
     return follow._replace(
         first=rule.place - step,
         stop=rule.place + rule.length,

@@ -24,7 +24,7 @@ from optimist_scheduler.workers.worker import Worker
 logger = logging.getLogger(__name__)
 
 PASS_MEMORY = 1 / 8
-"""Weight of a pass among those that tell how long the next one will take."""
+"""Weight of a pass among those by which the next one is estimated."""
 
 
 class Engine(Worker):

@@ -109,7 +109,7 @@ class Fleet:
         self._runs[peer] = self._tasks.create_task(self._run(self._engines[peer]))
 
     async def _run(self, engine: Engine) -> None:
-        """Keeps one worker at work for as long as its name stands for it."""
+        """Keeps one worker at work for as long as its name resolves to it."""
         while engine.peer in self._endpoints.peers:
             description = await engine.reach(self._check)
             self._begin(engine, description)
@@ -191,7 +191,7 @@ class Fleet:
             self._start(peer)
         for peer in change.vanished:
             engine, run = self._engines.get(peer), self._runs.get(peer)
-            logger.info("the name of the worker at %s stands for it no longer", peer.target)
+            logger.info("the name of the worker at %s does not resolve to it any more", peer.target)
             if engine is not None and run is not None and not engine.is_connected:
                 run.cancel()
                 if self._tasks is not None:

@@ -31,7 +31,7 @@ class RequestWatch:
         self._silent: dict[tuple[int, int], Span] = {}
         """Spans of requests without a token yet, by owner and handle."""
         self.trace_parents: dict[str, str] = {}
-        """What worker and proposers are told, of requests that are traced."""
+        """What worker and proposers are sent, of requests that are traced."""
 
     def add(self, new: NewRequest, trace_parent: str, now: float) -> None:
         """Takes a request that was added."""
@@ -93,7 +93,7 @@ class RequestWatch:
 def write_queue_times(
     messages: Sequence[scheduler_pb2.Finished], ended: Sequence[Ended], queue_us: Mapping[str, int]
 ) -> None:
-    """Tells of requests that ended how long they had waited; `queue_us` is by request id."""
+    """Writes how long requests that ended had waited; `queue_us` is by request id."""
     for message, end in zip(messages, ended, strict=True):
         message.queue_us = queue_us.get(end.request_id, 0)
 

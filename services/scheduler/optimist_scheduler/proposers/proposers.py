@@ -36,7 +36,7 @@ class Proposers:
 
     With affinity a request stays with the proposer that opened it, as long as that is there; else
     batches go round robin. Nothing here is needed for a request to go on: what cannot be sent is
-    sent later or not at all, and a proposer that lost track of a request is told its output again.
+    sent later or not at all, and a proposer that lost track of a request is sent its output again.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Proposers:
         self._flush_handle: asyncio.Handle | None = None
 
     async def run(self) -> None:
-        """Keeps all links connected for ever, to those whom the names stand for."""
+        """Keeps all links connected for ever, to those that the names resolve to."""
         await self._links.run()
 
     def follows(self, new: NewRequest) -> bool:
-        """Tells whether a new request is to be followed: if drafts for it can come.
+        """Returns whether a new request is to be followed: if drafts for it can come.
 
         One with a prediction is worth it even if the proposers are only on their way.
         """
@@ -141,7 +141,7 @@ class Proposers:
     def is_worth_a_wait(
         self, find_unaligned: FindUnaligned, num_running: int, pass_seconds: float
     ) -> bool:
-        """Tells whether requests lack windows that answers could bring in time.
+        """Returns whether requests lack windows that answers could bring in time.
 
         Args:
             find_unaligned: Returns those of the requests that matter which have no window.
@@ -207,7 +207,7 @@ class Proposers:
                 link.send(*batch)
 
     def _find_routes(self) -> dict[ProposerLink, list[str]]:
-        """Returns which requests to tell whom of; some are only told of what ended."""
+        """Returns which requests go to which proposer; some get only what ended."""
         routes: dict[ProposerLink, list[str]] = {}
         if not self._unsent and not self._closed:
             return routes
@@ -221,7 +221,7 @@ class Proposers:
         return routes
 
     def _find_link_for_ends(self, turn: ProposerLink | None) -> ProposerLink | None:
-        """Returns whom to tell of ends where there is nothing else to tell; None if nobody can."""
+        """Returns who gets ends where there is nothing else to send; None if nobody can."""
         for home in self._closed.values():
             if home is not None and home.is_open and self._has_affinity:
                 link = home if home.takes_batches else None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import journal_pb2, scheduler_pb2
 from optimist_common.network.endpoints import Peer
-from optimist_scheduler.core.placement import Place, Placement, hash_beginning
+from optimist_scheduler.core.placement import Candidate, Placement, hash_beginning
 from optimist_scheduler.core.requests.table import Request
 from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
@@ -235,15 +235,15 @@ class Dispatcher:
     def _choose(
         self, num_tokens: int, wanted_length: int, beginning: Sequence[bytes] = ()
     ) -> Worker:
-        places = [_place(member) for member in self._members]
-        peer = self._placement.choose(places, num_tokens, wanted_length, beginning)
+        candidates = [_candidate(member) for member in self._members]
+        peer = self._placement.choose(candidates, num_tokens, wanted_length, beginning)
         return next(member for member in self._members if member.peer == peer)
 
 
-def _place(member: Worker) -> Place[Peer]:
+def _candidate(member: Worker) -> Candidate[Peer]:
     scheduler, config = member.scheduler, member.scheduler.config
     num_waiting = scheduler.num_waiting
-    return Place(
+    return Candidate(
         member.peer,
         member.is_connected,
         scheduler.num_running + num_waiting,

@@ -67,17 +67,17 @@ class WorkerLink:
         Args:
             check: Raises ValueError for a worker that cannot be used; it is tried again.
         """
-        pause, told = FIRST_PAUSE_SECONDS, ""
+        pause, logged = FIRST_PAUSE_SECONDS, ""
         while True:
             try:
                 return await self._open(check)
             except (grpc.aio.AioRpcError, ValueError) as error:
                 await self.close()
                 reason = error.code().name if isinstance(error, grpc.RpcError) else str(error)
-                if reason != told:
+                if reason != logged:
                     target = self._peer.target
                     logger.info("the worker at %s is not reached: %s", target, reason)
-                    told = reason
+                    logged = reason
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 

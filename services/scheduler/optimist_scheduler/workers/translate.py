@@ -97,8 +97,8 @@ def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
         num_accepted_tokens=to_bytes(outputs.num_accepted_tokens),
         draft_sources=to_bytes(outputs.draft_sources),
         finished=[finished_message(ended.handle, ended.finished) for ended in outputs.ended],
-        logprobs=[_logprobs_message(told) for told in outputs.logprobs],
-        prediction_positions=[_positions_message(told) for told in outputs.positions],
+        logprobs=[_logprobs_message(each) for each in outputs.logprobs],
+        prediction_positions=[_positions_message(each) for each in outputs.positions],
     )
 
 
@@ -128,8 +128,8 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
 
 
 def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
-    """Reads a result; raises ValueError if a column is none, or a slot is told of twice."""
-    logprobs = {told.slot: _logprobs(told) for told in message.logprobs}
+    """Reads a result; raises ValueError if a column is none, or a slot is there twice."""
+    logprobs = {each.slot: _logprobs(each) for each in message.logprobs}
     if len(logprobs) != len(message.logprobs):
         raise ValueError("logprobs: a slot is there twice")
     return StepResult(

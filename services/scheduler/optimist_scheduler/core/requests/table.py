@@ -8,9 +8,7 @@ import numpy as np
 
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.requests.following import (
-    LEAST_GAIN,
     NOT_FOLLOWED,
-    WAIT_GAIN,
     is_worth_a_wait,
 )
 from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, Int64Array, SlotArray
@@ -122,8 +120,7 @@ class Request:
     @property
     def is_worth_a_wait(self) -> bool:
         """Whether a step may wait for a window of it; it has no slot."""
-        least = LEAST_GAIN if self.num_predicted_tokens else WAIT_GAIN
-        return self.gain >= least
+        return bool(is_worth_a_wait(self.gain, self.num_predicted_tokens))
 
 
 class Rows(NamedTuple):

@@ -43,13 +43,13 @@ class NewRequest:
     num_predicted_tokens: Sequence[int] = ()
     """Tokens of each prediction; empty for one prediction."""
     wants_prediction_positions: bool = False
-    """Whether the owner is told where accepted drafts stand in the predictions."""
+    """Whether the owner is told which positions of predictions accepted drafts have."""
     output_token_ids: Sequence[int] = ()
-    """Output that the owner has already: the request goes on behind it."""
+    """Output that the owner has already: the request goes on after it."""
     is_followed: bool = False
     """Whether a proposer follows the request."""
     owner: int = 0
-    """Whom to tell: a number of the caller."""
+    """Who gets the output: a number of the caller."""
     handle: int = 0
     """The owner's number of the request."""
 
@@ -84,7 +84,7 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
         else min(new.max_draft_tokens, config.num_speculative_tokens),
         wants_prediction_positions=new.wants_prediction_positions,
         num_given_tokens=num_output_tokens,
-        # Who has output has been told of the prompt before.
+        # Who has output has had the prompt reported before.
         num_told_tokens=num_prompt_tokens - 1 if num_output_tokens else 0,
         gain=find_first_gain(len(new.predicted_token_ids), is_followed=new.is_followed),
         num_observed_tokens=num_prompt_tokens + num_output_tokens,

@@ -9,7 +9,7 @@ from optimist_scheduler.core.width.crossover import should_use_speculation
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Estimate:
     """A pass in which all running rows draft from one source, as much as they may at present."""
 
     source: DraftSource
@@ -28,7 +28,7 @@ class Outlook:
         return self.draft_ns / self.verify_ns
 
 
-def predict(state: SchedulerState) -> Iterator[Outlook]:
+def estimate_speculation(state: SchedulerState) -> Iterator[Estimate]:
     """Iterates over what windows and the worker's drafter bring; nothing if nothing runs."""
     slots = state.running
     if len(slots) == 0:
@@ -38,7 +38,7 @@ def predict(state: SchedulerState) -> Iterator[Outlook]:
     verify_ns = float(state.costs.cost(len(slots) + int(widths.sum())))
     rate, levels = float(state.widths.rate(slots).mean()), float(widths.mean())
     crossover = should_use_speculation(rate, levels, 0.0, verify_ns, plain_ns)
-    yield Outlook(DraftSource.PREDICTION, rate, 0.0, verify_ns, float(crossover.speedup))
+    yield Estimate(DraftSource.PREDICTION, rate, 0.0, verify_ns, float(crossover.speedup))
     drafter = state.config.drafter
     if drafter is None:
         return
@@ -49,4 +49,4 @@ def predict(state: SchedulerState) -> Iterator[Outlook]:
     draft_ns = float(state.drafter_costs.cost(depths.max())) if levels else 0.0
     per_draft = draft_ns / max(levels, 1e-9)
     crossover = should_use_speculation(rate, levels, per_draft, verify_ns, plain_ns)
-    yield Outlook(drafter.source, rate, draft_ns, verify_ns, float(crossover.speedup))
+    yield Estimate(drafter.source, rate, draft_ns, verify_ns, float(crossover.speedup))
