@@ -338,6 +338,16 @@ def test_a_full_disk_ends_all_logs_with_one_warning(
     assert not (tmp_path / "c.jsonl").exists()
 
 
+def test_a_failure_at_the_end_of_a_log_harms_nothing(
+    logs: RequestLogs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.open("a", Sources([]))
+    monkeypatch.setattr(os, "write", lambda *_: 0)
+    logs.close("a")
+    logs.close("a")
+    assert caplog.text.count("No space left on device") == 1
+
+
 @pytest.mark.parametrize("max_bytes", [500, 3000, 20_000])
 def test_a_file_has_a_bound_and_says_so(tmp_path: Path, max_bytes: int) -> None:
     path = tmp_path / "a.jsonl"

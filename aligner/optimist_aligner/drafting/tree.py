@@ -11,7 +11,8 @@ from math import exp, inf
 from operator import attrgetter, itemgetter
 from typing import Final
 
-from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View
+from optimist_aligner.drafting.branch import Branch, First, Path, Seed
+from optimist_aligner.drafting.candidates import NO_STOP, View
 from optimist_aligner.drafting.draft import NO_PARENT, Draft
 from optimist_aligner.drafting.further import MOST_OPEN_STEPS, find_further
 from optimist_aligner.following.template import NOWHERE
@@ -23,7 +24,7 @@ from optimist_aligner.model.layout import (
     OWN,
     PREDICTED,
 )
-from optimist_aligner.model.weights import Continuation, Weights
+from optimist_aligner.model.weights import Weights
 from optimist_aligner.text.sources import NO_POSITION, SEPARATOR
 
 _MOST_EXPONENT: Final = 30.0
@@ -31,57 +32,6 @@ LEAST_OPEN: Final = 4.0
 """Nodes are extended that are worth so many times the least value."""
 MOST_PATHS: Final = 3
 """Candidates of one first token that are followed further."""
-
-Seed = tuple[Candidate, float]
-"""A candidate of the first token, and its logit."""
-
-
-class Path:
-    """A candidate that agrees with the nodes up to here.
-
-    Attributes:
-        factor: Of all that comes after it.
-        factors: The others.
-        agreed: Tokens that agreed before the first node if they count on, else 0.
-        first: Where the first node is in the text; the node after n others is n tokens further on.
-        stop, resume: See Candidate.
-    """
-
-    __slots__ = ("agreed", "factor", "factors", "first", "resume", "stop")
-
-    def __init__(
-        self,
-        factor: float,
-        factors: Continuation,
-        agreed: int,
-        first: int,
-        stop: int = NO_STOP,
-        resume: int = NO_STOP,
-    ) -> None:
-        self.factor, self.factors, self.agreed, self.first = factor, factors, agreed, first
-        self.stop, self.resume = stop, resume
-
-
-class Branch:
-    """What may come after a node."""
-
-    __slots__ = ("paths", "position", "token_id", "weight")
-
-    def __init__(self, token_id: int, weight: float, position: int, paths: list[Path]) -> None:
-        self.token_id, self.weight = token_id, weight
-        self.position = position
-        """See `Sources.positions`."""
-        self.paths = paths
-
-
-class First:
-    """A first token: its odds against none of the candidates, and what it was found as."""
-
-    __slots__ = ("odds", "seeds", "token_id", "value")
-
-    def __init__(self, token_id: int, odds: float) -> None:
-        self.token_id, self.odds, self.value = token_id, odds, 0.0
-        self.seeds: list[Seed] = []
 
 
 class TreeGrower:
@@ -202,8 +152,8 @@ class TreeGrower:
         nodes, drafted = self._nodes, list[int]()
         node = len(nodes) - 1
         while node != NO_PARENT:
-            drafted.append(nodes[node][0])
-            node = nodes[node][1]
+            token_id, node, _, _ = nodes[node]
+            drafted.append(token_id)
         slope, of_rate, of_runs = self._next_terms[OWN]
         weights, factors = self._weights, self._weights.continuations[OWN]
         branches: dict[int, Branch] = {}

@@ -31,7 +31,7 @@ COMPLETIONS = "/v1/completions"
 
 
 def require_chat(content: Any, token_ids: list[int], width: int, backend: Backend) -> None:
-    """Compares what comes of tokens with what the scheduler said."""
+    """Compares log-probabilities of tokens with what the scheduler said."""
     assert [one.token for one in content] == [text_of(backend, token) for token in token_ids]
     assert [one.logprob for one in content] == [logprob(token) for token in token_ids]
     for one, token in zip(content, token_ids, strict=True):

@@ -48,13 +48,6 @@ async def test_an_answer_by_chance_is_marked_everywhere(
         assert model["system_fingerprint"] == mark
 
 
-async def test_health(http: httpx.AsyncClient) -> None:
-    response = await http.get("/health")
-    counts = {"known": 1, "connected": 1, "sound": 1}
-    assert response.status_code == 200
-    assert response.json() == {"status": "ok", "schedulers": counts}
-
-
 async def sample(http: httpx.AsyncClient, name: str) -> float:
     lines = (await http.get("/metrics")).text.splitlines()
     (value,) = [line.rsplit(" ", 1)[1] for line in lines if line.startswith(name + " ")]
@@ -93,14 +86,6 @@ async def test_unknown_paths_make_no_new_series(http: httpx.AsyncClient) -> None
         await http.get(f"/v1/{number}")
     text = (await http.get("/metrics")).text
     assert 'requests_total{endpoint="none",outcome="404"} 3.0' in text
-
-
-async def test_the_schema_names_every_parameter(http: httpx.AsyncClient) -> None:
-    schemas = (await http.get("/openapi.json")).json()["components"]["schemas"]
-    assert {"messages", "prediction", "predicted_token_ids", "return_token_ids"} <= set(
-        schemas["ChatCompletionBody"]["properties"]
-    )
-    assert "prompt" in schemas["CompletionBody"]["properties"]
 
 
 @pytest.mark.parametrize(("page", "status"), [(True, 200), (False, 404)])

@@ -1,10 +1,11 @@
-"""The end of a gateway, as a process: what it still answers, and what becomes of requests."""
+"""The gateway as a process: how it starts, and how it ends while requests run."""
 
 import asyncio
 import json
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from optimist_gateway.__main__ import main
 from tests.certificates import issue, make_authority
 from tests.gateway.conftest import until, until_healthy
 from tests.gateway.fake_scheduler import FakeScheduler, Script
@@ -174,3 +176,39 @@ async def test_https(scheduler: FakeScheduler, model_directory: Path, tmp_path: 
             except httpx.HTTPError:
                 answer = None
             assert answer is None or answer.status_code != 200
+
+
+def test_a_port_in_use_is_named(model_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["--model", str(model_directory), "--port", str(port)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"optimist gateway: cannot listen on 127.0.0.1:{port}: ")
+
+
+def test_a_missing_model_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    command = [sys.executable, "-m", "optimist_gateway", "--model", missing, "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert missing in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "--model"),
+        (["--model", "m", "--max-num-requests", "0"], "--max-num-requests"),
+        (["--model", "m", "--host", "no.such.host.invalid"], "no.such.host.invalid"),
+        (["--model", "m", "--log-level", "loud"], "--log-level"),
+    ],
+)
+def test_wrong_settings_are_named(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert named in line

@@ -37,7 +37,7 @@ def test_heads_that_cannot_are_refused_with_what_can(
 
 
 def test_a_model_without_a_plan_is_refused() -> None:
-    with pytest.raises(SetupError, match="does not tell how to divide m \\(own\\)"):
+    with pytest.raises(SetupError, match="has no plan to divide m \\(own\\)"):
         check_division("m", config(8, 8, None), 2)
 
 

@@ -92,13 +92,6 @@ async def test_repeats_go_on_to_the_limit_and_no_further(stub: Stub, llama: Runn
     assert all(response.step_ns > 0 for response in responses)
 
 
-async def test_without_repeats_a_plan_runs_once(stub: Stub) -> None:
-    call = stub.Execute()
-    await call.write(start())
-    await call.done_writing()
-    assert [number(response) for response in await read_all(call)] == [(1, 0)]
-
-
 async def test_repeats_end_at_a_stop_token(stub: Stub, llama: Runner) -> None:
     truth = generate(llama, PROMPT, 9, sampling=SAMPLED)
     assert truth[3] not in truth[:3]

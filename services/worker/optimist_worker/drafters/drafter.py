@@ -1,4 +1,4 @@
-"""What every drafter offers, and what it is told."""
+"""What every drafter offers, and what it is given."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol

@@ -15,7 +15,7 @@ class Thought:
     logits: torch.Tensor
     """For what follows each token, in the target's vocabulary, `[num_tokens, vocab_size]`."""
     features: torch.Tensor | None
-    """What it wants to be told when it goes on from there, `[num_tokens, dim]`."""
+    """What it has to be given when it goes on from there, `[num_tokens, dim]`."""
 
 
 class DraftNetwork(Protocol):

@@ -14,7 +14,7 @@ from optimist_worker.core.drafts import Drafts
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 
 LONGEST_MATCH = 8
-"""Last tokens that are compared; more tell nothing new."""
+"""Last tokens that are compared; more add nothing."""
 
 
 def find_sources(
@@ -23,7 +23,7 @@ def find_sources(
     """Finds the place whose token probably comes next.
 
     Args:
-        token_ids: Prompt and verified output, `[num_rows, width]`; what lies behind the length of
+        token_ids: Prompt and verified output, `[num_rows, width]`; what lies after the length of
             a row means nothing.
         lengths: `[num_rows]`.
         cursors: Place from which each row would go on copying; -1 if it has not copied yet.

@@ -31,7 +31,7 @@ def choose_drafts(
     num_children: int,
     rule: AcceptanceRule | None,
 ) -> DraftChoice:
-    """Chooses the tokens that the rule is likely to accept behind some nodes.
+    """Chooses the tokens that the rule is likely to accept after some nodes.
 
     The coupled rule adds the target's own noise, so that both choose the same token as often as
     their distributions allow. Under rejection they are drawn without replacement by the Gumbel
@@ -139,7 +139,7 @@ def draft_level(
     shape: DraftShape,
     rule: AcceptanceRule | None,
 ) -> Level:
-    """Chooses the candidates behind each node of a level.
+    """Chooses the candidates after each node of a level.
 
     Penalties and grammars are left out: that costs some acceptance, and nothing else.
 

@@ -99,21 +99,21 @@ def encode_result(
     )
     for slot, message in result.errors.items():
         response.errors.add(slot=slot, message=message)
-    for told in result.logprobs:
-        response.logprobs.append(_row_logprobs(told))
+    for row in result.logprobs:
+        response.logprobs.append(_row_logprobs(row))
     return response
 
 
-def _row_logprobs(told: RowLogprobs) -> worker_pb2.RowLogprobs:
+def _row_logprobs(row: RowLogprobs) -> worker_pb2.RowLogprobs:
     return worker_pb2.RowLogprobs(
-        slot=told.slot,
-        first_prompt_position=told.first_prompt_position,
-        num_prompt_tokens=told.num_prompt_tokens,
-        num_prompt_candidates=told.num_prompt_candidates,
-        num_candidates=told.num_candidates,
-        logprobs=floats_to_bytes(told.logprobs),
-        candidate_token_ids=to_bytes(told.candidate_token_ids),
-        candidate_logprobs=floats_to_bytes(told.candidate_logprobs),
+        slot=row.slot,
+        first_prompt_position=row.first_prompt_position,
+        num_prompt_tokens=row.num_prompt_tokens,
+        num_prompt_candidates=row.num_prompt_candidates,
+        num_candidates=row.num_candidates,
+        logprobs=floats_to_bytes(row.logprobs),
+        candidate_token_ids=to_bytes(row.candidate_token_ids),
+        candidate_logprobs=floats_to_bytes(row.candidate_logprobs),
     )
 
 

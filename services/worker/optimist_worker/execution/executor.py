@@ -25,7 +25,7 @@ class RunningStep(Protocol):
 
     @property
     def has_pass(self) -> bool:
-        """Whether anything is computed; else nothing comes of the step."""
+        """Whether anything is computed; else the step changes nothing."""
 
     def wait(self) -> Int32Column:
         """Waits for the step; returns what `outputs.pack` has packed.

@@ -158,7 +158,7 @@ class Group:
         return bool(asked), not lives
 
     def is_first_to_say(self, text: str) -> bool:
-        """Tells whether no other rank has said the same before; also if it cannot be known."""
+        """Returns whether no other rank has said the same before, or that cannot be known."""
         try:
             return int(self.store.add(f"said/{text}", 1)) == 1
         except RuntimeError:

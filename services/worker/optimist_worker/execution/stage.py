@@ -228,7 +228,7 @@ class StagedStep:
 
     @property
     def has_pass(self) -> bool:
-        """Whether anything runs through the stages; else nothing comes of the step."""
+        """Whether anything runs through the stages; else the step changes nothing."""
         return self._prepared is None or self._prepared.batch is not None
 
     def wait(self) -> Int32Column:

@@ -85,7 +85,7 @@ class StageLink:
         head = json.dumps([number, num_tokens, failure[:_MOST_REASON]]).encode()
         self._send(head, following, self._states)
         if hidden is not None:
-            # nccl moves it from device to device, behind what computes it.
+            # nccl moves it from device to device, after what computes it.
             tensor = hidden.contiguous()
             with _naming_the_cause():
                 work = dist.isend(tensor, following)
@@ -107,9 +107,9 @@ class StageLink:
             GroupError: The stage before is gone, or at another pass.
         """
         before = self._ranks.rank - 1
-        told, num_tokens, failure = json.loads(_receive(before, self._states, None))
-        if told != number:
-            raise GroupError(f"pass {told} of the stage before is pass {number} here")
+        given, num_tokens, failure = json.loads(_receive(before, self._states, None))
+        if given != number:
+            raise GroupError(f"pass {given} of the stage before is pass {number} here")
         if failure:
             return HandedOn(None, failure)
         hidden = torch.empty((num_tokens, hidden_size), dtype=dtype, device=device)
@@ -213,7 +213,7 @@ class VerdictInbox:
         self._wake = wake
 
     def close(self) -> None:
-        """Waits for the end, which the last stage tells by a verdict on nothing."""
+        """Waits for the end, which the last stage announces by an empty verdict."""
         self._thread.join()
 
     def _listen(self) -> None:

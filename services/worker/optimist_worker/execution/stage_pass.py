@@ -54,8 +54,8 @@ class StagePass:
     """Runs a stage's part of the model between the states that stages hand on.
 
     What a decoder does to embeddings before its first layer (scaling, positions) must not be done
-    to states. So they enter at the stage's first layer and leave behind its last one, whatever the
-    decoder does before and behind.
+    to states. So they enter at the stage's first layer and leave after its last one, whatever the
+    decoder does before and after.
     """
 
     def __init__(self, model: Model, cut: StageCut) -> None:

@@ -33,10 +33,12 @@ class StageVerdict:
     """Checksum of the drafts that the last stage has judged."""
 
 
-def write_verdict(told: StageVerdict) -> bytes:
+def write_verdict(reached: StageVerdict) -> bytes:
     """Returns a verdict's bytes."""
-    text = json.dumps([told.number, told.failure, list(told.faults.items()), told.drafts]).encode()
-    verdict, scored = told.verdict, told.scored
+    text = json.dumps(
+        [reached.number, reached.failure, list(reached.faults.items()), reached.drafts]
+    ).encode()
+    verdict, scored = reached.verdict, reached.scored
     # Rows, tokens and nodes of each row, scored places, numbers of each, length of the text.
     sizes = [-1, 0, -1, -1, 0, len(text)]
     parts: list[torch.Tensor] = []

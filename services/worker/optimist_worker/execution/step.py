@@ -121,7 +121,7 @@ class Step:
 
     @torch.inference_mode()
     def judge(self, prepared: PreparedStep, logits: torch.Tensor, masks: Allowing) -> JudgedStep:
-        """Says what comes of the drafts, from the logits that the pass was asked for."""
+        """Judges the drafts by the logits that the pass was asked for."""
         rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
         allowed = None
         if prepared.bounds.has_grammar:

@@ -36,7 +36,7 @@ def check_division(
         )
     if not config.base_model_tp_plan:
         raise SetupError(
-            f"{flag}: transformers does not tell how to divide {name} ({config.model_type}); "
+            f"{flag}: transformers has no plan to divide {name} ({config.model_type}); "
             "leave it at 1"
         )
 
@@ -61,7 +61,7 @@ class StagePlace:
 
     @property
     def is_last(self) -> bool:
-        """Whether it has the logits, and says what comes of drafts."""
+        """Whether it has the logits, and judges drafts."""
         return self.index == self.num_stages - 1
 
 
@@ -73,7 +73,7 @@ def split_layers(costs: Sequence[int], head_cost: int, num_stages: int) -> list[
 
     Args:
         costs: What each layer takes, such as its number of weights.
-        head_cost: The same of what comes behind the last layer.
+        head_cost: The same of what follows the last layer.
         num_stages: At most the number of layers.
 
     Returns:
@@ -196,7 +196,7 @@ def plan_cut(name: str, config: Any, place: StagePlace) -> StageCut:
 
 
 def find_layers(module: Any, num_layers: int) -> nn.ModuleList:
-    """Returns the decoder layers of a model; raises SetupError if they cannot be told."""
+    """Returns the decoder layers of a model; raises SetupError if they cannot be told apart."""
     owner, name = _find_owner(module, num_layers)
     layers: nn.ModuleList = getattr(owner, name)
     return layers

@@ -29,7 +29,7 @@ class GrammarRow(NamedTuple):
 
 @dataclass(slots=True)
 class _SlotGrammar:
-    """A matcher behind the last committed token."""
+    """A matcher after the last committed token."""
 
     matcher: LLMatcher
     ended: bool = False
@@ -126,10 +126,10 @@ class GrammarSet:
         return self._grammars[slot].fault
 
     def allowed(self, rows: Sequence[GrammarRow]) -> torch.Tensor:
-        """Works out which tokens may come behind the last known token and behind each draft.
+        """Works out which tokens may come after the last known token and after each draft.
 
         Behind a draft that its grammar refuses everything is allowed: its parent's mask excludes
-        it, so nothing behind it is ever reached. No grammar is moved on.
+        it, so nothing after it is ever reached. No grammar is moved on.
 
         Returns:
             int32 `[num_nodes, ceil(vocab_size / 32)]`, bit i of word w for token 32 * w + i; of
@@ -227,7 +227,7 @@ def _line(error: Exception) -> str:
 
 
 def depth_first(parents: Sequence[int]) -> list[int]:
-    """Orders nodes so that every node comes behind its parent and before its parent's siblings.
+    """Orders nodes so that every node comes after its parent and before its parent's siblings.
 
     Args:
         parents: Index of each node's parent, less than its own; -1 for children of the root.

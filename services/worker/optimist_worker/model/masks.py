@@ -1,4 +1,4 @@
-"""Which tokens the grammars of a step's rows allow behind each of their drafts."""
+"""Which tokens the grammars of a step's rows allow after each of their drafts."""
 
 import torch
 
@@ -70,7 +70,7 @@ class Masks:
         return None if fault is None else f"grammar: {fault}"
 
     def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
-        """Returns what may come behind each node, bool `[num_logits, vocab_size]`; None: all."""
+        """Returns what may come after each node, bool `[num_logits, vocab_size]`; None: all."""
         if self._grammars is None or not self._slots:
             return None
         rows, places = self._find_rows(slots, drafts, nodes)

@@ -179,7 +179,7 @@ def _time_drafts(
     passes: CostCurve,
     clock: Callable[[], float],
 ) -> float:
-    """Returns what drafts of some depth take behind a pass that has emitted, in seconds."""
+    """Returns what drafts of some depth take after a pass that has emitted, in seconds."""
     num_drafts = -(-depth * drafter.max_tokens // drafter.max_depth)
     _admit(runner, 1, [])
     _execute(runner, _plan(1, 0, _blocks(runner, 2 + drafter.max_tokens)))

@@ -48,14 +48,14 @@ class LaunchedPlan:
     num_unseen: list[int] = field(default_factory=list)
     """What the drafter had not seen of each row before the step, `[num_rows]`."""
     wanted: list[WantedLogprobs] = field(default_factory=list)
-    """What rows have to tell of how likely tokens are."""
+    """Of which tokens log-probabilities are wanted."""
     later_windows: list[tuple[int, WindowUpdate]] = field(default_factory=list)
     """Windows that newer plans have brought for its rows before they moved on, with the numbers of
     these plans; they take effect after it."""
 
     @property
     def has_grammar(self) -> bool:
-        """Whether what comes of it decides what may come next."""
+        """Whether its tokens decide what may come next."""
         return any(held.has_grammar for held in self.rows.values())
 
 
@@ -244,14 +244,14 @@ class Runner:
     def _read_logprobs(
         self, launched: LaunchedPlan, outputs: Outputs[Int32Column]
     ) -> list[RowLogprobs]:
-        """Returns what rows tell of how likely tokens are; notes those that cannot."""
+        """Returns the log-probabilities of rows; notes the rows that have none."""
         if launched.step is None or (scored := launched.step.take_scored()) is None:
             return []
-        told = read_logprobs(launched.wanted, scored, outputs)
-        for row in told:
+        found = read_logprobs(launched.wanted, scored, outputs)
+        for row in found:
             if has_nan(row):
                 launched.errors.setdefault(row.slot, "the model's logits are not finite")
-        return told
+        return found
 
     def _fail(self, launched: LaunchedPlan, error: Exception) -> None:
         """Notes that the step came to nothing.

@@ -122,7 +122,7 @@ class _MiddleStage(_Follower):
 
 
 class _LastStage(_Follower):
-    """Says what comes of plans."""
+    """Judges the drafts of plans."""
 
     def __init__(self, stage: Stage, runner: Runner) -> None:
         super().__init__(runner)

@@ -120,7 +120,7 @@ def verify_synthetic(verify: VerifyPass, rate: float) -> Verdict:
     the first may be accepted.
 
     Args:
-        verify: The pass; of its logits only the largest matter, for the token behind.
+        verify: The pass; of its logits only the largest matter, for the token after.
         rate: The probability, in [0, 1].
     """
     logits, drafts = verify.logits, verify.drafts

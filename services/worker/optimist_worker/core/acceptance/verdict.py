@@ -30,8 +30,8 @@ class VerifyPass:
     logits: Tensor
     """The target's, `[N, vocab_size]`."""
     nodes: Ragged
-    """Which node of which row each row of logits is behind: element 0 of a row is behind its last
-    known token, element 1 + i behind its draft i. Rows that emit nothing have no elements."""
+    """Which node of which row each row of logits is after: element 0 of a row is after its last
+    known token, element 1 + i after its draft i. Rows that emit nothing have no elements."""
     drafts: Drafts
     """None for rows that emit nothing."""
     slots: Tensor
@@ -46,7 +46,7 @@ class VerifyPass:
     needs: Needs
     """What the rows need at least."""
     allowed: Tensor | None = None
-    """Tokens that may come behind each node, bool `[N, vocab_size]`; None: all."""
+    """Tokens that may come after each node, bool `[N, vocab_size]`; None: all."""
 
     def by_row(self, values: Tensor) -> Tensor:
         """Arranges values of the flat rows by row and node, `[N]` to `[R, 1 + K]`.
@@ -59,21 +59,21 @@ class VerifyPass:
         elements = torch.arange(width, device=values.device)
         places = self.nodes.starts[:-1, None] + elements
         is_real = places < self.nodes.starts[1:, None]
-        # The value behind the last one stands for all that is missing.
+        # The value after the last one takes the position of all that is missing.
         padded = torch.nn.functional.pad(values, (0, 1))
         return padded[torch.where(is_real, places, len(values))]
 
 
 @dataclass(slots=True)
 class Verdict:
-    """The tokens of R rows: accepted drafts, and behind them one token of the target."""
+    """The tokens of R rows: accepted drafts, and after them one token of the target."""
 
     token_ids: Tensor
     """Int64 `[R, 1 + K]`; the first `num_accepted + 1` count, if the row emits and is finite."""
     num_accepted: Tensor
     """Int64 `[R]`; 0 where logits are not finite."""
     path: Tensor | None
-    """Accepted nodes from the top down, int64 `[R, K]`, behind the last 0; None for chains."""
+    """Accepted nodes from the top down, int64 `[R, K]`, after the last 0; None for chains."""
     is_finite: Tensor
     """Whether all of the row's logits are numbers, bool `[R]`; else it emits nothing."""
 
@@ -87,7 +87,7 @@ def reach_verdict(
         drafts: The drafts.
         is_accepted: Whether each node is accepted if its parent is, bool `[R, K]`; at most one of
             siblings.
-        choices: The token behind each node if it is the last accepted one, int64 `[R, 1 + K]`,
+        choices: The token after each node if it is the last accepted one, int64 `[R, 1 + K]`,
             the first one for node -1.
         is_finite: Whether all of the row's logits are numbers, bool `[R]`.
     """

@@ -10,7 +10,7 @@ def find_fault(
 ) -> str | None:
     """Returns what is wrong with a request, naming the field, or None.
 
-    A faulty request gets a slot as well: its error is told when its first row comes.
+    A faulty request gets a slot as well: its error is reported when its first row comes.
     """
     return _fault(admission, block_size, max_model_len) or _token_fault(admission, vocab_size)
 
@@ -69,9 +69,9 @@ class HeldSlot:
     """At least as many tokens as the drafter has not seen, as far as is known."""
     has_grammar: bool = False
     wants_logprobs: bool = False
-    """Whether anything is told of how likely its tokens are."""
+    """Whether any log-probabilities of its tokens are wanted."""
     num_logprobs: int | None = None
-    """How many of the likeliest tokens are told of beside each new one; None: nothing is told."""
+    """How many of the likeliest tokens are reported beside each new one; None: nothing is."""
     num_prompt_logprobs: int | None = None
     """The same for the tokens of the prompt."""
     num_prompt_tokens: int = 0

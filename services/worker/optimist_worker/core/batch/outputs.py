@@ -106,7 +106,7 @@ def collect_result(
         num_tokens=int(outputs.num_fed_tokens.sum()),
         num_live_rows=int(np.count_nonzero((outputs.has_ended == 0) & ~has_failed)),
         draft_ns=draft_ns,
-        logprobs=[told for told in logprobs if told.slot not in errors],
+        logprobs=[row for row in logprobs if row.slot not in errors],
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from optimist_worker.core.plan import Admission
 
 MOST_STOP_TOKENS = 32
-"""Stop tokens that are looked for per request; behind any further one a request just runs on until
+"""Stop tokens that are looked for per request; after any further one a request just runs on until
 its scheduler, which knows them all, takes it out."""
 
 
@@ -103,7 +103,7 @@ class SlotTable:
 
         Args:
             slots: Each at most once.
-            blocks: New blocks per slot; those behind the longest sequence are of no use.
+            blocks: New blocks per slot; those after the longest sequence are of no use.
             num_held: Blocks that each slot had.
         """
         rows: list[int] = []
@@ -148,7 +148,7 @@ class SlotTable:
         return read(self.token_ids, slots, places)
 
     def kv_places(self, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Returns where tokens lie in the KV pool, int64; behind the table in the trash.
+        """Returns where tokens lie in the KV pool, int64; after the table in the trash.
 
         Args:
             slots: Of the shape of `places`.
@@ -187,11 +187,11 @@ class FittedRows:
     num_known_tokens: torch.Tensor
     """Known tokens to feed; 0 for a row that does not run."""
     ends: torch.Tensor
-    """Place behind the last known token fed; the first draft's."""
+    """Place after the last known token fed; the first draft's."""
     emits: torch.Tensor
     """Whether the known tokens reach the row's last one, so that tokens come of it."""
     limits: torch.Tensor
-    """Most drafts behind them."""
+    """Most drafts after them."""
     is_short: torch.Tensor
     """Whether the row does not run because its blocks do not hold its known tokens."""
 
@@ -207,7 +207,7 @@ def fit_rows(
     """Fits plans to the truth.
 
     Known tokens beyond a row's last one do not exist and are left out. Drafts are verified only
-    behind the last known token, as far as blocks and `max_length` reach. Requests that have ended
+    after the last known token, as far as blocks and `max_length` reach. Requests that have ended
     do not run.
 
     Args:

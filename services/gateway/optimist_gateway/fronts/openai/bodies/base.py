@@ -20,7 +20,7 @@ MAX_PARTS = 4096
 MAX_FIELDS = 128
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """Refuses halves of surrogate pairs, which JSON can carry and no tokenizer takes."""
     try:
         text.encode()
@@ -29,7 +29,7 @@ def _encodable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_encodable)]
+Text = Annotated[str, AfterValidator(encodable)]
 # Which ones there are is known when the scheduler is reached.
 TokenId = Annotated[int, Field(json_schema_extra={"format": ID_FORMAT, "minimum": 0})]
 

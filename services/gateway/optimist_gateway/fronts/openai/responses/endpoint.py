@@ -1,7 +1,5 @@
 """POST /v1/responses, and the request that its body makes."""
 
-import json
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -84,7 +82,7 @@ def _messages(body: ResponsesBody) -> list[Message]:
                 name = f"input[{index}]"
                 fault = f"{name}: more than {MAX_TOOL_CALLS} calls follow each other"
                 raise ApiError(400, fault, param=name, code="invalid_value")
-            calls.append(ToolCall(item.call_id, item.name, json.loads(item.arguments or "{}")))
+            calls.append(ToolCall(item.call_id, item.name, item.arguments))
             continue
         _add_calls(messages, calls)
         calls = []

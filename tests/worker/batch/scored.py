@@ -1,4 +1,4 @@
-"""What a runner tells of how likely tokens were, and what the model itself says, for tests."""
+"""What a runner reports of how likely tokens were, and what the model itself says, for tests."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ CLOSE = 1e-4
 
 
 @dataclass
-class Told:
-    """One request: its tokens, and what was told of them."""
+class Scored:
+    """One request: its tokens, and what was reported of them."""
 
     prompt: list[int]
     output: list[int] = field(default_factory=list)
@@ -32,19 +32,19 @@ class Told:
     num_accepted: int = 0
 
     def add(self, row: RowLogprobs, num_emitted: int) -> None:
-        """Takes what a step has told."""
-        told = places_of(row)
+        """Takes what a step reports."""
+        rows = places_of(row)
         for offset in range(row.num_prompt_tokens):
             position = row.first_prompt_position + offset
             assert position not in self.of_prompt
-            self.of_prompt[position] = told[offset]
-        of_output = told[row.num_prompt_tokens :]
+            self.of_prompt[position] = rows[offset]
+        of_output = rows[row.num_prompt_tokens :]
         assert len(of_output) in (0, num_emitted)
         self.of_output += of_output
 
 
 def places_of(row: RowLogprobs) -> list[Place]:
-    """Returns what a row has told, place by place."""
+    """Returns what a row has scored, place by place."""
     num_prompt = row.num_prompt_tokens
     number = len(row.logprobs)
     widths = [row.num_prompt_candidates] * num_prompt
@@ -60,17 +60,17 @@ def places_of(row: RowLogprobs) -> list[Place]:
     return places
 
 
-def take(told: Told, result: StepResult) -> None:
+def take(scored: Scored, result: StepResult) -> None:
     """Takes the result of a step of a single row."""
     (row,) = rows_of(result)
     assert row.error is None, row.error
-    told.output += row.token_ids
-    told.num_accepted += row.num_accepted_tokens
+    scored.output += row.token_ids
+    scored.num_accepted += row.num_accepted_tokens
     for one in result.logprobs:
-        told.add(one, len(row.token_ids))
+        scored.add(one, len(row.token_ids))
 
 
-def generate_told(
+def generate_scored(
     runner: Runner,
     prompt: Sequence[int],
     num_tokens: int,
@@ -79,19 +79,19 @@ def generate_told(
     predict: Predict | None = None,
     width: int = 0,
     chunk: int = 1000,
-) -> Told:
+) -> Scored:
     """Generates on slot 0 of a runner from which everything is released."""
     runner.release_all()
-    told = Told(list(prompt))
+    scored = Scored(list(prompt))
     first = PlannedRow(0, chunk, width, blocks_of(0))
     plan = plan_rows(0, [first], admissions=[admit(0, prompt, sampling)])
     while True:
-        take(told, runner.execute(plan))
-        if len(told.output) >= num_tokens:
-            return told
-        window = None if predict is None else predict(told.output)
+        take(scored, runner.execute(plan))
+        if len(scored.output) >= num_tokens:
+            return scored
+        window = None if predict is None else predict(scored.output)
         if isinstance(window, list):
-            window = WindowUpdate(0, len(told.output), window)
+            window = WindowUpdate(0, len(scored.output), window)
         windows = [] if window is None else [window]
         plan = plan_rows(0, [PlannedRow(0, chunk, width, [])], windows=windows)
 
@@ -113,7 +113,7 @@ def reference(path: Path, dtype: torch.dtype) -> Callable[[tuple[int, ...]], tor
 def check_places(
     expected: torch.Tensor, tokens: Sequence[int], places: Sequence[Place], width: int
 ) -> None:
-    """Compares what was told of tokens with the distributions in their places."""
+    """Compares what was scored of tokens with the distributions in their places."""
     assert len(places) == len(tokens)
     for row, token, (logprob, ids, logprobs) in zip(expected, tokens, places, strict=True):
         np.testing.assert_allclose(row[token].numpy(), logprob, atol=CLOSE)
@@ -124,20 +124,20 @@ def check_places(
         np.testing.assert_allclose(best.numpy(), logprobs, atol=CLOSE)
 
 
-def check_told(told: Told, path: Path, dtype: torch.dtype, sampling: SamplingParams) -> None:
-    """Compares all that was told of a request with what the model says."""
-    sequence = tuple(told.prompt + told.output)
+def check_scored(scored: Scored, path: Path, dtype: torch.dtype, sampling: SamplingParams) -> None:
+    """Compares all that was scored of a request with what the model says."""
+    sequence = tuple(scored.prompt + scored.output)
     expected = reference(path, dtype)(sequence)
-    number = len(told.prompt)
+    number = len(scored.prompt)
     if sampling.num_logprobs is None:
-        assert told.of_output == []
+        assert scored.of_output == []
     else:
         width = sampling.num_logprobs
-        check_places(expected[number - 1 : -1], told.output, told.of_output, width)
+        check_places(expected[number - 1 : -1], scored.output, scored.of_output, width)
     if sampling.num_prompt_logprobs is None:
-        assert told.of_prompt == {}
+        assert scored.of_prompt == {}
     else:
-        assert list(told.of_prompt) == list(range(1, number))
+        assert list(scored.of_prompt) == list(range(1, number))
         width = sampling.num_prompt_logprobs
-        places = list(told.of_prompt.values())
-        check_places(expected[: number - 1], told.prompt[1:], places, width)
+        places = list(scored.of_prompt.values())
+        check_places(expected[: number - 1], scored.prompt[1:], places, width)
