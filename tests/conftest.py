@@ -8,6 +8,7 @@ import pytest
 from openai import OpenAI
 
 from optimist_bench.replicas.redis_server import RedisServer
+from tests import fork_server
 from tests.stack import Stack
 
 # Every core runs tests: threads that share the work of small models would only wait for each other.
@@ -21,24 +22,24 @@ hypothesis.settings.register_profile("optimist", deadline=None, derandomize=True
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=500)
 hypothesis.settings.load_profile("optimist")
 
-# They start services, browsers or thousands of schedulers. Whoever begins one of them last lets the
-# other cores wait for it, and xdist by itself begins those with few tests last.
+# Longest first: whoever begins one of them last lets the other cores wait for it.
 SLOW = (
-    "tests/chaos/",
-    "tests/integration/",
-    "tests/page/",
-    "tests/tracing/",
-    "tests/bench/test_drafts",
     "tests/deploy/test_containers",
-    "tests/bench/test_engines",
-    "tests/scheduler/test_rules",
-    "tests/scheduler/core/test_no_loss",
+    "tests/integration/",
+    "tests/chaos/",
     "tests/worker/parallel/",
+    "tests/bench/",
+    "tests/page/",
+    "tests/training/",
+    "tests/tracing/",
+    "tests/scheduler/core/",
+    "tests/worker/",
 )
 
 
 def pytest_sessionstart() -> None:
-    """Refuses to test compiled modules whose sources have changed since."""
+    """Refuses to test compiled modules whose sources have changed since; starts services fast."""
+    fork_server.install()
     for compiled in (Path(__file__).parents[1] / "aligner" / "optimist_aligner").rglob("*.so"):
         source = compiled.with_name(compiled.name.partition(".")[0] + ".py")
         if not source.exists() or source.stat().st_mtime > compiled.stat().st_mtime:
@@ -47,7 +48,11 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Lets slow files begin first; the order is otherwise as it was."""
-    items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
+
+    def rank(item: pytest.Item) -> int:
+        return next((i for i, name in enumerate(SLOW) if item.nodeid.startswith(name)), len(SLOW))
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ from optimist_common.network.health import is_serving
 
 REPOSITORY = Path(__file__).parent.parent
 BUNDLED_MODEL = REPOSITORY / "models" / "tiny-edit"
+MODEL_FLAG = ("--model", str(BUNDLED_MODEL))
 START_SECONDS = 120.0
 # On a busy machine a proposer's answer may be late, and a test would see fewer predicted tokens;
 # and what passes cost there says nothing.
@@ -32,6 +34,13 @@ def wait_until_healthy(url: str) -> None:
     while not httpx.get(f"{url}/health", timeout=5.0).is_success:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def read_metrics(url: str) -> dict[str, float]:
+    """Returns all figures of a service, by name and labels as they are printed."""
+    text = httpx.get(url, timeout=10.0, trust_env=False).raise_for_status().text
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
 
 
 class Stack:
@@ -141,6 +150,11 @@ class Service:
         self._process.terminate()
         assert self._process.wait(timeout=30) == 0
 
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.address.rpartition(":")[2])
+
     def _wait_until_healthy(self, name: str) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not self._is_healthy(name):
@@ -156,3 +170,10 @@ class Service:
             return httpx.get(f"http://{self.address}/health", timeout=1.0).is_success
         except httpx.HTTPError:
             return False
+
+
+def start(stack: ExitStack, name: str, *options: str, port: int = 0) -> Service:
+    """Starts a service, see `Service`, which the stack stops."""
+    service = Service(name, *options, port=port)
+    stack.callback(service.stop)
+    return service

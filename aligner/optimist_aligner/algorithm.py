@@ -12,7 +12,7 @@ class Follower(Protocol):
     """Follows the output of one request.
 
     What it proposes depends on the sources and the output alone, not on how the output was divided
-    into observations or on what was proposed before: any replica that is told the same output
+    into observations or on what was proposed before: any replica that gets the same output
     proposes the same.
     """
 
@@ -23,7 +23,7 @@ class Follower(Protocol):
 
     @abstractmethod
     def observe(self, token_ids: "array[int]") -> None:
-        """Takes the output tokens behind those already observed [num_tokens]."""
+        """Takes the output tokens after those already observed [num_tokens]."""
 
     @abstractmethod
     def propose(self, max_tokens: int, min_value: float) -> Draft:

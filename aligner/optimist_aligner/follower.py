@@ -7,7 +7,7 @@ import numpy as np
 
 from optimist_aligner.drafting.candidates import (
     Candidate,
-    Sight,
+    View,
     none_features,
 )
 from optimist_aligner.drafting.draft import Draft
@@ -124,41 +124,41 @@ class AutoFollower:
 
     def propose(self, max_tokens: int, min_value: float) -> Draft:
         """See `Follower.propose`."""
-        sight, weights = self.look(), self._reference.weights
-        shared = weights.kind_logits[sight.rate][sight.runs][sight.followed]
-        candidates, longest = self.find_candidates(sight, min_value)
+        view, weights = self.look(), self._reference.weights
+        shared = weights.kind_logits[view.rate][view.runs][view.followed]
+        candidates, longest = self.find_candidates(view, min_value)
         seeds = [(each, shared[each.kind] + weights.weigh(each.features)) for each in candidates]
-        none_logit = weights.weigh(none_features(sight, longest))
+        none_logit = weights.weigh(none_features(view, longest))
         positions = self._reference.searched.positions
         is_chain = self._reference.is_chain
-        grower = TreeGrower(sight, weights, positions, max_tokens, min_value, is_chain)
+        grower = TreeGrower(view, weights, positions, max_tokens, min_value, is_chain)
         return grower.grow(seeds, none_logit)
 
-    def find_candidates(self, sight: Sight, min_value: float) -> tuple[list[Candidate], int]:
+    def find_candidates(self, view: View, min_value: float) -> tuple[list[Candidate], int]:
         """Returns what may come next, likely or not, and the most tokens that agree before it."""
-        if sight.is_rewrite and not sight.num_output:
-            return guess_beginning(sight, self._reference.searched.starts), 0
-        candidates = find_matches(sight)
-        run = sight.alignment.run
+        if view.is_rewrite and not view.num_output:
+            return guess_beginning(view, self._reference.searched.starts), 0
+        candidates = find_matches(view)
+        run = view.alignment.run
         longest = 0
         for each in candidates:
             longest = max(longest, each.length)
         if run < CERTAIN_RUN and longest < LONG_LENGTH:
             taken = {each.place for each in candidates if each.place < self._start}
-            candidates += find_skipped(sight, taken)
-            candidates += guess_template(sight)
-            if sight.is_rewrite:
-                candidates += guess_ahead(sight, taken)
-            elif sight.common is not None:
-                candidates += guess_common(sight, sight.common)
+            candidates += find_skipped(view, taken)
+            candidates += guess_template(view)
+            if view.is_rewrite:
+                candidates += guess_ahead(view, taken)
+            elif view.common is not None:
+                candidates += guess_common(view, view.common)
         if run < _FREQUENT_RUN and min_value < _FREQUENT_VALUE:
             reference = self._reference
-            candidates += guess_frequent(sight, reference.frequent, reference.counts)
+            candidates += guess_frequent(view, reference.frequent, reference.counts)
         return candidates, longest
 
-    def look(self) -> Sight:
+    def look(self) -> View:
         """Returns what candidates are found in."""
-        return Sight(
+        return View(
             self._text,
             self._start,
             self._reference.searched,

@@ -63,7 +63,7 @@ def compare_edits(bench: Bench, loaded: Loaded, length: int, *, is_firm: bool) -
 
 
 def edited(text: Sequence[int], share: float | None, vocab_size: int) -> list[int]:
-    """Returns a text with a share of its lines replaced; None: 10 tokens behind every 200."""
+    """Returns a text with a share of its lines replaced; None: 10 tokens after every 200."""
     rng = random.Random(5)  # noqa: S311
     wrong = [rng.randrange(vocab_size) for _ in text]
     if share is None:
@@ -88,7 +88,7 @@ def time_text(
 
 
 def predict_text(loaded: Loaded, prediction: list[int], length: int, drafts: int) -> list[int]:
-    """Generates a text with a prediction, which is taken up again behind every edit."""
+    """Generates a text with a prediction, which is taken up again after every edit."""
     output: list[int] = []
     is_lost, end = True, 0
     while len(output) < length:
@@ -108,7 +108,7 @@ def predict_text(loaded: Loaded, prediction: list[int], length: int, drafts: int
 
 def describe_identity(text: list[int], reference: list[int]) -> str:
     """Says whether two texts are the same, or from where on they are not."""
-    for place, (one, other) in enumerate(zip(text, reference, strict=True)):
+    for position, (one, other) in enumerate(zip(text, reference, strict=True)):
         if one != other:
-            return f"the same up to token {place} of {len(reference)}"
+            return f"the same up to token {position} of {len(reference)}"
     return "identical"

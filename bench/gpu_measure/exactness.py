@@ -19,8 +19,8 @@ from gpu_measure.slots import (
 )
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import Admission, PlannedRow, WindowUpdate
+from optimist_worker.model.memory import DeviceState, Sizes
 from optimist_worker.model.model import load_model
-from optimist_worker.model.state import DeviceState, Sizes
 from optimist_worker.runner.runner import Runner
 
 
@@ -59,7 +59,7 @@ class Predictor:
     is_tree: bool
 
     def update(self, slot: int, base: int) -> WindowUpdate:
-        """Returns the window behind `base` tokens of the output."""
+        """Returns the window after `base` tokens of the output."""
         rng = random.Random(f"{slot} {base}")  # noqa: S311
         true = self.truth[slot][base : base + 9]
         tokens = [
@@ -67,7 +67,7 @@ class Predictor:
         ]
         parents: list[int] = []
         if self.is_tree and len(true) > 3:
-            # True branches behind the first token, wrong or not, and at the top.
+            # True branches after the first token, wrong or not, and at the top.
             chain, first = range(-1, len(true) - 1), len(true)
             second = first + len(true) - 1
             parents = [*chain, 0, *range(first, second - 1), -1, second, second + 1]

@@ -6,9 +6,12 @@ import torch
 from gpu_measure.bench import Bench, say
 from gpu_measure.shape import Shape
 from gpu_measure.slots import BLOCK_SIZE, ROOM, Loaded, NotPossibleError
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.execution.executor import LocalExecutor
+from optimist_worker.execution.step import Step
 from optimist_worker.model.masks import Masks
+from optimist_worker.model.memory import DeviceState, Sizes
 from optimist_worker.model.model import Model, load_model
-from optimist_worker.model.state import DeviceState, Sizes
 from optimist_worker.runner.engine import Engine
 from optimist_worker.runner.runner import Runner
 
@@ -39,10 +42,14 @@ def load(bench: Bench, shape: Shape) -> Loaded:
 
 def make_runners(model: Model, state: DeviceState) -> tuple[Runner, Runner]:
     """Returns runners with and without graphs over the same slots."""
+    step = Step(model, state, None, None, AcceptanceRule.COUPLED, 0.0)
     masks = Masks(model.name, model)
-    return Runner(Engine(model, state, masks)), Runner(
-        Engine(model, state, masks, uses_graphs=False)
-    )
+
+    def make(uses_graphs: bool) -> Runner:
+        executor = LocalExecutor(step, masks, state.device, uses_graphs=uses_graphs)
+        return Runner(Engine(model, state, executor))
+
+    return make(True), make(False)
 
 
 def sizes_for(bench: Bench, shape: Shape) -> Sizes:

@@ -17,8 +17,8 @@ from optimist_worker.core.plan import (
     StepResult,
     WindowUpdate,
 )
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model
-from optimist_worker.model.state import DeviceState
 from optimist_worker.runner.runner import Runner
 
 BLOCK_SIZE = 16
@@ -81,7 +81,7 @@ def admit(loaded: Loaded, runner: Runner, batch: int, ctx: int) -> list[list[int
     num_cached = (ctx - 1) // BLOCK_SIZE
     admissions, rows = [], []
     for slot, prompt in enumerate(prompts):
-        # Blocks of a row do not lie one behind the other, as in a pool that is in use.
+        # Blocks of a row do not lie one after the other, as in a pool that is in use.
         blocks = [slot + number * batch for number in range(per_row)]
         cached, new = blocks[:num_cached], blocks[num_cached:]
         admissions.append(
@@ -94,7 +94,7 @@ def admit(loaded: Loaded, runner: Runner, batch: int, ctx: int) -> list[list[int
 
 
 def set_windows(loaded: Loaded, runner: Runner, prompts: list[list[int]], base: int) -> None:
-    """Predicts what texts go on with behind `base` tokens of their output."""
+    """Predicts what texts go on with after `base` tokens of their output."""
     windows = []
     for slot, prompt in enumerate(prompts):
         text = loaded.follow(prompt[-1], base + MOST_WINDOW_NODES)
@@ -131,7 +131,7 @@ def checked(result: StepResult) -> StepResult:
 
 def run_steps(runner: Runner, plan: Plan, number: int, depth: int = 2) -> list[StepResult]:
     """Runs a plan some times, so many launched ahead; returns the results."""
-    depth = depth if runner.engine.runs_by_itself else 1
+    depth = min(depth, runner.engine.executor.most_plans)
     running: deque[Any] = deque()
     results = []
     for _ in range(number):

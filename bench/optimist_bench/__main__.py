@@ -14,11 +14,11 @@ BENCHMARKS = {
     "overhead": "optimist_bench.overhead.command",
     "overlap": "optimist_bench.overlap.command",
     "overload": "optimist_bench.overload.command",
-    "pipeline": "optimist_bench.pipeline.command",
+    "pipeline": "optimist_bench.pipeline",
     "predictions": "optimist_bench.predictions.command",
     "replicas": "optimist_bench.replicas.command",
     "scheduler": "optimist_bench.scheduler.command",
-    "windows": "optimist_bench.windows.command",
+    "windows": "optimist_bench.windows",
 }
 
 

@@ -6,15 +6,17 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import Field
 
+from optimist_bench.harness.command import run_command
 from optimist_bench.harness.services import running_services
 from optimist_cli.client import ChatRequest, GatewayClient
 from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.settings import ServeSettings
-from optimist_common.settings import ServiceSettings, load_settings
+from optimist_common.settings import ServiceSettings
 from optimist_training.data.edits import Edit, unseen_edits
 
 
@@ -48,17 +50,17 @@ class Measurement:
 
 def main(arguments: list[str]) -> int:
     """Runs the benchmark; returns the exit code."""
-    as_json = "--json" in arguments
-    settings = load_settings(EditsSettings, [word for word in arguments if word != "--json"])
+    return run_command(EditsSettings, arguments, _measure, partial(json.dumps, indent=2))
+
+
+def _measure(settings: EditsSettings) -> dict[str, Any]:
     edits = unseen_edits(settings.edits, settings.seed)
     with _gateway(settings) as url:
         client = GatewayClient(url)
         try:
-            report = summarise(measure(client, edits))
+            return summarise(measure(client, edits))
         finally:
             client.close()
-    print(json.dumps(report) if as_json else json.dumps(report, indent=2))
-    return 0
 
 
 def _gateway(settings: EditsSettings) -> Any:

@@ -21,7 +21,7 @@ COMMANDS = {
     ),
     "explain": (
         "optimist_cli.explain.command",
-        "tell what the proposer did for one request, from its log",
+        "show what the proposer did for one request, from its log",
     ),
     "replay": ("optimist_scheduler.service.replay", "check that a scheduler's log comes out again"),
     "gateway": ("optimist_gateway.__main__", "start the REST gateway alone"),
@@ -36,7 +36,7 @@ EXTRAS = {"complete": "cli", "convert": "worker", "replay": "scheduler", "train"
 
 def usage() -> str:
     """Returns the help text: a line per command."""
-    lines = ["usage: optimist COMMAND [OPTIONS]   (optimist COMMAND --help tells the options)", ""]
+    lines = ["usage: optimist COMMAND [OPTIONS]   (optimist COMMAND --help lists the options)", ""]
     lines += [f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(lines)
 

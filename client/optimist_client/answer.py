@@ -37,7 +37,7 @@ class Segment:
 
     text: str
     num_tokens: int
-    """0 if the tokens were told of before and only their text comes later."""
+    """0 if the tokens were reported before and only their text comes later."""
     source: str
     """`prediction`, `ngram`, `draft_model` and so on, or `target`: the model itself."""
     prediction: PredictionPlace | None = None
@@ -103,7 +103,7 @@ class Speculation:
 
     num_passes: int
     num_drafted_tokens: int | None
-    """None if the scheduler did not tell."""
+    """None if the scheduler did not say."""
     num_accepted_tokens: int
     acceptance_rate: float | None
     mean_accepted_length: float | None

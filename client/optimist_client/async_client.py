@@ -10,13 +10,11 @@ import grpc
 from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_client.answer import Model
 from optimist_client.async_stream import AsyncStream
-from optimist_client.cancelling import is_being_cancelled
 from optimist_client.connection import OPTIONS, Connection
-from optimist_client.deadline import Deadline
-from optimist_client.errors import cancelled, error_of
+from optimist_client.errors import cancelled, error_of, is_being_cancelled
 from optimist_client.request import Options, Prompt, generate_request
 from optimist_client.response import model_of
-from optimist_client.retry import RetryPolicy
+from optimist_client.retry import Deadline, RetryPolicy
 
 T = TypeVar("T")
 

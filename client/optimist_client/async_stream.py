@@ -10,11 +10,15 @@ import grpc
 
 from optimist.v1 import inference_pb2
 from optimist_client.answer import Result, Step
-from optimist_client.cancelling import is_being_cancelled
-from optimist_client.deadline import Deadline
-from optimist_client.errors import OptimistError, cancelled, error_of, incomplete
+from optimist_client.errors import (
+    OptimistError,
+    cancelled,
+    error_of,
+    incomplete,
+    is_being_cancelled,
+)
 from optimist_client.response import request_id_of, result_of, step_of
-from optimist_client.retry import RetryPolicy
+from optimist_client.retry import Deadline, RetryPolicy
 
 ResponseCall: TypeAlias = (
     "grpc.aio.UnaryStreamCall[inference_pb2.GenerateRequest, inference_pb2.GenerateResponse]"

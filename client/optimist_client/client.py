@@ -10,11 +10,10 @@ import grpc
 from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_client.answer import Model
 from optimist_client.connection import OPTIONS, Connection
-from optimist_client.deadline import Deadline
 from optimist_client.errors import error_of
 from optimist_client.request import Options, Prompt, generate_request
 from optimist_client.response import model_of
-from optimist_client.retry import RetryPolicy
+from optimist_client.retry import Deadline, RetryPolicy
 from optimist_client.stream import Stream
 
 T = TypeVar("T")

@@ -1,5 +1,6 @@
 """Errors of calls."""
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -99,3 +100,9 @@ def _seconds(text: str | None) -> float | None:
         return None if text is None else float(text)
     except ValueError:
         return None
+
+
+def is_being_cancelled() -> bool:
+    """Returns whether somebody has cancelled the current task."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,7 +1,9 @@
-"""When a call that failed is made again."""
+"""When a call that failed is made again, and until when a call with its retries may last."""
 
 import random
+import time
 from dataclasses import dataclass
+from typing import Self
 
 from optimist_client.errors import OptimistError
 
@@ -37,3 +39,19 @@ class RetryPolicy:
         if remaining_seconds is not None and wait >= remaining_seconds:
             return None
         return wait
+
+
+class Deadline:
+    """A point in time, or none."""
+
+    def __init__(self, at: float | None) -> None:
+        self._at = at
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Self:
+        """Returns the deadline in some seconds; None is none."""
+        return cls(None if seconds is None else time.monotonic() + seconds)
+
+    def remaining(self) -> float | None:
+        """Returns how many seconds are left, at least 0; None without a deadline."""
+        return None if self._at is None else max(self._at - time.monotonic(), 0.0)

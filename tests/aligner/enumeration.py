@@ -3,7 +3,7 @@
 from math import exp
 from typing import NamedTuple
 
-from optimist_aligner.drafting.candidates import NO_STOP, Sight, kind_features, none_features
+from optimist_aligner.drafting.candidates import NO_STOP, View, kind_features, none_features
 from optimist_aligner.drafting.further import find_further
 from optimist_aligner.drafting.tree import LEAST_OPEN
 from optimist_aligner.follower import AutoFollower
@@ -42,14 +42,14 @@ class Enumeration:
     """The values of all paths that are worth something."""
 
     def __init__(self, follower: AutoFollower, logits: list[float], min_value: float) -> None:
-        self._sight: Sight = follower.look()
+        self._view: View = follower.look()
         self._logits, self._min_value = logits, min_value
         self.values: dict[tuple[int, ...], float] = {}
-        sight, alignment = self._sight, self._sight.alignment
-        shared = kind_features(sight)
+        view, alignment = self._view, self._view.alignment
+        shared = kind_features(view)
         found: dict[int, tuple[float, list[Trace]]] = {}
-        candidates, longest = follower.find_candidates(sight, min_value)
-        none = sum(logits[each] for each in none_features(sight, longest))
+        candidates, longest = follower.find_candidates(view, min_value)
+        none = sum(logits[each] for each in none_features(view, longest))
         for each in candidates:
             logit = sum(logits[one] for one in (*each.features, *shared[each.kind])) - none
             traces = []
@@ -87,7 +87,7 @@ class Enumeration:
             weight, known = found.get(token_id, (0.0, []))
             found[token_id] = weight + exp(logit), [*known, trace]
 
-        text, rules = self._sight.text, self._sight.alignment.rules
+        text, rules = self._view.text, self._view.alignment.rules
         for trace in traces:
             if trace.next_place == trace.stop:
                 trace = trace._replace(next_place=trace.resume, stop=NO_STOP, is_cursor=False)
@@ -95,7 +95,7 @@ class Enumeration:
             if place >= len(text) or text[place] < 0:
                 continue
             logit = self._logit(trace, path[-1], text[place], len(path))
-            if trace.stop == NO_STOP and place < self._sight.num_aligned:
+            if trace.stop == NO_STOP and place < self._view.num_aligned:
                 for rule in rules.find(text, place)[:1]:
                     ruled = trace._replace(
                         next_place=rule.place + 1,
@@ -114,7 +114,7 @@ class Enumeration:
         found: dict[int, tuple[float, list[Trace]]] = {}
         if value < LEAST_OPEN * self._min_value:
             return found
-        for each in find_further(self._sight, path):
+        for each in find_further(self._view, path):
             logit = sum(self._logits[one] for one in each.features)
             weight, known = found.get(each.token_id, (0.0, []))
             if each.place >= 0 and len(known) < MOST_PATHS:
@@ -124,7 +124,7 @@ class Enumeration:
         return found
 
     def _logit(self, trace: Trace, last: int, token_id: int, step: int) -> float:
-        alignment, classes = self._sight.alignment, self._sight.classes
+        alignment, classes = self._view.alignment, self._view.classes
         source = SOURCE[trace.kind]
         length = LENGTH[min(trace.length + step, MOST_LENGTH)]
         pair = classes[last] * NUM_CLASSES + classes[token_id]

@@ -32,8 +32,8 @@ def with_lines(start: int, *new: str) -> str:
     return "".join([*LINES[:start], *new, *LINES[start:]])
 
 
-def behind(truth: str, end: str, number: int = 1) -> tuple[str, str]:
-    """Divides a text behind an occurrence of some words."""
+def after(truth: str, end: str, number: int = 1) -> tuple[str, str]:
+    """Divides a text after an occurrence of some words."""
     place = -1
     for _ in range(number):
         place = truth.index(end, place + 1)
@@ -46,7 +46,7 @@ def test_exact_prediction_fills_every_pass() -> None:
 
 
 def test_positions_are_those_of_the_tokens_in_the_prediction() -> None:
-    output, rest = behind(OLD, "def save_order(")
+    output, rest = after(OLD, "def save_order(")
     follower = WORDS.follow([OLD], output)
     kept, positions = WORDS.kept(follower.propose(32, 0.0), rest)
     assert len(kept) > 20
@@ -56,7 +56,7 @@ def test_positions_are_those_of_the_tokens_in_the_prediction() -> None:
 
 def test_name_seen_renamed_once_is_proposed_renamed() -> None:
     # Seen: the parameter and the use in the first function.
-    output, rest = behind(RENAMED, "if loaded >")
+    output, rest = after(RENAMED, "if loaded >")
     kept, positions = WORDS.kept(WORDS.follow([OLD], output).propose(64, 0.0), rest)
     expected = " 0:\n        return user\n    return loaded\n\ndef save_order(store, order):\n"
     assert kept.startswith(expected)
@@ -74,7 +74,7 @@ def test_renaming_everywhere_costs_a_few_passes() -> None:
 
 
 def test_name_is_proposed_as_predicted_too() -> None:
-    output, _ = behind(RENAMED, "def save_order(")
+    output, _ = after(RENAMED, "def save_order(")
     draft = WORDS.follow([OLD], output).propose(16, 0.0)
     roots = [
         WORDS.text([token_id])
@@ -111,18 +111,18 @@ def test_edit_costs_a_few_passes(changed: str, most_more: int) -> None:
 
 def test_place_is_found_again_behind_an_insertion() -> None:
     truth = with_lines(2 * FUNCTION, NEW_LINES)
-    output, rest = behind(truth, FIRST_LINES[2])
+    output, rest = after(truth, FIRST_LINES[2])
     _, positions = WORDS.kept(WORDS.follow([OLD], output).propose(16, 0.0), rest)
     assert len(positions) == 16
-    start = len(WORDS.tokens(behind(OLD, FIRST_LINES[2])[0]))
+    start = len(WORDS.tokens(after(OLD, FIRST_LINES[2])[0]))
     assert positions == list(range(start, start + 16))
 
 
 def test_place_is_found_again_behind_a_deletion() -> None:
     truth = without(FUNCTION, 2 * FUNCTION)
-    output, rest = behind(truth, FIRST_LINES[2])
+    output, rest = after(truth, FIRST_LINES[2])
     _, positions = WORDS.kept(WORDS.follow([OLD], output).propose(8, 0.0), rest)
-    start = len(WORDS.tokens(behind(OLD, FIRST_LINES[2])[0]))
+    start = len(WORDS.tokens(after(OLD, FIRST_LINES[2])[0]))
     assert positions == list(range(start, start + 8))
 
 
@@ -140,7 +140,7 @@ def test_first_tokens_are_those_of_each_prediction() -> None:
 
 def test_it_jumps_to_the_second_prediction() -> None:
     first, second = "".join(LINES[: 6 * FUNCTION]), "".join(LINES[6 * FUNCTION :])
-    output, rest = behind(second, FIRST_LINES[6])
+    output, rest = after(second, FIRST_LINES[6])
     _, positions = WORDS.kept(WORDS.follow([first, second], output).propose(16, 0.0), rest)
     start = len(WORDS.tokens(first)) + len(WORDS.tokens(output))
     assert len(positions) >= 8
@@ -154,7 +154,7 @@ def test_alternative_prediction_is_taken_where_the_first_is_wrong() -> None:
 
 
 def test_prompt_is_a_source_with_positions_from_its_end() -> None:
-    output, rest = behind(OLD, "def save_order(")
+    output, rest = after(OLD, "def save_order(")
     kept, positions = WORDS.kept(WORDS.follow([], output, prompt=OLD).propose(8, 0.0), rest)
     assert len(kept) > 0
     first = LAST_OF_PROMPT + 1 - len(WORDS.tokens(rest))
@@ -164,7 +164,7 @@ def test_prompt_is_a_source_with_positions_from_its_end() -> None:
 
 
 def test_own_output_is_a_source_without_positions() -> None:
-    output, rest = behind(OLD + OLD, "def save_order(", 2)
+    output, rest = after(OLD + OLD, "def save_order(", 2)
     kept, positions = WORDS.kept(WORDS.follow([], output).propose(16, 0.0), rest)
     assert len(positions) >= 8
     assert set(positions) == {NO_POSITION}

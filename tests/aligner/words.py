@@ -1,4 +1,4 @@
-"""Texts as tokens: words, signs, and line ends with the indentation behind them."""
+"""Texts as tokens: words, signs, and line ends with the indentation after them."""
 
 import re
 from array import array

@@ -93,7 +93,7 @@ def test_a_drafter_that_was_not_timed_so_deep_takes_at_least_as_long() -> None:
     assert expected.speedup == pytest.approx(4 / 1.2)
 
 
-def test_the_report_tells_the_worst_point_the_noise_and_where_speculation_begins_to_pay() -> None:
+def test_the_report_has_the_worst_point_the_noise_and_where_speculation_begins_to_pay() -> None:
     slow = Point(1, 0.0, (97.0, 98.0, 99.0), (100.0,) * 3, (1.01,), expect(COSTS, 0.0, 1, 2))
     fast = Point(1, 0.9, (200.0,) * 3, (100.0,) * 3, (0.99,), expect(COSTS, 0.9, 1, 2))
     report = summarise([slow, fast], {"pairs": 3})
@@ -107,7 +107,7 @@ def test_the_report_tells_the_worst_point_the_noise_and_where_speculation_begins
     assert "never below 0.980" in describe(report)
 
 
-def test_less_than_asked_for_is_told() -> None:
+def test_less_than_asked_for_is_reported() -> None:
     point = Point(1, 0.0, (90.0,) * 2, (100.0,) * 2, (), expect(COSTS, 0.0, 1, 2))
     report = summarise([point], {"pairs": 2})
     assert (report["never_below"], report["holds"], report["noise"]) == (0.9, False, None)
@@ -121,7 +121,10 @@ def test_values_that_are_none_are_refused(flags: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_real_worker_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_real_worker_is_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTIMIST_WORKER_COST_SECONDS", "0.1")
     flags = ["--drafter", "quantised", "--rates", "0.9", "--batch-sizes", "2", "--pairs", "2"]
     assert main([*flags, "--slice-ms", "10", "--num-threads", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from optimist_bench.drafts.command import DraftsSettings, main
-from optimist_bench.drafts.contender import Run, children_cpu_seconds
-from optimist_bench.drafts.match import Entrant, Match, Role, Score
+from optimist_bench.drafts.contender import Entrant, Match, Role, Run, Score
 from optimist_bench.drafts.report import describe, summarise
-from optimist_bench.peers.engine import TokenIds
+from optimist_bench.harness.process_time import children_cpu_seconds
+from optimist_bench.peers.process import TokenIds
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
 
@@ -132,7 +132,7 @@ def test_what_did_not_run_is_null_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--sources", "horse"], "--sources: there is no 'horse'"),
         (["--peers", "eagle"], "--peers: there is no 'eagle'"),
@@ -140,12 +140,12 @@ def test_what_did_not_run_is_null_with_its_reason() -> None:
         (["--peer-python", "horse=/bin/python"], "--peer-python: there is no 'horse'"),
     ],
 )
-def test_names_that_are_none_are_refused(flags: list[str], told: str) -> None:
-    with pytest.raises(SetupError, match=told):
+def test_names_that_are_none_are_refused(flags: list[str], message: str) -> None:
+    with pytest.raises(SetupError, match=message):
         load_settings(DraftsSettings, flags)
 
 
-def test_a_model_that_is_not_there_is_told() -> None:
+def test_a_model_that_is_not_there_is_an_error() -> None:
     with pytest.raises(SetupError, match=r"--model: /nowhere/tokenizer\.json does not exist"):
         main(["--model", "/nowhere"])
 
@@ -167,7 +167,10 @@ def test_processor_time_of_children_is_counted() -> None:
 
 
 @pytest.mark.slow
-def test_a_source_answers_as_the_model_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_source_answers_as_the_model_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPTIMIST_WORKER_COST_SECONDS", "0")
     flags = ["--edits", "2", "--rounds", "1", "--sources", "ngram", "--peers", ""]
     # So that it drafts, however long passes take.
     flags += ["--draft-width", "fixed"]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from optimist.worker.v1 import worker_pb2
-from optimist_bench.harness.emissions import Emissions, read_emissions
 from optimist_bench.harness.process_time import find_stolen_share
+from optimist_bench.harness.simulated_service import Emissions, read_emissions
 from optimist_bench.overhead.command import PACED_MS, find_latencies, main
 from optimist_bench.overhead.load import Arrivals
 from optimist_common.columns import to_bytes
@@ -50,7 +50,7 @@ def test_pieces_arrive_with_the_last_byte_of_their_chunk() -> None:
         (HEAD, chunk("a"), b"0\r\n\r\n"),
     ],
 )
-def test_answers_that_are_not_complete_are_told(reads: tuple[bytes, ...]) -> None:
+def test_an_answer_that_is_not_complete_is_an_error(reads: tuple[bytes, ...]) -> None:
     with pytest.raises(RuntimeError, match="answer"):
         arrive(*reads).read_texts()
 
@@ -69,7 +69,7 @@ def test_the_share_that_a_host_took_is_of_what_was_asked_for() -> None:
     assert find_stolen_share((10.0, 2.0), (10.0, 2.0)) == 0
 
 
-def test_emissions_are_told_by_seed_also_when_a_slot_is_taken_again(tmp_path: Path) -> None:
+def test_emissions_are_by_seed_also_when_a_slot_is_taken_again(tmp_path: Path) -> None:
     emissions = Emissions()
     for now_ns, seed in enumerate((7, 8), 1):
         plan = worker_pb2.ExecuteRequest()
@@ -83,11 +83,9 @@ def test_emissions_are_told_by_seed_also_when_a_slot_is_taken_again(tmp_path: Pa
     assert read_emissions(tmp_path / "emissions") == {7: [10], 8: [20, 20, 30, 30]}
 
 
-SMALL = ["--streams", "4", "--tokens", "60", "--ramp-seconds", "0.1", "--json"]
-
-
 def measure_small(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main([*SMALL, *arguments]) == 0
+    small = ["--streams", "4", "--tokens", "60", "--ramp-seconds", "0.1", "--json"]
+    assert main([*small, *arguments]) == 0
     report: dict[str, Any] = json.loads(capsys.readouterr().out)
     return report
 
@@ -103,35 +101,26 @@ def check_run(run: dict[str, Any]) -> None:
     assert 0 <= run["stolen_share"] < 1
 
 
-def test_a_small_run_with_predictions(capsys: pytest.CaptureFixture[str]) -> None:
-    report = measure_small(capsys, "--pass-ms", "3", "--predictions", "true")
+def test_requests_whose_answers_repeat_nothing_rest(capsys: pytest.CaptureFixture[str]) -> None:
+    report = measure_small(capsys, "--pass-ms", "3", "--answers", "random")
     check_run(report)
-    assert report["pass_ms"] == 3
-    assert report["tokens_per_pass"] > 1
-
-
-@pytest.mark.parametrize("follow", ["all", "predictions"])
-def test_requests_whose_answers_repeat_nothing_rest(
-    follow: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = measure_small(capsys, "--pass-ms", "3", "--answers", "random", "--follow", follow)
-    check_run(report)
-    assert (report["answers"], report["follow"]) == ("random", follow)
-    following = report["following"]
-    assert following["rested"] <= following["woken"] <= (4 if follow == "all" else 0)
+    assert (report["pass_ms"], report["answers"], report["follow"]) == (3, "random", "all")
+    assert report["tokens_per_pass"] == 1
+    assert report["following"]["rested"] <= report["following"]["woken"] <= 4
 
 
 def test_costs_are_of_the_peak_and_latencies_of_a_paced_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    report = measure_small(capsys)
+    follow = ("--predictions", "true", "--follow", "predictions")
+    report = measure_small(capsys, *follow)
     peak, paced = report["peak"], report["paced"]
-    check_run(peak)
-    check_run(paced)
-    assert peak["pass_ms"] == 0
-    assert peak["tokens_per_pass"] == paced["tokens_per_pass"] == 1
-    assert paced["pass_ms"] == PACED_MS
-    assert report["tokens_per_second"] == peak["tokens_per_second"]
-    assert report["cpu_us_per_token"] == peak["cpu_us_per_token"]
+    for run in (peak, paced):
+        check_run(run)
+        assert run["tokens_per_pass"] > 1
+        assert run["following"] == {"woken": 0, "rested": 0}
+    assert (peak["pass_ms"], paced["pass_ms"]) == (0, PACED_MS)
+    for name in ("tokens_per_second", "cpu_us_per_token"):
+        assert report[name] == peak[name]
     assert report["added_latency_ms"] == paced["added_latency_ms"]
     assert report["all_right"]

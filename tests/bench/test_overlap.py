@@ -63,7 +63,7 @@ def test_shares_are_of_steady_decode_and_of_runs_with_commands() -> None:
 
 
 def test_a_small_run_has_all_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--seconds", "0.3", "--step-us", "1000", "--depths", "2", "--json"]
+    words = ["--seconds", "0.1", "--step-us", "400", "--depths", "2", "--json"]
     assert overlap.main(words) == 0
     report = json.loads(capsys.readouterr().out)
     assert {"steady_hit_rate", "recomputed_rows", "never_slower"} <= set(report)

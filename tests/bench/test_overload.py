@@ -6,9 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from optimist_bench.overload.client import Behaviour, Outcome, read_reply, read_text
 from optimist_bench.overload.command import main
-from optimist_bench.overload.load import CHAT_TEXT, LoadTask, make_request
+from optimist_bench.overload.load import (
+    CHAT_TEXT,
+    Behaviour,
+    LoadTask,
+    Outcome,
+    make_request,
+    read_reply,
+    read_text,
+)
 from optimist_bench.overload.report import is_right, report_memory, report_outcomes
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -45,7 +52,7 @@ def test_texts_of_both_endpoints_are_read_whole_and_streamed() -> None:
     assert read_text(event(text="a") + b'data: {"error": {"message": "no"}}\n\n' + done) is None
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_what_is_wrong_is_counted() -> None:
     good = [RIGHT, REFUSED, LEFT]
     counts = report_outcomes(good)
     assert is_right(counts)
@@ -90,7 +97,7 @@ def test_requests_are_of_all_kinds() -> None:
 def test_overload_is_refused_and_what_is_accepted_completes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = ["--seconds", "4", "--capacity-seconds", "2", "--slots", "4", "--places", "8"]
+    arguments = ["--seconds", "2", "--capacity-seconds", "1", "--slots", "4", "--places", "8"]
     more = ["--tokens", "48", "--pass-ms", "10", "--slow-share", "0.1", "--leaving-share", "0.2"]
     code = main([*arguments, *more, "--json"])
     report = json.loads(capsys.readouterr().out)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from optimist_bench.pipeline import command as pipeline
+from optimist_bench import pipeline
 from optimist_common.errors import SetupError
 from tests.stack import free_port
 
@@ -21,7 +21,7 @@ def test_what_no_pass_covers_is_idle() -> None:
     assert found["bubble"] == 0.3
 
 
-def test_a_short_run_tells_both_stages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_run_reports_both_stages(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--stages", "2", "--plans", "2", "--rows", "5", "--steps", "3", "--layers", "2"]
     words = [*options, "--hidden", "64", "--port", str(free_port()), "--json"]
     assert pipeline.main(words) == 0

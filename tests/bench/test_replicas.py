@@ -97,7 +97,7 @@ async def drive(addresses: list[str], target: SimulatedRequest, *, stays: bool) 
     return client
 
 
-async def test_replicas_that_share_nothing_are_told_what_they_lack() -> None:
+async def test_replicas_that_share_nothing_get_what_they_lack() -> None:
     proposers = [BatchProposer(following(window_tokens=8)) for _ in range(3)]
     async with serving(proposers) as addresses:
         alone = request(truth=POEM.replace("four", "FOUR"))
@@ -106,12 +106,12 @@ async def test_replicas_that_share_nothing_are_told_what_they_lack() -> None:
         client = await drive(addresses, target, stays=False)
     assert target.output == target.truth == alone.output
     assert target.num_passes == alone.num_passes
-    # Each replica lacks what the two others were told, and the first time the request itself.
+    # Each replica lacks what the two others got, and the first time the request itself.
     assert client.counts.reopened == 2
     assert client.counts.gaps > 2
 
 
-async def test_replicas_that_share_a_store_know_what_the_others_were_told() -> None:
+async def test_replicas_that_share_a_store_know_what_the_others_got() -> None:
     store = MemoryStore()
     replicas = [Replica(store, following(window_tokens=8)) for _ in range(3)]
     writers = [asyncio.create_task(replica.writer.run()) for replica in replicas]

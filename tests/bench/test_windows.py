@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from optimist_bench.windows.command import _find_quantile, main
+from optimist_bench.windows import _find_quantile, main
 
 
 def test_quantiles_are_interpolated_in_their_bucket() -> None:

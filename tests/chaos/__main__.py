@@ -13,11 +13,11 @@ from pydantic import Field
 
 from optimist_common.errors import SetupError, run_or_explain
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
-from tests.chaos.fleet import Shape
-from tests.chaos.load import LoadSettings
-from tests.chaos.namespaces import missing_for_namespaces
+from tests.chaos.load.load import LoadSettings
 from tests.chaos.partitions import PARTITIONS, run_partitions
 from tests.chaos.run import RunSettings, run
+from tests.chaos.services.fleet import Shape
+from tests.chaos.services.namespaces import missing_for_namespaces
 from tests.chaos.soak import SoakSettings, soak
 
 

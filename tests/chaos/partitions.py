@@ -8,13 +8,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.chaos.answer import Answer
-from tests.chaos.case import Case, make_cases
-from tests.chaos.client import Client, Ending, Outcome
-from tests.chaos.fleet import Fleet, Shape, running_fleet
-from tests.chaos.levels import excesses, read_levels, read_metrics, settle
-from tests.chaos.load import LoadSettings, ask_each, keep_asking, report_outcomes
-from tests.chaos.namespaces import Namespaces
+from tests.chaos.load.answer import Answer
+from tests.chaos.load.case import Case, make_cases
+from tests.chaos.load.client import Client, Ending, Outcome
+from tests.chaos.load.load import LoadSettings, ask_each, keep_asking, report_outcomes
+from tests.chaos.services.fleet import Fleet, Shape, running_fleet
+from tests.chaos.services.levels import excesses, read_levels, read_metrics, settle
+from tests.chaos.services.namespaces import Namespaces
 
 RESUME_SECONDS = 4.0
 NOTICE_SECONDS = 10.0

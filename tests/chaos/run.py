@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.answer import Answer
-from tests.chaos.case import Case, make_cases
-from tests.chaos.client import Client
-from tests.chaos.fault_schedule import make_schedule
-from tests.chaos.fleet import Fleet, Shape, running_fleet
-from tests.chaos.injector import Injector
-from tests.chaos.levels import excesses, read_levels, settle, side_by_side
-from tests.chaos.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
-from tests.chaos.network import ProxiedLoopback
-from tests.chaos.recovery import report_recovery
+from tests.chaos.faults.injector import Injector
+from tests.chaos.faults.recovery import report_recovery
+from tests.chaos.faults.schedule import make_schedule
+from tests.chaos.load.answer import Answer
+from tests.chaos.load.case import Case, make_cases
+from tests.chaos.load.client import Client
+from tests.chaos.load.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
+from tests.chaos.services.fleet import Fleet, Shape, running_fleet
+from tests.chaos.services.levels import excesses, read_levels, settle, side_by_side
+from tests.chaos.services.network import ProxiedLoopback
 
 
 @dataclass(frozen=True)

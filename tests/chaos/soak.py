@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from tests.chaos.case import Case, make_cases
-from tests.chaos.client import Client, Ending, Outcome
-from tests.chaos.fleet import Fleet, Shape, running_fleet
-from tests.chaos.levels import Levels, excesses, read_levels, settle, side_by_side
-from tests.chaos.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
-from tests.chaos.network import Loopback
+from tests.chaos.load.case import Case, make_cases
+from tests.chaos.load.client import Client, Ending, Outcome
+from tests.chaos.load.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
+from tests.chaos.services.fleet import Fleet, Shape, running_fleet
+from tests.chaos.services.levels import Levels, excesses, read_levels, settle, side_by_side
+from tests.chaos.services.network import Loopback
 from tests.chaos.trend import fit
 
 # Shares of the mean that figures may grow in a run.

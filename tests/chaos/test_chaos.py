@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.fleet import Shape
-from tests.chaos.load import LoadSettings
+from tests.chaos.load.load import LoadSettings
 from tests.chaos.run import RunSettings, run
+from tests.chaos.services.fleet import Shape
 
 # Kills Redis, the proposer, a worker and a scheduler, restarts the worker, resets connections of
 # the gateway and of the proposer, and holds one way between gateway and scheduler.

@@ -1,8 +1,8 @@
 import pytest
 
-from tests.chaos.answer import Answer
-from tests.chaos.case import Case
-from tests.chaos.client import Ending, Outcome
+from tests.chaos.load.answer import Answer
+from tests.chaos.load.case import Case
+from tests.chaos.load.client import Ending, Outcome
 from tests.chaos.soak import Sample, SoakSettings, find_trends, split_into_windows
 
 CASE = Case("plain-1", "/v1/completions", {"stream": True})

@@ -128,8 +128,8 @@ def test_what_is_no_url_is_named(url: str, capsys: pytest.CaptureFixture[str]) -
 def test_what_is_no_gateway_is_named(models: str, capsys: pytest.CaptureFixture[str]) -> None:
     with serving([], [], models=models) as url:
         assert optimist(["complete", "Go.", "--url", url]) == 2
-    told = f"optimist complete: {url} does not answer as a gateway does\n"
-    assert capsys.readouterr().err == told
+    error = f"optimist complete: {url} does not answer as a gateway does\n"
+    assert capsys.readouterr().err == error
 
 
 @pytest.mark.parametrize("event", [[], "text", {"choices": [{}]}, {"choices": [[]]}])
@@ -194,26 +194,25 @@ def test_the_command_reads_choices_that_are_interleaved(
     assert "3 of them predicted (1 predicted ones refused), finish: stop, length" in shown.err
 
 
-def test_the_summary_tells_what_the_prediction_was_worth() -> None:
-    answer = ChatAnswer(iter(()), finish_reasons={0: "stop"})
-    answer.usage = {
-        "completion_tokens_details": {
-            "accepted_prediction_tokens": 7,
-            "rejected_prediction_tokens": 2,
-        }
-    }
-    assert summary(answer, 9, 0.5) == (
-        "9 tokens in 0.50 s, 7 of them predicted (2 predicted ones refused), finish: stop"
-    )
+REFUSED = {"accepted_prediction_tokens": 7, "rejected_prediction_tokens": 2}
+SOURCES = {"tokens_by_source": {"target": 4, "prediction": 1, "draft_model": 3, "eagle": 2}}
 
 
-def test_the_summary_tells_of_other_drafts_and_of_acceptance_by_chance() -> None:
-    answer = ChatAnswer(
-        iter(()), finish_reasons={0: "stop"}, system_fingerprint="synthetic-acceptance"
-    )
-    sources = {"target": 4, "prediction": 1, "draft_model": 3, "eagle": 2}
-    answer.usage = {"completion_tokens_details": {"tokens_by_source": sources}}
-    assert summary(answer, 10, 0.5) == (
-        "10 tokens in 0.50 s, 0 of them predicted (0 predicted ones refused), 3 by draft model, "
-        "2 by eagle, finish: stop [synthetic-acceptance]"
-    )
+@pytest.mark.parametrize(
+    ("details", "fingerprint", "expected"),
+    [
+        (REFUSED, "", "7 of them predicted (2 predicted ones refused), finish: stop"),
+        (
+            SOURCES,
+            "synthetic-acceptance",
+            "0 of them predicted (0 predicted ones refused), 3 by draft model, 2 by eagle, "
+            "finish: stop [synthetic-acceptance]",
+        ),
+    ],
+)
+def test_the_summary_says_what_drafts_were_worth(
+    details: dict[str, Any], fingerprint: str, expected: str
+) -> None:
+    answer = ChatAnswer(iter(()), finish_reasons={0: "stop"}, system_fingerprint=fingerprint)
+    answer.usage = {"completion_tokens_details": details}
+    assert summary(answer, 9, 0.5) == f"9 tokens in 0.50 s, {expected}"

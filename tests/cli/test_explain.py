@@ -19,9 +19,9 @@ from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_cli.__main__ import main
 from optimist_cli.explain.command import ExplainSettings, StepError, choose_style, page, summarise
 from optimist_cli.explain.log import Header, LogError, Proposal
-from optimist_cli.explain.places import LineIndex
+from optimist_cli.explain.story import Summary
 from optimist_cli.explain.text import Style, fit, visible, width_of
-from optimist_cli.explain.window import Origin, Window
+from optimist_cli.explain.window import LineIndex, Origin, Window
 from optimist_proposer.observing.request_log import RequestLogs
 
 TEXTS = [
@@ -100,6 +100,20 @@ def write_log(directory: Path) -> Path:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return write_log(tmp_path)
+
+
+def opened(
+    directory: Path, *predictions: "array[int]", replica: str = "", request_id: str = "a"
+) -> RequestLogs:
+    """Returns logs in which a request has been opened."""
+    logs = RequestLogs(directory, Vocabulary(TEXTS), 8, MIB, 64 * MIB, replica)
+    logs.open(request_id, Sources(list(predictions)))
+    return logs
+
+
+def summary_of(log: Path) -> Summary:
+    with log.open("rb") as file:
+        return summarise(file)
 
 
 def explain(log: Path, style: Style = PLAIN, number: int | None = None) -> list[str]:
@@ -215,8 +229,7 @@ def test_tokens_from_the_prompt_are_named_by_where_they_stand(tmp_path: Path) ->
 
 
 def test_the_summary_adds_up(log: Path) -> None:
-    with log.open("rb") as file:
-        values = summarise(file).values()
+    values = summary_of(log).values()
     assert values == {
         "request_id": "chat-1",
         "replicas": ["127.0.0.1:50053"],
@@ -344,37 +357,31 @@ def test_what_follows_a_cut_is_read_too(log: Path) -> None:
     assert "opened again" in lines
     assert any("proposer 127.0.0.1:50054" in line for line in lines)
     assert "  3 tokens before these not in this log" in lines
-    with log.open("rb") as file:
-        summary = summarise(file)
+    summary = summary_of(log)
     assert summary.replicas == ["127.0.0.1:50053", "127.0.0.1:50054"]
     assert (summary.damaged_documents, summary.missing_tokens) == (1, 3)
     assert summary.num_predicted_tokens == 24
 
 
 def test_tokens_sent_twice_count_once(tmp_path: Path) -> None:
-    sources = Sources([PREDICTION])
     for replica in ("one", "two"):
-        logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB, replica)
-        logs.open("a", sources)
+        logs = opened(tmp_path, PREDICTION, replica=replica)
         logs.step("a", tokens("def ", "f"), 2, predicted(2, 6), 1e-6, 0)
     logs.step("a", tokens("f", "(", "a"), 4, None, 1e-6, 0)
-    with (tmp_path / "a.jsonl").open("rb") as file:
-        steps = summarise(file)
+    steps = summary_of(tmp_path / "a.jsonl")
     assert (steps.output_tokens, steps.accepted_from_prediction, steps.steps) == (4, 1, 2)
     assert "  2 tokens sent again" in explain(tmp_path / "a.jsonl")
 
 
 def test_a_replica_that_takes_over_has_not_made_the_steps(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "two")
-    logs.open("a", Sources([PREDICTION]))
+    logs = opened(tmp_path, PREDICTION, replica="two")
     logs.step("a", PREDICTION[:5], 5, None, 1.0, 0)
     logs.step("a", PREDICTION[5:6], 6, predicted(6, 9), 1e-6, 0)
     logs.step("a", PREDICTION[6:9], 9, None, 1e-6, 0)
     assert "  taken over with 5 tokens that another replica observed" in explain(
         tmp_path / "a.jsonl"
     )
-    with (tmp_path / "a.jsonl").open("rb") as file:
-        summary = summarise(file)
+    summary = summary_of(tmp_path / "a.jsonl")
     assert (summary.steps, summary.output_tokens, summary.missing_tokens) == (2, 4, 5)
     assert (summary.accepted_from_prediction, summary.proposer_us["p99"]) == (2, 1.0)
 
@@ -385,15 +392,13 @@ def test_other_sources_begin_anew(tmp_path: Path) -> None:
         logs.open("a", Sources([prediction]))
         logs.step("a", tokens(), 0, Draft(), 0.0, 0)
         logs.step("a", tokens("def "), 1, None, 0.0, 2)
-    with (tmp_path / "a.jsonl").open("rb") as file:
-        summary = summarise(file)
+    summary = summary_of(tmp_path / "a.jsonl")
     assert (summary.output_tokens, summary.num_predicted_tokens) == (2, 2)
     assert summary.alignments == 4
 
 
-def test_lines_of_several_predictions_are_told_apart(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB)
-    logs.open("a", Sources([PREDICTION, tokens("x", "\n", "y")]))
+def test_lines_of_several_predictions_are_distinguished(tmp_path: Path) -> None:
+    logs = opened(tmp_path, PREDICTION, tokens("x", "\n", "y"))
     logs.step("a", tokens(), 0, predicted(0, 2), 0.0, 0)
     logs.step("a", tokens("x"), 1, draft(tokens("y"), [-1], [26], [0.5]), 0.0, 0)
     text = "\n".join(explain(tmp_path / "a.jsonl"))
@@ -402,13 +407,11 @@ def test_lines_of_several_predictions_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_learned_rename_is_no_jump(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB)
-    logs.open("a", Sources([PREDICTION]))
+    logs = opened(tmp_path, PREDICTION)
     logs.step("a", tokens("def "), 1, predicted(1, 3), 0.0, 0)
     renamed = draft(tokens("new", "):"), [-1, 0], [-1, 4], [0.5, 0.5])
     logs.step("a", tokens("f", "("), 3, renamed, 0.0, 0)
-    with (tmp_path / "a.jsonl").open("rb") as file:
-        assert sum(summarise(file).jumps.values()) == 0
+    assert sum(summary_of(tmp_path / "a.jsonl").jumps.values()) == 0
 
 
 def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:

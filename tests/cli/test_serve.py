@@ -101,7 +101,7 @@ def test_there_is_a_proposer_by_default() -> None:
     assert sorted(set(names)) == ["gateway", "proposer", "scheduler", "worker"]
 
 
-def test_the_worker_is_told_how_many_processes_it_is() -> None:
+def test_the_worker_gets_the_number_of_its_processes() -> None:
     (worker,) = (
         spec.arguments
         for spec in service_specs(serve_settings(["model", "--tensor-parallel-size", "2"]))
@@ -178,7 +178,7 @@ def test_the_services_read_the_file_of_serve(
     assert model_name(serve_settings(["some/model"]), "settings.yaml") == "mine"
 
 
-def test_a_variable_of_a_service_yields_to_what_serve_is_told_alone(
+def test_a_variable_of_a_service_yields_to_an_option_of_serve_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPTIMIST_PROPOSER_STORE", "redis://one")

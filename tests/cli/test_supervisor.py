@@ -11,7 +11,7 @@ from optimist_cli.serve.process import ServiceSpec
 from optimist_cli.serve.supervisor import HEALTHY_SECONDS, MAX_RESTARTS, Deaths, Supervisor
 from optimist_common.errors import SetupError
 
-# A service that says it is up by writing its start number to a file, and ends as it is told.
+# A service that says it is up by writing its start number to a file, and ends as its arguments say.
 FAKE_SERVICE = """
 import pathlib, sys, time
 file, seconds, code = pathlib.Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
@@ -24,6 +24,9 @@ if code == 2:
 print("last words", flush=True)
 sys.exit(code)
 """
+
+
+FakeService = Callable[..., ServiceSpec]
 
 
 class Lines:
@@ -44,7 +47,7 @@ class Lines:
 
 
 @pytest.fixture
-def fake_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ServiceSpec]:
+def fake_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeService:
     for name in ("first", "second"):
         package = tmp_path / f"optimist_{name}"
         package.mkdir()
@@ -59,9 +62,7 @@ def fake_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     return spec
 
 
-async def test_it_returns_when_all_are_healthy_and_ends_all(
-    fake_service: Callable[..., ServiceSpec],
-) -> None:
+async def test_it_returns_when_all_are_healthy_and_ends_all(fake_service: FakeService) -> None:
     lines = Lines()
     supervisor = Supervisor([fake_service("first"), fake_service("second")], lines.write)
     await supervisor.start()
@@ -71,9 +72,7 @@ async def test_it_returns_when_all_are_healthy_and_ends_all(
     assert not any("last words" in line for _, line in lines.seen)
 
 
-async def test_a_service_that_dies_is_started_again(
-    fake_service: Callable[..., ServiceSpec],
-) -> None:
+async def test_a_service_that_dies_is_started_again(fake_service: FakeService) -> None:
     lines = Lines()
     supervisor = Supervisor([fake_service("first", 0.2, 3), fake_service("second")], lines.write)
     await supervisor.start()
@@ -87,7 +86,7 @@ async def test_a_service_that_dies_is_started_again(
 
 
 async def test_a_service_that_keeps_dying_is_given_up(
-    fake_service: Callable[..., ServiceSpec], monkeypatch: pytest.MonkeyPatch
+    fake_service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("optimist_cli.serve.supervisor.RESTART_PAUSE_SECONDS", 0.0)
     supervisor = Supervisor([fake_service("first", 0.3, 1)], Lines().write)
@@ -98,7 +97,7 @@ async def test_a_service_that_keeps_dying_is_given_up(
 
 
 async def test_a_service_that_is_never_healthy_again_is_given_up(
-    fake_service: Callable[..., ServiceSpec], monkeypatch: pytest.MonkeyPatch
+    fake_service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("optimist_cli.serve.supervisor.RESTART_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr("optimist_cli.serve.supervisor.MAX_RESTARTS", 1)
@@ -130,7 +129,7 @@ def test_deaths_are_counted_from_the_last_time_that_all_was_well() -> None:
     ("code", "reason"), [(1, "last words"), (2, "optimist first: --model: missing")]
 )
 async def test_a_service_that_cannot_start_says_why(
-    fake_service: Callable[..., ServiceSpec], code: int, reason: str
+    fake_service: FakeService, code: int, reason: str
 ) -> None:
     broken = ServiceSpec("first", fake_service("first", 0.0, code).arguments, lambda: False)
     supervisor = Supervisor([broken], Lines().write)
@@ -140,7 +139,7 @@ async def test_a_service_that_cannot_start_says_why(
 
 
 async def test_it_ends_all_services_of_the_same_name(
-    fake_service: Callable[..., ServiceSpec], tmp_path: Path
+    fake_service: FakeService, tmp_path: Path
 ) -> None:
     lines = Lines()
     one = fake_service("first")
@@ -156,7 +155,7 @@ async def test_it_ends_all_services_of_the_same_name(
 
 
 async def test_services_go_on_and_end_when_nobody_reads_their_lines(
-    fake_service: Callable[..., ServiceSpec], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fake_service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("optimist_cli.serve.supervisor.RESTART_PAUSE_SECONDS", 0.0)
 
@@ -178,7 +177,7 @@ async def test_services_go_on_and_end_when_nobody_reads_their_lines(
 
 
 async def test_all_services_end_though_one_cannot_be_ended(
-    fake_service: Callable[..., ServiceSpec], monkeypatch: pytest.MonkeyPatch
+    fake_service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor = Supervisor([fake_service("first"), fake_service("second")], Lines().write)
     await supervisor.start()

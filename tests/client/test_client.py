@@ -1,14 +1,24 @@
-"""The client for plain Python, before a server that does what the test wants."""
+"""What both clients do, before a server that does what the test wants."""
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Self
 
 import grpc
 import pytest
 
 from optimist.common.v1.draft_source_pb2 import DRAFT_SOURCE_NGRAM, DRAFT_SOURCE_PREDICTION
 from optimist.v1 import inference_pb2
-from optimist_client import Client, OptimistError, PredictionPlace, PromptPlace, RetryPolicy
+from optimist_client import (
+    AsyncClient,
+    Client,
+    OptimistError,
+    PredictionPlace,
+    PromptPlace,
+    RetryPolicy,
+)
+from optimist_client.answer import Step
 from tests.client.scripted_server import (
     ScriptedServer,
     answering,
@@ -21,13 +31,56 @@ from tests.client.scripted_server import (
 STOP = inference_pb2.FINISH_REASON_STOP
 
 
-@pytest.fixture
-def client(server: ScriptedServer, quick: RetryPolicy) -> Iterator[Client]:
-    with Client(server.address, api_key="secret", timeout=20, retries=quick) as connected:
-        yield connected
+class Plain:
+    """The plain client or a stream of it, called as those for asyncio are."""
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*arguments: object) -> Any:
+            found = await asyncio.to_thread(getattr, self._of, name)
+            return await asyncio.to_thread(found, *arguments) if callable(found) else found
+
+        return call
+
+    def generate(self, prompt: str, **options: Any) -> Self:
+        return type(self)(self._of.generate(prompt, **options))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Step:
+        found: Step | None = await asyncio.to_thread(next, self._of, None)
+        if found is None:
+            raise StopAsyncIteration
+        return found
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._of.__exit__(None, None, None)
 
 
-def test_steps_and_the_whole_answer(server: ScriptedServer, client: Client) -> None:
+@pytest.fixture(params=["plain", "asyncio"])
+async def client(
+    request: pytest.FixtureRequest, server: ScriptedServer, quick: RetryPolicy
+) -> AsyncIterator[Any]:
+    options: dict[str, Any] = {"api_key": "secret", "timeout": 20, "retries": quick}
+    if request.param == "plain":
+        with Client(server.address, **options) as connected:
+            yield Plain(connected)
+    else:
+        async with AsyncClient(server.address, **options) as connected_too:
+            yield connected_too
+
+
+async def ended(server: ScriptedServer) -> bool:
+    return await asyncio.to_thread(server.ended.wait, 10)
+
+
+async def test_steps_and_the_whole_answer(server: ScriptedServer, client: Any) -> None:
     usage = inference_pb2.Usage(
         prompt_tokens=2, completion_tokens=3, tokens_by_source={"target": 3}, num_passes=2
     )
@@ -58,7 +111,7 @@ def test_steps_and_the_whole_answer(server: ScriptedServer, client: Client) -> N
         )
     ]
     stream = client.generate("Say hello", n=1)
-    steps = list(stream)
+    steps = [one async for one in stream]
     assert [one.text for one in steps] == ["Hel", "lo"]
     assert steps[0].source == "prediction"
     assert steps[0].segments[0].prediction == PredictionPlace(1, 4, 7)
@@ -67,18 +120,18 @@ def test_steps_and_the_whole_answer(server: ScriptedServer, client: Client) -> N
     assert steps[0].segments[2].prompt == PromptPlace(None, 2, 3, is_in_tokens=True)
     assert steps[0].finish_reason is None
     assert steps[1].source == "target"
-    result = stream.result()
+    result = await stream.result()
     assert result.text == "Hello"
     assert result.answers[0].token_ids == (4, 5, 6)
     assert result.answers[0].finish_reason == "stop"
     assert result.usage.tokens_by_source == {"target": 3}
     assert result.usage.rejected_prediction_tokens is None
     assert result.speculation is None
-    assert list(stream) == []
+    assert [one async for one in stream] == []
     assert server.metadata[0]["authorization"] == "Bearer secret"
 
 
-def test_several_answers_are_put_in_order(server: ScriptedServer, client: Client) -> None:
+async def test_several_answers_are_put_in_order(server: ScriptedServer, client: Any) -> None:
     server.behaviours = [
         answering(
             step("b", index=1),
@@ -88,12 +141,12 @@ def test_several_answers_are_put_in_order(server: ScriptedServer, client: Client
             summary(),
         )
     ]
-    answers = client.generate("x", n=2).result().answers
+    answers = (await client.generate("x", n=2).result()).answers
     assert [one.text for one in answers] == ["ac", "bd"]
     assert [one.finish_reason for one in answers] == ["stop", "length"]
 
 
-def test_errors_name_the_field(server: ScriptedServer, client: Client) -> None:
+async def test_errors_name_the_field(server: ScriptedServer, client: Any) -> None:
     server.behaviours = [
         failing(
             grpc.StatusCode.INVALID_ARGUMENT,
@@ -102,81 +155,106 @@ def test_errors_name_the_field(server: ScriptedServer, client: Client) -> None:
         )
     ]
     with pytest.raises(OptimistError, match="as the test wants") as caught:
-        client.generate("x", top_p=7.0).result()
+        await client.generate("x", top_p=7.0).result()
     assert caught.value.status == "INVALID_ARGUMENT"
     assert caught.value.code == "invalid_value"
     assert caught.value.field == "sampling.top_p"
     assert len(server.requests) == 1
 
 
-def test_a_call_that_was_not_begun_is_made_again(server: ScriptedServer, client: Client) -> None:
+async def test_a_call_that_was_not_begun_is_made_again(server: ScriptedServer, client: Any) -> None:
     server.behaviours = [
         failing(grpc.StatusCode.UNAVAILABLE),
         failing(grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after="0.002"),
         answering(step("a", finish_reason=STOP), summary()),
     ]
-    assert client.generate("x").result().text == "a"
+    assert (await client.generate("x").result()).text == "a"
     assert len(server.requests) == 3
 
 
-def test_there_is_an_end_of_retries(server: ScriptedServer, client: Client) -> None:
+async def test_there_is_an_end_of_retries(server: ScriptedServer, client: Any) -> None:
     server.behaviours = [failing(grpc.StatusCode.UNAVAILABLE, retry_after="0.001")]
     with pytest.raises(OptimistError) as caught:
-        client.generate("x").result()
+        await client.generate("x").result()
     assert caught.value.retry_after == 0.001
     assert len(server.requests) == 3
 
 
-def test_a_call_that_was_begun_is_not_made_again(server: ScriptedServer, client: Client) -> None:
+async def test_a_call_that_was_begun_is_not_made_again(server: ScriptedServer, client: Any) -> None:
     server.behaviours = [failing(grpc.StatusCode.UNAVAILABLE, step("a"))]
     stream = client.generate("x")
-    assert next(stream).text == "a"
+    assert (await anext(stream)).text == "a"
     with pytest.raises(OptimistError, match="UNAVAILABLE"):
-        next(stream)
+        await anext(stream)
     assert len(server.requests) == 1
 
 
-def test_an_answer_without_summary_is_an_error(server: ScriptedServer, client: Client) -> None:
+async def test_an_answer_without_summary_is_an_error(server: ScriptedServer, client: Any) -> None:
     server.behaviours = [answering(step("a"))]
     with pytest.raises(OptimistError, match="broke off"):
-        client.generate("x").result()
+        await client.generate("x").result()
 
 
-def test_leaving_the_block_ends_the_request(server: ScriptedServer, client: Client) -> None:
+async def test_leaving_the_block_ends_the_request(server: ScriptedServer, client: Any) -> None:
     server.behaviours = [hanging]
-    with client.generate("x") as stream:
-        assert next(stream).text == "a"
+    async with client.generate("x") as stream:
+        assert (await anext(stream)).text == "a"
         assert not server.ended.is_set()
-    assert server.ended.wait(10)
+    assert await ended(server)
 
 
-def test_another_thread_may_cancel(server: ScriptedServer, client: Client) -> None:
+async def test_a_call_ends_in_time(server: ScriptedServer, client: Any) -> None:
     server.behaviours = [hanging]
-    stream = client.generate("x")
-    next(stream)
-    threading.Timer(0.05, stream.cancel).start()
+    stream = client.generate("x", timeout=0.2)
+    assert (await anext(stream)).text == "a"
+    with pytest.raises(OptimistError, match="DEADLINE_EXCEEDED"):
+        await anext(stream)
+    assert await ended(server)
+
+
+async def test_models(server: ScriptedServer, client: Any) -> None:
+    assert [one.name for one in await client.models()] == ["tiny"]
+    assert (await client.model()).max_model_len == 64
     with pytest.raises(OptimistError) as caught:
+        await client.model("other")
+    assert (caught.value.status, caught.value.code) == ("NOT_FOUND", "model_not_found")
+
+
+async def test_a_priority_is_changed(server: ScriptedServer, client: Any) -> None:
+    def begin(context: grpc.ServicerContext) -> Iterator[inference_pb2.GenerateResponse]:
+        context.send_initial_metadata((("x-request-id", "gen-1"),))
+        return hanging(context)
+
+    server.behaviours = [begin]
+    async with client.generate("x") as stream:
+        assert await stream.request_id() == "gen-1"
+        assert await client.set_priority("gen-1", -3) == 2
+    with pytest.raises(OptimistError, match="NOT_FOUND") as caught:
+        await client.set_priority("other", 1)
+    assert caught.value.field == "request_id"
+    assert server.priorities == [("gen-1", -3), ("other", 1)]
+    assert server.metadata[-1]["authorization"] == "Bearer secret"
+
+
+async def test_a_request_that_failed_has_no_name(server: ScriptedServer, client: Any) -> None:
+    server.behaviours = [failing(grpc.StatusCode.INVALID_ARGUMENT)]
+    assert await client.generate("x").request_id() == ""
+
+
+def test_another_thread_may_cancel_a_call_and_a_wait_for_a_retry(server: ScriptedServer) -> None:
+    server.behaviours = [hanging, failing(grpc.StatusCode.UNAVAILABLE, retry_after="1000")]
+    with Client(server.address, timeout=None) as plain:
+        stream = plain.generate("x")
         next(stream)
-    assert caught.value.status == "CANCELLED"
-
-
-def test_a_wait_for_a_retry_can_be_cancelled(server: ScriptedServer) -> None:
-    server.behaviours = [failing(grpc.StatusCode.UNAVAILABLE, retry_after="1000")]
-    with Client(server.address, timeout=None) as client:
-        stream = client.generate("x")
+        threading.Timer(0.05, stream.cancel).start()
+        with pytest.raises(OptimistError) as caught:
+            next(stream)
+        assert caught.value.status == "CANCELLED"
+        stream = plain.generate("x")
         threading.Timer(0.05, stream.cancel).start()
         with pytest.raises(OptimistError, match="as the test wants"):
             next(stream)
-    assert len(server.requests) == 1
-
-
-def test_a_call_ends_in_time(server: ScriptedServer, client: Client) -> None:
-    server.behaviours = [hanging]
-    stream = client.generate("x", timeout=0.2)
-    assert next(stream).text == "a"
-    with pytest.raises(OptimistError, match="DEADLINE_EXCEEDED"):
-        next(stream)
-    assert server.ended.wait(10)
+    assert len(server.requests) == 2
 
 
 def test_nobody_there() -> None:
@@ -185,32 +263,3 @@ def test_nobody_there() -> None:
         pytest.raises(OptimistError, match="UNAVAILABLE"),
     ):
         client.models()
-
-
-def test_models(server: ScriptedServer, client: Client) -> None:
-    assert [one.name for one in client.models()] == ["tiny"]
-    assert client.model().max_model_len == 64
-    with pytest.raises(OptimistError) as caught:
-        client.model("other")
-    assert (caught.value.status, caught.value.code) == ("NOT_FOUND", "model_not_found")
-
-
-def test_a_priority_is_changed(server: ScriptedServer, client: Client) -> None:
-    def begin(context: grpc.ServicerContext) -> Iterator[inference_pb2.GenerateResponse]:
-        context.send_initial_metadata((("x-request-id", "gen-1"),))
-        return hanging(context)
-
-    server.behaviours = [begin]
-    with client.generate("x") as stream:
-        assert stream.request_id == "gen-1"
-        assert client.set_priority(stream.request_id, -3) == 2
-    with pytest.raises(OptimistError, match="NOT_FOUND") as caught:
-        client.set_priority("other", 1)
-    assert caught.value.field == "request_id"
-    assert server.priorities == [("gen-1", -3), ("other", 1)]
-    assert server.metadata[-1]["authorization"] == "Bearer secret"
-
-
-def test_a_request_that_failed_has_no_name(server: ScriptedServer, client: Client) -> None:
-    server.behaviours = [failing(grpc.StatusCode.INVALID_ARGUMENT)]
-    assert client.generate("x").request_id == ""

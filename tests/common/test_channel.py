@@ -11,7 +11,7 @@ from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.network import channel, server
 from optimist_common.network.health import is_serving
 from optimist_common.network.server import GrpcServer, bind
-from tests.chaos.fault_proxy import BLACK_HOLE, FaultProxy
+from tests.chaos.faults.proxy import BLACK_HOLE, FaultProxy
 
 # Waits are as much shorter here.
 SCALE = 20

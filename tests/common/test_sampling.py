@@ -53,10 +53,10 @@ def test_sound_parameters_have_no_fault() -> None:
     assert SamplingParams(top_k=5, top_p=0.5).takes_argmax
     assert SamplingParams(grammar="x" * 64 * 1024).fault(50) is None
     assert not SamplingParams(grammar="start: /a/").takes_argmax
-    told = SamplingParams(num_logprobs=20, num_prompt_logprobs=0)
-    assert told.fault(50) is None
-    assert told.takes_argmax
-    assert told.wants_logprobs
+    shown = SamplingParams(num_logprobs=20, num_prompt_logprobs=0)
+    assert shown.fault(50) is None
+    assert shown.takes_argmax
+    assert shown.wants_logprobs
     assert not SamplingParams().wants_logprobs
 
 
@@ -66,7 +66,7 @@ def test_sound_parameters_have_no_fault() -> None:
     seed=st.integers(-(2**63), 2**63 - 1),
     logit_bias=st.dictionaries(st.integers(0, 49), st.floats(-100, 100, width=32)),
     grammar=st.text(st.characters(codec="utf-8"), max_size=20),
-    told=st.tuples(*[st.none() | st.integers(0, 20)] * 2),
+    shown=st.tuples(*[st.none() | st.integers(0, 20)] * 2),
 )
 def test_what_is_sent_comes_back(
     temperature: float,
@@ -74,11 +74,11 @@ def test_what_is_sent_comes_back(
     seed: int,
     logit_bias: dict[int, float],
     grammar: str,
-    told: tuple[int | None, int | None],
+    shown: tuple[int | None, int | None],
 ) -> None:
     penalties = (1.5, -2.0, 2.0)
     params = SamplingParams(
-        temperature, 7, top_p, 0.5, seed, *penalties, logit_bias, grammar, *told
+        temperature, 7, top_p, 0.5, seed, *penalties, logit_bias, grammar, *shown
     )
     assert read_sampling(write_sampling(params)) == params
 
@@ -88,7 +88,7 @@ def test_what_is_not_set_is_the_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("token_ids", "values", "told"),
+    ("token_ids", "values", "shown"),
     [
         (b"12345", b"", r"sampling\.logit_bias_token_ids: 5 bytes"),
         (b"", b"12345", r"sampling\.logit_bias_values: 5 bytes"),
@@ -96,7 +96,7 @@ def test_what_is_not_set_is_the_default() -> None:
         (b"", floats_to_bytes([1.0]), r"sampling\.logit_bias_values: 1 values for 0 token ids"),
     ],
 )
-def test_columns_that_are_none_are_named(token_ids: bytes, values: bytes, told: str) -> None:
+def test_columns_that_are_none_are_named(token_ids: bytes, values: bytes, shown: str) -> None:
     message = sampling_pb2.SamplingParams(logit_bias_token_ids=token_ids, logit_bias_values=values)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=shown):
         read_sampling(message)

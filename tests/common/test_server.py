@@ -6,7 +6,7 @@ from optimist_common.errors import SetupError
 from optimist_common.network.channel import OPTIONS
 from optimist_common.network.health import is_serving
 from optimist_common.network.server import SERVER_OPTIONS, GrpcServer, bind
-from optimist_common.network_settings import NetworkSettings
+from optimist_common.network.settings import NetworkSettings
 from optimist_common.settings import load_settings
 from tests.common.ipv6 import needs_ipv6
 

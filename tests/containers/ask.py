@@ -4,7 +4,7 @@ from openai import OpenAI, omit
 from openai.types.chat import ChatCompletionPredictionContentParam
 
 from optimist_client import Client, Message
-from tests.chaos.case import MODEL_NAME
+from tests.chaos.load.case import MODEL_NAME
 
 CODE = '''def area(width, height):
     """Return the area."""

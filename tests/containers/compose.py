@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 
 from optimist_common.network.health import is_serving
-from tests.chaos.case import Case, make_cases
-from tests.chaos.client import Client
-from tests.chaos.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
+from tests.chaos.load.case import Case, make_cases
+from tests.chaos.load.client import Client
+from tests.chaos.load.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
 from tests.containers.ask import ask_grpc, ask_rest
 from tests.containers.engine import PROJECT, address, compose, containers, engine, left_over
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from tests.chaos.case import MODEL_NAME
+from tests.chaos.load.case import MODEL_NAME
 from tests.containers.ask import ask_rest
 from tests.containers.engine import address, engine
 from tests.containers.pods import play, pod_address, pod_logs, rendered

@@ -7,8 +7,7 @@ import pytest
 
 from optimist_common.network.server import GRACE_SECONDS
 from optimist_worker.execution.ranks import LocalRanks, find_ranks
-from optimist_worker.service.settings_check import check_settings
-from optimist_worker.settings import WorkerSettings
+from optimist_worker.settings import WorkerSettings, check_ranks
 from tests.deploy.installation import (
     COMPONENTS,
     KUBERNETES,
@@ -334,7 +333,7 @@ def test_a_group_has_a_gpu_for_each_rank(stack: str) -> None:
         assert ranks.number == pod.container["resources"]["limits"]["nvidia.com/gpu"]
         started += range(ranks.first_rank, ranks.first_rank + ranks.number)
         variables = image_variables("worker") | pod.variables
-        check_settings(WorkerSettings(**settings_values("worker", variables)), "leader")
+        check_ranks(WorkerSettings(**settings_values("worker", variables)), "leader")
     assert started == list(range(tensor_parallel_size))
     # What the ranks compute, they compute alike.
     leader, rank = (roles[role].variables for role in ("worker", "worker-rank"))

@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -121,7 +122,7 @@ def settings(scheduler: FakeScheduler, model_directory: Path) -> GatewaySettings
 
 
 class QuickServer(uvicorn.Server):
-    """Ends when it is told to; uvicorn looks ten times a second whether it should, and waits."""
+    """Ends when it is asked to; uvicorn looks ten times a second whether it should, and waits."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -153,6 +154,34 @@ async def serving(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncItera
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.ending.set()
         await task
+
+
+@asynccontextmanager
+async def served(
+    settings: GatewaySettings, tokenizer: Tokenizer, **changes: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """Serves a gateway of changed settings; yields a client once it has found its scheduler."""
+    async with (
+        serving(settings.model_copy(update=changes), tokenizer) as address,
+        httpx.AsyncClient(base_url=address, trust_env=False, verify=False, timeout=20) as client,
+    ):
+        await until_healthy(client)
+        yield client
+
+
+@asynccontextmanager
+async def asking(
+    settings: GatewaySettings, tokenizer: Tokenizer, **changes: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """The same without a socket."""
+    app = create_app(settings.model_copy(update=changes), tokenizer)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://gateway") as client,
+    ):
+        await until_healthy(client)
+        yield client
 
 
 @pytest.fixture

@@ -136,7 +136,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             return
         handle = add.handle
         prompt = [*_priority_change(handle, script), *_prompt_logprobs(add)]
-        steps = [_response(add, step) for step in _untold(add, script.steps)]
+        steps = [_response(add, step) for step in _remaining(add, script.steps)]
         ends = not (script.hang or script.break_stream or script.forever)
         finished = scheduler_pb2.Finished(
             handle=handle,
@@ -175,19 +175,19 @@ def _priority_change(handle: int, script: Script) -> list[scheduler_pb2.ConnectR
     return [scheduler_pb2.ConnectResponse(priorities=[change])]
 
 
-def _untold(add: scheduler_pb2.Add, steps: Sequence[Step]) -> list[Step]:
+def _remaining(add: scheduler_pb2.Add, steps: Sequence[Step]) -> list[Step]:
     """Returns the steps behind the output that the gateway has."""
-    num_told = len(tokens(add.output_token_ids))
-    untold: list[Step] = []
+    num_known = len(tokens(add.output_token_ids))
+    remaining: list[Step] = []
     for step in steps:
-        skipped = min(num_told, len(step.token_ids))
-        num_told -= skipped
+        skipped = min(num_known, len(step.token_ids))
+        num_known -= skipped
         if skipped < len(step.token_ids) or not step.token_ids:
             num_accepted = max(step.num_accepted_tokens - skipped, 0)
-            untold.append(
+            remaining.append(
                 replace(step, token_ids=step.token_ids[skipped:], num_accepted_tokens=num_accepted)
             )
-    return untold
+    return remaining
 
 
 def _aborted(handle: int, script: Script) -> scheduler_pb2.ConnectResponse:

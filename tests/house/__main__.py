@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from optimist_bench.harness.table import format_table
+from optimist_bench.harness.command import format_table
 from tests.house.measures import (
     circles,
     folder_imports,

@@ -10,7 +10,7 @@ import pytest
 from optimist_client import AsyncClient, Client, Message, OptimistError
 from optimist_training.data.edits import Edit
 from tests.integration.edit import MODEL, edits
-from tests.stack import Stack
+from tests.stack import Stack, read_metrics
 
 
 @pytest.fixture
@@ -25,9 +25,7 @@ def messages(edit: Edit) -> list[Message]:
 
 
 def num_running(url: str) -> float:
-    lines = httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
-    name = "optimist_gateway_requests_running "
-    return next(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+    return read_metrics(f"{url}/metrics")["optimist_gateway_requests_running"]
 
 
 def test_an_edit_is_the_same_over_both_apis(stack: Stack, client: Client) -> None:

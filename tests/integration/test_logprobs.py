@@ -11,7 +11,7 @@ MESSAGES: Any = [{"role": "user", "content": f"Rename `width` to `breadth`.\n\n{
 PREDICTION: Any = {"type": "content", "content": CODE}
 
 
-def test_an_echo_is_told_what_the_answer_was(client: OpenAI) -> None:
+def test_an_echo_has_the_log_probabilities_of_the_answer(client: OpenAI) -> None:
     """A text is as likely as a prompt as it was as an answer."""
     arguments: Any = {"model": MODEL, "temperature": 0, "echo": True, "logprobs": 2}
     answer = client.completions.create(prompt=CODE, max_tokens=8, **arguments).choices[0]
@@ -21,10 +21,10 @@ def test_an_echo_is_told_what_the_answer_was(client: OpenAI) -> None:
     assert again.text == answer.text
     assert again.logprobs.tokens == answer.logprobs.tokens
     assert again.logprobs.text_offset == answer.logprobs.text_offset
-    told, expected = again.logprobs.token_logprobs, answer.logprobs.token_logprobs
-    assert told is not None
+    echoed, expected = again.logprobs.token_logprobs, answer.logprobs.token_logprobs
+    assert echoed is not None
     assert expected is not None
-    assert told[1:] == pytest.approx(expected[1:], abs=0.01)
+    assert echoed[1:] == pytest.approx(expected[1:], abs=0.01)
 
 
 def test_a_prediction_changes_no_log_probability_and_tells_where_it_was_used(
@@ -44,9 +44,9 @@ def test_a_prediction_changes_no_log_probability_and_tells_where_it_was_used(
     (one,), (other,) = plain.choices, predicted.choices
     assert one.message == other.message
     pairs = zip(one.logprobs.content, other.logprobs.content, strict=True)
-    for expected, told in pairs:
-        assert told.token == expected.token
-        assert told.logprob == pytest.approx(expected.logprob, abs=0.01)
+    for expected, got in pairs:
+        assert got.token == expected.token
+        assert got.logprob == pytest.approx(expected.logprob, abs=0.01)
     segments = other.model_extra["provenance"]
     assert "".join(segment["text"] for segment in segments) == other.message.content
     assert sum(one["num_tokens"] for one in segments) == predicted.usage.completion_tokens

@@ -1,6 +1,5 @@
 """Requests without a prediction, drafted from their prompts by real services."""
 
-import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -17,9 +16,8 @@ from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.columns import from_bytes, to_bytes
 from tests.integration.edit import MODEL, Answer, ask, edits
-from tests.stack import BUNDLED_MODEL, Service, free_port, wait_until_healthy
+from tests.stack import MODEL_FLAG, Service, free_port, read_metrics, start, wait_until_healthy
 
-FLAG = ("--model", str(BUNDLED_MODEL))
 NO_DRAFTS = {"num_speculative_tokens": 0}
 
 
@@ -41,8 +39,8 @@ class Parts:
         body = {"model": MODEL, "messages": messages, "temperature": 0, "include_provenance": True}
         body |= {"return_token_ids": True} | extra
         answer = httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=60)
-        told: dict[str, Any] = answer.raise_for_status().json()
-        return told
+        whole: dict[str, Any] = answer.raise_for_status().json()
+        return whole
 
     def wait_until_followed(self) -> None:
         """Asks until a proposer drafts: who comes before it is reached is not followed."""
@@ -50,37 +48,23 @@ class Parts:
 
     def metric(self, name: str) -> float:
         """Returns a total of the scheduler."""
-        text = httpx.get(self.metrics_url).text
-        (value,) = re.findall(rf"^{name}_total (\S+)$", text, re.MULTILINE)
-        return float(value)
+        return read_metrics(self.metrics_url)[f"{name}_total"]
 
 
 @pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def proposer(redis: RedisServer) -> Iterator[Service]:
+def proposer(redis_server: RedisServer) -> Iterator[Service]:
     with ExitStack() as stack:
-        yield start(stack, "proposer", *FLAG, "--store", redis.url)
-
-
-def start(stack: ExitStack, name: str, *options: str) -> Service:
-    service = Service(name, *options)
-    stack.callback(service.stop)
-    return service
+        yield start(stack, "proposer", *MODEL_FLAG, "--store", redis_server.url)
 
 
 def start_parts(stack: ExitStack, drafter: str, *options: str) -> Parts:
     """Starts a worker, a scheduler with some options, and a gateway."""
     # Float64, so that every token is the same however wide a pass is.
-    worker = start(stack, "worker", *FLAG, "--dtype", "float64", "--drafter", drafter)
+    worker = start(stack, "worker", *MODEL_FLAG, "--dtype", "float64", "--drafter", drafter)
     port = free_port()
     metrics = ("--metrics-port", str(port))
     scheduler = start(stack, "scheduler", "--workers", worker.address, *metrics, *options)
-    gateway = start(stack, "gateway", *FLAG, "--schedulers", scheduler.address)
+    gateway = start(stack, "gateway", *MODEL_FLAG, "--schedulers", scheduler.address)
     url = f"http://{gateway.address}"
     wait_until_healthy(url)
     return Parts(url, f"http://127.0.0.1:{port}/metrics")
@@ -198,7 +182,7 @@ def test_without_a_proposer_the_worker_looks_up_itself(parts: Parts) -> None:
 
 
 def test_what_a_prompt_holds_is_never_drafted_for_another(
-    proposer: Service, redis: RedisServer
+    proposer: Service, redis_server: RedisServer
 ) -> None:
     """Two tenants at one proposer, also after it was started again and reads from Redis."""
     secret, other = list(range(100, 160)), list(range(200, 260))
@@ -220,11 +204,11 @@ def test_what_a_prompt_holds_is_never_drafted_for_another(
     for each in opens:
         again.observations.add(request_id=each.request_id, position=8, token_ids=to_bytes([100]))
     keys = subprocess.run(
-        ["redis-cli", "-p", str(redis.port), "dbsize"], capture_output=True, check=True
+        ["redis-cli", "-p", str(redis_server.port), "dbsize"], capture_output=True, check=True
     )
     assert int(keys.stdout) > 0
     with ExitStack() as stack:
-        replica = start(stack, "proposer", *FLAG, "--store", redis.url)
+        replica = start(stack, "proposer", *MODEL_FLAG, "--store", redis_server.url)
         drafted = propose(replica.address, [again])
     assert drafted["a"] & set(secret[1:])
     assert not drafted.get("b", set()) & set(secret)

@@ -133,7 +133,7 @@ test("text that comes without tokens belongs to the pass before it", () => {
   assert.deepEqual(follower.passes.map(({ from, to, text }) => [from, to, text]), [[0, 3, "def"], [3, 6, " f("]]);
 });
 
-test("predicted text whose place is not told counts as accepted all the same", () => {
+test("predicted text whose place is unknown counts as accepted all the same", () => {
   const follower = follow(PREDICTION, [{ source: "prediction", text: "size", num_tokens: 1 }]);
   assert.equal(follower.numAccepted, 1);
   assert.equal(countStates(predictionParts(follower)).used, 0);
@@ -210,8 +210,8 @@ test("text from the prompt that was held back comes later under the same place",
 
 test("what the chat template adds stands nowhere in the prompt that is shown", () => {
   const follower = new Follower("", "def");
-  const told = { source: "ngram", text: "user", num_tokens: 1, prompt: { token_start: 1, token_end: 2 } };
-  follower.push({ provenance: [told] });
+  const segment = { source: "ngram", text: "user", num_tokens: 1, prompt: { token_start: 1, token_end: 2 } };
+  follower.push({ provenance: [segment] });
   assert.equal(follower.segments[0].source, "prompt");
   assert.deepEqual(promptStates(follower), [["def", "other"]]);
 });

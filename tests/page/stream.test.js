@@ -76,7 +76,7 @@ test("an overloaded server says when to come back", async () => {
   assert.deepEqual([error.kind, error.retryAfter], ["refused", "3"]);
 });
 
-test("a missing key is told apart", async () => {
+test("a missing key is an error of its own", async () => {
   const error = await failure((_request, response) => response.writeHead(401).end('{"error": {"message": "no key"}}'));
   assert.deepEqual([error.kind, error.message], ["locked", "no key"]);
 });
@@ -86,24 +86,24 @@ test("an answer that is no JSON is shown as it is", async () => {
   assert.deepEqual([error.kind, error.message, error.status], ["refused", "Bad Gateway", 502]);
 });
 
-test("an error inside the stream is told", async () => {
+test("an error inside the stream is shown", async () => {
   const error = await failure((_request, response) => response.end('data: {"error": {"message": "gone", "code": "x"}}\n\n'));
   assert.deepEqual([error.kind, error.message, error.code], ["broken", "gone", "x"]);
 });
 
-test("a stream that ends too early is told", async () => {
+test("a stream that ends too early is an error", async () => {
   const error = await failure((_request, response) => response.end('data: {"a": 1}\n\n'));
   assert.equal(error.kind, "broken");
 });
 
-test("a connection that breaks is told", async () => {
+test("a connection that breaks is an error", async () => {
   const error = await failure((_request, response) => {
     response.write('data: {"a": 1}\n\n', () => setTimeout(() => response.destroy(), 20));
   });
   assert.equal(error.kind, "broken");
 });
 
-test("a server that is not there is told", async () => {
+test("a server that is not there is an error", async () => {
   const server = await serve(() => {});
   server.close();
   await assert.rejects(collect(server.url), { kind: "unreachable" });

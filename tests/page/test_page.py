@@ -147,19 +147,6 @@ def test_prompt_and_prediction_are_followed_in_one_answer(visit: Visit, server: 
     assert violations(page) == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 360])
-def test_an_answer_without_prediction_is_accessible(
-    visit: Visit, server: FakeServer, scheme: str, width: int
-) -> None:
-    size = {"width": width, "height": 800}
-    page = open_without_prediction(visit, server, viewport=size, color_scheme=scheme)
-    assert violations(page) == []
-    run(page)
-    assert violations(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
 def test_an_answer_that_repeats_nothing_leaves_the_prompt_to_be_edited(
     visit: Visit, server: FakeServer
 ) -> None:
@@ -208,8 +195,10 @@ def test_counters_count_what_was_streamed(visit: Visit, server: FakeServer) -> N
     for name in ("Time", "First token"):
         assert re.fullmatch(r"[\d.]+ m?s", counter(page, name))
     assert float(counter(page, "Tokens a second")) > 0
-    told = page.locator("[aria-live=polite]").last
-    expect(told).to_have_text(re.compile("Done: 17 tokens in 6 passes, 65 % accepted from drafts"))
+    spoken = page.locator("[aria-live=polite]").last
+    expect(spoken).to_have_text(
+        re.compile("Done: 17 tokens in 6 passes, 65 % accepted from drafts")
+    )
 
 
 def test_passes_can_be_gone_through_again(visit: Visit, server: FakeServer) -> None:
@@ -412,12 +401,12 @@ def test_an_answer_that_another_replaced_says_nothing(visit: Visit, server: Fake
     server.events = [*EDIT[:1], HANG]
     page.get_by_role("button", name="Run").click()
     expect(page.locator(".answer-text")).to_have_text("def")
-    told = page.locator("[aria-live=polite]").last
-    expect(told).to_have_text("The answer streams.")
+    spoken = page.locator("[aria-live=polite]").last
+    expect(spoken).to_have_text("The answer streams.")
     page.keyboard.press("Escape")
-    expect(told).to_have_text("Stopped after 1 token in 1 pass.")
+    expect(spoken).to_have_text("Stopped after 1 token in 1 pass.")
     page.get_by_label("Example").select_option("delete")
-    expect(told).to_have_text("")
+    expect(spoken).to_have_text("")
 
 
 def test_of_requests_that_wait_for_the_server_the_last_is_sent(
@@ -498,6 +487,12 @@ def test_every_state_is_accessible(
     visit: Visit, server: FakeServer, scheme: str, width: int
 ) -> None:
     size = {"width": width, "height": 800}
+    page = open_without_prediction(visit, server, viewport=size, color_scheme=scheme)
+    assert violations(page) == []
+    run(page)
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    server.events = list(EDIT)
     page = open_with_prediction(visit, server, viewport=size, color_scheme=scheme)
     assert violations(page) == []
     page.get_by_text("Options").click()

@@ -1,6 +1,5 @@
 """The page in Chromium before running services with the bundled model."""
 
-import json
 import re
 import subprocess
 import sys
@@ -8,7 +7,7 @@ import time
 
 import httpx
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from tests.page.visit import Visit, answer, counter, outcome, run, violations
 from tests.stack import START_SECONDS, Stack
@@ -112,20 +111,6 @@ def test_a_request_that_is_too_long_is_explained(visit: Visit, stack: Stack) -> 
     run(page)
     expect(page.get_by_role("alert")).to_contain_text("status 400")
     expect(page.get_by_role("alert")).to_contain_text("2048")
-
-
-def test_a_model_that_is_gone_is_named(visit: Visit, stack: Stack) -> None:
-    visit.allow_failed_requests()
-
-    def ask_another(route: Route) -> None:
-        body = json.loads(route.request.post_data or "")
-        route.continue_(post_data=json.dumps({**body, "model": "gone"}))
-
-    page = visit.open(stack.url)
-    page.route("**/v1/chat/completions", ask_another)
-    run(page)
-    expect(page.get_by_role("alert")).to_contain_text("The model `gone` does not exist")
-    expect(page.get_by_role("alert")).to_contain_text("field model")
 
 
 def test_a_server_may_go_away_and_come_back(visit: Visit, stack: Stack) -> None:

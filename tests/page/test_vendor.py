@@ -1,7 +1,8 @@
-"""Vendored libraries are what their packages have."""
+"""Vendored libraries are what their packages have; the page's modules by Node's test runner."""
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,3 +62,12 @@ def test_the_note_names_the_version(package: str) -> None:
 
 def test_libraries_are_small() -> None:
     assert sum(path.stat().st_size for path in VENDOR.glob("*.*s*")) < MAX_BYTES
+
+
+def test_modules() -> None:
+    files = sorted(str(path) for path in Path(__file__).parent.glob("*.test.js"))
+    assert files
+    ended = subprocess.run(
+        ["node", "--test", *files], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr

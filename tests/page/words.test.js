@@ -19,7 +19,7 @@ test("answers are compared to the last character", () => {
   assert.equal(raceSummary(longer), "0.50 times as fast with the prediction. The answers differ at character 4, as they may in 16 bits.");
 });
 
-test("short times are told in milliseconds", () => {
+test("short times are in milliseconds", () => {
   assert.deepEqual([0.0314, 0.9994, 1.234, 12.34, null].map(seconds), ["31 ms", "999 ms", "1.23 s", "12.3 s", "–"]);
 });
 

@@ -8,12 +8,16 @@ from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.limits import LimitCheck, Limits
 from optimist_proposer.core.line import LineAlgorithm
-from optimist_proposer.core.log_write import OTHER_OPENING, UNKNOWN, LogWrite, WriteKind
 from optimist_proposer.core.messages import Observation, Open
-from optimist_proposer.core.prepared import Prepared
-from optimist_proposer.core.residents import Residents
-from optimist_proposer.core.source_value import SourceName, name_sources, pack_sources
-from optimist_proposer.core.stored_request import StoredRequest
+from optimist_proposer.core.request_cache import RequestCache
+from optimist_proposer.core.sources import Prepared, SourceName, name_sources, pack_sources
+from optimist_proposer.core.stored_request import (
+    OTHER_OPENING,
+    UNKNOWN,
+    LogWrite,
+    StoredRequest,
+    WriteKind,
+)
 from optimist_proposer.following import Following
 from optimist_proposer.observing.request_log import RequestLogs
 from optimist_proposer.store.redis_store import RedisStore
@@ -42,7 +46,7 @@ def following(
 ) -> Following:
     return Following(
         algorithm,
-        Residents(max_requests, 10_000_000),
+        RequestCache(max_requests, 10_000_000),
         LimitCheck(limits, VOCABULARY),
         window_tokens=window_tokens,
         min_value=0.0,
@@ -52,7 +56,7 @@ def following(
 
 
 class Replica:
-    """A proposer with its own memory and a store that it shares; writes when told to."""
+    """A proposer with its own memory and a store that it shares; writes when asked to."""
 
     def __init__(self, store: OutputStore, held: Following | None = None) -> None:
         self.following = held or following()

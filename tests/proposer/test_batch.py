@@ -1,4 +1,3 @@
-from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,7 +8,7 @@ from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import Sources
 from optimist_proposer.batch import BatchProposer
-from optimist_proposer.core.messages import UNKNOWN, Answer, Open
+from optimist_proposer.core.messages import UNKNOWN, Answer, Observation, Open
 from optimist_proposer.core.stored_request import StoredRequest
 from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import (
@@ -21,7 +20,7 @@ from tests.proposer.holding import (
     observation,
     opening,
 )
-from tests.proposer.text import as_text
+from tests.proposer.text import as_text, tokens
 
 POEM = "one\ntwo\nthree\nfour\nfive\n"
 
@@ -71,19 +70,6 @@ async def test_stale_and_duplicate_observations_move_nothing(proposer: BatchProp
         assert await observe(proposer, position, text) == Answer()
     assert await known(proposer) == 14
     assert window_text(await observe(proposer, 14, "four\nX")) == ""
-
-
-async def test_overlap_applies_what_is_new(proposer: BatchProposer) -> None:
-    await observe(proposer, 0, "ONE\ntw")
-    answer = await observe(proposer, 4, "two\nth")
-    assert answer.windows["a"].base == 10
-    assert window_text(answer) == "ree\nfour\nfive\n"
-
-
-async def test_gap_names_what_is_known_and_moves_nothing(proposer: BatchProposer) -> None:
-    await observe(proposer, 0, "one\n")
-    assert await observe(proposer, 6, "o\n") == Answer(gaps={"a": 4})
-    assert await observe(proposer, 4, "two\n") == Answer()
 
 
 async def test_gap_behind_an_applied_observation(proposer: BatchProposer) -> None:
@@ -232,6 +218,17 @@ async def test_what_happens_is_counted(proposer: BatchProposer) -> None:
     assert REGISTRY.get_sample_value("optimist_proposer_live_requests") == 1
 
 
+def replicas() -> tuple[MemoryStore, Replica, Replica]:
+    store = MemoryStore()
+    return store, Replica(store), Replica(store)
+
+
+async def opened_by(replica: Replica, *observations: Observation) -> None:
+    """Opens a request at a replica, which writes it to the store."""
+    await replica.proposer.apply([opening("a", POEM)], observations, [])
+    await replica.writer.stop()
+
+
 async def test_request_that_lives_here_is_not_read() -> None:
     store = MemoryStore()
     replica = Replica(store)
@@ -241,8 +238,7 @@ async def test_request_that_lives_here_is_not_read() -> None:
 
 
 async def test_replica_that_knows_less_reads_once_for_the_batch() -> None:
-    store = MemoryStore()
-    first, second = Replica(store), Replica(store)
+    store, first, second = replicas()
     opens = [opening("a", POEM), opening("b", POEM)]
     await first.proposer.apply(opens, [observation(0, "ONE\n")], [])
     await first.writer.stop()
@@ -253,20 +249,9 @@ async def test_replica_that_knows_less_reads_once_for_the_batch() -> None:
     assert store.num_reads == 1
 
 
-async def test_log_that_lags_gives_a_gap_at_its_end() -> None:
-    store = MemoryStore()
-    first, second = Replica(store), Replica(store)
-    await first.proposer.apply([opening("a", POEM)], [observation(0, "one\n")], [])
-    await first.writer.stop()
-    await first.proposer.apply([], [observation(4, "two\n")], [])
-    assert (await observe(second.proposer, 8, "X")).gaps == {"a": 4}
-
-
 async def test_request_opened_again_elsewhere_is_read_anew() -> None:
-    store = MemoryStore()
-    first, second = Replica(store), Replica(store)
-    await first.proposer.apply([opening("a", POEM)], [], [])
-    await first.writer.stop()
+    _store, first, second = replicas()
+    await opened_by(first)
     await second.proposer.apply([opening("a", "six\nseven\n")], [observation(0, "six\n")], [])
     await second.writer.stop()
     answer = await observe(first.proposer, 4, "X\n")
@@ -276,10 +261,8 @@ async def test_request_opened_again_elsewhere_is_read_anew() -> None:
 
 
 async def test_request_closed_elsewhere_is_unknown_and_stays_closed() -> None:
-    store = MemoryStore()
-    first, second = Replica(store), Replica(store)
-    await first.proposer.apply([opening("a", POEM)], [], [])
-    await first.writer.stop()
+    _store, first, second = replicas()
+    await opened_by(first)
     await second.proposer.apply([], [], ["a"])
     await second.writer.stop()
     await observe(first.proposer, 0, "one\n")
@@ -289,10 +272,8 @@ async def test_request_closed_elsewhere_is_unknown_and_stays_closed() -> None:
 
 
 async def test_sources_that_are_gone_make_a_request_unknown() -> None:
-    store = MemoryStore()
-    first, second = Replica(store), Replica(store)
-    await first.proposer.apply([opening("a", POEM)], [], [])
-    await first.writer.stop()
+    store, first, second = replicas()
+    await opened_by(first)
     store.sources.clear()
     assert (await observe(second.proposer, 0, "one\n")).gaps == {"a": UNKNOWN}
 
@@ -301,10 +282,8 @@ async def test_sources_that_are_gone_make_a_request_unknown() -> None:
 async def test_log_that_is_none_makes_a_request_unknown(
     log: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = MemoryStore()
-    first, second = Replica(store), Replica(store)
-    await first.proposer.apply([opening("a", POEM)], [observation(0, "one\n")], [])
-    await first.writer.stop()
+    store, first, second = replicas()
+    await opened_by(first, observation(0, "one\n"))
     stored = store.requests["a"]
     assert stored is not None
     store.requests["a"] = StoredRequest(stored.generation, 4, stored.source_name, log)
@@ -361,9 +340,5 @@ async def test_refused_request_is_dropped_from_the_store() -> None:
 
 
 async def test_empty_prediction_is_followed() -> None:
-    answer = await BatchProposer(following()).apply([Open("a", [], tokens_none(), "")], [], [])
+    answer = await BatchProposer(following()).apply([Open("a", [], tokens(""), "")], [], [])
     assert window_text(answer) == ""
-
-
-def tokens_none() -> "array[int]":
-    return array("i")

@@ -62,7 +62,7 @@ async def test_requests_are_logged_where_the_settings_say(tmp_path: Path) -> Non
         await proposer.apply([opening("a", "one\ntwo\n")], [observation(0, "one\n")], [])
         await proposer.apply([], [observation(4, "X\n")], ["a"])
     (path,) = (tmp_path / "log").iterdir()
-    steps = [each for each in map(json.loads, path.open()) if "step" in each]
+    steps = [each for each in map(json.loads, path.read_text().splitlines()) if "step" in each]
     assert [step["position"] for step in steps] == [0, 0, 4]
     assert [step["num_alignments"] for step in steps] == [0, 0, 1]
 

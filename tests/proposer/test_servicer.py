@@ -94,23 +94,6 @@ async def test_life_of_a_request(stub: "Stub") -> None:
     assert [(gap.request_id, gap.num_known_tokens) for gap in unknown.gaps] == [("a", -1)]
 
 
-async def test_gap_carries_what_is_known(stub: "Stub") -> None:
-    _, response = await propose(
-        stub,
-        ProposeRequest(opens=[opened("a", POEM)]),
-        ProposeRequest(observations=[observation("a", 0, "one"), observation("a", 9, "x")]),
-    )
-    assert [(gap.request_id, gap.num_known_tokens) for gap in response.gaps] == [("a", 3)]
-
-
-async def test_streams_share_the_store(stub: "Stub") -> None:
-    await propose(stub, ProposeRequest(opens=[opened("a", POEM)]))
-    (response,) = await propose(
-        stub, ProposeRequest(observations=[observation("a", 0, "X\nthree\n")])
-    )
-    assert window_text(response.windows[0]) == "four\n"
-
-
 async def test_requests_at_once_do_not_mix(
     stub: "Stub",
 ) -> None:
@@ -127,45 +110,36 @@ async def test_requests_at_once_do_not_mix(
 
 
 @pytest.mark.parametrize(
-    ("request_", "field"),
+    ("message", "field"),
     [
-        (ProposeRequest(opens=[Open(predicted_token_ids=b"")]), "opens.request_id"),
-        (ProposeRequest(opens=[Open(request_id="b", tenant="x" * 257)]), "opens.tenant"),
-        (ProposeRequest(opens=[Open(request_id="b", prompt_token_ids=b"1")]), "opens.prompt"),
+        (Open(predicted_token_ids=b""), "opens.request_id"),
+        (Open(request_id="b", tenant="x" * 257), "opens.tenant"),
+        (Open(request_id="b", prompt_token_ids=b"1"), "opens.prompt"),
+        (Open(request_id="b", num_predicted_tokens=b"123"), "opens.num_predicted_tokens"),
+        (Open(request_id="b", num_predicted_tokens=to_bytes([1])), "opens.num_predicted_tokens"),
         (
-            ProposeRequest(opens=[Open(request_id="b", num_predicted_tokens=b"123")]),
+            Open(request_id="b", num_predicted_tokens=to_bytes([1, -1])),
             "opens.num_predicted_tokens",
         ),
-        (
-            ProposeRequest(opens=[Open(request_id="b", num_predicted_tokens=to_bytes([1]))]),
-            "opens.num_predicted_tokens",
-        ),
-        (
-            ProposeRequest(opens=[Open(request_id="b", num_predicted_tokens=to_bytes([1, -1]))]),
-            "opens.num_predicted_tokens",
-        ),
-        (
-            ProposeRequest(opens=[Open(request_id="b", predicted_token_ids=b"12345")]),
-            "opens.predicted_token_ids",
-        ),
-        (
-            ProposeRequest(observations=[Observation(request_id="a", token_ids=b"123")]),
-            "observations.token_ids",
-        ),
-        (
-            ProposeRequest(observations=[Observation(request_id="a", position=-1)]),
-            "observations.position",
-        ),
-        (ProposeRequest(observations=[observation("", 0, "x")]), "observations.request_id"),
-        (ProposeRequest(closed_request_ids=["x" * 257]), "closed_request_ids"),
-        (ProposeRequest(closed_request_ids=["x"] * (MAX_BATCH_SIZE + 1)), "max_batch_size"),
+        (Open(request_id="b", predicted_token_ids=b"12345"), "opens.predicted_token_ids"),
+        (Observation(request_id="a", token_ids=b"123"), "observations.token_ids"),
+        (Observation(request_id="a", position=-1), "observations.position"),
+        (observation("", 0, "x"), "observations.request_id"),
+        (["x" * 257], "closed_request_ids"),
+        (["x"] * (MAX_BATCH_SIZE + 1), "max_batch_size"),
     ],
 )
 async def test_malformed_batch_ends_its_stream_and_names_the_field(
-    stub: "Stub", request_: ProposeRequest, field: str
+    stub: "Stub", message: Open | Observation | list[str], field: str
 ) -> None:
+    if isinstance(message, list):
+        request = ProposeRequest(closed_request_ids=message)
+    elif isinstance(message, Open):
+        request = ProposeRequest(opens=[message])
+    else:
+        request = ProposeRequest(observations=[message])
     with pytest.raises(grpc.aio.AioRpcError) as info:
-        await propose(stub, request_)
+        await propose(stub, request)
     assert info.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert field in (info.value.details() or "")
     (response,) = await propose(stub, ProposeRequest(opens=[opened("a", POEM)]))

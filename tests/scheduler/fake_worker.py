@@ -2,6 +2,7 @@
 
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,7 +37,7 @@ def candidates_of(
 
 
 def expected_output(
-    prompt: list[int], vocab_size: int, max_length: int, stops: set[int], min_tokens: int = 0
+    prompt: Sequence[int], vocab_size: int, max_length: int, stops: set[int], min_tokens: int = 0
 ) -> list[int]:
     """Returns what the model says alone, cut at a stop token or the length limit."""
     sequence = list(prompt)

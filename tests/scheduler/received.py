@@ -37,7 +37,7 @@ class Received:
     def check(self, output: list[int]) -> None:
         """Compares it with the tokens that the request has got, at least one."""
         prompt, sampling = self._new.prompt_token_ids, self._new.sampling
-        sequence = prompt + output
+        sequence = [*prompt, *output]
         assert self.of_prompt == self._expect(
             sequence, range(1, len(prompt)), sampling.num_prompt_logprobs
         )

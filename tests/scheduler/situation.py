@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.table import RequestTable
 from optimist_scheduler.core.requests.validate import NewRequest
@@ -47,6 +48,8 @@ class Situation:
     ) -> list[int]:
         """Adds a request, followed if it has a prediction; returns what it must say."""
         values.setdefault("is_followed", "predicted_token_ids" in values)
+        if "sampling" in values:
+            values["sampling_message"] = write_sampling(values["sampling"])
         new = NewRequest(f"r{handle}", prompt, max_tokens, handle=handle, **values)
         self.scheduler.add(new, now)
         self._news[handle] = new
@@ -69,7 +72,7 @@ class Situation:
     def propose(self, handle: int, wrong_at: int | None = None) -> None:
         """Sets the prediction from the present place on as the window, one token of it wrong."""
         base, tokens = len(self.text(handle)), self._news[handle].predicted_token_ids
-        window = tokens[base:]
+        window = list(tokens[base:])
         if wrong_at is not None:
             window[wrong_at] = (window[wrong_at] + 1) % self.config.vocab_size
         self._window_ends[handle] = base + MAX_NODES

@@ -9,7 +9,7 @@ from optimist.scheduler.v1 import scheduler_pb2_grpc
 from optimist_common.network.channel import open_channel
 from optimist_scheduler.service.serve import serve
 from optimist_scheduler.settings import SchedulerSettings
-from tests.common.test_hang_watch import until_health
+from tests.common.test_health import until_health
 from tests.scheduler.client import PROMPT, Client, add
 from tests.scheduler.fake_services import FakeWorkerServicer
 from tests.stack import free_port

@@ -3,7 +3,7 @@
 import torch
 from transformers import LlamaConfig
 
-from optimist_training.drafters.chain import NAME, Chain
+from optimist_training.drafters.eagle_training import NAME, Chain
 from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 
 SIZE, VOCAB, T, LEVELS = 32, 20, 7, 3

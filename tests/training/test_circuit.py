@@ -1,10 +1,12 @@
+from functools import partial
+
 import pytest
 
-from optimist_training.circuit.codes import harmonic_code, next_count, spherical_code
+from optimist_training.circuit import initial
+from optimist_training.circuit.basis import harmonic_code, next_count, spherical_code
 from optimist_training.data.edits import KINDS, unseen_edits
 from optimist_training.data.tokenizer import train_tokenizer
-from optimist_training.model.evaluate import answers
-from optimist_training.model.initial import initial_model
+from optimist_training.evaluate import answers
 
 
 def test_the_rotation_turns_a_count_into_the_next() -> None:
@@ -25,9 +27,11 @@ def test_codes_of_tokens_are_far_apart() -> None:
 
 
 @pytest.mark.slow
-def test_the_circuit_alone_edits_unseen_code() -> None:
+def test_the_circuit_alone_edits_unseen_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Codes are far enough apart after a tenth of the steps.
+    monkeypatch.setattr(initial, "spherical_code", partial(spherical_code, num_steps=10))
     tokenizer = train_tokenizer()
-    model = initial_model(tokenizer, seed=0)
+    model = initial.initial_model(tokenizer, seed=0)
 
     results = list(answers(model, tokenizer, unseen_edits(3 * len(KINDS), seed=5)))
 

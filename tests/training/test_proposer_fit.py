@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 
 from optimist_aligner.model.layout import BLOCKS, NUM_KINDS, NUM_WEIGHTS
-from optimist_training.proposer.examples import (
+from optimist_training.proposer.fit import (
     NUM_NONE_FEATURES,
+    Column,
     ExampleBuilder,
     Examples,
+    fit,
     join,
+    loss_gradient,
 )
-from optimist_training.proposer.fit import Column, fit, loss_gradient
 
 NEXT_LOGIT = BLOCKS["next_logit"].start
 FEATURES = 40

@@ -13,7 +13,7 @@ from optimist_aligner.model.weights import Weights, load_weights
 from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_bench.harness.pair import Pair
-from optimist_training.proposer.examples import NUM_NONE_FEATURES, ExampleBuilder, Examples
+from optimist_training.proposer.fit import NUM_NONE_FEATURES, ExampleBuilder, Examples
 from optimist_training.proposer.passes import Round, collect, collect_pass
 
 TOKEN_TEXTS = [" a", "b", "\n", "(", "1", " ", "c", " d"]

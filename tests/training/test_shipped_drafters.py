@@ -13,8 +13,7 @@ from optimist_training.drafters.draft_training import DraftTrainee
 from optimist_training.drafters.eagle_circuit import circuit_head
 from optimist_training.drafters.eagle_training import EagleTrainee, known_head
 from optimist_training.drafters.medusa_training import MedusaTrainee, known_heads
-from optimist_training.drafters.target import Target
-from optimist_training.drafters.trainee import Trainee
+from optimist_training.drafters.target import Target, Trainee
 
 MODEL = Path("models/tiny-edit")
 CODE = """\

@@ -208,7 +208,7 @@ def test_choices_add_up(client: OpenAI) -> None:
 def test_sampled_text_has_the_distribution_of_vllm_without_the_plugin(
     client: OpenAI, reference: OpenAI, sampling: dict[str, Any]
 ) -> None:
-    # Few tokens behind a prompt that the model knows little of, so that there are many answers.
+    # Few tokens after a prompt that the model knows little of, so that there are many answers.
     options: Any = {
         "model": "model",
         "prompt": "x",

@@ -10,8 +10,7 @@ from optimist_common.columns import to_bytes
 from optimist_common.network.channel import open_channel
 from optimist_common.network.server import GrpcServer
 from optimist_worker.execution.codec import Limits
-from optimist_worker.runner.cost import MeasuredCosts
-from optimist_worker.runner.cost_curve import CostCurve
+from optimist_worker.runner.cost import CostCurve, MeasuredCosts
 from optimist_worker.runner.runner import Runner
 from optimist_worker.service.servicer import WorkerServicer
 from tests.worker.step import NUM_BLOCKS

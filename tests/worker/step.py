@@ -9,10 +9,15 @@ import numpy as np
 import torch
 
 from optimist_common.sampling import SamplingParams
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, StepResult, WindowUpdate
+from optimist_worker.drafters.drafter import Drafter
+from optimist_worker.execution.executor import LocalExecutor
+from optimist_worker.execution.step import Step
+from optimist_worker.model.feature_tap import FeatureTap
 from optimist_worker.model.masks import Masks
-from optimist_worker.model.model import load_model
-from optimist_worker.model.state import DeviceState, Sizes
+from optimist_worker.model.memory import DeviceState, Sizes
+from optimist_worker.model.model import Model, load_model
 from optimist_worker.runner.engine import Engine
 from optimist_worker.runner.runner import Runner
 
@@ -52,7 +57,20 @@ def build_runner(
     torch.set_num_threads(1)
     model = load_model(str(path), dtype, "cpu")
     state = DeviceState(model, sizes, reads_sizes=reads_sizes)
-    return Runner(Engine(model, state, Masks(str(path), model)))
+    return local_runner(model, state)
+
+
+def local_runner(
+    model: Model,
+    state: DeviceState,
+    drafter: Drafter | None = None,
+    tap: FeatureTap | None = None,
+    rule: AcceptanceRule = AcceptanceRule.COUPLED,
+) -> Runner:
+    """Builds a runner on this process's device; synthetic drafts are accepted half of the time."""
+    step = Step(model, state, drafter, tap, rule, 0.5)
+    executor = LocalExecutor(step, Masks(model.name, model), state.device)
+    return Runner(Engine(model, state, executor, drafter, rule))
 
 
 def admit(

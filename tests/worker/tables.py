@@ -7,8 +7,7 @@ import torch
 
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.attention.kv import KVPool, LayerSpec
-from optimist_worker.core.batch.fit import FittedRows, fit_rows
-from optimist_worker.core.batch.slot_table import SlotTable
+from optimist_worker.core.batch.slot_table import FittedRows, SlotTable, fit_rows
 from optimist_worker.core.batch.window_table import WindowDrafts, WindowTable
 from tests.worker.step import admit
 

@@ -11,15 +11,13 @@ from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
 from optimist_common.errors import SetupError
+from optimist_training.circuit.initial import initial_model
 from optimist_training.data.edits import edits, unseen_edits
 from optimist_training.data.tokenizer import train_tokenizer, write_tokenizer
 from optimist_training.drafters.eagle_circuit import circuit_head
 from optimist_training.drafters.target import Target
-from optimist_training.model.evaluate import answers, report
-from optimist_training.model.export import write_model
-from optimist_training.model.initial import initial_model
-from optimist_training.model.recipe import Recipe
-from optimist_training.model.train import train
+from optimist_training.evaluate import answers, report
+from optimist_training.train import Recipe, train, write_model
 from optimist_worker.drafters.heads.eagle_checkpoint import save_eagle
 
 
@@ -91,8 +89,8 @@ def _evaluate(options: argparse.Namespace) -> None:
     print(json.dumps(report(results), indent=2))
     for result in results:
         if options.wrong and not result.is_exact:
-            place = f"token {result.num_right} of {result.num_tokens}, {result.wrong!r}"
-            print(f"{result.edit.kind}: {result.edit.instruction} {place}", file=sys.stderr)
+            position = f"token {result.num_right} of {result.num_tokens}, {result.wrong!r}"
+            print(f"{result.edit.kind}: {result.edit.instruction} {position}", file=sys.stderr)
 
 
 if __name__ == "__main__":

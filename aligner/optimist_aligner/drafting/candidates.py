@@ -35,7 +35,7 @@ _NONE_LONGEST: Final = START["none_longest"]
 
 
 class Candidate:
-    """A token that may come next, and where the text goes on behind it.
+    """A token that may come next, and where the text goes on after it.
 
     Attributes:
         token_id: The token.
@@ -68,7 +68,7 @@ class Candidate:
         self.features = features
 
 
-class Sight:
+class View:
     """All that is looked at for candidates of the next token.
 
     Attributes:
@@ -148,31 +148,31 @@ def class_row(kind: int, last_class: int) -> int:
     return _CLASS + (kind * NUM_CLASSES + last_class) * NUM_CLASSES
 
 
-def kind_features(sight: Sight) -> list[tuple[int, ...]]:
+def kind_features(view: View) -> list[tuple[int, ...]]:
     """Returns the features that all candidates of a kind have, for each kind [NUM_KINDS].
 
     `Weights.kind_logits` has their sums.
     """
-    rate, runs = _RATE + sight.rate, _RUNS + sight.runs
-    followed = _FOLLOWED + sight.followed
+    rate, runs = _RATE + view.rate, _RUNS + view.runs
+    followed = _FOLLOWED + view.followed
     return [
         (rate + kind * NUM_RUNS, runs + kind * NUM_RUNS, followed + kind * NUM_FOLLOWED)
         for kind in range(NUM_KINDS)
     ]
 
 
-def none_features(sight: Sight, longest: int) -> tuple[int, ...]:
+def none_features(view: View, longest: int) -> tuple[int, ...]:
     """Returns the features of none of the candidates being right.
 
     Args:
-        sight: What is looked at.
+        view: What is looked at.
         longest: Most tokens that agree before a candidate.
     """
-    alignment = sight.alignment
+    alignment = view.alignment
     return (
         _NONE,
         _NONE_LENGTH + LENGTH[min(alignment.run, MOST_LENGTH)],
-        _NONE_CLASS + sight.last_class,
+        _NONE_CLASS + view.last_class,
         _NONE_LOST + lost_bucket(alignment.num_lost),
         _NONE_LONGEST + LENGTH[longest],
     )

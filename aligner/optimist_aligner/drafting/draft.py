@@ -10,7 +10,7 @@ from optimist_aligner.text.sources import INT32
 FLOAT32: Final = "f"
 """Type code of arrays of chances."""
 NO_PARENT: Final = -1
-"""Parent of a node that comes right behind the output."""
+"""Parent of a node that comes right after the output."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Draft:
     token_ids: "array[int]" = field(default_factory=lambda: array(INT32))
     """[num_nodes]"""
     parents: "array[int]" = field(default_factory=lambda: array(INT32))
-    """Index of the node that each node comes behind; NO_PARENT for none [num_nodes]."""
+    """Index of the node that each node comes after; NO_PARENT for none [num_nodes]."""
     positions: "array[int]" = field(default_factory=lambda: array(INT32))
     """Where each node was read from, see `Sources.positions` [num_nodes]."""
     values: "array[float]" = field(default_factory=lambda: array(FLOAT32))
@@ -48,7 +48,7 @@ class Draft:
 
     @property
     def is_chain(self) -> bool:
-        """Whether every node comes behind the one before it."""
+        """Whether every node comes after the one before it."""
         parents = self.parents
         if parents and parents[-1] != len(parents) - 2:
             return False

@@ -1,51 +1,51 @@
-"""Candidates behind tokens that are only drafted, where a branch of the tree ends."""
+"""Candidates after tokens that are only drafted, where a branch of the tree ends."""
 
 from collections.abc import Sequence
 from typing import Final
 
-from optimist_aligner.drafting.candidates import NO_STOP, Candidate, Sight
+from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View
 from optimist_aligner.following.template import NOWHERE
 from optimist_aligner.model.layout import COMMON, NUM_SHARES, OWN, START, share_bucket
 from optimist_aligner.text.context_index import MOST_ORDER, context_key
 
 MOST_OPEN_STEPS: Final = 6
-"""Nodes before the end of a branch that is still looked behind."""
+"""Nodes before the end of a branch that is still extended."""
 _MOST_PLACES: Final = 8
 _FURTHER: Final = START["further"]
 _FROM_COMMON: Final = START["further_common"] - START["common"]
 
 
-def find_further(sight: Sight, drafted: Sequence[int]) -> list[Candidate]:
-    """Returns candidates behind tokens that the output may say next.
+def find_further(view: View, drafted: Sequence[int]) -> list[Candidate]:
+    """Returns candidates after tokens that the output may say next.
 
     Args:
-        sight: What is looked at.
+        view: What is looked at.
         drafted: These tokens.
     """
-    tail = [*sight.text[-MOST_ORDER:], *drafted][-MOST_ORDER:]
-    if sight.is_rewrite or len(tail) < MOST_ORDER or len(drafted) > MOST_OPEN_STEPS:
+    tail = [*view.text[-MOST_ORDER:], *drafted][-MOST_ORDER:]
+    if view.is_rewrite or len(tail) < MOST_ORDER or len(drafted) > MOST_OPEN_STEPS:
         return []
     candidates: list[Candidate] = []
     for order in (3, 2):
         key = context_key(tail, order)
-        found = sight.contexts.find(order, key)
+        found = view.contexts.find(order, key)
         if found is not None:
-            candidates += _make(sight, found.latest(_MOST_PLACES), order, is_own=False)
-        own = sight.output.find(order, key)
-        candidates += _make(sight, own[-_MOST_PLACES:], order, is_own=True)
+            candidates += _make(view, found.latest(_MOST_PLACES), order, is_own=False)
+        own = view.output.find(order, key)
+        candidates += _make(view, own[-_MOST_PLACES:], order, is_own=True)
         if candidates:
             break
-    if sight.common is not None:
+    if view.common is not None:
         candidates += [
             Candidate(token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, (feature + _FROM_COMMON,))
-            for token_id, feature in sight.common.find_further(tail[-2], tail[-1])
+            for token_id, feature in view.common.find_further(tail[-2], tail[-1])
         ]
     return candidates
 
 
-def _make(sight: Sight, places: Sequence[int], order: int, *, is_own: bool) -> list[Candidate]:
+def _make(view: View, places: Sequence[int], order: int, *, is_own: bool) -> list[Candidate]:
     """Returns the latest place of each token that stands at some places."""
-    text, end = sight.text, len(sight.text)
+    text, end = view.text, len(view.text)
     latest = {text[place]: place for place in places if place < end and text[place] >= 0}
     following = [text[place] for place in places if place < end]
     first = _FURTHER + ((order - 2) * 2 + is_own) * NUM_SHARES

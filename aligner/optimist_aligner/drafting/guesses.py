@@ -6,7 +6,7 @@ from typing import Final
 from optimist_aligner.drafting.candidates import (
     NO_STOP,
     Candidate,
-    Sight,
+    View,
     class_row,
     lost_bucket,
 )
@@ -42,35 +42,35 @@ _COUNT: Final = START["count"]
 _AGE: Final = START["age"]
 
 
-def guess_beginning(sight: Sight, starts: list[int]) -> list[Candidate]:
+def guess_beginning(view: View, starts: list[int]) -> list[Candidate]:
     """Returns the first token of each prediction."""
-    row = class_row(EXPECTED, sight.last_class)
+    row = class_row(EXPECTED, view.last_class)
     candidates: list[Candidate] = []
     for place in starts:
-        token_id = sight.text[place]
+        token_id = view.text[place]
         if token_id >= 0:
-            features = _AHEAD + AHEAD[0], _SAME_CLASS, row + sight.classes[token_id]
+            features = _AHEAD + AHEAD[0], _SAME_CLASS, row + view.classes[token_id]
             candidates.append(Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features))
     return candidates
 
 
-def guess_ahead(sight: Sight, taken: set[int]) -> list[Candidate]:
-    """Returns what stands where the place in the prediction was lost, and behind it.
+def guess_ahead(view: View, taken: set[int]) -> list[Candidate]:
+    """Returns what stands where the place in the prediction was lost, and after it.
 
     Args:
-        sight: What is looked at.
+        view: What is looked at.
         taken: Places that are candidates already.
     """
-    alignment, text = sight.alignment, sight.text
+    alignment, text = view.alignment, view.text
     candidates: list[Candidate] = []
     if not alignment.num_lost:
         return candidates
     start, lost = alignment.lost_at, lost_bucket(alignment.num_lost)
-    same = sight.compare_classes(start, alignment.num_lost)
-    row, aheads = class_row(EXPECTED, sight.last_class), _AHEAD + lost * NUM_AHEAD
-    nears, classes = _SAME_CLASS + lost * 3 + same, sight.classes
+    same = view.compare_classes(start, alignment.num_lost)
+    row, aheads = class_row(EXPECTED, view.last_class), _AHEAD + lost * NUM_AHEAD
+    nears, classes = _SAME_CLASS + lost * 3 + same, view.classes
     seen = set()
-    for ahead, token_id in enumerate(text[start : min(start + MOST_AHEAD, sight.num_aligned)]):
+    for ahead, token_id in enumerate(text[start : min(start + MOST_AHEAD, view.num_aligned)]):
         if token_id < 0:
             break
         place = start + ahead
@@ -82,20 +82,20 @@ def guess_ahead(sight: Sight, taken: set[int]) -> list[Candidate]:
             )
             candidates.append(Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features))
         seen.add(token_id)
-    if sight.last_class == NEWLINE:
-        candidates += _guess_lines(sight, taken)
+    if view.last_class == NEWLINE:
+        candidates += _guess_lines(view, taken)
     return candidates
 
 
-def guess_template(sight: Sight) -> list[Candidate]:
-    """Returns what stands where the place in the earlier output was lost, and behind it."""
-    template, text = sight.template, sight.text
+def guess_template(view: View) -> list[Candidate]:
+    """Returns what stands where the place in the earlier output was lost, and after it."""
+    template, text = view.template, view.text
     candidates: list[Candidate] = []
     if not template.num_lost or template.lost_at < 0:
         return candidates
     lost, start = lost_bucket(template.num_lost), template.lost_at
-    same = sight.compare_classes(start, template.num_lost)
-    row = class_row(TEMPLATE, sight.last_class)
+    same = view.compare_classes(start, template.num_lost)
+    row = class_row(TEMPLATE, view.last_class)
     seen = set()
     for place in range(start, min(start + _MOST_TEMPLATE_AHEAD, len(text))):
         token_id, ahead = text[place], place - start
@@ -105,28 +105,28 @@ def guess_template(sight: Sight) -> list[Candidate]:
         features = (
             _TEMPLATE_AHEAD + lost * NUM_AHEAD + AHEAD[ahead],
             _TEMPLATE_SAME_CLASS + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
-            row + sight.classes[token_id],
+            row + view.classes[token_id],
         )
         candidates.append(Candidate(token_id, TEMPLATE, 0, place, NO_STOP, NO_STOP, features))
     return candidates
 
 
 def guess_frequent(
-    sight: Sight, frequent: Iterable[int], counts: Mapping[int, int]
+    view: View, frequent: Iterable[int], counts: Mapping[int, int]
 ) -> list[Candidate]:
     """Returns the latest tokens of the output and the most frequent ones of the sources.
 
     Args:
-        sight: What is looked at.
+        view: What is looked at.
         frequent: The most frequent tokens of the sources.
         counts: How often the sources have each token.
     """
-    end = len(sight.text)
-    start = max(sight.start, end - _MOST_RECENT)
-    recent = sight.text[start:]
+    end = len(view.text)
+    start = max(view.start, end - _MOST_RECENT)
+    recent = view.text[start:]
     latest = dict(zip(recent, range(start, end), strict=True))
-    row = class_row(FREQUENT, sight.last_class)
-    classes, output = sight.classes, sight.output
+    row = class_row(FREQUENT, view.last_class)
+    classes, output = view.classes, view.output
     candidates: list[Candidate] = []
     for token_id in dict.fromkeys([*reversed(recent), *frequent]):
         place = latest.get(token_id, NOWHERE)
@@ -140,43 +140,43 @@ def guess_frequent(
     return candidates
 
 
-def guess_common(sight: Sight, common: Common) -> list[Candidate]:
+def guess_common(view: View, common: Common) -> list[Candidate]:
     """Returns what commonly follows the last tokens."""
-    row, classes = class_row(COMMON, sight.last_class), sight.classes
+    row, classes = class_row(COMMON, view.last_class), view.classes
     candidates: list[Candidate] = []
-    for token_id, feature in common.find(sight.text, sight.last_class):
+    for token_id, feature in common.find(view.text, view.last_class):
         features = (feature, row + classes[token_id])
         candidates.append(Candidate(token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, features))
     return candidates
 
 
-def _guess_lines(sight: Sight, taken: set[int]) -> list[Candidate]:
-    """Returns the beginnings of the next lines behind the place of the loss."""
-    alignment = sight.alignment
+def _guess_lines(view: View, taken: set[int]) -> list[Candidate]:
+    """Returns the beginnings of the next lines after the place of the loss."""
+    alignment = view.alignment
     lost = lost_bucket(alignment.num_lost)
-    row = class_row(EXPECTED, sight.last_class)
+    row = class_row(EXPECTED, view.last_class)
     candidates: list[Candidate] = []
     place = alignment.lost_at
     for number in range(_MOST_LINES):
-        place = _find_line(sight, place)
+        place = _find_line(view, place)
         if place < 0:
             break
-        token_id = sight.text[place]
+        token_id = view.text[place]
         if place not in taken:
             features = (
                 _NEXT_LINE + number * NUM_LOST + lost,
-                row + sight.classes[token_id],
+                row + view.classes[token_id],
             )
             candidates.append(Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features))
     return candidates
 
 
-def _find_line(sight: Sight, place: int) -> int:
-    """Returns the place behind the next line end; -1 if no prediction goes on there."""
-    text, classes = sight.text, sight.classes
-    for behind in range(place, min(place + _MOST_LINE_TOKENS, sight.num_aligned - 1)):
-        if text[behind] < 0:
+def _find_line(view: View, place: int) -> int:
+    """Returns the place after the next line end; -1 if no prediction goes on there."""
+    text, classes = view.text, view.classes
+    for after in range(place, min(place + _MOST_LINE_TOKENS, view.num_aligned - 1)):
+        if text[after] < 0:
             return -1
-        if classes[text[behind]] == NEWLINE:
-            return behind + 1 if text[behind + 1] >= 0 else -1
+        if classes[text[after]] == NEWLINE:
+            return after + 1 if text[after + 1] >= 0 else -1
     return -1

@@ -11,7 +11,8 @@ from math import exp, inf
 from operator import attrgetter, itemgetter
 from typing import Final
 
-from optimist_aligner.drafting.candidates import NO_STOP, Candidate, Sight
+from optimist_aligner.drafting.branch import Branch, First, Path, Seed
+from optimist_aligner.drafting.candidates import NO_STOP, View
 from optimist_aligner.drafting.draft import NO_PARENT, Draft
 from optimist_aligner.drafting.further import MOST_OPEN_STEPS, find_further
 from optimist_aligner.following.template import NOWHERE
@@ -23,44 +24,14 @@ from optimist_aligner.model.layout import (
     OWN,
     PREDICTED,
 )
-from optimist_aligner.model.weights import Continuation, Weights
+from optimist_aligner.model.weights import Weights
 from optimist_aligner.text.sources import NO_POSITION, SEPARATOR
 
 _MOST_EXPONENT: Final = 30.0
 LEAST_OPEN: Final = 4.0
-"""Nodes are looked behind that are worth so many times the least value."""
+"""Nodes are extended that are worth so many times the least value."""
 MOST_PATHS: Final = 3
 """Candidates of one first token that are followed further."""
-
-Path = tuple[float, Continuation, int, int, int, int]
-"""A candidate that agrees with the nodes up to here: the factor of all that comes behind it; the
-other factors; tokens that agreed before the first node if they count on, else 0; where the first
-node stands, so that the node behind n others stands n places on; stop and resume, see Candidate. A
-plain tuple, since some are made for every node."""
-Seed = tuple[Candidate, float]
-"""A candidate of the first token, and its logit."""
-
-
-class Branch:
-    """What may come behind a node."""
-
-    __slots__ = ("paths", "position", "token_id", "weight")
-
-    def __init__(self, token_id: int, weight: float, position: int, paths: list[Path]) -> None:
-        self.token_id, self.weight = token_id, weight
-        self.position = position
-        """See `Sources.positions`."""
-        self.paths = paths
-
-
-class First:
-    """A first token: its odds against none of the candidates, and what it was found as."""
-
-    __slots__ = ("odds", "seeds", "token_id", "value")
-
-    def __init__(self, token_id: int, odds: float) -> None:
-        self.token_id, self.odds, self.value = token_id, odds, 0.0
-        self.seeds: list[Seed] = []
 
 
 class TreeGrower:
@@ -68,7 +39,7 @@ class TreeGrower:
 
     def __init__(
         self,
-        sight: Sight,
+        view: View,
         weights: Weights,
         positions: "array[int]",
         max_tokens: int,
@@ -79,16 +50,16 @@ class TreeGrower:
 
         A chain is one path of a tree, in which nothing competes for the room.
         """
-        alignment, self._sight = sight.alignment, sight
-        self._text, self._classes = sight.text, sight.classes
-        self._num_aligned, self._rules = sight.num_aligned, alignment.rules
+        alignment, self._view = view.alignment, view
+        self._text, self._classes = view.text, view.classes
+        self._num_aligned, self._rules = view.num_aligned, alignment.rules
         self._cursor = NOWHERE
         if alignment.pending is None and alignment.is_found:
             self._cursor = alignment.place
         self._weights, self._positions = weights, positions
-        self._next_terms = weights.next_terms[sight.rate][sight.runs]
+        self._next_terms = weights.next_terms[view.rate][view.runs]
         self._max_tokens, self._min_value, self._is_chain = max_tokens, min_value, is_chain
-        self._least_open = inf if sight.is_rewrite else LEAST_OPEN * min_value
+        self._least_open = inf if view.is_rewrite else LEAST_OPEN * min_value
         self._heap: list[tuple[float, int, int, Branch, int]] = []
         self._num_pushed = 0
         self._least_next = min_value
@@ -121,7 +92,7 @@ class TreeGrower:
         return Draft.from_nodes(self._nodes)
 
     def _grow_above(self, least: float) -> None:
-        """Makes nodes of all that has been found behind others and is worth that much."""
+        """Makes nodes of all that has been found after others and is worth that much."""
         nodes, heap, max_tokens = self._nodes, self._heap, self._max_tokens
         while heap and -heap[0][0] >= least and len(nodes) < max_tokens:
             value, _, parent, branch, step = heappop(heap)
@@ -142,12 +113,13 @@ class TreeGrower:
             if place == self._cursor:
                 factors = self._weights.cursor
             agreed = candidate.length if kind in (PREDICTED, OWN) else 0
-            branch.paths.append((factor, factors, agreed, place, candidate.stop, candidate.resume))
+            path = Path(factor, factors, agreed, place, candidate.stop, candidate.resume)
+            branch.paths.append(path)
             branch.position = _prefer(branch.position, self._find_position(place))
         return branch
 
     def _take(self, branch: Branch, value: float, parent: int, step: int) -> None:
-        """Makes a node of a branch, and of what comes behind it as long as that is likeliest."""
+        """Makes a node of a branch, and of what comes after it as long as that is likeliest."""
         nodes, heap = self._nodes, self._heap
         while True:
             nodes.append((branch.token_id, parent, branch.position, value))
@@ -174,18 +146,18 @@ class TreeGrower:
                 return
 
     def _look_further(self, value: float, step: int) -> None:
-        """Finds what may come behind the last node, where no path goes on."""
+        """Finds what may come after the last node, where no path goes on."""
         if value < self._least_open or step > MOST_OPEN_STEPS:
             return
         nodes, drafted = self._nodes, list[int]()
         node = len(nodes) - 1
         while node != NO_PARENT:
-            drafted.append(nodes[node][0])
-            node = nodes[node][1]
+            token_id, node, _, _ = nodes[node]
+            drafted.append(token_id)
         slope, of_rate, of_runs = self._next_terms[OWN]
         weights, factors = self._weights, self._weights.continuations[OWN]
         branches: dict[int, Branch] = {}
-        for candidate in find_further(self._sight, drafted[::-1]):
+        for candidate in find_further(self._view, drafted[::-1]):
             token_id, place = candidate.token_id, candidate.place
             logit = weights.weigh(candidate.features)
             branch = branches.setdefault(token_id, Branch(token_id, 0.0, NO_POSITION, []))
@@ -193,13 +165,12 @@ class TreeGrower:
             if place != NOWHERE and len(branch.paths) < MOST_PATHS:
                 factor = exp(slope * min(logit, MOST_LOGIT) + of_rate + of_runs)
                 agreed = candidate.length - step
-                path = (factor, factors, agreed, place - step, NO_STOP, NO_STOP)
-                branch.paths.append(path)
+                branch.paths.append(Path(factor, factors, agreed, place - step))
                 branch.position = _prefer(branch.position, self._find_position(place))
         self._push_all(list(branches.values()), value, len(nodes) - 1, step)
 
     def _copy(self, branch: Branch, value: float, step: int) -> tuple[int, float]:
-        """Makes nodes of what comes behind a branch of one path, as long as that is all plain.
+        """Makes nodes of what comes after a branch of one path, as long as that is all plain.
 
         What `_continue` and `_take` do for one node at a time, for many; the branch is moved on.
 
@@ -207,7 +178,9 @@ class TreeGrower:
             Number of nodes before the next, MOST_STEPS if this is all for now: something else is
             likelier than the next node. And the last one's value.
         """
-        factor, (_, lengths, steps, pairs), length, first, stop, _ = branch.paths[0]
+        path = branch.paths[0]
+        factor, length, first, stop = path.factor, path.agreed, path.first, path.stop
+        _, lengths, steps, pairs = path.factors
         nodes, classes, by_token = self._nodes, self._classes, self._rules.by_token
         least = self._least_next
         if self._heap and least < -self._heap[0][0]:
@@ -261,29 +234,28 @@ class TreeGrower:
             heappush(self._heap, (-value, self._num_pushed, parent, branch, step))
 
     def _continue(self, branch: Branch, step: int) -> list[Branch]:
-        """Returns what may come behind a branch, `step` nodes behind the output."""
+        """Returns what may come after a branch, `step` nodes after the output."""
         text, num_places, classes = self._text, len(self._text), self._classes
         by_token = self._rules.by_token
         branches: list[Branch] = []
         row = classes[branch.token_id] * NUM_CLASSES
         for path in branch.paths:
-            factor, factors, length, first, stop, resume = path
-            place = first + step
-            if place == stop:
-                place, stop = resume, NO_STOP
-                path = (factor, factors, length, place - step, NO_STOP, NO_STOP)
+            place = path.first + step
+            if place == path.stop:
+                place = path.resume
+                path = Path(path.factor, path.factors, path.agreed, place - step)
             token_id = text[place] if place < num_places else SEPARATOR
             if token_id == SEPARATOR:
                 continue
-            _, lengths, steps, pairs = factors
-            length += step
+            _, lengths, steps, pairs = path.factors
+            length = path.agreed + step
             weight = (
-                factor
+                path.factor
                 * lengths[length if length < MOST_LENGTH else MOST_LENGTH]
                 * steps[step]
                 * pairs[row + classes[token_id]]
             )
-            if token_id in by_token and stop == NO_STOP:
+            if token_id in by_token and path.stop == NO_STOP:
                 weight = self._replace(branches, path, place, step, weight)
             self._add(branches, token_id, weight, place, path)
         return branches
@@ -313,10 +285,9 @@ class TreeGrower:
         if not rules:
             return weight
         rule = rules[0]
-        factor, factors, length, _, _, _ = path
-        factors = self._weights.continuations[factors.kind]
+        factors = self._weights.continuations[path.factors.kind]
         stop, resume = rule.place + rule.length, place + len(rule.replaced)
-        replaced = (factor, factors, length, rule.place - step, stop, resume)
+        replaced = Path(path.factor, factors, path.agreed, rule.place - step, stop, resume)
         ruled = weight * self._weights.next_rule[rule.sightings]
         self._add(branches, self._text[rule.place], ruled, rule.place, replaced)
         return weight * self._weights.next_rule_passed[rule.sightings]

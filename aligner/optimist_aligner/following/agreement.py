@@ -36,7 +36,7 @@ def choose_longest(
 ) -> list[int]:
     """Returns the places that agree the longest, among equals the nearest; going back counts twice.
 
-    Lengths are told apart roughly, by `_LENGTHS`.
+    Lengths are distinguished roughly, by `_LENGTHS`.
 
     Args:
         text: Sources and output.

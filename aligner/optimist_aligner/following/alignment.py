@@ -12,12 +12,12 @@ SURE_RUN: Final = 3
 CERTAIN_RUN: Final = 16
 """With so many, nothing else has to be looked at."""
 _NEAR: Final = 6
-"""A single token is looked for so far behind the place of the loss."""
+"""A single token is looked for so far after the place of the loss."""
 _BEHIND: Final = 64
 _AHEAD: Final = 256
 """Two tokens are believed so far from there."""
 _MOST_AMBIGUOUS: Final = 24
-"""Places behind the same tokens that are compared."""
+"""Places after the same tokens that are compared."""
 _MOST_HUNK: Final = 12
 """Tokens of the output between a loss and the next place that may make a rule."""
 _FIRST_TOKENS: Final = 8
@@ -30,7 +30,7 @@ class Pending(NamedTuple):
     rule: Rule
     num_said: int
     resume: int
-    """Where the prediction goes on behind what is replaced."""
+    """Where the prediction goes on after what is replaced."""
 
 
 class Alignment:

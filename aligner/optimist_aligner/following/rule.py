@@ -1,6 +1,6 @@
 """What the output says in place of what was predicted: renamed names, other indentation, quotes.
 
-What is inserted or left out is a rule for the token behind it.
+What is inserted or left out is a rule for the token after it.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """What commonly follows in texts that models write, for where nothing is repeated.
 
-The package has counts of pieces (words, signs, white space) behind one and two others, taken from
+The package has counts of pieces (words, signs, white space) after one and two others, taken from
 public conversations with coding agents. They are turned into tokens of the vocabulary at hand.
 """
 
@@ -43,7 +43,7 @@ class Continuations(NamedTuple):
         pieces: Each piece.
         counts: How often each is met [num_pieces].
         after_one: Rows of a piece, how often it is met, and pairs of what follows and how often.
-        after_two: The same behind two pieces.
+        after_two: The same after two pieces.
     """
 
     pieces: list[str]
@@ -53,7 +53,7 @@ class Continuations(NamedTuple):
 
 
 class Common:
-    """Common tokens behind the last two, the last, or the class of the last."""
+    """Common tokens after the last two, the last, or the class of the last."""
 
     def __init__(self, counted: Continuations, encode: Encode, classes: TokenClasses) -> None:
         """Turns pieces into tokens.
@@ -141,7 +141,7 @@ def _key(before: int, last: int) -> int:
 
 
 def _count_tokens(counted: Continuations, tokens: list[list[int]]) -> tuple[_Counts, _Counts]:
-    """Returns how often tokens stand behind one token, and behind two (`_key`)."""
+    """Returns how often tokens stand after one token, and after two (`_key`)."""
     ones: _Counts = defaultdict(dict)
     twos: _Counts = defaultdict(dict)
     for piece, count in zip(tokens, counted.counts, strict=True):

@@ -15,9 +15,9 @@ TEMPLATE: Final = 5
 FREQUENT: Final = 6
 COMMON: Final = 7
 """Kinds of candidates: places of what is aligned (predictions, or the prompt) or of the output (or
-the rest of the prompt) behind the same tokens; behind the same tokens but for the last; places near
+the rest of the prompt) after the same tokens; after the same tokens but for the last; places near
 where the cursor or the template was lost; tokens that are frequent here; and tokens that are
-common behind such tokens in what models write."""
+common after such tokens in what models write."""
 NUM_KINDS: Final = 8
 SOURCE: Final = (0, 1, 0, 1, 0, 1, 1, 1)
 """Of a kind: 0 continues in a prediction, 1 in the output."""
@@ -28,7 +28,7 @@ MOST_LENGTH: Final = 32
 """Longer agreement than this tells no more."""
 MOST_LOGIT: Final = 8.0
 MOST_STEPS: Final = 1024
-"""Nodes behind each other that a tree may have."""
+"""Nodes after each other that a tree may have."""
 
 
 class Block(NamedTuple):
@@ -72,7 +72,7 @@ BLOCKS: Final = _lay_out(
     ("runs", NUM_KINDS * NUM_RUNS),
     ("followed", NUM_KINDS * NUM_FOLLOWED),
     ("rejected", NUM_KINDS * 2),
-    # Of those behind equal tokens.
+    # Of those after equal tokens.
     ("length", 4 * NUM_LENGTHS),
     ("distance", 3 * NUM_DISTANCES),
     ("skip_distance", NUM_DISTANCES),
@@ -96,7 +96,7 @@ BLOCKS: Final = _lay_out(
     ("age", NUM_COUNTS),
     # Of common tokens, by what stands before and how often that was counted.
     ("common", 3 * 3 * NUM_CHANCES),
-    # Of tokens behind a node that nothing else goes on from.
+    # Of tokens after a node that nothing else goes on from.
     ("further", 2 * 2 * NUM_SHARES),
     ("further_common", 3 * 3 * NUM_CHANCES),
     # Of none of the candidates being right.

@@ -27,7 +27,7 @@ _MOST_EXPONENT: Final = 30.0
 
 
 class Continuation(NamedTuple):
-    """Factors of what comes behind a candidate, apart from its own (`Terms`)."""
+    """Factors of what comes after a candidate, apart from its own (`Terms`)."""
 
     kind: int
     lengths: list[float]
@@ -39,7 +39,7 @@ class Continuation(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What a candidate's own factor of all that comes behind it is made of.
+    """What a candidate's own factor of all that comes after it is made of.
 
     It is `exp(slope * logit + of_rate + of_runs)`, with the candidate's logit.
     """

@@ -36,11 +36,11 @@ class Places(NamedTuple):
         return self.all[max(self.start, self.end - most) : self.end]
 
     def rank(self, place: int) -> int:
-        """Returns how many of them are behind a place, which is one of them."""
+        """Returns how many of them are after a place, which is one of them."""
         return self.end - 1 - bisect_left(self.all, place, self.start, self.end)
 
     def nearest(self, place: int, most: int) -> "array[int]":
-        """Returns up to `most` of them around a place, two thirds of them behind it."""
+        """Returns up to `most` of them around a place, two thirds of them after it."""
         if self.end - self.start <= most:
             return self.all[self.start : self.end]
         middle = bisect_left(self.all, place, self.start, self.end)
@@ -64,7 +64,7 @@ class ContextIndex:
         self._orders = orders
 
     def find(self, order: int, key: int) -> Places | None:
-        """Returns the places behind a context of 1 to 3 tokens; None if there are none."""
+        """Returns the places after a context of 1 to 3 tokens; None if there are none."""
         keys, places = self._orders[order - 1]
         start = bisect_left(keys, key)
         if start == len(keys) or keys[start] != key:

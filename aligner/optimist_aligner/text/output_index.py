@@ -32,7 +32,7 @@ class OutputIndex:
             before, last = last, key
 
     def find(self, order: int, key: int) -> list[int]:
-        """Returns the places behind a context; the last one may be the end of the text."""
+        """Returns the places after a context; the last one may be the end of the text."""
         places = self._orders[order - 1].get(key, _NOWHERE)
         return [places] if isinstance(places, int) else places
 

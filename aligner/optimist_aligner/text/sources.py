@@ -7,7 +7,7 @@ from typing import Final
 INT32: Final = "i"
 """Type code of every array of token ids: int32, as on the wire."""
 SEPARATOR: Final = -1
-"""Stands behind every text; equals no token, so that nothing is copied across the end of one."""
+"""Stands after every text; equals no token, so that nothing is copied across the end of one."""
 NO_POSITION: Final = -1
 """Position of what is neither in a prediction nor in the prompt."""
 LAST_OF_PROMPT: Final = -2
@@ -18,7 +18,7 @@ class Sources:
     """Predictions and the end of the prompt as one sequence; does not change.
 
     Attributes:
-        token_ids: The predictions, then the prompt, each with SEPARATOR behind it [num_places].
+        token_ids: The predictions, then the prompt, each with SEPARATOR after it [num_places].
         positions: Of each place: from 0 on in the predictions, counted through all of them
             without separators; up to LAST_OF_PROMPT in the prompt; else NO_POSITION [num_places].
         num_predicted: Places that belong to predictions, their separators included.

@@ -1,19 +1,18 @@
 """`optimist bench crossover`: should speculation be on, at which batch size and acceptance?"""
 
 import asyncio
-import json
 import os
 import sys
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
 from optimist_bench.crossover.load import Load, StepCosts, describe_costs
 from optimist_bench.crossover.report import Point, describe, expect, summarise
-from optimist_bench.harness.services import running
-from optimist_bench.harness.stack import address_of, stack_specs
+from optimist_bench.harness.command import numbers, run_command
+from optimist_bench.harness.services import address_of, open_stream, running, stack_specs
 from optimist_cli.serve.settings import ServeSettings
-from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
+from optimist_common.settings import CommaSeparated, ServiceSettings
 
 WARM_UP_STEPS = 96
 """The scheduler chooses widths anew after each eighth."""
@@ -30,7 +29,7 @@ class CrossoverSettings(ServiceSettings):
     model: str = Field("models/tiny-edit", description="model that is served")
     drafter: str = Field("draft_model", description="what drafts, as for the worker")
     drafts: int = Field(5, ge=1, le=64, description="most drafts of a request and pass")
-    batch_sizes: CommaSeparated = Field(
+    batch_sizes: Annotated[CommaSeparated, numbers(1, 64)] = Field(
         ["1", "2", "4", "8", "16"], description="requests at once, with commas"
     )
     rates: CommaSeparated = Field(
@@ -39,13 +38,6 @@ class CrossoverSettings(ServiceSettings):
     pairs: int = Field(6, ge=2, le=1000, description="measurements with and without, per point")
     slice_ms: int = Field(250, ge=10, le=60_000, description="time of one measurement, in ms")
     num_threads: int = Field(0, ge=0, le=1024, description="threads of a pass; 0: all cores")
-
-    @field_validator("batch_sizes")
-    @classmethod
-    def _are_sizes(cls, values: list[str]) -> list[str]:
-        if not values or not all(value.isdigit() and 1 <= int(value) <= 64 for value in values):
-            raise ValueError("must be numbers from 1 to 64, with commas")
-        return values
 
     @field_validator("rates")
     @classmethod
@@ -61,10 +53,7 @@ class CrossoverSettings(ServiceSettings):
 
 def main(arguments: list[str]) -> int:
     """Runs the benchmark; returns the exit code."""
-    settings = load_settings(CrossoverSettings, [word for word in arguments if word != "--json"])
-    report = measure(settings)
-    print(json.dumps(report) if "--json" in arguments else describe(report))
-    return 0
+    return run_command(CrossoverSettings, arguments, measure, describe)
 
 
 def measure(settings: CrossoverSettings) -> dict[str, Any]:
@@ -109,7 +98,8 @@ async def _measure_rate(
 ) -> list[Point]:
     costs = await describe_costs(worker)
     points = []
-    async with Load(scheduler) as load:
+    async with open_stream(scheduler) as stream:
+        load = Load(stream)
         for size in map(int, settings.batch_sizes):
             print(f"acceptance {rate:g}, batch {size}", file=sys.stderr)
             points.append(await _measure_point(settings, load, costs, rate, size))
@@ -121,7 +111,7 @@ async def _measure_point(
 ) -> Point:
     """Measures with and without in turn, every second pair the other way round.
 
-    So neighbours without are there too, which tell the noise.
+    So neighbours without are there too, which show the noise.
     """
     seconds = settings.slice_ms / 1000
     for speculates in (True, False):

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from time import perf_counter
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
+from optimist_bench.harness.services import SchedulerStream
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.network.channel import open_channel
 
@@ -46,27 +46,14 @@ async def describe_costs(worker: str) -> StepCosts:
 
 
 class Load:
-    """One gateway's stream to the scheduler at host:port."""
+    """Requests of one gateway, so many at a time."""
 
-    def __init__(self, scheduler: str) -> None:
-        self._channel = open_channel(scheduler)
-        stub: Any = scheduler_pb2_grpc.SchedulerServiceStub(self._channel)
-        self._call = stub.Connect()
+    def __init__(self, stream: SchedulerStream) -> None:
+        """Takes the stream to the scheduler."""
+        self._stream = stream
         self._num_added = 0
         self._lengths: dict[int, int] = {}
         """Tokens of the requests that run, by handle."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._call.cancel()
-        await self._channel.close()
 
     async def measure(
         self,
@@ -110,7 +97,7 @@ class Load:
         )
         # What is accepted by chance goes by the seed: each request gets its own chances.
         add.sampling.seed = handle
-        await self._call.write(scheduler_pb2.ConnectRequest(add=add, command_id=handle))
+        await self._stream.add(add)
 
     async def _read(self, max_draft_tokens: int | None) -> int:
         """Reads one response, replaces requests that ended; returns the number of new tokens."""
@@ -123,12 +110,7 @@ class Load:
         return len(from_bytes(response.token_ids))
 
     async def _next(self) -> scheduler_pb2.ConnectResponse:
-        response = await self._call.read()
-        if not isinstance(response, scheduler_pb2.ConnectResponse):
-            raise RuntimeError(f"the scheduler ended the stream: {await self._call.details()}")
-        for reply in response.replies:
-            if reply.error:
-                raise RuntimeError(f"the scheduler refused a command: {reply.error}")
+        response = await self._stream.read()
         handles = from_bytes(response.handles).tolist()
         for handle, count in zip(handles, from_bytes(response.num_tokens).tolist(), strict=True):
             self._lengths[handle] += count
@@ -137,8 +119,7 @@ class Load:
     async def _end(self) -> None:
         """Aborts all requests and waits for their ends."""
         for handle in self._lengths:
-            abort = scheduler_pb2.Abort(handle=handle, wants_finished=True)
-            await self._call.write(scheduler_pb2.ConnectRequest(abort=abort, command_id=handle))
+            await self._stream.abort(handle)
         while self._lengths:
             for finished in (await self._next()).finished:
                 del self._lengths[finished.handle]

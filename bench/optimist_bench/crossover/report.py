@@ -9,7 +9,7 @@ import numpy as np
 
 from optimist_aligner.cost import CostCurve
 from optimist_bench.crossover.load import StepCosts
-from optimist_bench.harness.table import format_table
+from optimist_bench.harness.command import format_table
 from optimist_scheduler.core.width.crossover import should_use_speculation
 
 LEAST_RATIO = 0.98
@@ -150,7 +150,7 @@ def describe(report: Mapping[str, Any]) -> str:
             f"ratio of two measurements without speculation: {noise['median']:.3f}, half of them "
             f"between {noise['from']:.3f} and {noise['to']:.3f}"
             if noise
-            else "too few measurements to tell the noise",
+            else "too few measurements to know the noise",
             f"never below {report['never_below']:.3f} of no speculation (in the median of "
             f"{report['pairs']} pairs); {LEAST_RATIO} is asked for",
         ]

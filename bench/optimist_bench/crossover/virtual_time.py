@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
+from optimist_bench.harness.simulated_worker import SimulatedModel, SimulatedWorker
+from optimist_common.columns import from_bytes
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.workers.translate import plan_message, step_result
 
 VOCAB_SIZE = 16
 BLOCK_SIZE = 16
@@ -43,52 +43,6 @@ class Situation:
     seed: int = 0
 
 
-class VirtualWorker:
-    """Accepts drafts by chance and says how long that would have taken."""
-
-    def __init__(self, situation: Situation) -> None:
-        """Begins without requests."""
-        self._situation = situation
-        self._random = np.random.default_rng(situation.seed)
-        self._length = np.zeros(situation.num_requests, np.int64)
-        self._max_length = np.zeros(situation.num_requests, np.int64)
-
-    def execute(self, plan: Plan) -> StepResult:
-        """Runs a plan, all of whose rows decode: prompts have one token."""
-        for admission in plan.admissions:
-            self._length[admission.slot] = len(admission.token_ids)
-            self._max_length[admission.slot] = admission.request.max_length
-        situation, slots = self._situation, plan.slots
-        left = self._max_length[slots] - self._length[slots]
-        is_alive = left > 0
-        drafted = np.where(is_alive, np.minimum(plan.num_draft_tokens, left - 1), 0)
-        accepted = self._accept(drafted)
-        emitted = np.where(is_alive, 1 + accepted, 0)
-        self._length[slots] += emitted
-        num_tokens = int(is_alive.sum() + drafted.sum())
-        draft_us = situation.drafter_us(int(drafted.max())) if drafted.any() else 0.0
-        step_us = draft_us + (situation.pass_us(num_tokens) if num_tokens else 0.0)
-        return StepResult(
-            sequence=plan.sequence,
-            slots=slots.astype(np.int32),
-            lengths=self._length[slots].astype(np.int32),
-            num_emitted_tokens=emitted.astype(np.int32),
-            token_ids=np.zeros(int(emitted.sum()), np.int32),
-            num_drafted_tokens=drafted.astype(np.int32),
-            num_accepted_tokens=accepted.astype(np.int32),
-            draft_sources=((drafted > 0) * DraftSource.DRAFT_MODEL).astype(np.int32),
-            num_tokens=num_tokens,
-            step_ns=round(1000 * step_us),
-            draft_ns=round(1000 * draft_us),
-        )
-
-    def _accept(self, drafted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        if self._situation.acceptance == 1.0:
-            return drafted
-        run = self._random.geometric(1.0 - self._situation.acceptance, len(drafted)) - 1
-        return np.minimum(run, drafted)
-
-
 class VirtualRun:
     """A scheduler that keeps a number of requests running in virtual time."""
 
@@ -98,14 +52,25 @@ class VirtualRun:
         drafter = Drafter(DraftSource.DRAFT_MODEL, situation.max_drafts, situation.max_drafts)
         blocks = -(-(1 + situation.output_tokens + situation.max_drafts + 1) // BLOCK_SIZE) + 1
         most_tokens = situation.num_requests * (1 + situation.max_drafts)
+        model = SimulatedModel(
+            vocab_size=VOCAB_SIZE,
+            max_model_len=1 + situation.output_tokens,
+            block_size=BLOCK_SIZE,
+            num_blocks=2 * blocks * situation.num_requests,
+            max_num_seqs=situation.num_requests,
+            max_num_batched_tokens=most_tokens,
+            acceptance=situation.acceptance,
+            seed=situation.seed,
+            drafter=drafter,
+        )
         config = EngineConfig.model_validate(
             {
-                "vocab_size": VOCAB_SIZE,
-                "max_model_len": 1 + situation.output_tokens,
-                "num_blocks": 2 * blocks * situation.num_requests,
-                "block_size": BLOCK_SIZE,
-                "max_num_seqs": situation.num_requests,
-                "max_num_batched_tokens": most_tokens,
+                "vocab_size": model.vocab_size,
+                "max_model_len": model.max_model_len,
+                "num_blocks": model.num_blocks,
+                "block_size": model.block_size,
+                "max_num_seqs": model.max_num_seqs,
+                "max_num_batched_tokens": model.max_num_batched_tokens,
                 "num_speculative_tokens": situation.max_drafts if speculates else 0,
                 "max_plans_in_flight": situation.plans_in_flight,
                 "draft_width": policy,
@@ -118,7 +83,7 @@ class VirtualRun:
             [(each, max(1, round(situation.pass_us(each)))) for each in timed],
             [max(1, round(situation.drafter_us(1 + each))) for each in range(situation.max_drafts)],
         )
-        self._worker = VirtualWorker(situation)
+        self._worker = SimulatedWorker(model)
         self._plans: deque[Plan] = deque()
         self._num_added = 0
         self.num_tokens = 0
@@ -138,12 +103,22 @@ class VirtualRun:
         while scheduler.can_send and (plan := scheduler.schedule(self.seconds)) is not None:
             self._plans.append(plan)
         scheduler.prepare()
-        result = self._worker.execute(self._plans.popleft())
+        result = self._execute(self._plans.popleft())
         self.seconds += result.step_ns / 1e9
         outputs = scheduler.settle(result)
         self.num_tokens += len(outputs.token_ids)
         for _ in outputs.ended:
             self._add()
+
+    def _execute(self, plan: Plan) -> StepResult:
+        """Runs a plan and says how long that would have taken."""
+        response = self._worker.execute(plan_message(plan))
+        num_drafts = int(from_bytes(response.num_drafted_tokens).max(initial=0))
+        draft_us = self._situation.drafter_us(num_drafts) if num_drafts else 0.0
+        pass_us = self._situation.pass_us(response.num_tokens) if response.num_tokens else 0.0
+        response.draft_ns = round(1000 * draft_us)
+        response.step_ns = round(1000 * (draft_us + pass_us))
+        return step_result(response)
 
     def _add(self) -> None:
         self._num_added += 1

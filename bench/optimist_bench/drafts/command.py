@@ -1,23 +1,31 @@
 """`optimist bench drafts`: every way to draft on unseen edits without predictions, and peers."""
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 from tokenizers import Tokenizer
 
-from optimist_bench.drafts.contender import Peer, Stack, StackSettings, running_stack
-from optimist_bench.drafts.match import BASELINE, PREDICTED, TOGETHER, Entrant, Match
+from optimist_bench.drafts.contender import (
+    BASELINE,
+    PREDICTED,
+    TOGETHER,
+    Entrant,
+    Match,
+    Peer,
+    Stack,
+    StackSettings,
+    running_stack,
+)
 from optimist_bench.drafts.report import describe, summarise
-from optimist_bench.peers.engine import Setup, TokenIds
-from optimist_bench.peers.process import PeerError, PeerProcess
+from optimist_bench.harness.command import names, require_known, run_command
+from optimist_bench.peers.process import PeerError, PeerProcess, Setup, TokenIds
 from optimist_common.errors import SetupError
-from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
+from optimist_common.settings import CommaSeparated, ServiceSettings
 from optimist_training.data.edits import unseen_edits
 from optimist_training.data.tokenizer import end_token, prompt_of
 
@@ -78,8 +86,12 @@ class DraftsSettings(ServiceSettings):
     max_tokens: int = Field(384, ge=1, le=512, description="most tokens of an answer")
     model: str = Field("models/tiny-edit", description="model that answers")
     draft_model: str = Field("", description="draft model of the peers; empty: MODEL-draft")
-    sources: CommaSeparated = Field(list(SOURCES), description="sources to measure, with commas")
-    peers: CommaSeparated = Field(list(PEERS), description="peers to measure; may be empty")
+    sources: Annotated[CommaSeparated, names(tuple(SOURCES))] = Field(
+        list(SOURCES), description="sources to measure, with commas"
+    )
+    peers: Annotated[CommaSeparated, names(PEERS + MORE_PEERS)] = Field(
+        list(PEERS), description="peers to measure; may be empty"
+    )
     peer_python: CommaSeparated = Field(
         [], description="NAME=PATH, with commas: interpreters that have the packages of peers"
     )
@@ -92,42 +104,26 @@ class DraftsSettings(ServiceSettings):
         0, ge=0, le=1024, description="threads of a forward pass, of each contender; 0: all cores"
     )
 
-    @field_validator("sources")
-    @classmethod
-    def _are_sources(cls, values: list[str]) -> list[str]:
-        return _require_known(values, tuple(SOURCES))
-
-    @field_validator("peers")
-    @classmethod
-    def _are_peers(cls, values: list[str]) -> list[str]:
-        return _require_known(values, PEERS + MORE_PEERS)
-
     @field_validator("peer_python")
     @classmethod
     def _are_pairs(cls, values: list[str]) -> list[str]:
-        _require_known([value.partition("=")[0] for value in values], PEERS + MORE_PEERS)
+        require_known([value.partition("=")[0] for value in values], PEERS + MORE_PEERS)
         if not all(value.partition("=")[2] for value in values):
             raise ValueError("must be NAME=PATH, with commas")
         return values
 
 
-def _require_known(values: list[str], known: Sequence[str]) -> list[str]:
-    for value in values:
-        if value not in known:
-            raise ValueError(f"there is no {value!r}; there are: {', '.join(known)}")
-    return values
-
-
 def main(arguments: list[str]) -> int:
     """Runs the benchmark; returns the exit code."""
-    flags = {"--json", "--with-peers"}
-    settings = load_settings(DraftsSettings, [word for word in arguments if word not in flags])
-    if "--with-peers" in arguments:
-        peers = dict.fromkeys([*settings.peers, *MORE_PEERS])
-        settings = settings.model_copy(update={"peers": list(peers)})
-    report = measure(settings)
-    print(json.dumps(report) if "--json" in arguments else describe(report))
-    return 0
+
+    def run(settings: DraftsSettings) -> dict[str, Any]:
+        if "--with-peers" in arguments:
+            peers = dict.fromkeys([*settings.peers, *MORE_PEERS])
+            settings = settings.model_copy(update={"peers": list(peers)})
+        return measure(settings)
+
+    rest = [word for word in arguments if word != "--with-peers"]
+    return run_command(DraftsSettings, rest, run, describe)
 
 
 def measure(settings: DraftsSettings) -> dict[str, Any]:
@@ -136,8 +132,8 @@ def measure(settings: DraftsSettings) -> dict[str, Any]:
     Raises:
         SetupError: The services without speculation do not start.
     """
-    edits = unseen_edits(settings.edits, settings.seed)
     tokenizer = _load_tokenizer(settings.model)
+    edits = unseen_edits(settings.edits, settings.seed)
 
     def encode(text: str) -> TokenIds:
         token_ids: TokenIds = tokenizer.encode(text).ids

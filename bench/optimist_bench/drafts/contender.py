@@ -1,23 +1,19 @@
-"""One way to answer prompts, with what it takes: ours through the services, or a peer."""
+"""Ways to answer prompts, ours through the services and peers, measured in turn."""
 
-import os
-import re
-import urllib.request
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import httpx
 
-from optimist_bench.harness.services import running
-from optimist_bench.harness.stack import stack_specs
-from optimist_bench.peers.engine import TokenIds
-from optimist_bench.peers.process import PeerProcess
+from optimist_bench.harness.process_time import children_cpu_seconds
+from optimist_bench.harness.services import read_metrics, running, stack_specs
+from optimist_bench.peers.process import PeerProcess, TokenIds
 from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.settings import ServeSettings
 from optimist_common.draft_source import DraftSource
@@ -26,7 +22,7 @@ from optimist_common.errors import SetupError
 TIMEOUT_SECONDS = 600.0
 _TARGET = DraftSource.TARGET.label
 
-_DRAFTED = re.compile(r"^optimist_scheduler_drafted_tokens_total(?:\{.*\})? (\S+)$", re.MULTILINE)
+_DRAFTED = "optimist_scheduler_drafted_tokens_total"
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ class Stack:
     """Our services, asked by HTTP with tokens for prompts."""
 
     url: str
-    metrics_url: str
+    metrics_port: int
     """Of the scheduler."""
     max_tokens: int
     _http: httpx.Client = field(init=False)
@@ -145,10 +141,9 @@ class Stack:
         return answer
 
     def _count_drafted(self) -> int:
-        with urllib.request.urlopen(self.metrics_url, timeout=10) as response:  # noqa: S310 (ours)
-            text = response.read().decode()
-        # A line for each source of drafts that there was.
-        return sum(int(float(value)) for value in _DRAFTED.findall(text))
+        # One for each source of drafts that there was.
+        metrics = read_metrics(self.metrics_port).items()
+        return int(sum(value for name, value in metrics if name.startswith(_DRAFTED)))
 
 
 def _count_by_source(usage: dict[str, Any]) -> Counter[str]:
@@ -177,29 +172,87 @@ def running_stack(settings: StackSettings, max_tokens: int) -> Iterator[Stack]:
     )
     specs = stack_specs(serve, flags, without=() if settings.with_proposer else ("proposer",))
     with running(specs):
-        stack = Stack(
-            f"http://{serve.host}:{port}", f"http://{serve.host}:{metrics_port}/metrics", max_tokens
-        )
+        stack = Stack(f"http://{serve.host}:{port}", metrics_port, max_tokens)
         try:
             yield stack
         finally:
             stack.close()
 
 
-def children_cpu_seconds() -> float | None:
-    """Returns the processor time that all children of this process have used, themselves.
+BASELINE = "baseline"
+PREDICTED = "predicted"
+TOGETHER = "together"
+NUM_WARM_UP = 2
+"""Prompts that each contender answers before, for each number at a time."""
 
-    Of contenders that run in turn, each in processes of its own, the one at work has used what was
-    added. None where there is no /proc.
-    """
-    if not Path("/proc/self/stat").exists():
-        return None
-    ticks = 0
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[1]) == os.getpid():
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+Role = Literal["baseline", "predicted", "together", "source", "peer"]
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A contender under the name that it has in the report."""
+
+    name: str
+    role: Role
+    contender: Contender
+    with_predictions: bool = False
+
+
+@dataclass
+class Score:
+    """What an entrant reached."""
+
+    entrant: Entrant
+    runs: dict[int, list[Run]] = field(default_factory=dict)
+    """By how many prompts were answered at a time."""
+    cpu_seconds: dict[int, list[float]] = field(default_factory=dict)
+    """Processor time of each run, of all its processes; empty where it is unknown."""
+
+    def seconds(self, concurrency: int) -> float:
+        """Returns the wall time of the best run."""
+        return min(run.seconds for run in self.runs[concurrency])
+
+    def best_cpu_seconds(self, concurrency: int) -> float | None:
+        """Returns the least processor time of a run, if known."""
+        return min(self.cpu_seconds.get(concurrency, []), default=None)
+
+
+@dataclass(frozen=True)
+class Match:
+    """Who answers the same prompts in the least time."""
+
+    prompts: list[TokenIds]
+    predictions: list[TokenIds]
+    """For the entrants that take them, one per prompt."""
+    concurrencies: tuple[int, ...]
+    """How many prompts are answered at a time; measured one after the other."""
+
+    def play(self, entrants: Sequence[Entrant], num_rounds: int) -> list[Score]:
+        """Lets all answer all prompts in turn, round by round, every second round backwards.
+
+        So what changes on the machine meanwhile meets all alike.
+        """
+        scores = [Score(entrant) for entrant in entrants]
+        for score in scores:
+            _say(f"warming up {score.entrant.name}")
+            for concurrency in self.concurrencies:
+                self._run(score.entrant, concurrency, max(NUM_WARM_UP, concurrency))
+        for number in range(num_rounds):
+            for score in scores if number % 2 == 0 else scores[::-1]:
+                _say(f"round {number + 1} of {num_rounds}: {score.entrant.name}")
+                for concurrency in self.concurrencies:
+                    before = children_cpu_seconds()
+                    run = self._run(score.entrant, concurrency, len(self.prompts))
+                    after = children_cpu_seconds()
+                    score.runs.setdefault(concurrency, []).append(run)
+                    if before is not None and after is not None:
+                        score.cpu_seconds.setdefault(concurrency, []).append(after - before)
+        return scores
+
+    def _run(self, entrant: Entrant, concurrency: int, num_prompts: int) -> Run:
+        predictions = self.predictions[:num_prompts] if entrant.with_predictions else []
+        return entrant.contender.answer(self.prompts[:num_prompts], concurrency, predictions)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optimist_bench.drafts.match import Role, Score
-from optimist_bench.harness.table import format_table
-from optimist_bench.peers.engine import TokenIds
+from optimist_bench.drafts.contender import Role, Score
+from optimist_bench.harness.command import format_table
+from optimist_bench.peers.process import TokenIds
 
 HOW_PEERS_BATCH = {
     "generate": "batches of 8, padded on the left",
@@ -22,7 +22,7 @@ HOW_PEERS_BATCH = {
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Tells whether answers are those of the services without speculation."""
+    """Knows whether answers are those of the services without speculation."""
 
     truth: list[TokenIds]
     end_token_id: int

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from optimist_bench.engines.asking import Asker
 from optimist_bench.engines.report import Key, Measured, describe, make_rows
@@ -30,8 +30,9 @@ from optimist_bench.engines.workloads import (
     make_prompts,
     sent_workload,
 )
+from optimist_bench.harness.command import names, numbers, run_command
 from optimist_common.errors import SetupError
-from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
+from optimist_common.settings import CommaSeparated, ServiceSettings
 
 _WARM_UP_TOKENS = 8
 _PACKAGES = ("optimist", "torch", "transformers")
@@ -47,7 +48,7 @@ class EnginesSettings(ServiceSettings):
 
     section: ClassVar[str] = "bench_engines"
 
-    engines: CommaSeparated = Field(
+    engines: Annotated[CommaSeparated, names(tuple(ENGINES), required=True)] = Field(
         [name for name, each in ENGINES.items() if not each.needs_vllm],
         description="engines to measure, with commas",
     )
@@ -56,10 +57,10 @@ class EnginesSettings(ServiceSettings):
         "float32", description="number format of the weights: float32, bfloat16 or float16"
     )
     vllm: str = Field(".venv-vllm", description="directory of the environment that has vLLM")
-    streams: CommaSeparated = Field(
+    streams: Annotated[CommaSeparated, numbers(1, 256)] = Field(
         ["1", "8"], description="numbers of requests at a time, with commas"
     )
-    workloads: CommaSeparated = Field(
+    workloads: Annotated[CommaSeparated, names(WORKLOADS, required=True)] = Field(
         list(WORKLOADS), description="workloads to measure, with commas"
     )
     prompts: int = Field(
@@ -87,45 +88,20 @@ class EnginesSettings(ServiceSettings):
         "", description="file with a report as by --json, to print and draw again, not measured"
     )
 
-    @field_validator("engines")
-    @classmethod
-    def _are_engines(cls, values: list[str]) -> list[str]:
-        return _require_known(values, tuple(ENGINES))
-
-    @field_validator("workloads")
-    @classmethod
-    def _are_workloads(cls, values: list[str]) -> list[str]:
-        return _require_known(values, WORKLOADS)
-
-    @field_validator("streams")
-    @classmethod
-    def _are_numbers(cls, values: list[str]) -> list[str]:
-        if not values or not all(value.isdecimal() and 1 <= int(value) <= 256 for value in values):
-            raise ValueError("must be numbers from 1 to 256, with commas")
-        return list(dict.fromkeys(values))
-
-
-def _require_known(values: list[str], known: Sequence[str]) -> list[str]:
-    for value in values:
-        if value not in known:
-            raise ValueError(f"there is no {value!r}; there are: {', '.join(known)}")
-    if not values:
-        raise ValueError(f"must name at least one of: {', '.join(known)}")
-    return list(dict.fromkeys(values))
-
 
 def main(arguments: list[str]) -> int:
     """Runs the benchmark; returns the exit code."""
-    as_json = "--json" in arguments
-    settings = load_settings(EnginesSettings, [word for word in arguments if word != "--json"])
-    report = _read(settings.report) if settings.report else measure(settings, arguments)
-    if settings.plot:
-        # Only who draws needs Matplotlib.
-        from optimist_bench.engines.plot import draw
 
-        draw(report, Path(settings.plot))
-    print(json.dumps(report) if as_json else describe(report))
-    return 0
+    def run(settings: EnginesSettings) -> dict[str, Any]:
+        report = _read(settings.report) if settings.report else measure(settings, arguments)
+        if settings.plot:
+            # Only who draws needs Matplotlib.
+            from optimist_bench.engines.plot import draw
+
+            draw(report, Path(settings.plot))
+        return report
+
+    return run_command(EnginesSettings, arguments, run, describe)
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import httpx
 
 from optimist_cli.serve.ports import free_ports
 from optimist_common.errors import SetupError
-from optimist_common.parent import end_with_this_process
+from optimist_common.process import end_with_this_process
 
 START_SECONDS = 300.0
 STOP_SECONDS = 30.0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import optimist_common
 from optimist_common.errors import SetupError
+from optimist_training.data.options import read_json_lines
 
 WORKLOADS = ("rewrite", "rewrite-predicted", "chat")
 OWN_SOURCES = Path(optimist_common.__file__).parent
@@ -15,7 +16,7 @@ OWN_SOURCES = Path(optimist_common.__file__).parent
 FILE_CHARS = (600, 2000)
 """Sizes of the files that are rewritten: prompts of 200 to 700 tokens."""
 
-# Of several wordings, with these a small model rewrites the most files: the text comes first.
+# Of several phrasings, with these a small model rewrites the most files: the text comes first.
 _CHANGES = (
     "Repeat the text above word for word, but fix the typos in it.",
     "Repeat the text above word for word, but rename `name` to `label`.",
@@ -115,13 +116,10 @@ def read_files(path: str) -> list[str]:
 
 
 def _texts_of_pairs(path: Path) -> Iterator[str]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            text = json.loads(line)["before"]
-        except (ValueError, LookupError, TypeError):
-            text = None
+    for where, row in read_json_lines(path, "--files"):
+        text = row.get("before")
         if not isinstance(text, str):
-            raise SetupError(f"--files: {path}, line {number} has no text 'before'")
+            raise SetupError(f"--files: {where} has no text 'before'")
         yield text
 
 

@@ -41,7 +41,7 @@ def function(number: int, seed: int) -> str:
 
 
 def functions(count: int, seed: int = 0) -> list[str]:
-    """Returns different functions, each with two blank lines behind it."""
+    """Returns different functions, each with two blank lines after it."""
     return [function(number, seed) for number in range(count)]
 
 

@@ -1,11 +1,11 @@
 """The requests that are simulated: their prediction or prompt, and what the model emits."""
 
-import json
 import re
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_common.errors import SetupError
+from optimist_training.data.options import read_json_lines
 
 SOURCES = ("prediction", "prompt")
 """Where the text that an edit begins with is: attached, or in the prompt alone."""
@@ -77,28 +78,14 @@ def load_pairs(
     Raises:
         SetupError: There is no such file, or a line is not such a request.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except OSError as error:
-        raise SetupError(f"--pairs: cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SetupError(f"--pairs: {path} is not UTF-8") from None
-    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not numbered:
+    rows = islice(read_json_lines(Path(path), "--pairs"), limit or None)
+    pairs = [_pair(row, where, tokenizer, source) for where, row in rows]
+    if not pairs:
         raise SetupError(f"--pairs: {path} has no pairs")
-    return [
-        _pair(line, f"{path}, line {number}", tokenizer, source)
-        for number, line in (numbered[:limit] if limit else numbered)
-    ]
+    return pairs
 
 
-def _pair(line: str, where: str, tokenizer: Tokenizer, source: str) -> Pair:
-    try:
-        row: Any = json.loads(line)
-    except ValueError as error:
-        raise SetupError(f"--pairs: {where} is not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise SetupError(f"--pairs: {where} is not an object")
+def _pair(row: dict[str, Any], where: str, tokenizer: Tokenizer, source: str) -> Pair:
     is_answer = "answer" in row and "after" not in row
     for name in ("prompt", "answer") if is_answer else ("before", "after"):
         if not isinstance(row.get(name), str):

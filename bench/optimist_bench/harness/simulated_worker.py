@@ -77,7 +77,7 @@ class _Rows:
 class SimulatedWorker:
     """The rows of one scheduler, as columns by slot.
 
-    A window is taken to hold the expected tokens: it stops to be of use at the first token behind
+    A window is taken to hold the expected tokens: it stops to be of use at the first token after
     its base that is another one.
     """
 

@@ -43,7 +43,7 @@ class _Row:
             self.is_followed, self.node = node is not None, -1 if node is None else node
 
     def find_child(self, token_id: int) -> int | None:
-        """Returns the node with a token behind the present one; None if there is none."""
+        """Returns the node with a token after the present one; None if there is none."""
         for node in range(self.node + 1, len(self.tokens)):
             if self.parents[node] == self.node and self.tokens[node] == token_id:
                 return node
@@ -53,10 +53,10 @@ class _Row:
         """Returns how many of the first `most` nodes there are, and how many come true."""
         if not self.is_followed or most <= 0:
             return 0, 0
-        behind, drafted = {self.node}, set[int]()
+        subtree, drafted = {self.node}, set[int]()
         for node in range(self.node + 1, len(self.tokens)):
-            if self.parents[node] in behind:
-                behind.add(node)
+            if self.parents[node] in subtree:
+                subtree.add(node)
                 drafted.add(node)
                 if len(drafted) == most:
                     break

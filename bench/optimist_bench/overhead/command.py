@@ -2,11 +2,9 @@
 
 import json
 import random
-import re
 import subprocess
 import sys
 import tempfile
-import urllib.request
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,7 +17,7 @@ from pydantic import Field
 from tokenizers import Tokenizer
 
 from optimist_bench.harness.case_text import functions
-from optimist_bench.harness.emissions import read_emissions
+from optimist_bench.harness.command import format_table, run_command
 from optimist_bench.harness.pair import load_tokenizer
 from optimist_bench.harness.process_time import (
     find_children,
@@ -27,13 +25,11 @@ from optimist_bench.harness.process_time import (
     read_cpu_seconds,
     read_machine_seconds,
 )
-from optimist_bench.harness.services import running
-from optimist_bench.harness.simulated_service import simulated_worker
-from optimist_bench.harness.stack import address_of, stack_specs
-from optimist_bench.harness.table import format_table
+from optimist_bench.harness.services import address_of, read_metrics, running, stack_specs
+from optimist_bench.harness.simulated_service import read_emissions, simulated_worker
 from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.settings import ServeSettings
-from optimist_common.settings import ServiceSettings, load_settings
+from optimist_common.settings import ServiceSettings
 
 _WORKER = "optimist_bench.harness.simulated_service"
 _SERVICES = {
@@ -42,8 +38,6 @@ _SERVICES = {
     "proposer": "optimist_proposer",
     "simulated_worker": _WORKER,
 }
-
-_RESTS = re.compile(r"^optimist_scheduler_(rested|woken)_total (\S+)$", re.MULTILINE)
 
 _WARM_UP_TOKENS = 16
 PACED_MS = 15.0
@@ -83,11 +77,7 @@ class OverheadSettings(ServiceSettings):
 
 def main(arguments: list[str]) -> int:
     """Runs the benchmark; returns the exit code: 1 if a text came out wrong."""
-    as_json = "--json" in arguments
-    settings = load_settings(OverheadSettings, [word for word in arguments if word != "--json"])
-    report = measure(settings)
-    print(json.dumps(report) if as_json else describe(report))
-    return 0 if report["all_right"] else 1
+    return run_command(OverheadSettings, arguments, measure, describe)
 
 
 def measure(settings: OverheadSettings) -> dict[str, Any]:
@@ -212,14 +202,13 @@ def _make_truths(settings: OverheadSettings, tokenizer: Tokenizer) -> list[list[
 
 def _count_rests(metrics_port: int) -> tuple[int, int]:
     """Returns how often awake requests came to rest, and how often one was woken."""
-    url = f"http://127.0.0.1:{metrics_port}/metrics"
-    with urllib.request.urlopen(url, timeout=10.0) as response:
-        totals = dict(_RESTS.findall(response.read().decode()))
-    return int(float(totals["rested"])), int(float(totals["woken"]))
+    metrics = read_metrics(metrics_port)
+    rested, woken = (metrics[f"optimist_scheduler_{name}_total"] for name in ("rested", "woken"))
+    return int(rested), int(woken)
 
 
 def _text_lengths(tokenizer: Tokenizer, truth: list[int]) -> list[int]:
-    """Returns how long the text is behind each token."""
+    """Returns how long the text is after each token."""
     texts = (tokenizer.decode([token], skip_special_tokens=False) for token in truth)
     return list(accumulate(len(text) for text in texts))
 

@@ -17,7 +17,7 @@ class Arrivals:
 
     data: bytearray = field(default_factory=bytearray)
     ends: list[int] = field(default_factory=list)
-    """How many bytes there were behind each read."""
+    """How many bytes there were after each read."""
     times_ns: list[int] = field(default_factory=list)
 
     def read_chunks(self) -> Iterator[tuple[int, bytes]]:

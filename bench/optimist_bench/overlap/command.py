@@ -1,7 +1,6 @@
-"""`optimist bench overlap`: how much of the scheduler's time is hidden behind the worker's."""
+"""`optimist bench overlap`: how much of the scheduler's time is hidden by the worker's."""
 
 import gc
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -9,15 +8,15 @@ from dataclasses import replace
 from functools import reduce
 from itertools import groupby, product
 from statistics import median
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import uvloop
-from pydantic import Field, field_validator
+from pydantic import Field
 
+from optimist_bench.harness.command import format_table, numbers, run_command
 from optimist_bench.harness.simulated_service import simulated_worker
-from optimist_bench.harness.table import format_table
 from optimist_bench.overlap.run import STALL_EVERY, STALL_US, Configuration, Figures, Run
-from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
+from optimist_common.settings import CommaSeparated, ServiceSettings
 
 TOLERANCE = 0.02
 """How much slower pre-scheduling may be in the median over all pairs of runs."""
@@ -30,26 +29,21 @@ class OverlapSettings(ServiceSettings):
     section: ClassVar[str] = "bench_overlap"
 
     seconds: float = Field(1.4, gt=0, le=8, description="time per configuration, in two parts")
-    step_us: CommaSeparated = Field(
+    step_us: Annotated[CommaSeparated, numbers(1, 1_000_000)] = Field(
         ["800", "4000"], description="how long the worker's steps take, in microseconds"
     )
-    depths: CommaSeparated = Field(["1", "2", "3"], description="plans in flight, 1 to 3")
-
-    @field_validator("step_us", "depths")
-    @classmethod
-    def _are_numbers(cls, values: list[str]) -> list[str]:
-        if not values or not all(value.isdigit() and int(value) > 0 for value in values):
-            raise ValueError("must be numbers from 1, with commas")
-        return values
+    depths: Annotated[CommaSeparated, numbers(1, 3)] = Field(
+        ["1", "2", "3"], description="plans in flight, 1 to 3"
+    )
 
 
 def main(arguments: list[str]) -> int:
     """Runs the benchmark; returns the exit code."""
-    as_json = "--json" in arguments
-    settings = load_settings(OverlapSettings, [word for word in arguments if word != "--json"])
-    report = measure(choose_configurations(settings), settings.seconds)
-    print(json.dumps(report) if as_json else describe(report))
-    return 0
+
+    def run(settings: OverlapSettings) -> dict[str, Any]:
+        return measure(choose_configurations(settings), settings.seconds)
+
+    return run_command(OverlapSettings, arguments, run, describe)
 
 
 def choose_configurations(settings: OverlapSettings) -> list[Configuration]:
@@ -155,7 +149,7 @@ def summarise(figures: dict[Configuration, list[Figures]]) -> dict[str, Any]:
 
 
 def _is_steady(one: Configuration) -> bool:
-    """Tells whether pre-scheduling is on and nothing disturbs the engine."""
+    """Returns whether pre-scheduling is on and nothing disturbs the engine."""
     is_plain = one.stalls == "none" and one.multi_step_count == 1 and not one.commands
     return one.optimistic and is_plain
 

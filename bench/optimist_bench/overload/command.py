@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from optimist_bench.harness.case_text import functions
+from optimist_bench.harness.command import run_command
 from optimist_bench.harness.pair import load_tokenizer
 from optimist_bench.harness.process_time import (
     count_descriptors,
@@ -23,15 +23,13 @@ from optimist_bench.harness.process_time import (
     read_resident_bytes,
     read_wait_seconds,
 )
-from optimist_bench.harness.services import running
+from optimist_bench.harness.services import address_of, read_metrics, running, stack_specs
 from optimist_bench.harness.simulated_service import simulated_worker
-from optimist_bench.harness.stack import address_of, stack_specs
-from optimist_bench.overload.client import Behaviour, Outcome
-from optimist_bench.overload.load import LoadTask
+from optimist_bench.overload.load import Behaviour, LoadTask, Outcome
 from optimist_bench.overload.report import describe, is_right, report_memory, report_outcomes
 from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.settings import ServeSettings
-from optimist_common.settings import ServiceSettings, load_settings
+from optimist_common.settings import ServiceSettings
 
 _SERVICES = {
     "gateway": "optimist_gateway",
@@ -40,7 +38,6 @@ _SERVICES = {
 }
 NUM_TEXTS = 16
 _KEYS = [f"key-of-client-{number}" for number in range(4)]
-_TASKS = "optimist_gateway_tasks "
 SAMPLE_SECONDS = 1.0
 SETTLE_SECONDS = 20.0
 """By then everything must be back where it was before the load."""
@@ -73,11 +70,7 @@ def main(arguments: list[str]) -> int:
 
     Times and memory are only reported.
     """
-    as_json = "--json" in arguments
-    settings = load_settings(OverloadSettings, [word for word in arguments if word != "--json"])
-    report = measure(settings)
-    print(json.dumps(report) if as_json else describe(report))
-    return 0 if report["all_right"] else 1
+    return run_command(OverloadSettings, arguments, measure, describe)
 
 
 def measure(settings: OverloadSettings) -> dict[str, Any]:
@@ -181,11 +174,8 @@ def _run(
 
 def _held(port: int, services: dict[str, int]) -> dict[str, int]:
     """Returns the open descriptors of each service, and the gateway's tasks."""
-    url = f"http://127.0.0.1:{port}/metrics"
-    with urllib.request.urlopen(url, timeout=10.0) as response:
-        lines = response.read().decode().splitlines()
-    tasks = next(float(line.split()[1]) for line in lines if line.startswith(_TASKS))
-    return {name: count_descriptors(pid) for name, pid in services.items()} | {"tasks": int(tasks)}
+    tasks = int(read_metrics(port)["optimist_gateway_tasks"])
+    return {name: count_descriptors(pid) for name, pid in services.items()} | {"tasks": tasks}
 
 
 def _settle(port: int, services: dict[str, int], before: dict[str, int]) -> dict[str, int]:

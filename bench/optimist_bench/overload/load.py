@@ -3,12 +3,185 @@
 import asyncio
 import json
 import random
+import socket
 import sys
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-from optimist_bench.overload.client import Behaviour, ClientRequest, Outcome, ask
+LONGEST_SECONDS = 120.0
+"""What is not answered by then is lost."""
+SLOW_BYTES, SLOW_PAUSE_SECONDS = 512, 0.02
+"""How a slow reader reads: so much, and then not for so long."""
+_SMALL_BUFFER_BYTES = 4096
+_END_OF_STREAM = b"data: [DONE]\n\n"
+
+
+class Behaviour(StrEnum):
+    """What a client does with its answer."""
+
+    READS = "reads"
+    SLOW = "slow"
+    LEAVES = "leaves"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """What a client asks, and how it behaves."""
+
+    path: str
+    key: str
+    body: dict[str, Any]
+    text: str
+    """The right answer."""
+    behaviour: Behaviour = Behaviour.READS
+    leave_seconds: float = 0.0
+    """When a client that leaves does so, unless it has been answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a request ended for its client."""
+
+    behaviour: Behaviour
+    status: int
+    """0 if no complete answer came."""
+    seconds: float
+    """From the connection's beginning to the last byte."""
+    has_left: bool = False
+    is_right: bool = False
+    """Whether the answer is complete, and the right text."""
+    has_retry_after: bool = False
+    has_retry_after_ms: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A complete HTTP answer."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+def read_reply(data: bytes) -> Reply | None:
+    """Parses all that came on a connection; returns None if the answer is not complete."""
+    head, end, body = data.partition(b"\r\n\r\n")
+    if not end:
+        return None
+    status_line, *lines = head.split(b"\r\n")
+    pairs = (line.split(b":", 1) for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, value in pairs}
+    if headers.get(b"transfer-encoding") == b"chunked":
+        whole = _join_chunks(body)
+    else:
+        whole = body if len(body) == int(headers.get(b"content-length", b"-1")) else None
+    return None if whole is None else Reply(int(status_line.split()[1]), headers, whole)
+
+
+def _join_chunks(data: bytes) -> bytes | None:
+    """Returns a chunked body; None if its end is missing."""
+    chunks: list[bytes] = []
+    start = 0
+    while (line_end := data.find(b"\r\n", start)) > 0:
+        size = int(data[start:line_end], 16)
+        if size == 0:
+            return b"".join(chunks)
+        start = line_end + 2 + size + 2
+        chunks.append(data[line_end + 2 : start - 2])
+    return None
+
+
+def read_text(body: bytes) -> str | None:
+    """Returns the text of an answer, whole or in events; None if it has an error or no end."""
+    if body.startswith(b"{"):
+        answers = [json.loads(body)]
+    elif body.endswith(_END_OF_STREAM):
+        events = body.removesuffix(_END_OF_STREAM).split(b"\n\n")
+        answers = [
+            json.loads(event.removeprefix(b"data: "))
+            for event in events
+            if event and not event.startswith(b":")
+        ]
+    else:
+        return None
+    if any("error" in answer for answer in answers):
+        return None
+    return "".join(map(_choice_text, answers))
+
+
+def _choice_text(answer: dict[str, Any]) -> str:
+    """Returns the text of the one choice of a chunk or an answer of either endpoint."""
+    choice = answer["choices"][0]
+    message = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+    return message.get("content") or ""
+
+
+async def ask(port: int, request: ClientRequest) -> Outcome:
+    """Asks the gateway on a connection of its own; an answer that is broken off has status 0."""
+    started, data, has_left = perf_counter(), bytearray(), False
+    leaves = request.behaviour is Behaviour.LEAVES
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(request.leave_seconds if leaves else LONGEST_SECONDS):
+            reader, writer = await _connect(port, request.behaviour)
+            writer.write(_encode(request))
+            while block := await reader.read(
+                SLOW_BYTES if request.behaviour is Behaviour.SLOW else 65536
+            ):
+                data += block
+                if request.behaviour is Behaviour.SLOW:
+                    await asyncio.sleep(SLOW_PAUSE_SECONDS)
+    except TimeoutError:
+        has_left = leaves
+    except ConnectionError:
+        # What has arrived, or has not, shows it.
+        pass
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+    seconds = perf_counter() - started
+    reply = read_reply(bytes(data))
+    if reply is None:
+        return Outcome(request.behaviour, 0, seconds, has_left=has_left)
+    return Outcome(
+        request.behaviour,
+        reply.status,
+        seconds,
+        is_right=reply.status == 200 and read_text(reply.body) == request.text,
+        has_retry_after=reply.headers.get(b"retry-after", b"").isdigit(),
+        has_retry_after_ms=reply.headers.get(b"retry-after-ms", b"").isdigit(),
+    )
+
+
+async def _connect(
+    port: int, behaviour: Behaviour
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if behaviour is not Behaviour.SLOW:
+        return await asyncio.open_connection("127.0.0.1", port)
+    # What it does not read is to wait at the gateway, not in the kernel.
+    small = socket.socket()
+    small.setblocking(False)
+    small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER_BYTES)
+    try:
+        await asyncio.get_running_loop().sock_connect(small, ("127.0.0.1", port))
+        return await asyncio.open_connection(sock=small, limit=SLOW_BYTES)
+    except BaseException:
+        small.close()
+        raise
+
+
+def _encode(request: ClientRequest) -> bytes:
+    data = json.dumps(request.body).encode()
+    head = (
+        f"POST {request.path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+        f"Authorization: Bearer {request.key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
+    return head.encode() + data
+
 
 CHAT_TEXT = 1
 """Number of the text that answers chats: the first token of their prompts, `<|user|>`."""

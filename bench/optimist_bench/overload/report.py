@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from optimist_bench.harness.table import format_table
-from optimist_bench.overload.client import Behaviour, Outcome
+from optimist_bench.harness.command import format_table
+from optimist_bench.overload.load import Behaviour, Outcome
 
 REFUSING_STATUSES = frozenset({429, 503})
 _MIB = 1 << 20
@@ -33,7 +33,7 @@ def report_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def is_right(counts: Mapping[str, Any]) -> bool:
-    """Tells whether all that was accepted is complete and right, and refusals tell when to come."""
+    """Returns whether what was accepted is complete and right, and refusals say when to retry."""
     num_refused = sum(counts["refused"].values())
     return (
         counts["lost"] == 0

@@ -12,16 +12,16 @@ import sys
 import time
 from typing import Any, TextIO
 
-from optimist_bench.peers.engine import Engine, Setup
+from optimist_bench.peers.process import Engine, Setup
 
-MODULES = {
-    "generate": "generate",
-    "prompt_lookup": "prompt_lookup",
-    "assisted": "assisted",
-    "continuous_batching": "continuous_batching",
-    "vllm_cpu": "vllm_cpu",
-    "ctranslate2": "ctranslate2_generator",
-    "onnxruntime_genai": "onnxruntime_generator",
+LOADERS = {
+    "generate": "generate.load",
+    "prompt_lookup": "generate.load_prompt_lookup",
+    "assisted": "generate.load_assisted",
+    "continuous_batching": "continuous_batching.load",
+    "vllm_cpu": "vllm_cpu.load",
+    "ctranslate2": "ctranslate2_generator.load",
+    "onnxruntime_genai": "onnxruntime_generator.load",
 }
 
 
@@ -32,8 +32,9 @@ def main(arguments: list[str]) -> int:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        module = importlib.import_module(f"optimist_bench.peers.{MODULES[name]}")
-        engine = module.load(Setup(**json.loads(setup)))
+        module, _, load = LOADERS[name].partition(".")
+        loaders = importlib.import_module(f"optimist_bench.peers.{module}")
+        engine = getattr(loaders, load)(Setup(**json.loads(setup)))
     except Exception as error:
         _reply(replies, {"error": _reason(error)})
         return 1

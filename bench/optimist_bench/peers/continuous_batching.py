@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from optimist_bench.peers.engine import Engine, Setup, TokenIds
-from optimist_bench.peers.transformers_model import load_model
+from optimist_bench.peers.generate import load_model
+from optimist_bench.peers.process import Engine, Setup, TokenIds
 
 PAGE_SIZE = 256
 POLL_SECONDS = 1.0
@@ -17,7 +17,7 @@ class ContinuousBatching:
     """Keeps up to `concurrency` requests running; a new one comes as soon as one has ended."""
 
     def __init__(self, model: Any, setup: Setup) -> None:
-        """Starts the manager, which sizes itself by all free memory unless it is told a size."""
+        """Starts the manager, which sizes itself by all free memory unless it gets a size."""
         pages = -(-setup.max_model_len // PAGE_SIZE)
         self._end_token_id = int(model.generation_config.eos_token_id)
         self._manager = model.init_continuous_batching(

@@ -10,7 +10,7 @@ import ctranslate2
 from ctranslate2.converters import TransformersConverter
 from transformers import AutoTokenizer
 
-from optimist_bench.peers.engine import Engine, Setup, TokenIds, in_batches
+from optimist_bench.peers.process import Engine, Setup, TokenIds, in_batches
 
 
 class CTranslate2:

@@ -10,8 +10,8 @@ from tokenizers.decoders import DecodeStream
 from transformers import AutoTokenizer
 from transformers.generation.streamers import BaseStreamer
 
-from optimist_bench.peers.engine import TokenIds
-from optimist_bench.peers.transformers_model import load_weights, pad_left
+from optimist_bench.peers.generate import load_weights, pad_left
+from optimist_bench.peers.process import TokenIds
 
 # The fastest of those tried on rewritten files with SmolLM2-135M on two cores (10, 20, 40 tokens).
 _LOOKUP = {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 4}

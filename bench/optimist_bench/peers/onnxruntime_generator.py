@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnxruntime_genai
 
-from optimist_bench.peers.engine import Engine, Setup, TokenIds, in_batches
+from optimist_bench.peers.process import Engine, Setup, TokenIds, in_batches
 
 
 class OnnxRuntime:

@@ -5,11 +5,47 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from optimist_bench.peers.engine import Setup, TokenIds
+TokenIds = list[int]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a peer answers with; the same for all of them and for ours."""
+
+    model: str
+    """Directory of the model."""
+    draft_model: str
+    """Directory of the draft model for peers that speculate with one; empty: none."""
+    max_tokens: int
+    """Most tokens of an answer."""
+    max_model_len: int
+    """Most tokens of a prompt and its answer."""
+    max_concurrency: int
+    """Most prompts that are answered at once."""
+    num_threads: int
+    """Threads of a forward pass."""
+
+
+class Engine(Protocol):
+    """A loaded peer."""
+
+    def answer(self, prompts: Sequence[TokenIds], concurrency: int) -> list[TokenIds]:
+        """Answers prompts greedily, so many at once as far as the engine can.
+
+        Returns:
+            The tokens of each answer; whether the end token is part of it is up to the engine.
+        """
+        ...
+
+
+def in_batches(prompts: Sequence[TokenIds], size: int) -> list[list[TokenIds]]:
+    """Returns the prompts in lists of `size`, for engines that take one batch after the other."""
+    return [list(prompts[start : start + size]) for start in range(0, len(prompts), size)]
+
 
 _ROOT = Path(__file__).parents[2]
 """Where the package `optimist_bench` lies."""
@@ -26,7 +62,7 @@ class PeerProcess:
         """Starts the peer.
 
         Args:
-            name: One of `optimist_bench.peers.__main__.MODULES`.
+            name: One of `optimist_bench.peers.__main__.LOADERS`.
             setup: What it answers with.
             python: The interpreter that has the peer's packages; empty for this one.
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from optimist_bench.peers.engine import Engine, Setup, TokenIds, in_batches
+from optimist_bench.peers.process import Engine, Setup, TokenIds, in_batches
 
 
 class Vllm:

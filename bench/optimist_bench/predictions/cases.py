@@ -14,10 +14,10 @@ from optimist_bench.harness.case_text import (
     prose,
     unicode_lines,
 )
+from optimist_bench.harness.command import format_table
 from optimist_bench.harness.pair import make_pair
-from optimist_bench.harness.table import format_table
 from optimist_bench.predictions.report import percentiles
-from optimist_bench.predictions.simulation import Simulation
+from optimist_bench.predictions.simulator import Simulation
 
 _NUM_FUNCTIONS = 24
 _LARGE = {"4,000 lines": 348, "1 MB": 2400}

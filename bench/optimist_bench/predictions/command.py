@@ -16,7 +16,7 @@ from optimist_bench.predictions.baselines.ngram import NgramAlgorithm
 from optimist_bench.predictions.baselines.suffix import SuffixAlgorithm
 from optimist_bench.predictions.cases import compare, describe_cases, large_cases, small_cases
 from optimist_bench.predictions.report import describe, explain_passes, summarise
-from optimist_bench.predictions.simulation import Simulation
+from optimist_bench.predictions.simulator import Simulation
 from optimist_common.errors import SetupError
 from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
 from optimist_proposer.core.algorithms import ALGORITHMS

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from optimist_aligner import IS_COMPILED
+from optimist_bench.harness.command import format_table
 from optimist_bench.harness.pair import BUCKETS
-from optimist_bench.harness.table import format_table
 from optimist_bench.predictions.oracle import Course
-from optimist_bench.predictions.simulation import Outcome
-from optimist_bench.predictions.simulator import ENDS
+from optimist_bench.predictions.simulator import ENDS, Outcome
 
 
 def summarise(

@@ -10,11 +10,18 @@ So the width is chosen by what is known at that time, and by the same rule for a
 import time
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from optimist_aligner.algorithm import Algorithm
 from optimist_aligner.drafting.draft import NO_PARENT, Draft
 from optimist_bench.harness.pair import Pair
+from optimist_bench.predictions.oracle import (
+    Course,
+    greedy_course,
+    span_lengths,
+    span_lengths_with_own,
+)
 
 PRIOR_TOKENS = 64.0
 PRIOR_COST = 8.0
@@ -106,3 +113,47 @@ def _end(draft: Draft, path: list[int], *, finished: bool) -> str:
         return "silent"
     last = path[-1] if path else NO_PARENT
     return "diverged" if last in draft.parents else "exhausted"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One request beside the oracles."""
+
+    pair: Pair
+    run: Run
+    oracle: Course
+    oracle_own: Course
+
+
+class Simulation:
+    """Simulates the same requests with one algorithm after the other."""
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self._pairs = [
+            (
+                pair,
+                span_lengths(pair.source, pair.truth),
+                span_lengths_with_own(pair.source, pair.truth),
+            )
+            for pair in pairs
+        ]
+
+    def run(self, algorithm: Algorithm, window: int, marginal_cost: float) -> list[Outcome]:
+        """Simulates every pair.
+
+        Args:
+            algorithm: What proposes.
+            window: Most drafted tokens of a pass.
+            marginal_cost: Cost of a drafted token, as a share of a pass.
+
+        Raises:
+            AssertionError: An output was not the truth.
+        """
+        outcomes = []
+        for pair, spans, own_spans in self._pairs:
+            run = simulate(algorithm, pair, window, marginal_cost, spans)
+            if run.emitted != pair.truth:
+                raise AssertionError("the simulated output is not the truth")
+            oracle, own = greedy_course(spans, window), greedy_course(own_spans, window)
+            outcomes.append(Outcome(pair, run, oracle, own))
+        return outcomes

@@ -1,14 +1,102 @@
-"""What a scheduler does with replicas, without the scheduler: who is told what, and what then."""
+"""What a scheduler does with replicas, without the scheduler: who gets what, and what then."""
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from optimist.proposer.v1 import proposer_pb2
-from optimist_bench.replicas.link import Link
+import grpc
+
+from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_bench.replicas.target import SimulatedRequest, Window
 from optimist_common.columns import to_bytes
+from optimist_common.network.channel import open_channel
+
+# What waits meanwhile goes into one larger batch: more of them would only queue up.
+_MAX_UNANSWERED = 2
+_PAUSE_SECONDS = 0.05
+
+
+class Link:
+    """One replica as a scheduler sees it."""
+
+    def __init__(
+        self,
+        address: str,
+        on_response: Callable[["Link", list[str], proposer_pb2.ProposeResponse], None],
+    ) -> None:
+        """Is not connected until `run` is; hands over each answer with the batch's requests."""
+        self._address, self._on_response = address, on_response
+        self._outbox: asyncio.Queue[proposer_pb2.ProposeRequest] | None = None
+        self._unanswered: dict[int, tuple[float, list[str]]] = {}
+        self.opened = asyncio.Event()
+        """Set once the stream was opened for the first time."""
+        self.answer_seconds: list[float] = []
+        """Time from a batch to its answer."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the stream is open."""
+        return self._outbox is not None
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether the stream is open and not too many batches are unanswered."""
+        return self._outbox is not None and len(self._unanswered) < _MAX_UNANSWERED
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every batch that can be answered was."""
+        return not self._unanswered
+
+    def send(self, request: proposer_pb2.ProposeRequest, request_ids: list[str]) -> None:
+        """Sends a batch; only if `takes_batches`."""
+        if self._outbox is None:
+            raise RuntimeError(f"the stream to {self._address} is not open")
+        self._unanswered[request.batch] = (time.perf_counter(), request_ids)
+        self._outbox.put_nowait(request)
+
+    async def run(self) -> None:
+        """Keeps the stream open for ever."""
+        async with open_channel(self._address) as channel:
+            stub = proposer_pb2_grpc.ProposerServiceStub(channel)
+            while True:
+                await channel.channel_ready()
+                try:
+                    await self._stream(stub)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() != grpc.StatusCode.UNAVAILABLE:
+                        raise
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _stream(self, stub: "proposer_pb2_grpc.ProposerServiceAsyncStub") -> None:
+        outbox: asyncio.Queue[proposer_pb2.ProposeRequest] = asyncio.Queue()
+        call = stub.Propose()
+        writer = asyncio.create_task(_write(call, outbox))
+        self._outbox = outbox
+        self.opened.set()
+        try:
+            async for response in call:
+                sent_at, request_ids = self._unanswered.pop(response.batch)
+                self.answer_seconds.append(time.perf_counter() - sent_at)
+                self._on_response(self, request_ids, response)
+        finally:
+            call.cancel()
+            writer.cancel()
+            # A broken stream shows where it is read too.
+            await asyncio.gather(writer, return_exceptions=True)
+            self._outbox = None
+            self._unanswered.clear()
+
+
+async def _write(
+    call: "grpc.aio.StreamStreamCall[proposer_pb2.ProposeRequest, proposer_pb2.ProposeResponse]",
+    outbox: asyncio.Queue[proposer_pb2.ProposeRequest],
+) -> None:
+    while True:
+        await call.write(await outbox.get())
+
 
 _TENANT = "bench"
 
@@ -72,7 +160,7 @@ class FleetClient:
         self._followed[request.request_id] = Followed(request, home)
 
     def send_step(self, requests: Iterable[SimulatedRequest]) -> None:
-        """Tells what is new of each request."""
+        """Sends what is new of each request."""
         self.counts.steps += 1
         groups: dict[int, list[Followed]] = {}
         turn = self._find_link(self._next_link)
@@ -80,7 +168,7 @@ class FleetClient:
         for request in requests:
             followed = self._followed[request.request_id]
             number = self._find_link(followed.home) if self._stays else turn
-            # Who is behind is not helped by others that know less: it is told later.
+            # One that lacks something is not helped by others that know less: it gets it later.
             if number is not None and self.links[number].takes_batches:
                 groups.setdefault(number, []).append(followed)
         for number, members in groups.items():

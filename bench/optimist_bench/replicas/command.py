@@ -1,22 +1,25 @@
 """The command: which pairs go through which fleets."""
 
 import asyncio
-import json
 import sys
 import tempfile
 from pathlib import Path
 from statistics import fmean, quantiles
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
+from optimist_bench.harness.command import (
+    ProposerAlgorithm,
+    format_table,
+    require_known,
+    run_command,
+)
 from optimist_bench.harness.pair import Pair, load_pairs, load_tokenizer
-from optimist_bench.harness.table import format_table
-from optimist_bench.replicas.fleet import running_fleet
+from optimist_bench.replicas.fleet import MODES, running_fleet
 from optimist_bench.replicas.load import Load, Outcome
-from optimist_bench.replicas.mode import MODES
 from optimist_common.errors import SetupError
-from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
+from optimist_common.settings import CommaSeparated, ServiceSettings
 
 
 class ReplicasSettings(ServiceSettings):
@@ -35,24 +38,29 @@ class ReplicasSettings(ServiceSettings):
     modes: CommaSeparated = Field(list(MODES), description="which of the modes, with commas")
     concurrency: int = Field(8, ge=1, le=1024, description="requests at a time")
     pass_ms: float = Field(20, gt=0, description="how long a pass takes, in ms")
-    algorithm: Literal["auto", "line"] = Field(
+    algorithm: ProposerAlgorithm = Field(
         "auto", description="what the proposers follow with: auto or line"
     )
 
     @field_validator("modes")
     @classmethod
     def _are_modes(cls, values: list[str]) -> list[str]:
-        for value in values:
-            if value not in MODES:
-                raise ValueError(f"there is no {value!r}; there are: {', '.join(MODES)}")
+        require_known(values, tuple(MODES))
         # The others are compared to it.
         return ["one", *(value for value in values if value != "one")]
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the benchmark; returns the exit code."""
-    as_json = "--json" in arguments
-    settings = load_settings(ReplicasSettings, [word for word in arguments if word != "--json"])
+    """Runs the benchmark; returns the exit code: 1 if a text came out wrong."""
+    return run_command(ReplicasSettings, arguments, measure, _table)
+
+
+def measure(settings: ReplicasSettings) -> dict[str, Any]:
+    """Runs the pairs in each mode; returns the report.
+
+    Raises:
+        SetupError: There are no pairs, or a service does not start.
+    """
     if not settings.pairs:
         raise SetupError("--pairs is required (see --help)")
     tokenizer = load_tokenizer(settings.tokenizer)
@@ -60,14 +68,12 @@ def main(arguments: list[str]) -> int:
     pairs = load_pairs(settings.pairs, tokenizer, 0)
     pairs = pairs[:: max(1, len(pairs) // settings.edits)][: settings.edits]
     try:
-        report = asyncio.run(_measure(settings, pairs))
+        return asyncio.run(_measure(settings, pairs))
     except ExceptionGroup as group:
         faults = group.subgroup(SetupError)
         if faults is None:
             raise
         raise SetupError(str(faults.exceptions[0])) from None
-    print(json.dumps(report) if as_json else _table(report))
-    return 0 if all(mode["all_right"] for mode in report["modes"].values()) else 1
 
 
 async def _measure(settings: ReplicasSettings, pairs: list[Pair]) -> dict[str, Any]:
@@ -85,6 +91,7 @@ async def _measure(settings: ReplicasSettings, pairs: list[Pair]) -> dict[str, A
         modes[name]["relative_passes"] = round(relative, 4)
         print(f"{name}: {modes[name]}", file=sys.stderr)
     return {
+        "all_right": all(mode["all_right"] for mode in modes.values()),
         "edits": len(pairs),
         "output_tokens": sum(len(pair.truth) for pair in pairs),
         "concurrency": settings.concurrency,

@@ -11,8 +11,7 @@ from redis import Redis
 
 from optimist_bench.harness.pair import Pair
 from optimist_bench.replicas.client import Counts, FleetClient
-from optimist_bench.replicas.fleet import Fleet
-from optimist_bench.replicas.mode import Mode
+from optimist_bench.replicas.fleet import Fleet, Mode
 from optimist_bench.replicas.target import SimulatedRequest
 
 

@@ -13,7 +13,7 @@ _NO_PARENT = -1
 
 @dataclass(slots=True)
 class Window:
-    """A tree of expected tokens behind the first `base` of the output."""
+    """A tree of expected tokens after the first `base` of the output."""
 
     base: int = 0
     token_ids: list[int] = field(default_factory=list)
@@ -27,17 +27,17 @@ class Window:
         return cls(message.base, token_ids, parents)
 
     def draft(self, output: "array[int]") -> list[int]:
-        """Returns the first nodes behind the output, in the order of the window."""
+        """Returns the first nodes after the output, in the order of the window."""
         node = _NO_PARENT
         for token_id in output[self.base :]:
             node = self._child(node, token_id)
             if node == _NO_PARENT:
                 return []
-        behind = {node}
+        subtree = {node}
         drafted: list[int] = []
         for index in range(node + 1, len(self.token_ids)):
-            if self.parents[index] in behind:
-                behind.add(index)
+            if self.parents[index] in subtree:
+                subtree.add(index)
                 drafted.append(index)
                 if len(drafted) == NUM_DRAFTS:
                     break
@@ -76,7 +76,7 @@ class SimulatedRequest:
         drafted = self.window.draft(self.output)
         emitted: list[int] = []
         start = len(self.output)
-        # The node that the drafted ones come behind is the only parent that is none of them.
+        # The node that the drafted ones follow is the only parent that is none of them.
         node = self.window.parents[drafted[0]] if drafted else _NO_PARENT
         for index in drafted:
             position = start + len(emitted)

@@ -6,7 +6,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class TcpProxy:
-    """Forwards connections to its port on the loopback, unless told not to."""
+    """Forwards connections to its port on the loopback, unless it is cut."""
 
     def __init__(self, target_port: int) -> None:
         """Listens nowhere yet."""

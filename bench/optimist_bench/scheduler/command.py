@@ -1,7 +1,6 @@
 """`optimist bench scheduler`: what the scheduler's core costs, with results made up by chance."""
 
 import gc
-import json
 from collections.abc import Sequence
 from dataclasses import fields
 from statistics import mean, median
@@ -9,10 +8,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from optimist_bench.harness.table import format_table
-from optimist_bench.scheduler.codec import time_exchanges
-from optimist_bench.scheduler.drive import Drive, Load, Times
-from optimist_common.settings import ServiceSettings, load_settings
+from optimist_bench.harness.command import format_table, run_command
+from optimist_bench.scheduler.drive import Drive, Load, Times, time_exchanges
+from optimist_common.settings import ServiceSettings
 from optimist_scheduler.core.values.stats import SchedulerStats
 
 CODEC_ROUNDS = 4
@@ -38,13 +36,7 @@ class SchedulerBenchSettings(ServiceSettings):
 
 def main(arguments: list[str]) -> int:
     """Runs the benchmark; returns the exit code."""
-    as_json = "--json" in arguments
-    settings = load_settings(
-        SchedulerBenchSettings, [word for word in arguments if word != "--json"]
-    )
-    report = measure(settings)
-    print(json.dumps(report) if as_json else describe(report))
-    return 0
+    return run_command(SchedulerBenchSettings, arguments, measure, describe)
 
 
 def measure(settings: SchedulerBenchSettings) -> dict[str, Any]:

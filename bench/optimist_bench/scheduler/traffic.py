@@ -35,7 +35,7 @@ class Traffic:
     """As many requests as run at once; each that ends makes room for another.
 
     Prompts have 512 tokens, the first 256 one of eight beginnings; outputs have 256 to 1024. The
-    expected answer is attached. Where the output leaves it, the next window goes on behind the
+    expected answer is attached. Where the output leaves it, the next window goes on after the
     token that was another one, as after a substitution.
     """
 

@@ -13,8 +13,7 @@ from pydantic import Field
 
 from optimist_cli.explain.log import Header, LogError, read_log
 from optimist_cli.explain.page import closing, continuation, heading, step_block, step_detail
-from optimist_cli.explain.story import Story
-from optimist_cli.explain.summary import Summary
+from optimist_cli.explain.story import Story, Summary
 from optimist_cli.explain.text import Style
 from optimist_common.errors import SetupError
 from optimist_common.settings import ServiceSettings, load_settings

@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 
 from optimist_cli.explain.log import NO_PARENT, Header, Proposal
-from optimist_cli.explain.places import LineIndex
-from optimist_cli.explain.story import Jump, StepStory, Story
-from optimist_cli.explain.summary import Summary
+from optimist_cli.explain.story import Jump, StepStory, Story, Summary
 from optimist_cli.explain.text import Style, fit, visible
-from optimist_cli.explain.window import Origin
+from optimist_cli.explain.window import LineIndex, Origin
 
 MAX_BRANCHES = 3
 _INDENT = "    "

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from optimist_common.errors import SetupError
-from optimist_common.home import home_directory
-from optimist_common.parent import end_with_this_process
+from optimist_common.process import end_with_this_process
+from optimist_common.settings import home_directory
 
 
 async def find_directory(model: str, say: Callable[[str], None]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from optimist_common.parent import end_with_this_process
+from optimist_common.process import end_with_this_process
 
 # The longest log line that is passed on; asyncio raises on longer ones by itself.
 MAX_LINE_BYTES = 1 << 20
@@ -16,11 +16,11 @@ MAX_LINE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ServiceSpec:
-    """How to start one service and how to tell that it is healthy."""
+    """How to start one service and how to find out whether it is healthy."""
 
     name: str
     arguments: list[str]
-    """Flags behind `python -m optimist_<name>`."""
+    """Flags after `python -m optimist_<name>`."""
     is_healthy: Callable[[], bool]
     """Asks the service, for at most about a second; runs in a thread."""
 

@@ -1,4 +1,4 @@
-"""How `optimist serve` starts each service, and how it tells that one is healthy."""
+"""How `optimist serve` starts each service, and how it knows that one is healthy."""
 
 import os
 from collections.abc import Callable

@@ -1,10 +1,10 @@
-"""What `optimist serve` is told, and what its services go by."""
+"""Options of `optimist serve`, and how its services get theirs."""
 
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from optimist_common.network_settings import Host
+from optimist_common.network.settings import Host
 from optimist_common.settings import ServiceSettings, configured, load_settings
 
 

@@ -38,7 +38,7 @@ class Deaths:
 
 
 class Supervisor:
-    """Keeps a list of services running until it is told to stop or one of them cannot run."""
+    """Keeps a list of services running until it is stopped or one of them cannot run."""
 
     def __init__(
         self, specs: Sequence[ServiceSpec], write_line: Callable[[str, str], None]
@@ -97,13 +97,13 @@ class Supervisor:
             raise SetupError(
                 f"{name} was not healthy after {START_TIMEOUT_SECONDS:.0f} s; its log says why"
             ) from None
-        # What a service says of itself tells more than what its log ends with.
+        # What a service says of itself explains more than what its log ends with.
         lines = list(process.last_lines) or ["it printed nothing"]
         reasons = [line for line in lines if line.startswith(f"optimist {name}: ")]
         raise SetupError(f"{name} could not start: {(reasons or lines)[-1]}")
 
     async def _becomes_healthy(self, index: int) -> bool:
-        """Waits until a service is healthy or ends; tells whether it is healthy."""
+        """Waits until a service is healthy or ends; returns whether it is healthy."""
         process = self._processes[index]
         ended = asyncio.create_task(process.exit_code())
         try:

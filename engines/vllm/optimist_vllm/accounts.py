@@ -70,7 +70,7 @@ def _wrap(process: Callable[..., Any]) -> Callable[..., Any]:
             _DRAFT_SECONDS.inc(report.draft_ns / 1e9)
             account = _open.get(report.key) if report.key is not None else None
             if account is not None:
-                # Where a stop string was found, vLLM has cut the tokens behind it.
+                # Where a stop string was found, vLLM has cut the tokens after it.
                 num_accepted = report.count_accepted(len(output.new_token_ids))
                 account.record(output.request_id, num_accepted, report.num_rejected)
         return result

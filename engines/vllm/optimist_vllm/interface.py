@@ -48,7 +48,7 @@ FUNCTIONS = {
         "self", "request", "spec_tokens",
     ],
 }  # fmt: skip
-"""The parameters that functions begin with; files of one name stand together."""
+"""The parameters that functions begin with; files of one name are together."""
 
 FIELDS = {
     "engine/arg_utils.py:EngineArgs": [

@@ -34,7 +34,7 @@ def sampling_as_without_speculation(forward: Any) -> Any:
 
 
 def expands_rightly(function: Any) -> bool:
-    """Tells whether a function does what `expand_batch_to_tokens` does, for floats too."""
+    """Returns whether a function does what `expand_batch_to_tokens` does, for floats too."""
     values, ends = torch.tensor([0.7, 0.5]), torch.tensor([3, 5], dtype=torch.int32)
     expected = expand_batch_to_tokens(values, ends, 5)
     return bool(torch.equal(function(values, ends, 5), expected))

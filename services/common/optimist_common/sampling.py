@@ -1,16 +1,39 @@
-"""How the target's logits become a token, as plain values."""
+"""How the target's logits become a token, as plain values, and what a grammar may take."""
 
 import math
 from dataclasses import dataclass, field
-
-from optimist_common.grammar_limits import MAX_GRAMMAR_BYTES
+from typing import Final, TypedDict
 
 MAX_LOGPROBS = 20
-"""Likeliest tokens in one place that a request may be told of."""
+"""Most of the likeliest tokens at one position that a request may ask for."""
 
 # The smallest number above 0, for bounds that exclude it.
 _ABOVE_ZERO = math.ulp(0.0)
 _IN_LOGPROBS = f"in 0 to {MAX_LOGPROBS}"
+
+MAX_GRAMMAR_BYTES: Final = 64 * 1024
+
+
+class ParserLimits(TypedDict):
+    """Arguments of llguidance's limits."""
+
+    initial_lexer_fuel: int
+    step_lexer_fuel: int
+    step_max_items: int
+    max_items_in_row: int
+    max_lexer_states: int
+    max_grammar_size: int
+
+
+PARSER_LIMITS: Final[ParserLimits] = {
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_items_in_row": 2_000,
+    "max_lexer_states": 10_000,
+    "max_grammar_size": 500_000,
+}
+"""For most grammars they bound compiling and each mask to some 20 ms, a matcher to some 20 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +52,8 @@ class SamplingParams:
     grammar: str = ""
     """What the output has to follow, in llguidance's Lark dialect; empty for none."""
     num_logprobs: int | None = None
-    """Tells the log-probability of each output token and of as many of the likeliest ones in its
-    place, all as the model says and before anything above; None tells none."""
+    """Asks for the log-probability of each output token and of as many of the likeliest ones at its
+    position, all as the model says and before anything above; None for none."""
     num_prompt_logprobs: int | None = None
     """The same for the tokens of the prompt, from the second one on."""
 
@@ -55,7 +78,7 @@ class SamplingParams:
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether log-probabilities are to be told, of the output or of the prompt."""
+        """Whether log-probabilities are wanted, of the output or of the prompt."""
         return self.num_logprobs is not None or self.num_prompt_logprobs is not None
 
     def fault(self, vocab_size: int) -> str | None:

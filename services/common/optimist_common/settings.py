@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -58,7 +59,7 @@ def load_settings(settings_class: type[S], arguments: list[str]) -> S:
 
     Args:
         settings_class: The service's settings.
-        arguments: The command line behind the service's name.
+        arguments: The command line after the service's name.
 
     Raises:
         SetupError: A value is wrong or a name unknown; the message says which and whence.
@@ -88,8 +89,8 @@ def load_settings(settings_class: type[S], arguments: list[str]) -> S:
         if not name:
             raise SetupError(without_passwords(reason)) from None
         shown = f", not {values[name]!r}" if name in values else ""
-        told = without_passwords(f"{reason}{shown}")
-        raise SetupError(f"{origins.get(name, _flag(name))}: {told}") from None
+        text = without_passwords(f"{reason}{shown}")
+        raise SetupError(f"{origins.get(name, _flag(name))}: {text}") from None
 
 
 def config_file(arguments: list[str]) -> str | None:
@@ -103,12 +104,17 @@ def config_file(arguments: list[str]) -> str | None:
 def configured(section: str, name: str, config: str | None) -> Any:
     """Returns what the variable of a setting, or else the file, says; None if neither does.
 
-    Whether it is right is for the service to tell.
+    The service checks whether it is right.
     """
     variables = _variables(section)
     if name in variables:
         return variables[name][1]
     return _section(section, config).get(name)
+
+
+def home_directory(environment: Mapping[str, str]) -> Path:
+    """Returns where a user's files are: OPTIMIST_HOME, or `~/.optimist` if that is not set."""
+    return Path(environment.get("OPTIMIST_HOME") or "~/.optimist").expanduser()
 
 
 def without_passwords(text: str) -> str:

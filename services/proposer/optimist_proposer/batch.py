@@ -6,8 +6,7 @@ import time
 from collections.abc import Sequence
 
 from optimist_proposer.core.messages import Answer, Observation, Open
-from optimist_proposer.core.prepared import Prepared
-from optimist_proposer.core.source_value import SourceName, unpack_sources
+from optimist_proposer.core.sources import Prepared, SourceName, unpack_sources
 from optimist_proposer.core.stored_request import StoredRequest
 from optimist_proposer.following import Following
 from optimist_proposer.observing import metrics

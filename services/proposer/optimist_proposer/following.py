@@ -11,9 +11,8 @@ from optimist_aligner.text.sources import INT32, Sources
 from optimist_proposer.core.limits import LimitCheck
 from optimist_proposer.core.live_request import LiveRequest
 from optimist_proposer.core.messages import UNKNOWN, Answer, Observation, Open
-from optimist_proposer.core.prepared import Prepared
-from optimist_proposer.core.residents import Residents
-from optimist_proposer.core.source_value import SourceName, name_sources, pack_sources
+from optimist_proposer.core.request_cache import RequestCache
+from optimist_proposer.core.sources import Prepared, SourceName, name_sources, pack_sources
 from optimist_proposer.core.stored_request import GENERATION_BYTES, StoredRequest
 from optimist_proposer.observing import metrics
 from optimist_proposer.observing.request_log import RequestLogs
@@ -29,7 +28,7 @@ class Following:
     def __init__(
         self,
         algorithm: Algorithm,
-        residents: Residents,
+        cache: RequestCache,
         check: LimitCheck,
         *,
         window_tokens: int,
@@ -41,31 +40,31 @@ class Following:
 
         Args:
             algorithm: What to follow with.
-            residents: What holds the requests.
+            cache: What holds the requests.
             check: Which requests are too large.
             window_tokens: Most nodes of a window.
             min_value: Least value of a node that is sent.
             prompt_tokens: How much of the prompt's end is a source.
             logs: Where to log requests, if at all.
         """
-        self._algorithm, self._residents, self._check = algorithm, residents, check
+        self._algorithm, self._cache, self._check = algorithm, cache, check
         self._window_tokens, self._min_value = window_tokens, min_value
         self._prompt_tokens, self._logs = prompt_tokens, logs
 
     def get(self, request_id: str) -> LiveRequest | None:
         """Returns a request, or None if it does not live here."""
-        return self._residents.get(request_id)
+        return self._cache.get(request_id)
 
     def get_sources(self, name: SourceName) -> Prepared | None:
         """Returns sources, or None if they are not here."""
-        return self._residents.get_sources(name)
+        return self._cache.get_sources(name)
 
     def prepare(self, name: SourceName, sources: Sources) -> Prepared:
         """Returns sources ready to be followed, those that are here if they are."""
-        prepared = self._residents.get_sources(name)
+        prepared = self._cache.get_sources(name)
         if prepared is None:
             prepared = Prepared(name, sources, self._algorithm.prepare(sources))
-            self._residents.put_sources(prepared)
+            self._cache.put_sources(prepared)
         return prepared
 
     def open(self, request: Open, answer: Answer) -> LiveRequest | None:
@@ -100,7 +99,7 @@ class Following:
         self, request_id: str, observations: Sequence[Observation], answer: Answer
     ) -> LiveRequest | None:
         """Takes observations of one request in turn; returns it if it grew."""
-        live = self._residents.get(request_id)
+        live = self._cache.get(request_id)
         if live is None:
             answer.gaps[request_id] = UNKNOWN
             return None
@@ -125,7 +124,7 @@ class Following:
 
     def adopt(self, request_id: str, stored: StoredRequest, prepared: Prepared) -> None:
         """Brings a request up to what the store has; raises ValueError for a log that is none."""
-        live = self._residents.get(request_id)
+        live = self._cache.get(request_id)
         if live is None or live.generation != stored.generation:
             if live is not None and live.num_known > stored.num_known:
                 return
@@ -142,20 +141,20 @@ class Following:
         self._keep(live)
 
     def forget(self, request: LiveRequest) -> None:
-        """Drops a working copy that is of no use, unless another one took its place."""
-        if self._residents.get(request.request_id) is request:
+        """Drops a working copy that is of no use, unless there is another one by now."""
+        if self._cache.get(request.request_id) is request:
             self.drop(request.request_id)
 
     def drop(self, request_id: str) -> None:
         """Follows a request no longer, if it lives here."""
-        if self._residents.pop(request_id) is not None and self._logs is not None:
+        if self._cache.pop(request_id) is not None and self._logs is not None:
             self._logs.close(request_id)
 
     def count(self) -> None:
         """Shows in the metrics how much is held."""
-        metrics.LIVE_REQUESTS.set(self._residents.num_requests)
-        metrics.REFERENCES.set(self._residents.num_sources)
-        metrics.MEMORY_BYTES.set(self._residents.num_bytes)
+        metrics.LIVE_REQUESTS.set(self._cache.num_requests)
+        metrics.REFERENCES.set(self._cache.num_sources)
+        metrics.MEMORY_BYTES.set(self._cache.num_bytes)
 
     def _fold(
         self, live: LiveRequest, observations: Sequence[Observation], answer: Answer
@@ -184,7 +183,7 @@ class Following:
         return seconds
 
     def _keep(self, live: LiveRequest) -> None:
-        forgotten = self._residents.put(live)
+        forgotten = self._cache.put(live)
         metrics.FORGOTTEN.inc(len(forgotten))
         if self._logs is not None:
             for request_id in forgotten:

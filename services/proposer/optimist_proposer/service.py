@@ -16,7 +16,7 @@ from optimist_common.observing.tracing import OFF, Tracer
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.algorithms import ALGORITHMS
 from optimist_proposer.core.limits import LimitCheck, Limits
-from optimist_proposer.core.residents import Residents
+from optimist_proposer.core.request_cache import RequestCache
 from optimist_proposer.following import Following
 from optimist_proposer.observing.request_log import RequestLogs, default_log_directory
 from optimist_proposer.observing.request_spans import RequestSpans
@@ -90,7 +90,7 @@ def build_following(
     )
     return Following(
         ALGORITHMS[settings.algorithm](vocabulary),
-        Residents(settings.max_requests, settings.max_memory_mb * 1_000_000),
+        RequestCache(settings.max_requests, settings.max_memory_mb * 1_000_000),
         LimitCheck(limits, vocabulary),
         window_tokens=settings.window_tokens,
         min_value=settings.min_value,

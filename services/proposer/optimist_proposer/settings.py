@@ -4,8 +4,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from optimist_common.network_settings import NetworkSettings
-from optimist_common.observed_settings import ObservedSettings
+from optimist_common.network.settings import NetworkSettings
+from optimist_common.observing.settings import ObservedSettings
 from optimist_proposer.store.redis_url import SCHEMES
 
 

@@ -5,8 +5,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from optimist_common.network.endpoints import Addresses
-from optimist_common.network_settings import NetworkSettings
-from optimist_common.observed_settings import ObservedSettings
+from optimist_common.network.settings import NetworkSettings
+from optimist_common.observing.settings import ObservedSettings
 from optimist_scheduler.core.requests.config import SchedulingOptions, require_token_per_request
 
 
@@ -43,7 +43,7 @@ class SchedulerSettings(SchedulingOptions, NetworkSettings, ObservedSettings):
         True, description="whether a request stays with one proposer: true or false"
     )
     replay_log: str = Field(
-        "", description="file to append all commands, decisions and results to; empty: none"
+        "", description="file to append what is received and decided to; empty: none"
     )
     replay_log_mib: int = Field(
         256, ge=1, le=1_048_576, description="size in MiB at which that log ends"
@@ -55,6 +55,12 @@ class SchedulerSettings(SchedulingOptions, NetworkSettings, ObservedSettings):
         "info", description="debug, info, warning or error"
     )
     metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0 serves none")
+
+    @property
+    def decisive(self) -> str:
+        """What of them a scheduler decides by, as JSON."""
+        names = {*SchedulingOptions.model_fields, "max_num_seqs", "max_num_batched_tokens"}
+        return self.model_dump_json(include=names)
 
     @field_validator("workers")
     @classmethod

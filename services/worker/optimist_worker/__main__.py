@@ -10,8 +10,7 @@ from optimist_common.observing.logs import configure_logging
 from optimist_common.settings import load_settings
 from optimist_worker.execution.ranks import LocalRanks, Ranks, find_ranks
 from optimist_worker.service.launch import run_local_ranks
-from optimist_worker.service.settings_check import check_settings
-from optimist_worker.settings import WorkerSettings
+from optimist_worker.settings import WorkerSettings, check_ranks
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
             for unused in settings.find_unused():
                 logger.warning("%s", unused)
         if isinstance(ranks, LocalRanks):
-            check_settings(settings, ranks.master_host)
+            check_ranks(settings, ranks.master_host)
             if ranks.first_rank == 0:
                 require_free(settings.host, settings.port)
             code = run_local_ranks(ranks, words)

@@ -4,8 +4,10 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from optimist_common.network_settings import NetworkSettings
-from optimist_common.observed_settings import ObservedSettings
+from optimist_common.errors import SetupError
+from optimist_common.network.address import is_loopback
+from optimist_common.network.settings import NetworkSettings
+from optimist_common.observing.settings import ObservedSettings
 
 _NETWORKS = ("draft_model", "medusa", "eagle")
 _NEEDED: dict[str, tuple[str, tuple[object, ...]]] = {
@@ -169,3 +171,39 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
     def num_ranks(self) -> int:
         """Processes that hold the model together."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+def check_ranks(settings: WorkerSettings, master_host: str) -> None:
+    """Raises SetupError if a setting does not go with several ranks that meet at a host."""
+    if not (is_loopback(master_host) or settings.insecure or settings.tls_cert):
+        raise SetupError(
+            f"--insecure: ranks that meet at {master_host} exchange plain tensors with whoever "
+            "speaks their protocol; give --insecure true if the network keeps strangers out"
+        )
+    if settings.tensor_parallel_size > 1 and settings.pipeline_parallel_size > 1:
+        raise SetupError(
+            "--tensor-parallel-size: cannot be combined with --pipeline-parallel-size; set one of "
+            "them to 1"
+        )
+    if ":" in settings.device:
+        raise SetupError(
+            f"--device: {settings.device} names one device, but each rank takes that of its "
+            "number; give cuda, and CUDA_VISIBLE_DEVICES to choose"
+        )
+    if settings.tensor_parallel_size > 1:
+        if settings.drafter == "quantised":
+            raise SetupError(
+                "--drafter: quantised copies whole matrices, which no rank has with "
+                f"--tensor-parallel-size {settings.tensor_parallel_size}; choose ngram, "
+                "draft_model, medusa or eagle"
+            )
+        if settings.dummy_weights:
+            raise SetupError(
+                "--dummy-weights: cannot be combined with --tensor-parallel-size; leave one out"
+            )
+    if settings.pipeline_parallel_size > 1 and settings.drafter in ("quantised", "medusa", "eagle"):
+        raise SetupError(
+            f"--drafter: {settings.drafter} needs the weights or last features of the whole model, "
+            f"which no stage has with --pipeline-parallel-size {settings.pipeline_parallel_size}; "
+            "choose none, ngram or draft_model"
+        )

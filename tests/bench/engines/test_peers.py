@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from optimist_bench.peers.engine import Setup, in_batches
-from optimist_bench.peers.process import PeerError, PeerProcess
+from optimist_bench.peers.process import PeerError, PeerProcess, Setup, in_batches
 from optimist_training.data.edits import unseen_edits
 from optimist_training.data.tokenizer import end_token, prompt_of
 from tests.stack import BUNDLED_MODEL
@@ -67,12 +66,12 @@ def test_a_peer_without_its_package_says_so() -> None:
         peer.wait_until_ready()
 
 
-def test_an_interpreter_that_does_not_exist_is_told() -> None:
+def test_an_interpreter_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(PeerError, match=r"^/nowhere/python: No such file"):
         PeerProcess("generate", SETUP, "/nowhere/python")
 
 
-def test_an_interpreter_that_ends_at_once_is_told() -> None:
+def test_an_interpreter_that_ends_at_once_is_an_error() -> None:
     with (
         _started("generate", python="/bin/false") as peer,
         pytest.raises(PeerError, match="ended with code 1 and said nothing"),

@@ -1,5 +1,9 @@
 """The simulated worker as a process."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import grpc
 import pytest
 
@@ -21,47 +25,37 @@ def plan(sequence: int, num_repeats: int = 0) -> worker_pb2.ExecuteRequest:
     return request
 
 
-async def test_plans_are_run_in_order_and_take_their_time() -> None:
-    with simulated_worker(step_us=2000, stall_every=2, stall_us=30_000) as address:
+@asynccontextmanager
+async def running(**settings: int) -> AsyncIterator[Any]:
+    with simulated_worker(**settings) as address:
         async with grpc.aio.insecure_channel(address) as channel:
             await channel.channel_ready()
-            stub = worker_pb2_grpc.WorkerServiceStub(channel)
-            description = await stub.Describe(worker_pb2.DescribeRequest())
-            assert description.max_num_seqs == 64
-            call = stub.Execute(iter([plan(1), plan(2)]))
-            first, second = [response async for response in call]
+            yield worker_pb2_grpc.WorkerServiceStub(channel)
+
+
+async def test_plans_are_run_in_order_and_take_their_time() -> None:
+    async with running(step_us=2000, stall_every=2, stall_us=30_000) as stub:
+        description = await stub.Describe(worker_pb2.DescribeRequest())
+        assert description.max_num_seqs == 64
+        first, second = [each async for each in stub.Execute(iter([plan(1), plan(2)]))]
     assert (first.sequence, second.sequence) == (1, 2)
     assert from_bytes(second.lengths).tolist() == [5]
     assert first.step_ns >= 2_000_000
     assert second.step_ns >= 32_000_000
 
 
-async def test_a_plan_is_repeated_until_a_newer_one_arrives() -> None:
-    with simulated_worker(step_us=500) as address:
-        async with grpc.aio.insecure_channel(address) as channel:
-            await channel.channel_ready()
-            call = worker_pb2_grpc.WorkerServiceStub(channel).Execute()
-            await call.write(plan(1, num_repeats=3))
-            results = aiter(call)
-            responses = [await anext(results) for _ in range(4)]
-            await call.write(plan(2))
-            responses.append(await anext(results))
-            await call.done_writing()
-            assert await anext(results, None) is None
-    assert [(each.sequence, each.repeat) for each in responses] == [
-        (1, 0),
-        (1, 1),
-        (1, 2),
-        (1, 3),
-        (2, 0),
-    ]
+async def test_a_plan_is_repeated_until_a_newer_one_and_a_malformed_one_ends_the_stream() -> None:
+    async with running(step_us=500) as stub:
+        call = stub.Execute()
+        await call.write(plan(1, num_repeats=3))
+        results = aiter(call)
+        responses = [await anext(results) for _ in range(4)]
+        await call.write(plan(2))
+        responses.append(await anext(results))
+        await call.done_writing()
+        assert await anext(results, None) is None
+        with pytest.raises(grpc.aio.AioRpcError, match="slots: one is free"):
+            await stub.Execute(iter([plan(2)])).read()
+    numbers = [(each.sequence, each.repeat) for each in responses]
+    assert numbers == [*((1, repeat) for repeat in range(4)), (2, 0)]
     assert [from_bytes(each.lengths)[0] for each in responses] == [4, 5, 6, 7, 8]
-
-
-async def test_a_malformed_plan_ends_the_stream_with_a_reason() -> None:
-    with simulated_worker(step_us=0) as address:
-        async with grpc.aio.insecure_channel(address) as channel:
-            await channel.channel_ready()
-            call = worker_pb2_grpc.WorkerServiceStub(channel).Execute(iter([plan(2)]))
-            with pytest.raises(grpc.aio.AioRpcError, match="slots: one is free"):
-                await call.read()

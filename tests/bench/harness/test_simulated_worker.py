@@ -15,17 +15,22 @@ from optimist_scheduler.core.width.drafter import Drafter
 MODEL = SimulatedModel(block_size=4, num_blocks=64, max_num_seqs=4)
 
 
-def plan(sequence: int = 1, **columns: Any) -> worker_pb2.ExecuteRequest:
-    columns.setdefault("num_new_blocks", [0] * len(columns["slots"]))
+def plan(sequence: int = 1, num_known: int = 1, **columns: Any) -> worker_pb2.ExecuteRequest:
+    """Returns a plan for one row, which decodes unless it says otherwise."""
+    columns = {"slots": [0], "num_known_tokens": [num_known], "num_draft_tokens": [0]} | columns
+    columns.setdefault("num_new_blocks", [0])
     columns.setdefault("new_blocks", range(sum(columns["num_new_blocks"])))
-    columns.setdefault("num_draft_tokens", [0] * len(columns["slots"]))
-    return worker_pb2.ExecuteRequest(
-        sequence=sequence,
-        num_repeats=columns.pop("num_repeats", 0),
-        admissions=columns.pop("admissions", []),
-        windows=columns.pop("windows", []),
-        **{name: to_bytes(list(column)) for name, column in columns.items()},
-    )
+    others = ("admissions", "windows", "num_repeats")
+    values: dict[str, Any] = {
+        name: value if name in others else to_bytes(list(value)) for name, value in columns.items()
+    }
+    return worker_pb2.ExecuteRequest(sequence=sequence, **values)
+
+
+def beginning(num_blocks: int, num_known: int = 6, **columns: Any) -> worker_pb2.ExecuteRequest:
+    """Returns the first plan, which admits a prompt of six tokens."""
+    columns.setdefault("admissions", [admission()])
+    return plan(1, num_known, num_new_blocks=[num_blocks], **columns)
 
 
 def admission(slot: int = 0, num_tokens: int = 6, **values: Any) -> worker_pb2.Admission:
@@ -45,67 +50,37 @@ def column(response: worker_pb2.ExecuteResponse, name: str) -> list[int]:
 
 def test_a_prompt_in_chunks_emits_with_its_last_token() -> None:
     worker = SimulatedWorker(MODEL)
-    first = worker.execute(
-        plan(admissions=[admission()], slots=[0], num_known_tokens=[4], num_new_blocks=[2])
-    )
+    first = worker.execute(beginning(2, num_known=4))
     assert column(first, "num_emitted_tokens") == [0]
     assert column(first, "lengths") == [6]
-    last = worker.execute(plan(2, slots=[0], num_known_tokens=[2]))
+    last = worker.execute(plan(2, 2))
     assert column(last, "lengths") == [7]
     assert column(last, "token_ids") == MODEL.expected(np.array([6])).tolist()
     assert (first.num_tokens, last.num_tokens) == (4, 2)
 
 
 def test_cached_blocks_are_computed_already() -> None:
-    worker = SimulatedWorker(MODEL)
-    cached = to_bytes([5])
-    response = worker.execute(
-        plan(
-            admissions=[admission(cached_blocks=cached)],
-            slots=[0],
-            num_known_tokens=[2],
-            num_new_blocks=[1],
-        )
-    )
+    cached = admission(cached_blocks=to_bytes([5]))
+    response = SimulatedWorker(MODEL).execute(beginning(1, num_known=2, admissions=[cached]))
     assert column(response, "num_emitted_tokens") == [1]
 
 
 def test_drafts_come_from_the_window_up_to_its_end() -> None:
-    worker = SimulatedWorker(MODEL)
-    response = worker.execute(
-        plan(
-            admissions=[admission()],
-            windows=[window(0, 3)],
-            slots=[0],
-            num_known_tokens=[6],
-            num_draft_tokens=[5],
-            num_new_blocks=[3],
-        )
-    )
+    begin = beginning(3, windows=[window(0, 3)], num_draft_tokens=[5])
+    response = SimulatedWorker(MODEL).execute(begin)
     assert column(response, "num_drafted_tokens") == [3]
     assert column(response, "num_accepted_tokens") == [3]
     assert column(response, "token_ids") == MODEL.expected(np.arange(6, 10)).tolist()
     assert response.num_tokens == 6 + 3
 
 
-def test_a_window_is_of_no_use_behind_another_token() -> None:
+def test_a_window_is_of_no_use_after_another_token() -> None:
     worker = SimulatedWorker(SimulatedModel(block_size=4, acceptance=0.0))
-    worker.execute(
-        plan(
-            admissions=[admission()],
-            windows=[window(0, 20)],
-            slots=[0],
-            num_known_tokens=[6],
-            num_draft_tokens=[4],
-            num_new_blocks=[5],
-        )
-    )
-    lost = worker.execute(plan(2, slots=[0], num_known_tokens=[1], num_draft_tokens=[4]))
+    worker.execute(beginning(5, windows=[window(0, 20)], num_draft_tokens=[4]))
+    lost = worker.execute(plan(2, num_draft_tokens=[4]))
     assert column(lost, "num_drafted_tokens") == [0]
     assert column(lost, "token_ids") != MODEL.expected(np.array([7])).tolist()
-    found = worker.execute(
-        plan(3, windows=[window(2, 20)], slots=[0], num_known_tokens=[1], num_draft_tokens=[4])
-    )
+    found = worker.execute(plan(3, windows=[window(2, 20)], num_draft_tokens=[4]))
     assert column(found, "num_drafted_tokens") == [4]
     assert column(found, "num_accepted_tokens") == [0]
     assert column(found, "lengths") == [9]
@@ -113,49 +88,25 @@ def test_a_window_is_of_no_use_behind_another_token() -> None:
 
 def test_drafts_may_vary() -> None:
     worker = SimulatedWorker(SimulatedModel(block_size=1024, varies_drafts=True))
-    begin = plan(
-        admissions=[admission()],
-        windows=[window(0, 200)],
-        slots=[0],
-        num_known_tokens=[6],
-        num_new_blocks=[1],
-    )
-    worker.execute(begin)
-    plans = (plan(n, slots=[0], num_known_tokens=[1], num_draft_tokens=[2]) for n in range(2, 52))
+    worker.execute(beginning(1, windows=[window(0, 200)]))
+    plans = (plan(number, num_draft_tokens=[2]) for number in range(2, 52))
     assert {column(worker.execute(each), "num_drafted_tokens")[0] for each in plans} == {0, 1, 2}
 
 
 def test_a_request_ends_at_its_length_and_emits_nothing_more() -> None:
-    worker = SimulatedWorker(MODEL)
-    last = worker.execute(
-        plan(
-            admissions=[admission(max_length=9)],
-            windows=[window(0, 8)],
-            slots=[0],
-            num_known_tokens=[6],
-            num_draft_tokens=[4],
-            num_new_blocks=[3],
-        )
-    )
+    worker, limited = SimulatedWorker(MODEL), admission(max_length=9)
+    windows = [window(0, 8)]
+    last = worker.execute(beginning(3, admissions=[limited], windows=windows, num_draft_tokens=[4]))
     assert column(last, "lengths") == [9]
-    late = worker.execute(plan(2, slots=[0], num_known_tokens=[1], num_draft_tokens=[4]))
+    late = worker.execute(plan(2, num_draft_tokens=[4]))
     assert column(late, "lengths") == [9]
-    assert column(late, "num_emitted_tokens") == [0]
-    assert column(late, "num_drafted_tokens") == [0]
+    assert column(late, "num_emitted_tokens") == column(late, "num_drafted_tokens") == [0]
     assert late.num_tokens == 0
 
 
 def test_a_plan_is_repeated_as_often_as_it_says() -> None:
     worker = SimulatedWorker(MODEL)
-    worker.execute(
-        plan(
-            admissions=[admission()],
-            slots=[0],
-            num_known_tokens=[6],
-            num_new_blocks=[3],
-            num_repeats=2,
-        )
-    )
+    worker.execute(beginning(3, num_repeats=2))
     repeats = []
     while worker.can_repeat:
         repeats.append(worker.repeat())
@@ -167,69 +118,36 @@ def test_a_plan_is_repeated_as_often_as_it_says() -> None:
 
 def test_no_row_that_goes_on_ends_the_repeats() -> None:
     worker = SimulatedWorker(MODEL)
-    worker.execute(
-        plan(
-            admissions=[admission(max_length=8)],
-            slots=[0],
-            num_known_tokens=[6],
-            num_new_blocks=[3],
-            num_repeats=5,
-        )
-    )
+    worker.execute(beginning(3, admissions=[admission(max_length=8)], num_repeats=5))
     worker.repeat()
     assert not worker.can_repeat
 
 
 def test_a_released_slot_can_be_taken_again() -> None:
     worker = SimulatedWorker(MODEL)
-    worker.execute(
-        plan(admissions=[admission()], slots=[0], num_known_tokens=[6], num_new_blocks=[2])
-    )
-    response = worker.execute(
-        plan(
-            2,
-            released_slots=[0],
-            admissions=[admission(num_tokens=3)],
-            slots=[0],
-            num_known_tokens=[3],
-            num_new_blocks=[1],
-        )
-    )
+    worker.execute(beginning(2))
+    again = {"released_slots": [0], "admissions": [admission(num_tokens=3)]}
+    response = worker.execute(plan(2, 3, num_new_blocks=[1], **again))
     assert column(response, "lengths") == [4]
 
 
 @pytest.mark.parametrize(
     ("fault", "name"),
     [
-        ({"slots": [1], "num_known_tokens": [1]}, "slots"),
-        ({"slots": [0], "num_known_tokens": [1], "released_slots": [1]}, "released_slots"),
-        ({"slots": [0], "num_known_tokens": [1], "admissions": [admission()]}, "admissions.slot"),
-        ({"slots": [0], "num_known_tokens": [2]}, "num_known_tokens"),
-        ({"slots": [0], "num_known_tokens": [1], "new_blocks": [1]}, "new_blocks"),
+        ({"slots": [1]}, "slots"),
+        ({"released_slots": [1]}, "released_slots"),
+        ({"admissions": [admission()]}, "admissions.slot"),
+        ({"num_known_tokens": [2]}, "num_known_tokens"),
+        ({"new_blocks": [1]}, "new_blocks"),
+        # The drafts need more blocks.
+        ({"windows": [window(0, 8)], "num_draft_tokens": [4]}, "new_blocks"),
     ],
 )
 def test_a_plan_that_breaks_the_contract_is_refused(fault: dict[str, Any], name: str) -> None:
     worker = SimulatedWorker(MODEL)
-    worker.execute(
-        plan(admissions=[admission()], slots=[0], num_known_tokens=[6], num_new_blocks=[2])
-    )
+    worker.execute(beginning(2))
     with pytest.raises(PlanError, match=name):
         worker.execute(plan(2, **fault))
-
-
-def test_blocks_must_hold_the_drafts() -> None:
-    worker = SimulatedWorker(MODEL)
-    with pytest.raises(PlanError, match="new_blocks"):
-        worker.execute(
-            plan(
-                admissions=[admission()],
-                windows=[window(0, 8)],
-                slots=[0],
-                num_known_tokens=[6],
-                num_draft_tokens=[4],
-                num_new_blocks=[2],
-            )
-        )
 
 
 @pytest.mark.parametrize(("num_drafts", "num_accepted"), [(6, 2), (3, 1), (9, 2), (0, 0)])
@@ -237,13 +155,11 @@ def test_a_drafter_drafts_where_no_window_does(num_drafts: int, num_accepted: in
     model = replace(MODEL, drafter=Drafter(DraftSource.MEDUSA, 6, 2))
     assert model.describe().max_drafter_depth == 2
     worker = SimulatedWorker(model)
-    worker.execute(
-        plan(admissions=[admission()], slots=[0], num_known_tokens=[6], num_new_blocks=[5])
-    )
-    decode = {"slots": [0], "num_known_tokens": [1], "num_draft_tokens": [num_drafts]}
-    response = worker.execute(plan(2, **decode))
+    worker.execute(beginning(5))
+    response = worker.execute(plan(2, num_draft_tokens=[num_drafts]))
     assert column(response, "num_drafted_tokens") == [min(num_drafts, 6)]
     assert column(response, "num_accepted_tokens") == [num_accepted]
     assert column(response, "draft_sources") == [DraftSource.MEDUSA if num_drafts else 0]
-    both = worker.execute(plan(3, windows=[window(num_accepted + 2, 2)], **decode))
+    windows = [window(num_accepted + 2, 2)]
+    both = worker.execute(plan(3, windows=windows, num_draft_tokens=[num_drafts]))
     assert column(both, "draft_sources") == [DraftSource.PREDICTION if num_drafts else 0]

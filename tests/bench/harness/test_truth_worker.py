@@ -2,6 +2,7 @@
 
 from collections import deque
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,24 +21,28 @@ TRUTHS = [[7, 8, 9, 7, 8, 9, 5, 6], [3] * 12, [4, 5]]
 MODEL = SimulatedModel(vocab_size=16, max_model_len=64, num_blocks=64, max_num_seqs=4)
 
 
+def admitting(
+    *token_ids: int, seed: int = 0, most: int = 0, **more: Any
+) -> worker_pb2.ExecuteRequest:
+    """Returns a plan that admits a row in slot 1, the first token of which is the prompt."""
+    admission = worker_pb2.Admission(
+        slot=1, token_ids=to_bytes(token_ids), num_prompt_tokens=1, max_length=9
+    )
+    admission.sampling.seed = seed
+    return worker_pb2.ExecuteRequest(
+        sequence=1,
+        admissions=[admission],
+        slots=to_bytes([1]),
+        num_known_tokens=to_bytes([len(token_ids)]),
+        num_draft_tokens=to_bytes([most]),
+        **more,
+    )
+
+
 def drafts(window: worker_pb2.Window, output: int, most: int) -> tuple[int, list[int]]:
     """Returns how many drafts of a window are verified, and the new tokens."""
     worker = TruthWorker([TRUTHS[0]], MODEL.describe())
-    admission = worker_pb2.Admission(
-        slot=1,
-        token_ids=to_bytes([0, *TRUTHS[0][:output]]),
-        num_prompt_tokens=1,
-        max_length=9,
-    )
-    request = worker_pb2.ExecuteRequest(
-        sequence=1,
-        admissions=[admission],
-        windows=[window],
-        slots=to_bytes([1]),
-        num_known_tokens=to_bytes([1 + output]),
-        num_draft_tokens=to_bytes([most]),
-    )
-    response = worker.execute(request)
+    response = worker.execute(admitting(0, *TRUTHS[0][:output], most=most, windows=[window]))
     assert from_bytes(response.num_accepted_tokens)[0] == len(from_bytes(response.token_ids)) - 1
     return int(from_bytes(response.num_drafted_tokens)[0]), from_bytes(response.token_ids).tolist()
 
@@ -55,7 +60,7 @@ def test_a_chain_is_accepted_as_far_as_it_is_right() -> None:
     assert drafts(chain(0, *TRUTHS[0]), 5, 8) == (2, [9, 5, 6])
 
 
-def test_of_a_tree_the_first_nodes_behind_the_output_are_drafted() -> None:
+def test_of_a_tree_the_first_nodes_after_the_output_are_drafted() -> None:
     tree = worker_pb2.Window(
         slot=1,
         token_ids=to_bytes([7, 1, 8, 2, 9, 7]),
@@ -102,9 +107,8 @@ def test_a_plan_that_breaks_the_contract_is_refused() -> None:
         worker.execute(worker_pb2.ExecuteRequest(released_slots=to_bytes([3])))
     with pytest.raises(PlanError, match="slots: 2 is free"):
         worker.execute(worker_pb2.ExecuteRequest(windows=[worker_pb2.Window(slot=2)]))
-    admission = worker_pb2.Admission(slot=0, token_ids=to_bytes([9]), num_prompt_tokens=1)
     with pytest.raises(PlanError, match="there is no text 9"):
-        worker.execute(worker_pb2.ExecuteRequest(admissions=[admission]))
+        worker.execute(admitting(9))
     with pytest.raises(PlanError, match="num_repeats"):
         worker.repeat()
 
@@ -112,15 +116,5 @@ def test_a_plan_that_breaks_the_contract_is_refused() -> None:
 def test_a_seed_says_which_text_where_that_is_wanted() -> None:
     for seed in (1, 4):
         worker = TruthWorker(TRUTHS, MODEL.describe(), by_seed=True)
-        admission = worker_pb2.Admission(
-            slot=0, token_ids=to_bytes([9]), num_prompt_tokens=1, max_length=9
-        )
-        admission.sampling.seed = seed
-        request = worker_pb2.ExecuteRequest(
-            sequence=1,
-            admissions=[admission],
-            slots=to_bytes([0]),
-            num_known_tokens=to_bytes([1]),
-            num_draft_tokens=to_bytes([0]),
-        )
-        assert from_bytes(worker.execute(request).token_ids).tolist() == TRUTHS[1][:1]
+        response = worker.execute(admitting(9, seed=seed))
+        assert from_bytes(response.token_ids).tolist() == TRUTHS[1][:1]

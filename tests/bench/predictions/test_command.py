@@ -20,7 +20,7 @@ from optimist_bench.predictions.baselines.exact import ExactAlgorithm
 from optimist_bench.predictions.cases import small_cases
 from optimist_bench.predictions.command import main
 from optimist_bench.predictions.report import describe, summarise
-from optimist_bench.predictions.simulation import Simulation
+from optimist_bench.predictions.simulator import Simulation
 from optimist_common.errors import SetupError
 
 FIGURES = {

@@ -3,9 +3,9 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_bench.predictions.automaton import SuffixAutomaton
 from optimist_bench.predictions.oracle import (
     Course,
+    SuffixAutomaton,
     greedy_course,
     span_lengths,
     span_lengths_with_own,

@@ -5,8 +5,13 @@ from hypothesis import given
 
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32, LAST_OF_PROMPT, SEPARATOR, Sources
-from optimist_bench.predictions.baselines.occurrence import MAX_PLACES, GrowingText, SourceIndex
-from optimist_bench.predictions.baselines.suffix import FACTOR, SuffixAlgorithm
+from optimist_bench.predictions.baselines.suffix import (
+    FACTOR,
+    MAX_OCCURRENCES,
+    GrowingText,
+    SourceIndex,
+    SuffixAlgorithm,
+)
 from tests.proposer.text import as_text, expected_text, followed, texts, tokens
 
 SUFFIX = SuffixAlgorithm()
@@ -74,28 +79,28 @@ def test_matches_are_all_occurrences_of_each_suffix(predicted: str, output: str)
     known = [SEPARATOR, *tokens(predicted), SEPARATOR, *tokens(output)]
     expected: dict[int, list[int]] = {}
     for length in range(1, len(output) + 1):
-        places = [
-            place
-            for place in range(length, len(known))
-            if known[place - length : place] == known[-length:] and known[place] != SEPARATOR
+        indices = [
+            index
+            for index in range(length, len(known))
+            if known[index - length : index] == known[-length:] and known[index] != SEPARATOR
         ]
-        if places:
-            expected[length] = places
-    found = {match.length: list(match.places) for match in text.matches(1000)}
-    for length, places in expected.items():
-        # The suffixes that stand at the same places are one match.
-        longest = max(other for other in expected if expected[other] == places)
-        assert found[longest] == places, length
-    assert len(found) == len({tuple(places) for places in expected.values()})
+        if indices:
+            expected[length] = indices
+    found = {match.length: list(match.indices) for match in text.matches(1000)}
+    for length, indices in expected.items():
+        # The suffixes that end at the same indices are one match.
+        longest = max(other for other in expected if expected[other] == indices)
+        assert found[longest] == indices, length
+    assert len(found) == len({tuple(indices) for indices in expected.values()})
 
 
 def test_of_many_places_the_last_count() -> None:
-    many = 3 * MAX_PLACES
+    many = 3 * MAX_OCCURRENCES
     text = GrowingText(SourceIndex(Sources([array(INT32, [7]) * many])))
     text.extend(array(INT32, [7]) * 2)
-    assert [(match.length, len(match.places)) for match in text.matches(2)] == [
-        (1, MAX_PLACES),
-        (2, MAX_PLACES),
+    assert [(match.length, len(match.indices)) for match in text.matches(2)] == [
+        (1, MAX_OCCURRENCES),
+        (2, MAX_OCCURRENCES),
     ]
-    # The last occurrence is the first output token, with the second behind it.
-    assert text.matches(1)[0].places[-1] == many + 3
+    # The last occurrence is the first output token, with the second after it.
+    assert text.matches(1)[0].indices[-1] == many + 3

@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_gateway.core import admission
-from optimist_gateway.core.admission import AdmissionControl, AdmissionLimits, Limit
-from optimist_gateway.core.service_rate import LONGEST_SECONDS, SHORTEST_SECONDS, ServiceRate
-from optimist_gateway.core.token_bucket import TokenBucket
+from optimist_gateway.core.admission import (
+    LONGEST_SECONDS,
+    SHORTEST_SECONDS,
+    AdmissionControl,
+    AdmissionLimits,
+    Limit,
+    ServiceRate,
+    TokenBucket,
+)
 
 
 def control(**limits: float) -> AdmissionControl:

@@ -94,7 +94,7 @@ def test_a_stop_string_ends_the_account_at_its_last_token() -> None:
     assert state.usage() == Usage(5, 4, 4, 3, 1, {PREDICTION: 4})
 
 
-def test_only_what_was_predicted_is_told_as_such_and_every_source_is_counted() -> None:
+def test_only_what_was_predicted_counts_as_such_and_every_source_is_counted() -> None:
     state = answer(["fg"])
     first = state.push(StepOutput(letters("abc"), 2, DraftSource.MEDUSA))
     assert (first.num_accepted_tokens, first.predicted_text_length) == (0, 0)
@@ -174,7 +174,7 @@ def test_without_a_prediction_every_draft_of_a_proposer_is_own_text(
     assert usage.num_tokens_by_source == {DraftSource.TARGET: 1, DraftSource.NGRAM: 3}
 
 
-def test_of_an_answer_that_another_scheduler_began_the_account_is_not_told() -> None:
+def test_of_an_answer_that_another_scheduler_began_the_account_is_unknown() -> None:
     state = answer()
     part = Finished(FinishReason.STOP, "", 9, 3, 2, num_drafted_tokens=4, num_cached_tokens=7)
     state.settle(replace(part, is_whole=False))

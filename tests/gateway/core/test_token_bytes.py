@@ -6,15 +6,15 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.core.answer.token_bytes import byte_fallback_bytes, byte_level_bytes
+from optimist_gateway.core.answer.detokenize import byte_fallback_bytes, byte_level_bytes
 from optimist_gateway.text.vocabulary import Vocabulary
 
 
 @given(st.text())
 def test_byte_level_tokens_join_to_the_bytes_of_the_text(backend: Backend, text: str) -> None:
     vocabulary = Vocabulary(backend)
-    told = [vocabulary.describe(token) for token in backend.encode(text).ids]
-    assert b"".join(token_bytes for _, token_bytes in told) == text.encode()
+    described = [vocabulary.describe(token) for token in backend.encode(text).ids]
+    assert b"".join(token_bytes for _, token_bytes in described) == text.encode()
 
 
 def test_every_token_is_what_the_tokenizer_decodes(backend: Backend) -> None:

@@ -1,7 +1,7 @@
 """Hooks of schemathesis: what no JSON schema can say of the bodies that are accepted.
 
-Rules between fields, and what only the model's tokenizer or the compiler of grammars can tell, are
-told by a 400 with a `param` and a `code`. `REFUSALS` names all of them; any other 400 for a body
+Rules between fields, and what only the tokenizer or the compiler of grammars knows, are answered
+by a 400 with a `param` and a `code`. `REFUSALS` names all of them; any other 400 for a body
 that the document allows is a failure.
 """
 

@@ -2,17 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from optimist_gateway.server.app import create_app
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import until_healthy
+from tests.gateway.conftest import asking
 from tests.scheduler.conftest import worker, worker_port
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_worker
 from tests.scheduler.fake_worker import FakeWorker
@@ -32,21 +31,6 @@ async def http(
         )
         async with asking(settings, tokenizer) as client:
             yield client
-
-
-@asynccontextmanager
-async def asking(
-    settings: GatewaySettings, tokenizer: Tokenizer
-) -> AsyncIterator[httpx.AsyncClient]:
-    """A gateway of these settings."""
-    app = create_app(settings, tokenizer)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://gateway") as client,
-    ):
-        await until_healthy(client)
-        yield client
 
 
 async def stats(http: httpx.AsyncClient) -> Any:

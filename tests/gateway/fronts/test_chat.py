@@ -106,17 +106,6 @@ async def test_the_prediction_is_sent_as_tokens(
     assert parts == backend.encode(expected.replace("(", "")).ids
 
 
-@pytest.mark.parametrize("ending", ["\r\n", "\r"])
-async def test_line_endings_of_a_prediction_become_line_feeds(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler, backend: Backend, ending: str
-) -> None:
-    say("x")
-    lines = ["def main(argument):", "", "    return argument", ""]
-    prediction = {"type": "content", "content": ending.join(lines)}
-    await chat(client, prediction=prediction)
-    assert tokens(scheduler.adds[0].predicted_token_ids) == backend.encode("\n".join(lines)).ids
-
-
 async def test_special_tokens_are_not_added_to_a_prediction_or_a_chat(
     client: AsyncOpenAI, say: Say, scheduler: FakeScheduler, backend: Backend
 ) -> None:
@@ -133,18 +122,6 @@ async def test_special_tokens_are_not_added_to_a_prediction_or_a_chat(
     await chat(client, messages=messages)
     prompt = "<|system|>Be brief.\n<|user|>Hey\n<|assistant|>Yes?\n<|user|>Go\n<|assistant|>"
     assert backend.decode(tokens(scheduler.adds[0].prompt_token_ids)) == prompt
-
-
-async def test_a_prediction_is_cut_at_the_model_s_length(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler, backend: Backend
-) -> None:
-    say("x")
-    text = "The quick brown fox. " * 2000
-    await chat(client, prediction={"type": "content", "content": text})
-    await chat(client, {"predicted_token_ids": [5] * (MAX_MODEL_LEN + 9)})
-    from_text, from_tokens = (tokens(add.predicted_token_ids) for add in scheduler.adds)
-    assert from_text == backend.encode(text).ids[:MAX_MODEL_LEN]
-    assert from_tokens == [5] * MAX_MODEL_LEN
 
 
 async def test_tokens_are_returned_if_asked_for(client: AsyncOpenAI, say: Say) -> None:
@@ -182,7 +159,7 @@ async def test_a_stop_string_ends_text_and_request(
     assert answer.usage.completion_tokens_details.rejected_prediction_tokens == 3
 
 
-async def test_reaching_max_tokens_is_told(client: AsyncOpenAI, say: Say) -> None:
+async def test_reaching_max_tokens_is_a_reason(client: AsyncOpenAI, say: Say) -> None:
     say("The quick", reason=scheduler_pb2.FINISH_REASON_LENGTH)
     answer = await chat(client, max_tokens=7)
     assert answer.choices[0].finish_reason == "length"

@@ -11,8 +11,7 @@ from openai import AsyncOpenAI
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.draft_source import DraftSource
-from optimist_gateway.core.seed import choice_seed
+from optimist_gateway.core.request import choice_seed
 from tests.gateway.conftest import script_of, until
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, tokens
 from tests.gateway.server.test_app import sample
@@ -128,10 +127,10 @@ async def test_completions_have_choices_too(
         model="tiny", prompt="a", n=3, best_of=3, extra_body=extra
     )
     assert [(choice.index, choice.text) for choice in answer.choices] == list(enumerate(TEXTS))
-    told = [choice.model_extra or {} for choice in answer.choices]
-    for extras, script in zip(told, choices, strict=True):
+    given = [choice.model_extra or {} for choice in answer.choices]
+    for extras, script in zip(given, choices, strict=True):
         assert extras["token_ids"] == [token for step in script.steps for token in step.token_ids]
-    assert [extras["num_accepted_tokens"] for extras in told] == [2, 0, 1]
+    assert [extras["num_accepted_tokens"] for extras in given] == [2, 0, 1]
     assert answer.usage is not None
     assert answer.usage.model_extra == {"num_passes": sum(len(one.steps) for one in choices)}
     scheduler.scripts = again
@@ -140,19 +139,6 @@ async def test_completions_have_choices_too(
     async for part in stream:
         texts[part.choices[0].index] += part.choices[0].text
     assert list(texts.values()) == TEXTS
-
-
-async def test_drafts_of_other_sources_are_summed_too(
-    client: AsyncOpenAI, scheduler: FakeScheduler
-) -> None:
-    scheduler.scripts = [
-        Script([Step([20, 21, 1], 2, source)])
-        for source in (DraftSource.MEDUSA, DraftSource.EAGLE, DraftSource.MEDUSA)
-    ]
-    answer = await client.chat.completions.create(model="tiny", messages=USER, n=3)
-    assert answer.usage is not None
-    details: Any = answer.usage.completion_tokens_details
-    assert details.tokens_by_source == {"target": 3, "medusa": 4, "eagle": 2}
 
 
 async def test_a_stop_string_ends_one_choice(
@@ -208,7 +194,7 @@ async def test_a_choice_that_fails_ends_the_request(
     assert (await http.post(CHAT, json=body)).status_code == 200
 
 
-async def test_a_choice_that_fails_later_is_told_inside_the_stream(
+async def test_a_choice_that_fails_later_is_an_error_in_the_stream(
     client: AsyncOpenAI, scheduler: FakeScheduler, backend: Backend
 ) -> None:
     failing = script_of(backend, TEXTS[0], pause_seconds=0.001, message="The worker is lost.")

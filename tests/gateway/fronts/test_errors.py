@@ -11,10 +11,9 @@ import pytest
 from openai import AsyncOpenAI
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.server.app import create_app
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import until_healthy
+from tests.gateway.conftest import asking
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Script
 
 Say = Callable[..., list[int]]
@@ -26,13 +25,7 @@ USER = [{"role": "user", "content": "Hello"}]
 @pytest.fixture
 async def http(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[httpx.AsyncClient]:
     """The gateway without a socket: there are many tests, and sockets take time to close."""
-    app = create_app(settings, tokenizer)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://gateway") as client,
-    ):
-        await until_healthy(client)
+    async with asking(settings, tokenizer) as client:
         yield client
 
 
@@ -112,14 +105,13 @@ async def test_more_drafts_than_the_server_verifies_are_refused(
     assert allowed["maximum"] == 8
 
 
+# What the document of the API forbids by itself is tried by the test of the contract.
 PREDICTION: dict[str, Any] = {"type": "content", "content": "a"}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
-    ({"messages": "Hello"}, "messages"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [*USER, {"role": "user", "content": 5}]}, "messages[1].content"),
     ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
-    ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].tool_call_id"),
     ({"messages": [{"role": "user", "content": "a\ud800"}]}, "messages[0].content"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "a"}]}]},
@@ -128,45 +120,24 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]}, "messages[0]"),
     ({"messages": [{"role": "assistant", "content": "a"}]}, "messages"),
     ({"model": None}, "model"),
-    ({"temperature": 2.1}, "temperature"),
-    ({"temperature": -1}, "temperature"),
     ({"temperature": "0"}, "temperature"),
-    ({"top_p": 1.1}, "top_p"),
-    ({"top_k": -2}, "top_k"),
-    ({"min_p": 2}, "min_p"),
-    ({"seed": 2**63}, "seed"),
     ({"seed": 1.5}, "seed"),
-    ({"presence_penalty": 2.5}, "presence_penalty"),
-    ({"frequency_penalty": -2.5}, "frequency_penalty"),
-    ({"repetition_penalty": 0}, "repetition_penalty"),
     ({"logit_bias": {"7": 101}}, "logit_bias.7"),
     ({"logit_bias": {"seven": 1}}, "logit_bias.seven"),
     ({"logit_bias": {"100000": 1}}, "logit_bias"),
-    ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": True}, "max_tokens"),
-    ({"max_tokens": "5"}, "max_tokens"),
-    ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     ({"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
-    ({"min_tokens": -1}, "min_tokens"),
-    ({"num_speculative_tokens": -1}, "num_speculative_tokens"),
-    ({"priority": 2**31}, "priority"),
-    ({"cache_salt": ""}, "cache_salt"),
     ({"cache_salt": "ä" * 129}, "cache_salt"),
     ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
-    ({"stop": ""}, "stop"),
     ({"stop": ["a", 5]}, "stop[1]"),
-    ({"stop_token_ids": [-1]}, "stop_token_ids"),
     ({"stop_token_ids": ["a"]}, "stop_token_ids[0]"),
-    ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"include": True}}, "stream_options.include"),
     ({"prediction": "text"}, "prediction"),
     ({"prediction": {"content": "text"}}, "prediction.type"),
-    ({"prediction": {"type": "content"}}, "prediction.content"),
     ({"prediction": {"type": "tokens", "content": "a"}}, "prediction.type"),
     ({"prediction": {"type": "content", "content": [{"type": "text"}]}}, "prediction.content[0]"),
     ({"prediction": [{"type": "content", "content": "a"}, 5]}, "prediction[1]"),
-    ({"prediction": [{"type": "content"}]}, "prediction[0].content"),
     (
         {"prediction": [PREDICTION, PREDICTION, {"type": "content", "content": [5]}]},
         "prediction[2].content[0]",
@@ -191,18 +162,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"n": 0}, "n"),
     ({"n": 5}, "n"),
-    ({"n": True}, "n"),
-    ({"n": 2.5}, "n"),
     ({"n": 2, "best_of": 3}, "best_of"),
-    ({"n": 2, "best_of": 1}, "best_of"),
-    ({"n": 2, "best_of": 2.5}, "best_of"),
     ({"predicted_token_ids": [1, 100000]}, "predicted_token_ids"),
     ({"predicted_token_ids": [1, -1]}, "predicted_token_ids"),
-    ({"predicted_token_ids": "a"}, "predicted_token_ids"),
-    (
-        {"predicted_token_ids": [1], "prediction": {"type": "content", "content": "a"}},
-        "predicted_token_ids",
-    ),
     ({"surprise": 1}, "surprise"),
     ({"prompt": "a"}, "prompt"),
 ]
@@ -219,26 +181,10 @@ async def test_wrong_values_are_named(
     assert scheduler.adds == []
 
 
-@pytest.mark.parametrize(
-    ("prompt", "param"),
-    [
-        ("", "prompt"),
-        ([], "prompt"),
-        ([[]], "prompt"),
-        ([1, "a"], "prompt"),
-        ([100_000], "prompt"),
-        (None, "prompt"),
-        ({"a": 1}, "prompt"),
-    ],
-)
-async def test_wrong_prompts_are_named(http: httpx.AsyncClient, prompt: Any, param: str) -> None:
+@pytest.mark.parametrize("prompt", ["", [], [[]], [1, "a"], [100_000], None, {"a": 1}])
+async def test_wrong_prompts_are_named(http: httpx.AsyncClient, prompt: Any) -> None:
     error = await refused(http, COMPLETIONS, {"model": "tiny", "prompt": prompt}, 400)
-    assert error["param"].startswith(param)
-
-
-async def test_an_unknown_argument_reads_as_at_openai(http: httpx.AsyncClient) -> None:
-    error = await refused(http, CHAT, {"model": "tiny", "messages": USER, "surprise": 1}, 400)
-    assert error["message"] == "Unrecognized request argument supplied: surprise"
+    assert error["param"].startswith("prompt")
 
 
 async def test_numbers_that_are_none_are_refused(http: httpx.AsyncClient) -> None:
@@ -250,7 +196,9 @@ async def test_numbers_that_are_none_are_refused(http: httpx.AsyncClient) -> Non
         error_of(response, 400)
 
 
-async def test_an_unknown_model_is_not_found(http: httpx.AsyncClient) -> None:
+async def test_unknown_arguments_and_models_are_named(http: httpx.AsyncClient) -> None:
+    error = await refused(http, CHAT, {"model": "tiny", "messages": USER, "surprise": 1}, 400)
+    assert error["message"] == "Unrecognized request argument supplied: surprise"
     error = await refused(http, CHAT, {"model": "gpt-9", "messages": USER}, 404)
     assert (error["param"], error["code"]) == ("model", "model_not_found")
     assert "gpt-9" in error["message"]

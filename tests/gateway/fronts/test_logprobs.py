@@ -12,7 +12,6 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_gateway.core.answer.logprobs import SMALLEST, TokenLogprob, token_logprob
 from optimist_gateway.core.answer.output import TokenLogprobs
-from optimist_gateway.core.best_of import best_of
 from optimist_gateway.fronts.openai.answer_parts import completion_logprobs
 from tests.gateway.conftest import script_of
 from tests.gateway.fake_scheduler import (
@@ -32,7 +31,7 @@ COMPLETIONS = "/v1/completions"
 
 
 def require_chat(content: Any, token_ids: list[int], width: int, backend: Backend) -> None:
-    """Compares what is told of tokens with what the scheduler said."""
+    """Compares log-probabilities of tokens with what the scheduler said."""
     assert [one.token for one in content] == [text_of(backend, token) for token in token_ids]
     assert [one.logprob for one in content] == [logprob(token) for token in token_ids]
     for one, token in zip(content, token_ids, strict=True):
@@ -55,23 +54,23 @@ async def test_chat_tells_each_token(
     token_ids = say(TEXT, width=width, accepted=[width - 1])
     arguments: Any = {"model": "tiny", "messages": USER, "logprobs": True, "top_logprobs": num_top}
     whole = await client.chat.completions.create(**arguments)
-    told = whole.choices[0].logprobs
-    assert told is not None
-    assert told.content is not None
-    assert told.refusal is None
-    require_chat(told.content, token_ids, num_top or 0, backend)
-    # The end is told of too, though it is not shown.
-    shown = b"".join(bytes(one.bytes or ()) for one in told.content[:-1])
+    given = whole.choices[0].logprobs
+    assert given is not None
+    assert given.content is not None
+    assert given.refusal is None
+    require_chat(given.content, token_ids, num_top or 0, backend)
+    # The end has one too, though it is not shown.
+    shown = b"".join(bytes(one.bytes or ()) for one in given.content[:-1])
     assert shown.decode() == whole.choices[0].message.content == TEXT
     stream = await client.chat.completions.create(**arguments, stream=True)
     streamed: list[Any] = []
     async for chunk in stream:
         if chunk.choices[0].logprobs is not None:
             streamed += chunk.choices[0].logprobs.content or []
-    assert streamed == told.content
+    assert streamed == given.content
 
 
-async def test_nothing_is_told_unless_it_is_asked_for(
+async def test_nothing_comes_unless_it_is_asked_for(
     client: AsyncOpenAI, say: Say, scheduler: FakeScheduler
 ) -> None:
     say("fox")
@@ -91,17 +90,17 @@ async def test_completions_tell_each_token(
 ) -> None:
     token_ids = say(TEXT, width=width)
     whole = await client.completions.create(model="tiny", prompt="a", logprobs=num_top)
-    told = whole.choices[0].logprobs
-    assert told is not None
-    assert told.tokens == [text_of(backend, token) for token in token_ids]
-    assert told.token_logprobs == [logprob(token) for token in token_ids]
-    assert told.top_logprobs is not None
-    for by_text, token in zip(told.top_logprobs, token_ids, strict=True):
+    given = whole.choices[0].logprobs
+    assert given is not None
+    assert given.tokens == [text_of(backend, token) for token in token_ids]
+    assert given.token_logprobs == [logprob(token) for token in token_ids]
+    assert given.top_logprobs is not None
+    for by_text, token in zip(given.top_logprobs, token_ids, strict=True):
         expected: dict[str, float] = {}
         for one in (*candidates(token, num_top), token):
             expected.setdefault(text_of(backend, one), logprob(one))
         assert by_text == expected
-    require_offsets(told, TEXT)
+    require_offsets(given, TEXT)
     stream = await client.completions.create(
         model="tiny", prompt="a", logprobs=num_top, stream=True
     )
@@ -109,13 +108,13 @@ async def test_completions_tell_each_token(
     async for chunk in stream:
         if chunk.choices[0].logprobs is not None:
             offsets += chunk.choices[0].logprobs.text_offset or []
-    assert offsets == told.text_offset
+    assert offsets == given.text_offset
 
 
-def require_offsets(told: Any, text: str) -> None:
+def require_offsets(given: Any, text: str) -> None:
     """Tokens that are whole characters stand where their offset says."""
-    assert told.text_offset == sorted(told.text_offset)
-    for token, offset in zip(told.tokens, told.text_offset, strict=True):
+    assert given.text_offset == sorted(given.text_offset)
+    for token, offset in zip(given.tokens, given.text_offset, strict=True):
         if "\ufffd" not in token and not token.startswith("<|"):
             assert text[offset : offset + len(token)] == token
 
@@ -171,13 +170,13 @@ async def test_echo(
     if logprobs is None:
         assert choice.logprobs is None
         return
-    told: Any = choice.logprobs
+    given: Any = choice.logprobs
     token_ids = [*prompt_ids, *(answered if max_tokens else [])]
-    assert told.tokens == [text_of(backend, token) for token in token_ids]
-    assert told.token_logprobs == [None, *(logprob(token) for token in token_ids[1:])]
-    assert told.top_logprobs[0] is None
-    assert all(len(one) <= logprobs + 1 for one in told.top_logprobs[1:])
-    require_offsets(told, choice.text)
+    assert given.tokens == [text_of(backend, token) for token in token_ids]
+    assert given.token_logprobs == [None, *(logprob(token) for token in token_ids[1:])]
+    assert given.top_logprobs[0] is None
+    assert all(len(one) <= logprobs + 1 for one in given.top_logprobs[1:])
+    require_offsets(given, choice.text)
 
 
 async def test_an_echo_in_a_stream_comes_before_the_answer(
@@ -195,10 +194,10 @@ async def test_a_long_prompt_is_echoed_too(client: AsyncOpenAI, say: Say) -> Non
     answered = say("fox")
     prompt = [5 + number % 250 for number in range(600)]
     answer = await client.completions.create(model="tiny", prompt=prompt, echo=True, logprobs=0)
-    told = answer.choices[0].logprobs
-    assert told is not None
-    assert told.tokens is not None
-    assert len(told.tokens) == len(prompt) + len(answered)
+    given = answer.choices[0].logprobs
+    assert given is not None
+    assert given.tokens is not None
+    assert len(given.tokens) == len(prompt) + len(answered)
 
 
 @pytest.mark.parametrize("part", ["missing", "gap", "no tokens"])
@@ -245,11 +244,6 @@ async def test_the_likeliest_answers_are_given(
     assert len({add.sampling.seed for add in scheduler.adds}) == 4
 
 
-def test_of_equally_likely_answers_the_first_wins() -> None:
-    assert best_of([-2.0, -1.0, -1.0, -3.0], 3) == [1, 2, 0]
-    assert best_of([0.0], 1) == [0]
-
-
 async def test_each_prompt_has_its_own_choices(
     client: AsyncOpenAI, scheduler: FakeScheduler, backend: Backend
 ) -> None:
@@ -277,15 +271,15 @@ async def test_each_prompt_has_its_own_choices(
 
 
 def test_what_is_impossible_has_a_number_in_json() -> None:
-    told = token_logprob(
+    given = token_logprob(
         5, TokenLogprobs(float("-inf"), [6], [float("-inf")]), 3, lambda _: ("x", b"x")
     )
-    assert told.logprob == told.top[0].logprob == SMALLEST
+    assert given.logprob == given.top[0].logprob == SMALLEST
 
 
-def test_of_tokens_with_the_same_text_the_likeliest_is_told() -> None:
+def test_of_tokens_with_the_same_text_the_likeliest_counts() -> None:
     half = "\ufffd"
     top = (TokenLogprob(1, half, b"\xe6", -0.5), TokenLogprob(2, half, b"\xe7", -1.5))
-    told = completion_logprobs([TokenLogprob(3, half, b"\xe8", -2.5, 0, top)])
-    assert told is not None
-    assert told["top_logprobs"] == [{half: -0.5}]
+    given = completion_logprobs([TokenLogprob(3, half, b"\xe8", -2.5, 0, top)])
+    assert given is not None
+    assert given["top_logprobs"] == [{half: -0.5}]

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.fronts.openai.openapi.limits import numbers_below
+from optimist_gateway.fronts.openapi.limits import numbers_below
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
 from tests.gateway.fronts.openapi_hooks import is_ruled_out
 from tests.stack import REPOSITORY
@@ -107,14 +107,14 @@ async def test_places_in_the_prompt_are_as_the_document_says(
     body = {"model": "tiny", "include_provenance": True, **asked}
     answer = (await http.post(path, json=body)).json()
     document = (await http.get("/openapi.json")).json()
-    told = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]
-    schema = told["schema"] | {"components": document["components"]}
+    content = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]
+    schema = content["schema"] | {"components": document["components"]}
     jsonschema.Draft202012Validator(schema).validate(answer)
     provenance = answer.get("provenance") or answer["choices"][0]["provenance"]
     assert provenance[0]["prompt"] == expected
 
 
-async def test_limits_of_the_server_are_told(http: httpx.AsyncClient) -> None:
+async def test_limits_of_the_server_are_in_the_document(http: httpx.AsyncClient) -> None:
     schemas = (await http.get("/openapi.json")).json()["components"]["schemas"]
     chat = schemas["ChatCompletionBody"]["properties"]
     assert chat["model"]["enum"] == ["tiny"]

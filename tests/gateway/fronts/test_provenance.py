@@ -120,7 +120,7 @@ def test_segments_join_to_the_text(backend: Backend, data: st.DataObject, stop: 
 
 
 @given(st.data())
-def test_text_does_not_depend_on_whether_it_is_told_where_it_came_from(
+def test_text_does_not_depend_on_whether_its_source_is_wanted(
     backend: Backend, data: st.DataObject
 ) -> None:
     token_ids = list(backend.encode(TEXT).ids)
@@ -330,12 +330,12 @@ async def test_chunks_and_whole_answers_tell(
         assert predicted[place["start"] : place["end"]] == segment["text"]
     assert "prediction" not in own
     chunks = await chunks_of(http, body)
-    told = [chunk["choices"][0] for chunk in chunks]
-    assert [[one["num_tokens"] for one in chunk["provenance"]] for chunk in told] == [
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [[one["num_tokens"] for one in chunk["provenance"]] for chunk in choices] == [
         [half, 1],
         [len(ids) - half - 1, 1],
     ]
-    for chunk in told:
+    for chunk in choices:
         assert "".join(one["text"] for one in chunk["provenance"]) == chunk["text"]
 
 

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import CHAT_TEMPLATE, serving, until_healthy
+from tests.gateway.conftest import CHAT_TEMPLATE, asking, served
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens
 from tests.gateway.fronts.test_errors import CHAT, USER, error_of, post
 
@@ -54,11 +54,7 @@ async def test_special_tokens_are_added_if_wanted(
 ) -> None:
     wrapped = AutoTokenizer.from_pretrained(model_directory)
     wrapped.backend_tokenizer.post_processor = template_of_end()
-    async with (
-        serving(settings, Tokenizer(wrapped)) as address,
-        httpx.AsyncClient(base_url=address, trust_env=False, verify=False) as http,
-    ):
-        await until_healthy(http)
+    async with served(settings, Tokenizer(wrapped)) as http:
 
         async def tokenized(**body: Any) -> Any:
             return (await http.post("/tokenize", json=body)).json()["tokens"]
@@ -78,11 +74,7 @@ def template_of_end() -> Any:
 async def test_the_template_is_shown_if_the_setting_says_so(
     settings: GatewaySettings, tokenizer: Tokenizer, shows_template: bool
 ) -> None:
-    told = settings.model_copy(update={"show_chat_template": shows_template})
-    async with (
-        serving(told, tokenizer) as address,
-        httpx.AsyncClient(base_url=address, trust_env=False, verify=False) as http,
-    ):
+    async with asking(settings, tokenizer, show_chat_template=shows_template) as http:
         info = (await http.get("/tokenizer_info")).json()
     assert info["eos_token"] == "<|end|>"
     assert info["pad_token"] == "<|pad|>"

@@ -11,7 +11,7 @@ import pytest
 from optimist_common.observing.logs import JsonFormatter
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import serving, until, until_healthy
+from tests.gateway.conftest import served, until
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step
 
 Say = Callable[..., list[int]]
@@ -25,12 +25,7 @@ async def logged(
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A gateway with an access log."""
     caplog.set_level(logging.INFO, "optimist_gateway.access")
-    settings = settings.model_copy(update={"access_log": True})
-    async with (
-        serving(settings, tokenizer) as address,
-        httpx.AsyncClient(base_url=address, trust_env=False, verify=False, timeout=20) as client,
-    ):
-        await until_healthy(client)
+    async with served(settings, tokenizer, access_log=True) as client:
         yield client
 
 
@@ -97,7 +92,7 @@ async def test_a_refusal_has_its_reason(
     assert "prompt_tokens" not in line
 
 
-async def test_a_stream_that_breaks_is_told_from_one_that_ends(
+async def test_a_stream_that_breaks_differs_from_one_that_ends(
     logged: httpx.AsyncClient, scheduler: FakeScheduler, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler.script = Script(steps=[Step([5])], break_stream=True)
@@ -133,7 +128,7 @@ async def test_without_the_flag_nothing_is_logged(
     assert access_lines(caplog) == []
 
 
-async def test_without_tracing_the_scheduler_is_told_of_no_span(
+async def test_without_tracing_the_scheduler_gets_no_span(
     http: httpx.AsyncClient, scheduler: FakeScheduler
 ) -> None:
     scheduler.script = Script(steps=[Step([EOS])])

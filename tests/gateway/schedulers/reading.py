@@ -29,7 +29,7 @@ class Reading:
             self.stream.resume()
         else:
             self._is_begun = True
-            self.stream.read(self)
+            self.stream.read(self._take)
         if not self._items:
             await self._arrived.wait()
         item = self._items.popleft()
@@ -40,12 +40,10 @@ class Reading:
         self._has_ended = item.finished is not None
         return item
 
-    def take(self, output: StepOutput) -> None:
-        self.stream.pause()
-        self._put(output)
-
-    def fail(self, error: Exception) -> None:
-        self._put(error)
+    def _take(self, item: StepOutput | Exception) -> None:
+        if isinstance(item, StepOutput):
+            self.stream.pause()
+        self._put(item)
 
     def close(self) -> None:
         self.stream.close()

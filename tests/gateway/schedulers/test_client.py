@@ -182,7 +182,7 @@ async def test_an_unreachable_scheduler_is_503_and_found_when_it_comes(
     await server.stop()
 
 
-async def test_a_stream_that_breaks_is_told_inside_the_stream(
+async def test_a_stream_that_breaks_has_an_error_in_it(
     client: AsyncOpenAI, http: httpx.AsyncClient, say: Say
 ) -> None:
     say("The quick brown", break_stream=True)
@@ -207,7 +207,7 @@ async def test_a_stream_that_breaks_is_told_inside_the_stream(
     assert response.json()["choices"][0]["message"]["content"] == "The quick"
 
 
-async def test_more_requests_than_places_are_told_to_come_again(
+async def test_more_requests_than_places_are_to_come_again(
     http: httpx.AsyncClient, scheduler: FakeScheduler, say: Say
 ) -> None:
     scheduler.script = Script(hang=True)

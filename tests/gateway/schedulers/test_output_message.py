@@ -80,7 +80,7 @@ def test_logprobs_of_a_prompt_alone_may_stand_beside_new_tokens() -> None:
     assert output.logprobs.tokens == []
 
 
-def test_tokens_may_be_told_of_without_candidates() -> None:
+def test_tokens_may_come_without_candidates() -> None:
     plain = some_logprobs(
         num_prompt_tokens=0,
         num_candidates=0,

@@ -89,7 +89,7 @@ async def rest(stream: Reading) -> list[StepOutput]:
     return [output async for output in stream]
 
 
-def told(outputs: Sequence[StepOutput]) -> list[int]:
+def tokens_of(outputs: Sequence[StepOutput]) -> list[int]:
     return [token for output in outputs for token in output.token_ids]
 
 
@@ -114,7 +114,7 @@ async def test_a_request_goes_on_at_another_scheduler() -> None:
         outputs = [await anext(stream), await anext(stream)]
         await fleet.kill(place)
         outputs += await rest(stream)
-        assert told(outputs) == ANSWER
+        assert tokens_of(outputs) == ANSWER
         (resumed,) = fleet.fakes[1 - place].adds
         assert tokens(resumed.output_token_ids) == ANSWER[:3]
         assert resumed.request_id == "one~2"
@@ -129,13 +129,13 @@ async def test_a_request_that_was_not_begun_has_a_whole_account() -> None:
         stream, place = await hold_everywhere(fleet, 0, add())
         await fleet.kill(place)
         outputs = await rest(stream)
-        assert told(outputs) == ANSWER
+        assert tokens_of(outputs) == ANSWER
         assert outputs[-1].finished is not None
         assert outputs[-1].finished.is_whole
         assert not fleet.fakes[1 - place].adds[0].output_token_ids
 
 
-async def test_nothing_is_told_twice_of_the_prompt() -> None:
+async def test_nothing_of_the_prompt_comes_twice() -> None:
     sampling = sampling_pb2.SamplingParams(num_prompt_logprobs=1)
     prompt = list(range(2, 14))
     async with fleet_of(2) as fleet:
@@ -150,7 +150,7 @@ async def test_nothing_is_told_twice_of_the_prompt() -> None:
             for index in range(len(one.logprobs.prompt))
         ]
         assert positions == list(range(1, len(prompt)))
-        assert told(outputs) == ANSWER
+        assert tokens_of(outputs) == ANSWER
 
 
 async def test_a_request_waits_for_its_only_scheduler() -> None:
@@ -163,7 +163,7 @@ async def test_a_request_waits_for_its_only_scheduler() -> None:
             Reading(fleet.pool.add(add("two")))
         fleet.fakes[0].hold_behind = None
         await fleet.restart(0)
-        assert told(outputs + await rest(stream)) == ANSWER
+        assert tokens_of(outputs + await rest(stream)) == ANSWER
         assert fleet.pool.num_waiting == 0
 
 
@@ -199,7 +199,7 @@ async def test_a_request_may_lose_any_number_of_schedulers_between_its_tokens() 
             place = next(i for i, one in enumerate(fleet.pool.clients) if one.num_requests)
             await fleet.kill(place)
             await fleet.restart(place)
-        assert told(outputs + await rest(stream)) == list(range(number))
+        assert tokens_of(outputs + await rest(stream)) == list(range(number))
 
 
 async def test_requests_leave_a_scheduler_that_drains() -> None:
@@ -208,10 +208,10 @@ async def test_requests_leave_a_scheduler_that_drains() -> None:
         outputs = [await anext(stream)]
         await fleet.servers[place].set_serving(serving=False)
         outputs += await rest(stream)
-        assert told(outputs) == ANSWER
+        assert tokens_of(outputs) == ANSWER
         assert await fleet.fakes[place].aborts.get() == 1
         for number in range(4):
-            assert told(await rest(Reading(fleet.pool.add(add(f"new-{number}"))))) == ANSWER
+            assert tokens_of(await rest(Reading(fleet.pool.add(add(f"new-{number}"))))) == ANSWER
         assert len(fleet.fakes[place].adds) == 1
 
 
@@ -223,7 +223,7 @@ async def test_requests_leave_a_scheduler_without_workers() -> None:
         outputs = [await anext(stream)]
         await until(lambda: all(client.stats is not None for client in fleet.pool.clients))
         fleet.fakes[place].stats = scheduler_pb2.Stats(num_workers=0)
-        assert told(outputs + await rest(stream)) == ANSWER
+        assert tokens_of(outputs + await rest(stream)) == ANSWER
         assert [client.is_sound for client in fleet.pool.clients] == [place == 1, place == 0]
 
 
@@ -238,7 +238,7 @@ async def test_requests_stay_where_an_engine_hangs() -> None:
         await asyncio.sleep(0.3)
         assert client.num_requests == 1
         for number in range(4):
-            assert told(await rest(Reading(fleet.pool.add(add(f"new-{number}"))))) == ANSWER
+            assert tokens_of(await rest(Reading(fleet.pool.add(add(f"new-{number}"))))) == ANSWER
         assert len(fleet.fakes[place].adds) == 1
         stream.close()
 
@@ -266,7 +266,7 @@ async def test_a_full_scheduler_is_passed_over() -> None:
         assert [len(fake.adds) for fake in fleet.fakes] == [1, 1]
         fleet.fakes[0].scripts, fleet.fakes[1].scripts = [full], []
         outputs = await rest(Reading(fleet.pool.add(add("two"))))
-        assert told(outputs) == ANSWER
+        assert tokens_of(outputs) == ANSWER
         assert outputs[-1].finished is not None
         assert outputs[-1].finished.is_whole
 
@@ -278,7 +278,7 @@ async def test_a_request_that_was_begun_waits_for_room() -> None:
         fleet.fakes[1 - place].scripts = [full]
         outputs = [await anext(stream)]
         await fleet.kill(place)
-        assert told(outputs + await rest(stream)) == ANSWER
+        assert tokens_of(outputs + await rest(stream)) == ANSWER
         assert len(fleet.fakes[1 - place].adds) == 2
 
 
@@ -292,7 +292,9 @@ async def test_a_scheduler_of_another_model_gets_nothing(caplog: pytest.LogCaptu
         assert f"vocab_size is {VOCAB_SIZE + 1}, not {VOCAB_SIZE}" in caplog.text
         assert f"127.0.0.1:{fleet.fakes[1].port}" in caplog.text
         for number in range(4):
-            assert told(await rest(Reading(fleet.pool.add(add(f"request-{number}"))))) == ANSWER
+            assert (
+                tokens_of(await rest(Reading(fleet.pool.add(add(f"request-{number}"))))) == ANSWER
+            )
         assert not fleet.fakes[1].adds
 
 

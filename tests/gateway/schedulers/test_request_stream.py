@@ -16,19 +16,16 @@ ENDED = Finished(FinishReason.LENGTH)
 
 
 class Reader:
-    """Notes what it is told; pauses the stream behind each output if that is wanted."""
+    """Notes what it gets; pauses the stream after each output if that is wanted."""
 
     def __init__(self, stream: RequestStream, *, pauses: bool = False) -> None:
         self.stream, self.pauses = stream, pauses
-        self.told: list[int | type[Exception]] = []
+        self.got: list[int | type[Exception]] = []
 
-    def take(self, output: StepOutput) -> None:
-        self.told += output.token_ids
-        if self.pauses:
+    def __call__(self, item: StepOutput | Exception) -> None:
+        self.got += item.token_ids if isinstance(item, StepOutput) else [type(item)]
+        if self.pauses and isinstance(item, StepOutput):
             self.stream.pause()
-
-    def fail(self, error: Exception) -> None:
-        self.told.append(type(error))
 
 
 class Aborts:
@@ -58,10 +55,10 @@ async def test_what_waits_comes_first_and_then_all_in_order(stream: RequestStrea
     stream.deliver(StepOutput([2]))
     stream.pause()
     stream.deliver(StepOutput([3]))
-    assert reader.told == [1, 2]
+    assert reader.got == [1, 2]
     stream.resume()
     stream.deliver(StepOutput([4], finished=ENDED))
-    assert reader.told == [1, 2, 3, 4]
+    assert reader.got == [1, 2, 3, 4]
 
 
 async def test_a_reader_that_has_enough_stops_what_waits(stream: RequestStream) -> None:
@@ -69,13 +66,13 @@ async def test_a_reader_that_has_enough_stops_what_waits(stream: RequestStream) 
     for number in range(3):
         stream.deliver(StepOutput([number]))
     stream.read(reader)
-    assert reader.told == [0]
+    assert reader.got == [0]
     stream.fail(SchedulerUnavailableError())
     stream.resume()
     stream.resume()
-    assert reader.told == [0, 1, 2]
+    assert reader.got == [0, 1, 2]
     stream.resume()
-    assert reader.told == [0, 1, 2, SchedulerUnavailableError]
+    assert reader.got == [0, 1, 2, SchedulerUnavailableError]
 
 
 async def test_what_waits_for_a_reader_is_bounded(stream: RequestStream, aborts: Aborts) -> None:
@@ -86,10 +83,10 @@ async def test_what_waits_for_a_reader_is_bounded(stream: RequestStream, aborts:
         stream.deliver(StepOutput([number]))
     assert aborts.calls == [False]
     stream.resume()
-    assert reader.told == [*range(MAX_WAITING_OUTPUTS), SlowReaderError]
+    assert reader.got == [*range(MAX_WAITING_OUTPUTS), SlowReaderError]
 
 
-async def test_nothing_is_told_behind_the_end(stream: RequestStream, aborts: Aborts) -> None:
+async def test_nothing_comes_after_the_end(stream: RequestStream, aborts: Aborts) -> None:
     reader = Reader(stream)
     stream.read(reader)
     stream.pause()
@@ -98,7 +95,7 @@ async def test_nothing_is_told_behind_the_end(stream: RequestStream, aborts: Abo
     stream.close()
     stream.deliver(StepOutput([2]))
     stream.resume()
-    assert reader.told == []
+    assert reader.got == []
     assert aborts.calls == [False]
 
 
@@ -117,7 +114,7 @@ async def test_the_account_is_read_and_nothing_else(
         stream.deliver(StepOutput([1]))
         stream.deliver(StepOutput([2], finished=ENDED))
     assert await asyncio.wait_for(account, 5) is ENDED
-    assert reader.told == []
+    assert reader.got == []
 
 
 async def test_there_is_no_account_of_a_request_that_is_closed(stream: RequestStream) -> None:

@@ -1,7 +1,6 @@
 """The names of vLLM, read by the tools that ask for them."""
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 
 import httpx
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import serving, until_healthy
+from tests.gateway.conftest import served, serving
 from tests.gateway.fake_scheduler import FakeScheduler
 
 STATS = scheduler_pb2.Stats(
@@ -32,50 +31,29 @@ async def vllm(
     settings: GatewaySettings, tokenizer: Tokenizer, scheduler: FakeScheduler
 ) -> AsyncIterator[httpx.AsyncClient]:
     scheduler.stats = STATS
-    settings = settings.model_copy(update={"vllm_metrics": True})
-    async with (
-        serving(settings, tokenizer) as address,
-        httpx.AsyncClient(base_url=address, trust_env=False, verify=False, timeout=20) as client,
-    ):
-        await until_healthy(client)
+    async with served(settings, tokenizer, vllm_metrics=True) as client:
         while "vllm:num_requests_running" not in (await client.get("/metrics")).text:
             pass
         yield client
 
 
-@dataclass
-class SpecDecodeMetrics:
-    """What `vllm bench serve` keeps of /metrics."""
-
-    num_drafts: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
-    accepted_per_pos: dict[int, int] = field(default_factory=dict)
-
-
-def read_spec_decode(text: str) -> SpecDecodeMetrics:
-    """Reads as `vllm bench serve` does: whatever begins and ends so is summed up."""
-    read = SpecDecodeMetrics()
-    for line in text.split("\n"):
-        name = line.split("{")[0].split(" ")[0]
-        if not name.startswith("vllm:spec_decode") or not name.endswith("_total"):
-            continue
-        value = int(float(line.split()[-1]))
-        if "num_drafts" in name:
-            read.num_drafts += value
-        elif "num_draft_tokens" in name:
-            read.num_draft_tokens += value
-        elif "num_accepted_tokens_per_pos" in name:
-            position = int(line.split('position="')[1].split('"')[0])
-            read.accepted_per_pos[position] = read.accepted_per_pos.get(position, 0) + value
-        elif "num_accepted_tokens" in name:
-            read.num_accepted_tokens += value
-    return read
-
-
 async def test_vllm_bench_reads_what_drafts_were_worth(vllm: httpx.AsyncClient) -> None:
-    read = read_spec_decode((await vllm.get("/metrics")).text)
-    assert read == SpecDecodeMetrics(10, 80, 52, {0: 9, 1: 8, 2: 7})
+    read: dict[str, list[float]] = {}
+    # As `vllm bench serve` does: whatever begins and ends so is read, in order.
+    for line in (await vllm.get("/metrics")).text.splitlines():
+        name = line.split("{")[0].split(" ")[0]
+        if name.startswith("vllm:spec_decode") and name.endswith("_total"):
+            read.setdefault(name, []).append(float(line.split()[-1]))
+    assert read == {
+        "vllm:spec_decode_num_drafts_total": [10],
+        "vllm:spec_decode_num_draft_tokens_total": [80],
+        "vllm:spec_decode_num_accepted_tokens_total": [52],
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total": [9, 8, 7],
+    }
+    assert (
+        'per_pos_total{engine="0",model_name="tiny",position="2"} 7.0'
+        in (await vllm.get("/metrics")).text
+    )
 
 
 async def test_load_is_the_schedulers(vllm: httpx.AsyncClient) -> None:

@@ -113,7 +113,7 @@ async def test_who_leaves_does_not_end_the_process_of_all(process: ChildProcess)
     assert await process.ask(say("", "pid")) == pid
 
 
-async def test_a_loader_that_fails_is_told() -> None:
+async def test_a_loader_that_fails_is_an_error() -> None:
     process = ChildProcess(
         "tests.gateway.security.test_child_process:nothing", "model", 1.0, "nothing"
     )

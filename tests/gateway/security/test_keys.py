@@ -72,7 +72,7 @@ def test_a_file_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert second.competes
 
 
-def test_a_file_that_becomes_wrong_changes_nothing_and_is_told(
+def test_a_file_that_becomes_wrong_changes_nothing_and_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "keys"

@@ -5,11 +5,12 @@ from typing import Any
 
 import httpx
 import orjson
+import pytest
 from openai import AsyncOpenAI
 
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import serving, until_healthy
+from tests.gateway.conftest import asking, served
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, FakeScheduler
 
 Say = Callable[..., list[int]]
@@ -30,11 +31,7 @@ async def test_an_answer_by_chance_is_marked_everywhere(
     scheduler.is_synthetic = True
     say("The quick brown fox", width=2)
     mark = "synthetic-acceptance"
-    async with (
-        serving(settings, tokenizer) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=20) as http,
-    ):
-        await until_healthy(http)
+    async with served(settings, tokenizer) as http:
         for path, prompt in (
             ("chat/completions", {"messages": USER}),
             ("completions", {"prompt": "x"}),
@@ -49,13 +46,6 @@ async def test_an_answer_by_chance_is_marked_everywhere(
             assert whole["system_fingerprint"] == mark
         (model,) = (await http.get("/v1/models")).json()["data"]
         assert model["system_fingerprint"] == mark
-
-
-async def test_health(http: httpx.AsyncClient) -> None:
-    response = await http.get("/health")
-    counts = {"known": 1, "connected": 1, "sound": 1}
-    assert response.status_code == 200
-    assert response.json() == {"status": "ok", "schedulers": counts}
 
 
 async def sample(http: httpx.AsyncClient, name: str) -> float:
@@ -98,9 +88,10 @@ async def test_unknown_paths_make_no_new_series(http: httpx.AsyncClient) -> None
     assert 'requests_total{endpoint="none",outcome="404"} 3.0' in text
 
 
-async def test_the_schema_names_every_parameter(http: httpx.AsyncClient) -> None:
-    schemas = (await http.get("/openapi.json")).json()["components"]["schemas"]
-    assert {"messages", "prediction", "predicted_token_ids", "return_token_ids"} <= set(
-        schemas["ChatCompletionBody"]["properties"]
-    )
-    assert "prompt" in schemas["CompletionBody"]["properties"]
+@pytest.mark.parametrize(("page", "status"), [(True, 200), (False, 404)])
+async def test_the_page_can_be_left_out(
+    settings: GatewaySettings, tokenizer: Tokenizer, page: bool, status: int
+) -> None:
+    async with asking(settings, tokenizer, page=page) as http:
+        for path in ("/", "/page/js/main.js"):
+            assert (await http.get(path)).status_code == status

@@ -1,7 +1,6 @@
 """Who may ask for what."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
@@ -14,28 +13,13 @@ from optimist_common.settings import load_settings
 from optimist_gateway.server.app import create_app
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import serving, until_healthy
+from tests.gateway.conftest import asking, serving
 from tests.gateway.fake_scheduler import Script
 
 KEY, ADMIN_KEY = "sk-client-1", "sk-admin-1"
 CHAT = "/v1/chat/completions"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
 PROBES = ["/health", "/ready", "/startup", "/live"]
-
-
-@asynccontextmanager
-async def asking(
-    settings: GatewaySettings, tokenizer: Tokenizer, **changes: Any
-) -> AsyncIterator[httpx.AsyncClient]:
-    """The gateway without a socket."""
-    app = create_app(settings.model_copy(update=changes), tokenizer)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://gateway") as client,
-    ):
-        await until_healthy(client)
-        yield client
 
 
 @pytest.fixture
@@ -102,8 +86,8 @@ async def test_probes_need_no_key(http: httpx.AsyncClient, path: str) -> None:
 
 
 async def test_the_page_needs_no_key(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/")).status_code == 200
-    assert (await http.get("/page/no-such-file")).status_code == 404
+    for path, status in (("/", 200), ("/page/js/main.js", 200), ("/page/no-such-file", 404)):
+        assert (await http.get(path)).status_code == status
 
 
 @pytest.mark.parametrize(

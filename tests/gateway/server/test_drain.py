@@ -1,9 +1,11 @@
-"""The end of a gateway, as a process: what it still answers, and what becomes of requests."""
+"""The gateway as a process: how it starts, and how it ends while requests run."""
 
 import asyncio
 import json
 import signal
+import socket
 import ssl
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from optimist_gateway.__main__ import main
 from tests.certificates import issue, make_authority
 from tests.gateway.conftest import until, until_healthy
 from tests.gateway.fake_scheduler import FakeScheduler, Script
-from tests.gateway.server.test_main import until_listening
 from tests.stack import free_port
 
 CHAT = "/v1/chat/completions"
@@ -52,8 +55,20 @@ async def gateway(
             await process.wait()
 
 
+async def until_listening(port: int) -> None:
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_while_requests_finish_no_others_are_taken(
-    scheduler: FakeScheduler, say: Callable[..., list[int]], model_directory: Path
+    scheduler: FakeScheduler,
+    say: Callable[..., list[int]],
+    model_directory: Path,
+    number: signal.Signals,
 ) -> None:
     say("The quick brown fox jumps", pause_seconds=0.2)
     options = ("--grace-seconds", "30")
@@ -61,7 +76,7 @@ async def test_while_requests_finish_no_others_are_taken(
         gateway(scheduler, model_directory, *options) as (http, process),
         http.stream("POST", CHAT, json=STREAM) as running,
     ):
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         while (ready := await http.get("/ready")).status_code == 200:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")
@@ -161,3 +176,39 @@ async def test_https(scheduler: FakeScheduler, model_directory: Path, tmp_path: 
             except httpx.HTTPError:
                 answer = None
             assert answer is None or answer.status_code != 200
+
+
+def test_a_port_in_use_is_named(model_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["--model", str(model_directory), "--port", str(port)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"optimist gateway: cannot listen on 127.0.0.1:{port}: ")
+
+
+def test_a_missing_model_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    command = [sys.executable, "-m", "optimist_gateway", "--model", missing, "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert missing in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "--model"),
+        (["--model", "m", "--max-num-requests", "0"], "--max-num-requests"),
+        (["--model", "m", "--host", "no.such.host.invalid"], "no.such.host.invalid"),
+        (["--model", "m", "--log-level", "loud"], "--log-level"),
+    ],
+)
+def test_wrong_settings_are_named(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert named in line

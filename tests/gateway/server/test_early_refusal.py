@@ -11,9 +11,9 @@ import pytest
 
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import serving, until, until_healthy
+from tests.gateway.conftest import asking, served, until
 from tests.gateway.fake_scheduler import FakeScheduler, Script
-from tests.gateway.server.test_authentication import BODY, CHAT, asking, bearer, error_of
+from tests.gateway.server.test_authentication import BODY, CHAT, bearer, error_of
 
 MAX_BODY = 5_000
 HEAD = (
@@ -41,19 +41,14 @@ async def url(
     settings: GatewaySettings, tokenizer: Tokenizer, scheduler: FakeScheduler
 ) -> AsyncIterator[str]:
     """A gateway whose only place is taken."""
-    limits = {
+    limits: dict[str, Any] = {
         "api_keys": ["ann:key-a"],
         "max_num_requests": 1,
         "max_body_bytes": MAX_BODY,
         "read_seconds": 0.5,
     }
-    async with (
-        serving(settings.model_copy(update=limits), tokenizer) as address,
-        httpx.AsyncClient(base_url=address, trust_env=False, verify=False, timeout=20) as http,
-    ):
-        await until_healthy(http)
-        async with full(http, scheduler):
-            yield address
+    async with served(settings, tokenizer, **limits) as http, full(http, scheduler):
+        yield str(http.base_url).rstrip("/")
 
 
 class Connection:

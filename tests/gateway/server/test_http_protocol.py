@@ -13,7 +13,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from optimist_gateway.server.connection_body import Outbox
+from optimist_gateway.fronts.openai.connection_body import Outbox
 from optimist_gateway.server.http_protocol import BoundedProtocol, ConnectionLimits
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer

@@ -9,9 +9,9 @@ import httpx
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import until
+from tests.gateway.conftest import asking, until
 from tests.gateway.fake_scheduler import FakeScheduler, Script
-from tests.gateway.server.test_authentication import BODY, CHAT, asking, bearer, error_of
+from tests.gateway.server.test_authentication import BODY, CHAT, bearer, error_of
 
 KEYS = ["ann:key-a", "bob:key-b"]
 

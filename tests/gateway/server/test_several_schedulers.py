@@ -15,7 +15,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.network.server import GrpcServer
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import script_of, serving, until
+from tests.gateway.conftest import script_of, served, until
 from tests.gateway.fake_scheduler import FakeScheduler, start_scheduler, tokens
 
 TEXT = "The quick brown fox jumps over the lazy dog."
@@ -63,12 +63,8 @@ async def http(
         api_keys=["client:key"],
         admin_keys=["root:admin-key"],
     )
-    async with (
-        serving(settings, tokenizer) as url,
-        httpx.AsyncClient(
-            base_url=url, trust_env=False, verify=False, timeout=20, headers=ADMIN
-        ) as client,
-    ):
+    async with served(settings, tokenizer) as client:
+        client.headers.update(ADMIN)
         await until_sound(client, 2)
         yield client
 
@@ -184,10 +180,7 @@ async def test_a_priority_goes_where_it_is_honoured(
     addresses = [pair.address(index) for index in range(2)]
     settings = GatewaySettings(model=str(model_directory), schedulers=addresses)
     body = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 3, "n": 4, "priority": 1}
-    async with (
-        serving(settings, tokenizer) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=20) as http,
-    ):
+    async with served(settings, tokenizer) as http:
         await until_sound(http, 2)
         assert (await http.post("/v1/completions", json=body)).status_code == 200
         assert [len(fake.adds) for fake in pair.fakes] == [0, 4]

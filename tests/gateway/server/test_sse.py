@@ -1,25 +1,30 @@
-"""A client that goes away, and one that reads slowly."""
+"""A client that goes away, one that reads slowly, and streams in which nothing is said."""
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import httpx
 import pytest
 
-from tests.gateway.conftest import until
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.text.tokenizer import Tokenizer
+from tests.gateway.conftest import served, until
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
 
 Say = Callable[..., list[int]]
 CHAT = "/v1/chat/completions"
+BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
+STREAM = BODY | {"stream": True}
 
 
 async def leave(url: str, *, stream: bool, after: bytes | None) -> None:
     """Sends a request and closes the connection once `after` was received."""
     host, port = url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    messages = [{"role": "user", "content": "Hello"}]
-    body = json.dumps({"model": "tiny", "messages": messages, "stream": stream}).encode()
+    body = json.dumps(BODY | {"stream": stream}).encode()
     head = (
         f"POST {CHAT} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
@@ -76,8 +81,7 @@ async def test_a_whole_answer_that_nobody_waits_for_is_aborted(
 
 async def leave_when_added(url: str, scheduler: FakeScheduler) -> None:
     async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as http:
-        body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
-        asking = asyncio.create_task(http.post(CHAT, json=body, timeout=60))
+        asking = asyncio.create_task(http.post(CHAT, json=BODY, timeout=60))
         await until(lambda: bool(scheduler.adds))
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
@@ -88,16 +92,68 @@ async def test_a_reader_that_stands_still_is_given_up(
 ) -> None:
     # Each step is large, so that the buffers of the sockets are soon full.
     scheduler.script = Script(steps=[Step([20] * 2000)], forever=True)
-    body = {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "Hello"}],
-        "stream": True,
-        "return_token_ids": True,
-    }
-    async with http.stream("POST", CHAT, json=body) as response:
+    async with http.stream("POST", CHAT, json=STREAM | {"return_token_ids": True}) as response:
         assert response.status_code == 200
         handle = await asyncio.wait_for(scheduler.aborts.get(), 20)
         assert handle == scheduler.adds[0].handle
         text = "".join([part async for part in response.aiter_text()])
     assert '"code":"slow_reader"' in text
     assert "[DONE]" not in text
+
+
+@pytest.fixture
+async def quick(
+    settings: GatewaySettings, tokenizer: Tokenizer
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A gateway that soon comments on silence."""
+    async with served(settings, tokenizer, keep_alive_seconds=0.1) as client:
+        yield client
+
+
+async def test_comments_stand_between_events(
+    quick: httpx.AsyncClient, say: Callable[..., list[int]]
+) -> None:
+    say("The quick brown", pause_seconds=0.25)
+    response = await quick.post(CHAT, json=STREAM)
+    assert response.status_code == 200
+    blocks = response.text.split("\n\n")
+    assert blocks.pop() == ""
+    assert ": keep-alive" in blocks
+    events = [block for block in blocks if block != ": keep-alive"]
+    assert events.pop() == "data: [DONE]"
+    texts = [json.loads(event.removeprefix("data: "))["choices"][0]["delta"] for event in events]
+    assert "".join(text.get("content", "") for text in texts) == "The quick brown"
+
+
+async def test_an_answer_that_is_long_in_coming_is_announced(
+    quick: httpx.AsyncClient, scheduler: FakeScheduler
+) -> None:
+    scheduler.script = Script(hang=True)
+    async with quick.stream("POST", CHAT, json=STREAM) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        async for text in response.aiter_text():
+            assert text == ": keep-alive\n\n"
+            break
+
+
+async def test_an_error_behind_a_comment_is_an_event(
+    quick: httpx.AsyncClient, scheduler: FakeScheduler
+) -> None:
+    failed = scheduler_pb2.FINISH_REASON_ERROR
+    # The first step says nothing and the error comes with the second one.
+    scheduler.script = Script([Step(), Step()], failed, "out of memory", pause_seconds=0.4)
+    response = await quick.post(CHAT, json=STREAM)
+    assert response.status_code == 200
+    *comments, event, rest = response.text.split("\n\n")
+    assert (set(comments), rest) == ({": keep-alive"}, "")
+    assert json.loads(event.removeprefix("data: "))["error"]["message"] == "out of memory"
+
+
+async def test_an_error_before_any_comment_has_its_own_status(
+    quick: httpx.AsyncClient, scheduler: FakeScheduler
+) -> None:
+    scheduler.script = Script([], scheduler_pb2.FINISH_REASON_ERROR, "out of memory")
+    response = await quick.post(CHAT, json=STREAM)
+    assert response.status_code == 500
+    assert response.json()["error"]["message"] == "out of memory"

@@ -21,8 +21,9 @@ from optimist_gateway.core.content import (
     Structure,
     ToolUse,
 )
+from optimist_gateway.core.error import FieldError
 from optimist_gateway.structure.check_child import check_grammar
-from optimist_gateway.structure.grammar import StructureError, grammar
+from optimist_gateway.structure.grammar import grammar
 from optimist_gateway.structure.tool_format import FORMATS, HERMES, JSON, LLAMA3, ToolFormat
 from tests.gateway.fake_scheduler import EOS
 from tests.gateway.structure.test_tool_calls import written
@@ -34,8 +35,8 @@ NUMBER = {
     "additionalProperties": False,
 }
 FUNCTIONS = [
-    Function("f", NUMBER, is_strict=True, param="tools[0].function.parameters"),
-    Function("look-up", {"type": "object"}, is_strict=False, param="tools[1].function.parameters"),
+    Function("f", NUMBER, is_strict=True, index=0),
+    Function("look-up", {"type": "object"}, is_strict=False, index=1),
 ]
 GOOD = [("f", '{"a": 1}')]
 TWO = [*GOOD, ("look-up", '{"b": {"x": ["}"]}}')]
@@ -65,7 +66,7 @@ def follows(follower: LLTokenizer, backend: Backend) -> Follows:
 
 
 def of_content(content: Content) -> str:
-    return grammar(Structure(content, "param"), HERMES, {})
+    return grammar(Structure(content), HERMES, {})
 
 
 def of_tools(
@@ -77,7 +78,7 @@ def of_tools(
     markers: dict[str, int] | None = None,
 ) -> str:
     tools = ToolUse(FUNCTIONS, is_required, is_parallel)
-    return grammar(Structure(content, "param", tools), form, markers or {})
+    return grammar(Structure(content, tools), form, markers or {})
 
 
 SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
@@ -256,13 +257,11 @@ def test_markers_that_are_special_tokens(follows: Follows) -> None:
 
 
 def test_what_is_wrong_with_parameters_is_named() -> None:
-    functions = [
-        Function("f", {"properties": {"a": {"not": {}}}}, is_strict=True, param="tools[3]")
-    ]
-    with pytest.raises(StructureError, match="not is not supported") as caught:
+    functions = [Function("f", {"properties": {"a": {"not": {}}}}, is_strict=True, index=3)]
+    with pytest.raises(FieldError, match="not is not supported") as caught:
         grammar(Structure(tools=ToolUse(functions, False, True)), JSON, {})
-    assert caught.value.param == "tools[3].properties.a.not"
-    functions = [Function("f", functions[0].parameters, is_strict=False, param="tools[3]")]
+    assert caught.value.path == ("tools", 3, "parameters", "properties", "a", "not")
+    functions = [Function("f", functions[0].parameters, is_strict=False, index=3)]
     assert "lenient" in grammar(Structure(tools=ToolUse(functions, False, True)), JSON, {})
 
 

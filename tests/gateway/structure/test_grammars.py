@@ -18,14 +18,12 @@ from optimist_gateway.core.content import (
     Structure,
     ToolUse,
 )
+from optimist_gateway.core.error import ApiError, FieldError
 from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.fronts.openai.errors import ApiError
 from optimist_gateway.structure import grammars as grammars_module
 from optimist_gateway.structure.grammars import MAX_CHECKED, Grammars
 from optimist_gateway.structure.tool_format import HERMES
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN
-
-SCHEMA = "response_format.json_schema.schema"
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +39,16 @@ async def grammars(model_directory: Path) -> AsyncIterator[Grammars]:
 
 
 def of_json(schema: dict[str, Any]) -> Structure:
-    return Structure(JsonContent(schema, is_lenient=False), SCHEMA)
+    return Structure(JsonContent(schema, is_lenient=False))
 
 
 def of(content: Content) -> Structure:
-    return Structure(content, "structured_outputs")
+    return Structure(content)
 
 
-async def refusal(grammars: Grammars, structure: Structure, model: ModelDescription) -> ApiError:
-    with pytest.raises(ApiError) as caught:
+async def refusal(grammars: Grammars, structure: Structure, model: ModelDescription) -> FieldError:
+    with pytest.raises(FieldError) as caught:
         await grammars.grammar(structure, model)
-    assert caught.value.status == 400
-    assert caught.value.message.startswith(f"{caught.value.param}: ")
     return caught.value
 
 
@@ -66,9 +62,9 @@ async def test_a_good_grammar_is_checked_once(grammars: Grammars, model: ModelDe
 
 async def test_what_is_wrong_is_named(grammars: Grammars, model: ModelDescription) -> None:
     error = await refusal(grammars, of_json({"properties": {"a": {"not": {}}}}), model)
-    assert error.param == f"{SCHEMA}.properties.a.not"
+    assert error.path == ("structure", "properties", "a", "not")
     error = await refusal(grammars, of_json({"type": "string", "format": "nonsense"}), model)
-    assert error.param == SCHEMA
+    assert error.path == ("structure",)
     assert "nonsense" in error.message
     error = await refusal(grammars, of(RegexContent("(?=a)")), model)
     assert "look-around" in error.message
@@ -77,12 +73,10 @@ async def test_what_is_wrong_is_named(grammars: Grammars, model: ModelDescriptio
 async def test_functions_are_checked_like_schemas(
     grammars: Grammars, model: ModelDescription
 ) -> None:
-    functions = [
-        Function("f", {"type": "object", "properties": {"a": {"format": "x"}}}, True, "tools[0]")
-    ]
+    functions = [Function("f", {"type": "object", "properties": {"a": {"format": "x"}}}, True, 0)]
     error = await refusal(grammars, Structure(tools=ToolUse(functions, False, True)), model)
     # A format counts for texts; of which kind `a` is, nothing says.
-    assert error.param == "tools"
+    assert error.path == ("tools",)
 
 
 def chain(number: int) -> str:
@@ -125,7 +119,7 @@ async def test_a_bomb_harms_nobody(grammars: Grammars, model: ModelDescription, 
         # It is not tried again.
         await grammars.stop()
         assert (await refusal(grammars, BOMBS[name], model)).message == error.message
-    assert error.param in (SCHEMA, "structured_outputs")
+    assert error.path == ("structure",)
 
 
 QUICK: dict[str, Structure] = {

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.messages import Message, ToolCall, template_messages
 from optimist_gateway.security.child_process import ChildError, ChildProcess
 from optimist_gateway.structure.tool_format import HERMES, MISTRAL
 from optimist_gateway.text.chat_template import RENDERER, render
-from optimist_gateway.text.tokenizer import ChatTemplateError, Tokenizer, load_tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
 
 TOOL = {
     "type": "function",
@@ -137,7 +138,7 @@ async def test_a_slow_template_is_ended(
     directory = directory_with(slow, model_directory, tmp_path)
     limited = load_tokenizer(str(directory), template_seconds=1.0)
     try:
-        with pytest.raises(ChatTemplateError, match="longer than 1 seconds"):
+        with pytest.raises(FieldError, match="longer than 1 seconds"):
             await limited.render_messages([Message("user", "slow")])
         text = await limited.render_messages([Message("user", "quick")])
     finally:

@@ -9,16 +9,16 @@ from openai import AsyncOpenAI
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.fronts.openai.bodies.completion import CompletionBody
-from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.core.request import Request
 from optimist_gateway.text.prediction import MAX_TOKENS, predicted_tokens
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens
 
 Say = Callable[..., list[int]]
 USER: Any = [{"role": "user", "content": "Hello"}]
-TEXTS = ["def main(argument):\r\n    return 1\r\n", "The quick brown fox", "東京 \N{ROCKET}"]
+TEXTS = ["def main(argument):\r\n    return 1\r", "The quick brown fox", "東京 \N{ROCKET}"]
 
 
 def predictions(add: scheduler_pb2.Add) -> list[list[int]]:
@@ -50,7 +50,9 @@ async def test_several_texts(
     say("x")
     parts = [{"type": "text", "text": part} for part in ("The quick", " brown fox")]
     given = [content(TEXTS[0]), content(parts), content(TEXTS[2])]
-    expected = [backend.encode(text.replace("\r\n", "\n")).ids for text in TEXTS]
+    expected = [
+        backend.encode(text.replace("\r\n", "\n").replace("\r", "\n")).ids for text in TEXTS
+    ]
     assert await sent(client, scheduler, {"prediction": given}) == expected
 
 
@@ -104,15 +106,15 @@ async def test_a_long_model_has_no_more_than_the_scheduler_takes(tokenizer: Toke
 
     async def lengths(*wanted: int) -> list[int]:
         given = [[5] * length for length in wanted]
-        body = CompletionBody(model="tiny", prompt="a", predicted_token_ids=given)
-        sent = await predicted_tokens(body, tokenizer, model, 1)
+        request = Request(model="tiny", prompts=("a",), predictions=given)
+        sent = await predicted_tokens(request, tokenizer, model, 1)
         return [len(one.token_ids) for one in sent]
 
     assert await lengths(MAX_TOKENS + 1) == [MAX_TOKENS]
     assert await lengths(1, MAX_TOKENS - 1) == [1, MAX_TOKENS - 1]
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(FieldError) as caught:
         await lengths(1, MAX_TOKENS)
-    assert caught.value.param == "predicted_token_ids[1]"
+    assert caught.value.path == ("predictions", 1)
 
 
 async def test_texts_up_to_the_limit_are_taken(

@@ -8,8 +8,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
+from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.messages import Message
-from optimist_gateway.text.tokenizer import ChatTemplateError, Tokenizer, load_tokenizer
+from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
 from tests.gateway.fake_scheduler import EOS
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 200
@@ -35,13 +36,13 @@ async def test_text_keeps_its_length_and_begins_as_the_model_wants(
     with_limits: Tokenizer, backend: Backend
 ) -> None:
     plain = backend.encode(LONG).ids
-    assert await with_limits.encode_prompt(LONG) == [EOS, *plain]
-    assert await with_limits.encode_prediction(LONG) == plain
-    assert await with_limits.encode_prediction("fox") == backend.encode("fox").ids
+    assert await with_limits.encode(LONG, add_special_tokens=True) == [EOS, *plain]
+    assert await with_limits.encode(LONG, add_special_tokens=False) == plain
+    assert await with_limits.encode("fox", add_special_tokens=False) == backend.encode("fox").ids
 
 
 async def test_a_model_without_a_template_says_so(with_limits: Tokenizer) -> None:
-    with pytest.raises(ChatTemplateError, match="no chat template"):
+    with pytest.raises(FieldError, match="no chat template"):
         await with_limits.render_messages([Message("user", "Hello")])
 
 
@@ -52,7 +53,7 @@ async def test_messages_become_the_template_s_text(tokenizer: Tokenizer, content
 
 
 async def test_a_template_may_refuse(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ChatTemplateError, match="begin with a user"):
+    with pytest.raises(FieldError, match="begin with a user"):
         await tokenizer.render_messages([Message("assistant", "Hello")])
 
 

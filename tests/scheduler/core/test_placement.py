@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from optimist_scheduler.core import placement
-from optimist_scheduler.core.placement import Place, Placement, hash_beginning
+from optimist_scheduler.core.placement import Candidate, Placement, hash_beginning
 
 LONG = list(range(300))
 
 
-def place(name: str, num_requests: int = 0, **values: Any) -> Place[str]:
+def place(name: str, num_requests: int = 0, **values: Any) -> Candidate[str]:
     sizes: dict[str, Any] = {
         "is_connected": True,
         "max_num_seqs": 10,
@@ -18,10 +18,10 @@ def place(name: str, num_requests: int = 0, **values: Any) -> Place[str]:
         "max_num_waiting": 8,
         "max_length": 100,
     }
-    return Place(name=name, num_requests=num_requests, **{**sizes, **values})
+    return Candidate(name=name, num_requests=num_requests, **{**sizes, **values})
 
 
-def choose(*places: Place[str], wanted: int = 20, **values: Any) -> str:
+def choose(*places: Candidate[str], wanted: int = 20, **values: Any) -> str:
     return Placement[str]().choose(places, 10, wanted, **values)
 
 

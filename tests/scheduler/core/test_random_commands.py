@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 
 from optimist_common.draft_source import DraftSource
 from optimist_common.sampling import SamplingParams
+from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import wakes
 from optimist_scheduler.core.requests.plan import Plan, StepResult
@@ -145,14 +146,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         handle = len(self.news) + 1
         prompt, stops = values.pop("prompt"), values.pop("stops")
         values["priority"] *= self.config.policy == "priority"
+        sampling = SamplingParams(
+            num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
+        )
         new = NewRequest(
             f"r{handle}",
             prompt,
             values.pop("max_tokens"),
             stop_token_ids=stops,
-            sampling=SamplingParams(
-                num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
-            ),
+            sampling=sampling,
+            sampling_message=write_sampling(sampling),
             owner=3,
             handle=handle,
             **values,

@@ -1,6 +1,5 @@
 """Several schedulers with workers of their own: placement, losses and moves at random."""
 
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -11,15 +10,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from optimist_common.network.endpoints import Peer
 from optimist_common.sampling import SamplingParams
+from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.requests.validate import NewRequest
-from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode, Scheduler
+from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode
 from optimist_scheduler.core.values.output import Ended, FinishReason, RejectionError
+from optimist_scheduler.workers.description import WorkerDescription
 from optimist_scheduler.workers.dispatcher import Dispatcher
 from optimist_scheduler.workers.translate import plan_message, step_result
+from optimist_scheduler.workers.worker import Worker
 from tests.scheduler.drive import fake_worker, make_window, rows
-from tests.scheduler.fake_worker import FakeWorker, expected_output
+from tests.scheduler.fake_worker import expected_output
 from tests.scheduler.received import Received
 
 VOCAB_SIZE = 7
@@ -37,19 +39,19 @@ SIZES = st.fixed_dictionaries(
 )
 
 
-@dataclass
-class Worker:
-    """A worker, its scheduler, and the plans between them."""
+class DrivenWorker(Worker):
+    """A worker, and the plans between it and its scheduler."""
 
-    peer: Peer
-    config: EngineConfig
-    scheduler: Scheduler
-    fake: FakeWorker
-    is_connected: bool = True
-    sent: list[Plan] = field(default_factory=list)
+    def __init__(self, peer: Peer, config: EngineConfig) -> None:
+        super().__init__(peer)
+        self.sent: list[Plan] = []
+        self.reach(config)
 
-    def wake(self) -> None:
-        """Nothing sleeps here."""
+    def reach(self, config: EngineConfig) -> None:
+        """Begins anew, perhaps with other memory."""
+        self.config, self.fake = config, fake_worker(config)
+        message = self.fake.description
+        assert not self.begin(WorkerDescription("", config, (), (), (), False, message))
 
 
 class MovesMachine(RuleBasedStateMachine):
@@ -68,11 +70,11 @@ class MovesMachine(RuleBasedStateMachine):
             "max_num_waiting": MAX_WAITING,
         }
         self.dispatcher = Dispatcher()
-        self.workers: list[Worker] = []
+        self.workers: list[DrivenWorker] = []
         for number, size in enumerate(sizes, 1):
             config = self.config_of(size)
             peer = Peer(f"w{number}:1", f"w{number}")
-            worker = Worker(peer, config, Scheduler(config), fake_worker(config))
+            worker = DrivenWorker(peer, config)
             self.workers.append(worker)
             self.dispatcher.join(worker)
         self.now = 0.0
@@ -122,14 +124,16 @@ class MovesMachine(RuleBasedStateMachine):
         if num_given:
             # Of what it has, it is told no log-probabilities.
             num_logprobs = num_prompt_logprobs = None
+        sampling = SamplingParams(
+            num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
+        )
         new = NewRequest(
             f"r{handle}",
             prompt,
             max_tokens,
             stop_token_ids=stops,
-            sampling=SamplingParams(
-                num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
-            ),
+            sampling=sampling,
+            sampling_message=write_sampling(sampling),
             handle=handle,
             **values,
         )
@@ -196,7 +200,7 @@ class MovesMachine(RuleBasedStateMachine):
 
     def propose(self, request_id: str, num_wrong: int) -> None:
         base = len(self.live[request_id])
-        tokens = self.news[request_id].predicted_token_ids[base : base + 6]
+        tokens = [*self.news[request_id].predicted_token_ids[base : base + 6]]
         for place in range(min(num_wrong, len(tokens))):
             tokens[-1 - place] = (tokens[-1 - place] + 1) % VOCAB_SIZE
         self.dispatcher.set_window(request_id, make_window(base, base, tokens))
@@ -209,7 +213,7 @@ class MovesMachine(RuleBasedStateMachine):
             if not worker.sent and worker.fake.can_repeat and worker.fake.is_busy:
                 self.take(worker, worker.fake.repeat())
 
-    def take(self, worker: Worker, response: Any) -> None:
+    def take(self, worker: DrivenWorker, response: Any) -> None:
         outputs = worker.scheduler.settle(step_result(response))
         for told in outputs.logprobs:
             self.told[f"r{told.handle}"].add(told.logprobs)
@@ -252,7 +256,7 @@ class MovesMachine(RuleBasedStateMachine):
         for request in requests:
             text = self.live[request.request_id]
             prompt = self.news[request.request_id].prompt_token_ids
-            assert request.token_ids.tolist() == prompt + text
+            assert request.token_ids.tolist() == [*prompt, *text]
         for ended in self.dispatcher.adopt(requests):
             assert ended.finished.reason is FinishReason.ERROR
             assert ended.finished.message.startswith(f"the worker was lost {MAX_LOSSES} times")
@@ -266,10 +270,7 @@ class MovesMachine(RuleBasedStateMachine):
             return
         absent = [each for each in self.workers if not each.is_connected]
         requests = self.dispatcher.evacuate(absent)
-        worker.config = self.config_of(size)
-        worker.fake = fake_worker(worker.config)
-        assert worker.scheduler.restart(worker.config) == []
-        worker.is_connected = True
+        worker.reach(self.config_of(size))
         self.place(requests)
         assert all(each.is_connected or not each.scheduler.num_waiting for each in self.workers)
 

@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.width.drafter import Drafter
-from optimist_scheduler.observing import draft_metrics
+from optimist_scheduler.observing import metrics
 from tests.scheduler.client import PROMPT, add, ask, truth, until
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler, serve_worker
 from tests.scheduler.fake_worker import FakeWorker
@@ -88,7 +88,7 @@ def test_drafts_are_counted_by_source_and_position() -> None:
         num_accepted_tokens=column(2, 0, 18, 0),
         draft_sources=column(5, 5, 1, 0),
     )
-    draft_metrics.observe_drafts(result)
+    metrics.observe_drafts(result)
     grown = {
         source: [after - value for after, value in zip(series(source), values, strict=True)]
         for source, values in before.items()

@@ -7,14 +7,14 @@ import pytest
 from prometheus_client import REGISTRY
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist.worker.v1 import worker_pb2
 from optimist_common.draft_source import DraftSource
-from optimist_common.observing.trace_parent import parse_trace_parent
-from optimist_common.observing.tracing import OFF, Tracer
-from optimist_scheduler.core.requests.plan import Plan
+from optimist_common.observing.tracing import OFF, Tracer, parse_trace_parent
 from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.values.output import Ended, Finished, FinishReason
-from optimist_scheduler.observing import draft_metrics
+from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch, write_queue_times
+from optimist_scheduler.workers.translate import plan_message
 from tests.scheduler.client import PROMPT, Client, add, ask
 from tests.scheduler.fake_services import serve_scheduler
 from tests.scheduler.situation import Situation
@@ -38,13 +38,13 @@ def new_request() -> NewRequest:
     return NewRequest("r2", PROMPT, 5, owner=1, handle=2)
 
 
-def plan_that_admits() -> Plan:
+def plan_that_admits() -> worker_pb2.ExecuteRequest:
     """A plan that gives a slot to `r2`."""
     situation = Situation()
     situation.add(2, PROMPT, 5)
     plan = situation.scheduler.schedule(0.0)
     assert plan is not None
-    return plan
+    return plan_message(plan)
 
 
 def test_the_wait_ends_with_the_first_slot() -> None:
@@ -107,7 +107,7 @@ async def test_the_figures_of_drafts_come_with_the_others(worker_port: int) -> N
     async with serve_scheduler(worker_port, []) as (_, stub):
         client = Client(stub)
         before = (await client.reply(get_stats(1))).stats
-        draft_metrics.DRAFTS.observe(
+        metrics.DRAFTS.observe(
             np.array([DraftSource.PREDICTION], np.int32), *np.array([[5], [3], [4]], np.int32)
         )
         after = (await client.reply(get_stats(2))).stats

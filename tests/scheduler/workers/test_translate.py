@@ -34,9 +34,9 @@ def ints(*values: int) -> Int32Array:
 
 def test_a_plan_says_what_the_worker_has_to_know_of_a_request() -> None:
     scheduler = Scheduler(CONFIG)
-    sampling = SamplingParams(temperature=0.5, seed=7)
+    sampling = sampling_pb2.SamplingParams(temperature=0.5, seed=7)
     new = NewRequest(
-        "r1", [1, 2, 3], 9, [4, 5], [8, 6], min_tokens=2, sampling=sampling, cache_salt="s"
+        "r1", [1, 2, 3], 9, [4, 5], [8, 6], min_tokens=2, sampling_message=sampling, cache_salt="s"
     )
     scheduler.add(new, 0.0)
     scheduler.set_window("r1", make_window(0, 0, [4, 5]))
@@ -113,21 +113,14 @@ def test_a_request_is_read_with_all_its_fields() -> None:
         priority=-2,
         cache_salt="salt",
     )
-    expected = NewRequest(
-        "r4",
-        [1, 2],
-        9,
-        [3],
-        [6],
-        1,
-        SamplingParams(temperature=0.5),
-        priority=-2,
-        cache_salt="salt",
-        max_draft_tokens=None,
-        owner=8,
-        handle=4,
-    )
-    assert new_request(add, 8) == expected
+    new = new_request(add, 8)
+    columns = (new.prompt_token_ids, new.predicted_token_ids, new.stop_token_ids)
+    assert [list(column) for column in columns] == [[1, 2], [3], [6]]
+    assert (new.request_id, new.owner, new.handle) == ("r4", 8, 4)
+    assert (new.max_tokens, new.min_tokens, new.priority) == (9, 1, -2)
+    assert (new.cache_salt, new.max_draft_tokens) == ("salt", None)
+    assert new.sampling == SamplingParams(temperature=0.5)
+    assert new.sampling_message == add.sampling
     add.max_draft_tokens = 0
     assert new_request(add, 8).max_draft_tokens == 0
 

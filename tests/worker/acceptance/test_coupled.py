@@ -9,11 +9,8 @@ from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance import choice
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
-from optimist_worker.core.acceptance.choice import Candidates, verify_drafts
-from optimist_worker.core.acceptance.coupled import verify_coupled
-from optimist_worker.core.acceptance.noise import gumbel
-from optimist_worker.core.acceptance.verify_pass import VerifyPass
+from optimist_worker.core.acceptance.rules import verify_coupled
+from optimist_worker.core.acceptance.verdict import AcceptanceRule, VerifyPass
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.ragged import lay_out
 from tests.worker.acceptance.test_sampling_table import table_of
@@ -37,20 +34,6 @@ def test_the_text_does_not_depend_on_what_was_drafted(
         rows = Rows(TARGET, params, 200)
         drafts = lambda rows, logits=logits: draft(rows, SHAPES[shape], logits, rule)  # noqa: E731
         assert torch.equal(generate(rows, drafts, verify_coupled, 6), truth)
-
-
-def test_noise_of_the_step_rather_than_of_the_position_makes_it_depend() -> None:
-    steps = iter(range(1000))
-
-    def fresh(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
-        positions = nodes.positions + 1000 * next(steps)
-        return (scores + gumbel(nodes.columns.seed, positions, VOCAB_SIZE)).argmax(-1)
-
-    texts = [
-        generate(Rows(TARGET, SAMPLED, 50), drafts, lambda v: verify_drafts(v, fresh), 6)
-        for drafts in (nothing_drafted, lambda rows: draft(rows, (-1, 0), NEAR, None))
-    ]
-    assert not torch.equal(*texts)
 
 
 def test_drafters_with_the_same_noise_agree_more_often() -> None:

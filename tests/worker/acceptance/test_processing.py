@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.processing import process
+from optimist_worker.core.acceptance.processing import TokenCounts, count_tokens, process
 from optimist_worker.core.acceptance.sampling_table import SamplingTable
-from optimist_worker.core.acceptance.token_counts import TokenCounts, count_tokens
 from tests.worker.acceptance.test_sampling_table import table_of
 
 VOCAB_SIZE = 50

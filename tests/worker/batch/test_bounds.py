@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from optimist_worker.core.acceptance.sampling_table import Needs
 from optimist_worker.core.batch.bounds import StepBounds, find_bounds, round_up
+from optimist_worker.core.batch.held_slot import HeldSlot
+from optimist_worker.core.plan import PlannedRow
 
 NEEDS = Needs(
     processes=False,
@@ -30,23 +32,15 @@ SIZES = (
 
 
 def bounds_of(rows: list[tuple[int, int, int]]) -> StepBounds:
-    known, drafts, capacities = (list(column) for column in zip(*rows, strict=True))
-    return find_bounds(
-        known,
-        drafts,
-        capacities,
-        [number + 4 for number in drafts],
-        uses_windows=True,
-        has_trees=False,
-        uses_drafter=False,
-        has_grammar=False,
-        needs=NEEDS,
-    )
+    """Bounds of rows: known tokens, drafts, and blocks that they hold, of one token each."""
+    planned = [PlannedRow(slot, row[0], row[1], []) for slot, row in enumerate(rows)]
+    held = [HeldSlot("", 0, blocks, None, num_unseen=drafts + 4) for _, drafts, blocks in rows]
+    return find_bounds(planned, held, 1, NEEDS)
 
 
 def test_bounds_are_those_of_the_plan() -> None:
     bounds = bounds_of([(1, 8, 32), (40, 0, 64), (3, 2, 16)])
-    assert [getattr(bounds, name) for name in SIZES] == [3, 54, 13, 40, 64, 8, 12, 22]
+    assert [getattr(bounds, name) for name in SIZES] == [3, 54, 13, 40, 64, 8, 12, 18]
 
 
 @pytest.mark.parametrize(

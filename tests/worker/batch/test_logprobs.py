@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.batch.logprobs import score_tokens
 from optimist_worker.core.plan import Plan, PlannedRow, WindowUpdate, plan_repeat
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
+from tests.worker.batch.scored import Scored, check_scored, generate_scored, places_of, take
 from tests.worker.drafters.drafting import SHAPES, drafting_runner
 from tests.worker.runner.test_runner import MANNERS, partly_right, window_trees
-from tests.worker.service.told import Told, check_told, generate_told, places_of, take
 from tests.worker.step import (
     BLOCK_SIZE,
     admit,
@@ -31,11 +31,11 @@ from tests.worker.step import (
 
 TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
 PROMPT = random.Random(3).choices(range(3, VOCAB_SIZE), k=25)
-TELLING = SamplingParams(num_logprobs=5, num_prompt_logprobs=3)
+WANTING = SamplingParams(num_logprobs=5, num_prompt_logprobs=3)
 ANY_FIXTURE = [HealthCheck.function_scoped_fixture]
 
 
-def telling(manner: str) -> SamplingParams:
+def wanting(manner: str) -> SamplingParams:
     return replace(MANNERS[manner], num_logprobs=5, num_prompt_logprobs=3)
 
 
@@ -69,9 +69,11 @@ def test_they_are_the_models_whatever_was_drafted(
     sampling = replace(MANNERS[manner], num_logprobs=wanted[0], num_prompt_logprobs=wanted[1])
     truth = plain_text(llama, PROMPT, 30, MANNERS[manner])
     predict = partly_right(truth, wrong_at)
-    told = generate_told(runner, PROMPT, 30, sampling, predict=predict, width=width, chunk=chunk)
-    assert told.output[:30] == truth
-    check_told(told, llama_path, torch.float64, sampling)
+    scored = generate_scored(
+        runner, PROMPT, 30, sampling, predict=predict, width=width, chunk=chunk
+    )
+    assert scored.output[:30] == truth
+    check_scored(scored, llama_path, torch.float64, sampling)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=ANY_FIXTURE)
@@ -96,22 +98,22 @@ def test_they_follow_the_paths_of_trees(
         return data.draw(window_trees(truth, len(output)))
 
     runner = llama if reads else deviceless
-    told = generate_told(runner, PROMPT, 30, telling(manner), predict=predict, width=width)
-    assert told.output[:30] == truth
-    check_told(told, llama_path, torch.float64, telling(manner))
+    scored = generate_scored(runner, PROMPT, 30, wanting(manner), predict=predict, width=width)
+    assert scored.output[:30] == truth
+    check_scored(scored, llama_path, torch.float64, wanting(manner))
 
 
 @pytest.mark.parametrize("rule", AcceptanceRule)
 @pytest.mark.parametrize(("way", "shape"), [("ngram", "chain"), ("itself", "fixed")])
-def test_they_are_told_of_what_the_drafter_drafts(
+def test_they_are_reported_of_what_the_drafter_drafts(
     llama_path: Path, way: str, shape: str, rule: AcceptanceRule
 ) -> None:
     runner = drafting_runner(llama_path, way, SHAPES[shape], rule=rule)
     prompt = PROMPT[:5] * 5
-    sampling = telling("sampled" if way == "itself" else "greedy")
-    told = generate_told(runner, prompt, 40, sampling, width=SHAPES[shape].num_tokens, chunk=9)
-    assert told.num_accepted > 0
-    check_told(told, llama_path, torch.float64, sampling)
+    sampling = wanting("sampled" if way == "itself" else "greedy")
+    scored = generate_scored(runner, prompt, 40, sampling, width=SHAPES[shape].num_tokens, chunk=9)
+    assert scored.num_accepted > 0
+    check_scored(scored, llama_path, torch.float64, sampling)
 
 
 @pytest.mark.parametrize("width", [0, 8])
@@ -129,71 +131,71 @@ def check_model(path: Path, dtype: str, width: int) -> None:
     runner = build_runner(path, dtype)
     prompt = list(range(40, 80))
     truth = generate(runner, prompt, 40)
-    told = generate_told(
-        runner, prompt, 40, TELLING, predict=partly_right(truth, {9}), width=width, chunk=16
+    scored = generate_scored(
+        runner, prompt, 40, WANTING, predict=partly_right(truth, {9}), width=width, chunk=16
     )
-    assert told.output[:40] == truth
-    assert (told.num_accepted > 20) == (width > 0)
-    check_told(told, path, getattr(torch, dtype), TELLING)
+    assert scored.output[:40] == truth
+    assert (scored.num_accepted > 20) == (width > 0)
+    check_scored(scored, path, getattr(torch, dtype), WANTING)
     # What is greedy is the likeliest.
-    assert [ids[0] for _, ids, _ in told.of_output] == told.output
+    assert [ids[0] for _, ids, _ in scored.of_output] == scored.output
 
 
 def test_a_grammar_changes_what_is_said_and_not_what_is_likely() -> None:
     runner = build_runner(TINY_EDIT, "float64")
-    sampling = replace(TELLING, grammar='start: "yes" | "no"')
-    told = generate_told(runner, list(range(40, 60)), 2, sampling)
-    check_told(told, TINY_EDIT, torch.float64, sampling)
-    assert min(logprob for logprob, _, _ in told.of_output) < -1
+    sampling = replace(WANTING, grammar='start: "yes" | "no"')
+    scored = generate_scored(runner, list(range(40, 60)), 2, sampling)
+    check_scored(scored, TINY_EDIT, torch.float64, sampling)
+    assert min(logprob for logprob, _, _ in scored.of_output) < -1
 
 
-def test_a_request_that_comes_back_tells_its_prompt_again(llama: Runner, llama_path: Path) -> None:
-    before = generate_told(llama, PROMPT, 8, TELLING)
+def test_a_request_that_comes_back_has_its_prompt_again(llama: Runner, llama_path: Path) -> None:
+    before = generate_scored(llama, PROMPT, 8, WANTING)
     llama.release_all()
     tokens = PROMPT + before.output
-    told = Told(PROMPT, list(before.output), {}, list(before.of_output))
-    admission = admit(0, tokens, TELLING, num_prompt_tokens=len(PROMPT))
+    scored = Scored(PROMPT, list(before.output), {}, list(before.of_output))
+    admission = admit(0, tokens, WANTING, num_prompt_tokens=len(PROMPT))
     take(
-        told,
+        scored,
         llama.execute(plan_rows(1, [PlannedRow(0, 30, 0, blocks_of(0))], admissions=[admission])),
     )
-    assert len(told.of_prompt) == len(PROMPT) - 1
-    while len(told.output) < 20:
-        take(told, llama.execute(plan_rows(2, [PlannedRow(0, 30, 0, [])])))
-    check_told(told, llama_path, torch.float64, TELLING)
+    assert len(scored.of_prompt) == len(PROMPT) - 1
+    while len(scored.output) < 20:
+        take(scored, llama.execute(plan_rows(2, [PlannedRow(0, 30, 0, [])])))
+    check_scored(scored, llama_path, torch.float64, WANTING)
 
 
-def test_nothing_is_told_of_a_prompt_that_is_cached(llama: Runner) -> None:
-    whole = generate_told(llama, PROMPT, 1, TELLING)
+def test_nothing_is_reported_of_a_prompt_that_is_cached(llama: Runner) -> None:
+    whole = generate_scored(llama, PROMPT, 1, WANTING)
     # The blocks still hold what they held.
     llama.release_all()
-    admission = admit(0, PROMPT, TELLING, cached_blocks=blocks_of(0)[:1])
+    admission = admit(0, PROMPT, WANTING, cached_blocks=blocks_of(0)[:1])
     result = llama.execute(
         plan_rows(1, [PlannedRow(0, 1000, 0, blocks_of(0)[1:])], admissions=[admission])
     )
-    told = Told(PROMPT)
-    take(told, result)
-    assert list(told.of_prompt) == list(range(BLOCK_SIZE + 1, len(PROMPT)))
-    for position, place in told.of_prompt.items():
+    scored = Scored(PROMPT)
+    take(scored, result)
+    assert list(scored.of_prompt) == list(range(BLOCK_SIZE + 1, len(PROMPT)))
+    for position, place in scored.of_prompt.items():
         assert place[1] == whole.of_prompt[position][1]
         assert place[0] == pytest.approx(whole.of_prompt[position][0], abs=1e-6)
 
 
-def test_repeats_tell_as_much(llama: Runner, llama_path: Path) -> None:
+def test_repeats_report_as_much(llama: Runner, llama_path: Path) -> None:
     llama.release_all()
-    told = Told(PROMPT)
+    scored = Scored(PROMPT)
     plan: Plan | None = plan_rows(
         1,
         [PlannedRow(0, 25, 3, blocks_of(0))],
-        admissions=[admit(0, PROMPT, TELLING)],
+        admissions=[admit(0, PROMPT, WANTING)],
         num_repeats=6,
     )
     while plan is not None:
         result = llama.execute(plan)
-        take(told, result)
+        take(scored, result)
         plan = plan_repeat(plan, result)
-    assert len(told.output) >= 7
-    check_told(told, llama_path, torch.float64, TELLING)
+    assert len(scored.output) >= 7
+    check_scored(scored, llama_path, torch.float64, WANTING)
 
 
 def test_rows_get_what_they_ask_for(llama: Runner) -> None:
@@ -206,30 +208,30 @@ def test_rows_get_what_they_ask_for(llama: Runner) -> None:
     ]
     rows = [PlannedRow(slot, 10, 0, blocks_of(slot)) for slot in range(4)]
     result = llama.execute(plan_rows(1, rows, admissions=admissions))
-    assert {told.slot: told.num_prompt_tokens for told in result.logprobs} == {2: 10, 3: 10}
+    assert {scored.slot: scored.num_prompt_tokens for scored in result.logprobs} == {2: 10, 3: 10}
     result = llama.execute(plan_rows(2, [PlannedRow(slot, 30, 0, []) for slot in range(4)]))
-    told = {one.slot: one for one in result.logprobs}
-    assert sorted(told) == [1, 2, 3]
-    assert [len(ids) for _, ids, _ in places_of(told[1])] == [0]
-    assert [len(ids) for _, ids, _ in places_of(told[2])] == [1] * 14 + [20]
-    assert [len(ids) for _, ids, _ in places_of(told[3])] == [0] * 14
+    scored = {one.slot: one for one in result.logprobs}
+    assert sorted(scored) == [1, 2, 3]
+    assert [len(ids) for _, ids, _ in places_of(scored[1])] == [0]
+    assert [len(ids) for _, ids, _ in places_of(scored[2])] == [1] * 14 + [20]
+    assert [len(ids) for _, ids, _ in places_of(scored[3])] == [0] * 14
     result = llama.execute(plan_rows(3, [PlannedRow(slot, 1, 0, []) for slot in range(4)]))
     assert [one.slot for one in result.logprobs] == [1, 2]
 
 
 @pytest.mark.parametrize("field", ["num_logprobs", "num_prompt_logprobs"])
 @pytest.mark.parametrize("number", [-1, 21])
-def test_what_cannot_be_told_fails_its_own_request(llama: Runner, field: str, number: int) -> None:
+def test_a_wrong_number_fails_its_own_request(llama: Runner, field: str, number: int) -> None:
     llama.release_all()
     wrong = replace(SamplingParams(), **{field: number})  # type: ignore[arg-type]
-    admissions = [admit(0, PROMPT, wrong), admit(1, PROMPT, TELLING)]
+    admissions = [admit(0, PROMPT, wrong), admit(1, PROMPT, WANTING)]
     rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in range(2)]
     result = llama.execute(plan_rows(1, rows, admissions=admissions))
     failed, fine = rows_of(result)
     assert failed.error == f"{field} must be in 0 to 20, not {number}"
     assert failed.token_ids == []
     assert fine.error is None
-    assert [told.slot for told in result.logprobs] == [1]
+    assert [scored.slot for scored in result.logprobs] == [1]
 
 
 @pytest.mark.parametrize("chunk", [6, 25])
@@ -238,23 +240,23 @@ def test_a_prompt_without_a_likelihood_fails_its_own_request(llama_path: Path, c
     weights = runner.engine.model.module.get_input_embeddings().weight
     with torch.no_grad():
         weights[2] = torch.nan
-    admissions = [admit(0, [5, 2, *PROMPT[2:]], TELLING), admit(1, PROMPT, TELLING)]
+    admissions = [admit(0, [5, 2, *PROMPT[2:]], WANTING), admit(1, PROMPT, WANTING)]
     rows = [PlannedRow(slot, chunk, 0, blocks_of(slot)) for slot in range(2)]
     result = runner.execute(plan_rows(1, rows, admissions=admissions))
     failed, fine = rows_of(result)
     assert failed.error == "the model's logits are not finite"
     assert failed.token_ids == []
     assert fine.error is None
-    assert [told.slot for told in result.logprobs] == [1]
+    assert [scored.slot for scored in result.logprobs] == [1]
 
 
-def test_a_row_that_lacks_blocks_tells_nothing(llama: Runner) -> None:
+def test_a_row_that_lacks_blocks_reports_nothing(llama: Runner) -> None:
     llama.release_all()
-    admissions = [admit(slot, PROMPT, TELLING) for slot in range(2)]
+    admissions = [admit(slot, PROMPT, WANTING) for slot in range(2)]
     rows = [PlannedRow(0, 25, 0, blocks_of(0)[:1]), PlannedRow(1, 25, 0, blocks_of(1))]
     result = llama.execute(plan_rows(1, rows, admissions=admissions))
     assert "too few blocks" in result.errors[0]
-    assert [told.slot for told in result.logprobs] == [1]
+    assert [scored.slot for scored in result.logprobs] == [1]
     llama.release_all()
     result = llama.execute(plan_rows(2, rows[:1], admissions=admissions[:1]))
     assert "too few blocks" in result.errors[0]

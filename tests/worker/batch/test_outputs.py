@@ -1,9 +1,13 @@
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.batch.outputs import Outputs, no_outputs, pack, unpack
+from optimist_common.columns import Int32Column
+from optimist_worker.core.batch.outputs import Outputs, collect_result, no_outputs, pack, unpack
+from optimist_worker.core.plan import Plan, PlannedRow, plan_repeat
+from tests.worker.step import plan_rows
 
 NAMES = Outputs._fields[:-1]
 
@@ -48,3 +52,78 @@ def test_rows_may_emit_one_token_at_most(emitted: list[int]) -> None:
 def test_there_may_be_no_rows() -> None:
     outputs = no_outputs()
     assert [len(column) for column in outputs] == [0] * len(Outputs._fields)
+
+
+ROWS = [PlannedRow(slot, 1, 3, []) for slot in (4, 1, 3, 0)]
+
+
+def outputs(**columns: list[int]) -> Outputs[Int32Column]:
+    number = len(columns["lengths"])
+    tokens = columns.pop("token_ids")
+    whole = {name: columns.get(name, [0] * number) for name in Outputs._fields[:-1]}
+    arrays = {name: np.array(column, np.int32) for name, column in whole.items()}
+    return Outputs(**arrays, token_ids=np.array(tokens, np.int32))
+
+
+OUTPUTS = outputs(
+    lengths=[12, 7, 30],
+    num_emitted_tokens=[2, 0, 1],
+    num_drafted_tokens=[3, 0, 2],
+    num_accepted_tokens=[1, 0, 0],
+    draft_sources=[1, 0, 3],
+    has_ended=[0, 0, 1],
+    num_fed_tokens=[4, 5, 3],
+    token_ids=[20, 21, 40],
+)
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return plan_rows(8, ROWS, num_repeats=3)
+
+
+def test_results_are_in_the_order_of_the_plan(plan: Plan) -> None:
+    result = collect_result(plan, [4, 3, 0], OUTPUTS, {1: "why"}, {1: 9}, 55)
+    assert (result.sequence, result.repeat, result.draft_ns) == (8, 0, 55)
+    assert result.slots.tolist() == [4, 1, 3, 0]
+    assert result.lengths.tolist() == [12, 9, 7, 30]
+    assert result.num_emitted_tokens.tolist() == [2, 0, 0, 1]
+    assert result.token_ids.tolist() == [20, 21, 40]
+    assert result.num_drafted_tokens.tolist() == [3, 0, 0, 2]
+    assert result.num_accepted_tokens.tolist() == [1, 0, 0, 0]
+    assert result.draft_sources.tolist() == [1, 0, 0, 3]
+    assert result.errors == {1: "why"}
+    assert result.num_tokens == 12
+    # Slot 0 has ended and slot 1 has failed.
+    assert result.num_live_rows == 2
+
+
+def test_rows_that_failed_on_the_device_cannot_go_on(plan: Plan) -> None:
+    result = collect_result(plan, [4, 3, 0], OUTPUTS, {1: "why", 3: "not finite"}, {}, 0)
+    assert result.num_live_rows == 1
+    assert result.lengths.tolist() == [12, 0, 7, 30]
+
+
+def test_no_row_may_have_run(plan: Plan) -> None:
+    result = collect_result(plan, [], no_outputs(), dict.fromkeys((0, 1, 3, 4), "why"), {3: 6}, 0)
+    assert result.lengths.tolist() == [0, 0, 6, 0]
+    assert result.num_emitted_tokens.tolist() == [0] * 4
+    assert (len(result.token_ids), result.num_tokens, result.num_live_rows) == (0, 0, 0)
+    assert plan_repeat(plan, result) is None
+
+
+def test_all_rows_may_have_run() -> None:
+    plan = plan_rows(1, [ROWS[0], ROWS[2], ROWS[3]])
+    result = collect_result(plan, [4, 3, 0], OUTPUTS, {}, {}, 0)
+    assert result.lengths.tolist() == [12, 7, 30]
+    assert result.num_live_rows == 2
+    # The wire format takes columns that lie in one piece.
+    assert all(column.flags.c_contiguous for column in (result.lengths, result.draft_sources))
+
+
+def test_repeats_leave_out_rows_that_failed(plan: Plan) -> None:
+    result = collect_result(plan, [4, 3, 0], OUTPUTS, {1: "why"}, {1: 9}, 55)
+    again = plan_repeat(plan, result)
+    assert again is not None
+    assert (again.sequence, again.repeat) == (8, 1)
+    assert [row[:3] for row in again.rows()] == [(4, 1, 3), (1, 0, 3), (3, 1, 3), (0, 1, 3)]

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig
 
 from optimist_common.draft_source import DraftSource
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
 from optimist_worker.drafters.draft_model import DraftKV, DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
@@ -18,12 +18,10 @@ from optimist_worker.drafters.medusa import MedusaDrafter
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.feature_tap import FeatureTap
-from optimist_worker.model.masks import Masks
+from optimist_worker.model.memory import DeviceState, Sizes
 from optimist_worker.model.model import Model, load_model
-from optimist_worker.model.state import DeviceState, Sizes
-from optimist_worker.runner.engine import Engine
 from optimist_worker.runner.runner import Runner
-from tests.worker.step import SIZES
+from tests.worker.step import SIZES, local_runner
 
 SHAPES = {
     "chain": DraftShape(4, 4),
@@ -58,8 +56,7 @@ def drafting_runner(
     target = load_model(str(path), "float64", "cpu")
     state = DeviceState(target, sizes, reads_sizes=reads_sizes)
     drafter, tap = _drafter(path, way, target, state, shape, rule, most_tokens)
-    masks = Masks(str(path), target)
-    return Runner(Engine(target, state, masks, drafter, tap, rule, 0.5))
+    return local_runner(target, state, drafter, tap, rule)
 
 
 def _drafter(

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
 from optimist_worker.core.acceptance.noise import Stream, gumbel
 from optimist_worker.core.acceptance.sampling_table import SamplingColumns
-from optimist_worker.drafters.draft_choice import choose_drafts
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.drafters.shape import choose_drafts
 from tests.worker.acceptance.test_sampling_table import table_of
 from tests.worker.drafters.markov import random_logits, surprise
 

@@ -7,7 +7,7 @@ import pytest
 
 from optimist_common.errors import SetupError
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import PlannedRow, WindowUpdate
 from optimist_worker.drafters.build import read_shape
 from optimist_worker.drafters.shape import DraftShape

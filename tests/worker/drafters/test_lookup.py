@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.drafters.lookup import find_sources
+from optimist_worker.drafters.ngram import find_sources
 
 
 def find(token_ids: list[int], cursor: int = -1, padding: int = 0) -> int:

@@ -1,6 +1,6 @@
 import subprocess
 import sys
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,94 +166,71 @@ def test_results_are_encoded() -> None:
     assert from_bytes(response.num_accepted_tokens).tolist() == [1, 0]
     assert from_bytes(response.draft_sources).tolist() == [3, 0]
     assert [(error.slot, error.message) for error in response.errors] == [(1, "why")]
-    (told,) = response.logprobs
-    assert (told.slot, told.first_prompt_position, told.num_prompt_tokens) == (3, 4, 1)
-    assert (told.num_prompt_candidates, told.num_candidates) == (2, 1)
-    assert floats_from_bytes(told.logprobs).tolist() == [-1, -2, -3]
-    assert from_bytes(told.candidate_token_ids).tolist() == [5, 6, 7, 8]
-    assert floats_from_bytes(told.candidate_logprobs).tolist() == [-0.5, -1, -1.5, -2]
-
-
-Change = Callable[[worker_pb2.ExecuteRequest], None]
-
-
-def setting(field: str, value: object) -> Change:
-    return lambda message: setattr(message, field, value)
+    (row,) = response.logprobs
+    assert (row.slot, row.first_prompt_position, row.num_prompt_tokens) == (3, 4, 1)
+    assert (row.num_prompt_candidates, row.num_candidates) == (2, 1)
+    assert floats_from_bytes(row.logprobs).tolist() == [-1, -2, -3]
+    assert from_bytes(row.candidate_token_ids).tolist() == [5, 6, 7, 8]
+    assert floats_from_bytes(row.candidate_logprobs).tolist() == [-0.5, -1, -1.5, -2]
 
 
 @pytest.mark.parametrize(
-    ("field", "change"),
+    ("field", "value", "reason"),
     [
-        ("slots", setting("slots", b"abc")),
-        ("slots", setting("slots", to_bytes([1, 1]))),
-        ("slots", setting("slots", to_bytes([1, 4]))),
-        ("slots", setting("slots", to_bytes([-1, 3]))),
-        ("slots", setting("slots", to_bytes([2**31 - 1, 3]))),
-        ("slots", setting("slots", b"")),
-        ("released_slots", setting("released_slots", to_bytes([4]))),
-        ("released_slots", setting("released_slots", to_bytes([2, 2]))),
-        ("num_known_tokens", setting("num_known_tokens", to_bytes([-1, 2]))),
-        ("num_known_tokens", setting("num_known_tokens", to_bytes([2**31 - 1, 2**31 - 1]))),
-        ("num_known_tokens", setting("num_known_tokens", b"12345678901")),
-        ("num_known_tokens", setting("num_known_tokens", to_bytes([1]))),
-        ("num_known_tokens", setting("num_known_tokens", to_bytes([1, 0]))),
-        ("num_known_tokens", setting("num_known_tokens", to_bytes([20, 1]))),
-        ("num_draft_tokens", setting("num_draft_tokens", to_bytes([0, -1]))),
-        ("num_draft_tokens", setting("num_draft_tokens", b"")),
-        ("num_new_blocks", setting("num_new_blocks", to_bytes([3]))),
-        ("num_new_blocks", setting("num_new_blocks", to_bytes([4, -1]))),
-        ("num_repeats", setting("num_repeats", -1)),
-        ("num_repeats", setting("num_repeats", 64)),
-        ("new_blocks", setting("new_blocks", to_bytes([1, 2]))),
-        ("new_blocks", setting("new_blocks", to_bytes([1, -1, 2]))),
-        ("new_blocks", setting("new_blocks", b"1")),
-        ("new_blocks", setting("new_blocks", to_bytes([1, 2, 10]))),
-        ("admissions.slot", lambda m: setattr(m.admissions[0], "slot", 4)),
-        ("admissions.token_ids", lambda m: setattr(m.admissions[0], "token_ids", b"12345")),
-        (
-            "admissions.cached_blocks",
-            lambda m: setattr(m.admissions[0], "cached_blocks", to_bytes([1, 10])),
-        ),
-        ("admissions.cached_blocks", lambda m: setattr(m.admissions[0], "cached_blocks", b"1")),
-        ("admissions.stop_token_ids", lambda m: setattr(m.admissions[0], "stop_token_ids", b"1")),
-        (
-            "logit_bias_values",
-            lambda m: setattr(m.admissions[0].sampling, "logit_bias_values", b""),
-        ),
-        (
-            "logit_bias_values",
-            lambda m: setattr(m.admissions[0].sampling, "logit_bias_values", b"12345"),
-        ),
-        ("windows.slot", lambda m: setattr(m.windows[0], "slot", -1)),
-        ("windows.base", lambda m: setattr(m.windows[0], "base", -1)),
-        ("windows.token_ids", lambda m: setattr(m.windows[0], "token_ids", b"1")),
-        (
-            "windows.token_ids: 257 nodes",
-            lambda m: setattr(m.windows[0], "token_ids", to_bytes([7] * 257)),
-        ),
-        ("windows.parents: 5 bytes", lambda m: setattr(m.windows[0], "parents", b"12345")),
-        (
-            "windows.parents: has 2 nodes, but token_ids has 3",
-            lambda m: setattr(m.windows[0], "parents", to_bytes([-1, 0])),
-        ),
-        (
-            "windows.parents: 1 is not in -1 to 0",
-            lambda m: setattr(m.windows[0], "parents", to_bytes([-1, 1, 0])),
-        ),
-        (
-            "windows.parents: 0 is not in -1 to -1",
-            lambda m: setattr(m.windows[0], "parents", to_bytes([0, 0, 0])),
-        ),
-        (
-            "windows.parents: -2 is not in -1 to 1",
-            lambda m: setattr(m.windows[0], "parents", to_bytes([-1, 0, -2])),
-        ),
+        ("slots", b"abc", ""),
+        ("slots", [1, 1], ""),
+        ("slots", [1, 4], ""),
+        ("slots", [-1, 3], ""),
+        ("slots", [2**31 - 1, 3], ""),
+        ("slots", b"", ""),
+        ("released_slots", [4], ""),
+        ("released_slots", [2, 2], ""),
+        ("num_known_tokens", [-1, 2], ""),
+        ("num_known_tokens", [2**31 - 1, 2**31 - 1], ""),
+        ("num_known_tokens", b"12345678901", ""),
+        ("num_known_tokens", [1], ""),
+        ("num_known_tokens", [1, 0], ""),
+        ("num_known_tokens", [20, 1], ""),
+        ("num_draft_tokens", [0, -1], ""),
+        ("num_draft_tokens", b"", ""),
+        ("num_new_blocks", [3], ""),
+        ("num_new_blocks", [4, -1], ""),
+        ("num_repeats", -1, ""),
+        ("num_repeats", 64, ""),
+        ("new_blocks", [1, 2], ""),
+        ("new_blocks", [1, -1, 2], ""),
+        ("new_blocks", b"1", ""),
+        ("new_blocks", [1, 2, 10], ""),
+        ("admissions.slot", 4, ""),
+        ("admissions.token_ids", b"12345", ""),
+        ("admissions.cached_blocks", [1, 10], ""),
+        ("admissions.cached_blocks", b"1", ""),
+        ("admissions.stop_token_ids", b"1", ""),
+        ("admissions.sampling.logit_bias_values", b"", ""),
+        ("admissions.sampling.logit_bias_values", b"12345", ""),
+        ("windows.slot", -1, ""),
+        ("windows.base", -1, ""),
+        ("windows.token_ids", b"1", ""),
+        ("windows.token_ids", [7] * 257, ": 257 nodes"),
+        ("windows.parents", b"12345", ": 5 bytes"),
+        ("windows.parents", [-1, 0], ": has 2 nodes, but token_ids has 3"),
+        ("windows.parents", [-1, 1, 0], ": 1 is not in -1 to 0"),
+        ("windows.parents", [0, 0, 0], ": 0 is not in -1 to -1"),
+        ("windows.parents", [-1, 0, -2], ": -2 is not in -1 to 1"),
     ],
 )
-def test_malformed_plans_name_the_field(field: str, change: Change) -> None:
-    message = request()
-    change(message)
-    with pytest.raises(PlanError, match=field.replace(".", r"\.")):
+def test_malformed_plans_name_the_field(
+    field: str, value: int | bytes | list[int], reason: str
+) -> None:
+    message: Any = request()
+    *owners, name = field.split(".")
+    part = message
+    for owner in owners:
+        part = getattr(part, owner)
+        part = part[0] if owner in ("admissions", "windows") else part
+    setattr(part, name, to_bytes(value) if isinstance(value, list) else value)
+    shown = field.split(".")[-1] if "sampling" in field else field + reason
+    with pytest.raises(PlanError, match=shown.replace(".", r"\.")):
         decode_plan(message, LIMITS)
 
 

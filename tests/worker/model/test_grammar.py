@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
-from optimist_worker.model.bitmask import unpack_bitmask
 from optimist_worker.model.grammar import GrammarRow, GrammarSet, load_grammar_set
+from optimist_worker.model.masks import unpack_bitmask
 
 TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
 VOCAB_SIZE = 2100
@@ -145,7 +145,7 @@ def test_random_texts_of_a_grammar_are_followed_to_the_end() -> None:
         GRAMMAR_SET.open(slot, GRAMMARS["json"])
         text: list[int] = []
         while not set(text[-1:]) & set(EOS) and len(text) < 60:
-            masks = masks_of(GrammarRow(slot, GRAMMAR_SET.forced(slot)))
+            masks = masks_of(GrammarRow(slot, []))
             text.append(rng.choice(sorted(masks[0] - set(range(300, 2048))) or sorted(masks[0])))
             GRAMMAR_SET.commit(slot, text[-1:])
             assert GRAMMAR_SET.fault(slot) is None
@@ -162,18 +162,6 @@ def test_rows_of_a_pass_are_one_after_the_other() -> None:
     packed = GRAMMAR_SET.allowed(rows)
     assert packed.dtype == torch.int32
     assert torch.equal(packed, torch.cat([GRAMMAR_SET.allowed([row]) for row in rows]))
-
-
-def test_forced_text_is_offered_until_the_grammar_leaves_a_choice() -> None:
-    GRAMMAR_SET.open(0, 'start: "def compute(" /[a-z]+/ "): pass"')
-    forced = GRAMMAR_SET.forced(0)
-    text = TOKENIZER.decode(forced)
-    assert text
-    assert "def compute(".startswith(text)
-    masks = masks_of(GrammarRow(0, forced))
-    assert all(token in mask for token, mask in zip(forced, masks, strict=False))
-    GRAMMAR_SET.commit(0, encode("def compute(abc): pass"))
-    assert GRAMMAR_SET.forced(0) == []
 
 
 def test_request_goes_on_after_preemption() -> None:
@@ -194,7 +182,6 @@ def test_token_that_breaks_the_grammar_leaves_only_the_end() -> None:
     GRAMMAR_SET.commit(0, encode("maybe"))
     assert "does not follow" in (GRAMMAR_SET.fault(0) or "")
     assert masks_of(GrammarRow(0, encode("yes")))[0] == set(EOS)
-    assert GRAMMAR_SET.forced(0) == []
     GRAMMAR_SET.open(0, GRAMMARS["finite"])
     GRAMMAR_SET.commit(0, encode("def f(): pass"))
     assert "the grammar has ended" in (GRAMMAR_SET.fault(0) or "")

@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.core.ragged import Ragged

@@ -8,15 +8,21 @@ import pytest
 import torch
 import transformers
 
-from optimist_worker.core.batch.fit import fit_rows
 from optimist_worker.core.batch.flat_batch import PassSize, build_verify_batch
+from optimist_worker.core.batch.slot_table import fit_rows
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.core.ragged import lay_out
 from optimist_worker.core.tree import chain_parents
 from optimist_worker.model.model import load_model
 from optimist_worker.runner.runner import Runner
-from tests.checkpoints import FAMILIES, SLIDING_WINDOW, VOCAB_SIZE, tiny_checkpoint
+from tests.checkpoints import (
+    ATTENTION_FAMILIES,
+    FAMILIES,
+    SLIDING_WINDOW,
+    VOCAB_SIZE,
+    tiny_checkpoint,
+)
 from tests.worker.step import (
     MAX_MODEL_LEN,
     admit,
@@ -70,7 +76,7 @@ def row_logits(
     return list(torch.split(runner.engine.model.forward(batch), num_logits.tolist()))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ATTENTION_FAMILIES)
 def test_mixed_batch_has_the_logits_of_a_full_forward_pass(family: str, tmp_path: Path) -> None:
     path = tiny_checkpoint(tmp_path, family)
     runner = build_runner(path, "float32")
@@ -101,12 +107,12 @@ def test_mixed_batch_has_the_logits_of_a_full_forward_pass(family: str, tmp_path
 
     assert LENGTH > 2 * SLIDING_WINDOW
     assert middle.shape == (0, VOCAB_SIZE)
-    torch.testing.assert_close(decode, expected[1][40:41], atol=1e-4, rtol=0)
-    torch.testing.assert_close(verify, expected[2][49:], atol=1e-4, rtol=0)
-    torch.testing.assert_close(last_chunk, expected[3][59:64], atol=1e-4, rtol=0)
+    torch.testing.assert_close(decode, expected[1][40:41], atol=2e-4, rtol=0)
+    torch.testing.assert_close(verify, expected[2][49:], atol=2e-4, rtol=0)
+    torch.testing.assert_close(last_chunk, expected[3][59:64], atol=2e-4, rtol=0)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ATTENTION_FAMILIES)
 def test_every_path_of_a_tree_has_the_logits_of_a_full_forward_pass(
     family: str, tmp_path: Path
 ) -> None:
@@ -130,11 +136,11 @@ def test_every_path_of_a_tree_has_the_logits_of_a_full_forward_pass(
             parent = parents[parent]
         with torch.inference_mode():
             expected = reference(torch.tensor([text + branch]), use_cache=False).logits[0]
-        torch.testing.assert_close(tree[1 + node], expected[-1], atol=1e-4, rtol=0)
-        torch.testing.assert_close(tree[0], expected[LENGTH - 1], atol=1e-4, rtol=0)
+        torch.testing.assert_close(tree[1 + node], expected[-1], atol=2e-4, rtol=0)
+        torch.testing.assert_close(tree[0], expected[LENGTH - 1], atol=2e-4, rtol=0)
     with torch.inference_mode():
         expected = reference(torch.tensor([chain]), use_cache=False).logits[0]
-    torch.testing.assert_close(decode, expected[-1:], atol=1e-4, rtol=0)
+    torch.testing.assert_close(decode, expected[-1:], atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

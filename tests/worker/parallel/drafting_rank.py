@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from optimist_worker.execution.commands import obey_leader
 from optimist_worker.execution.group import Group, GroupError
 from optimist_worker.execution.ranks import Ranks, find_ranks
 from optimist_worker.runner.runner import Runner
+from optimist_worker.service.followers import follow
 from optimist_worker.service.process import build_runner, limits_of
 from tests.worker.parallel.drafted_texts import generate_drafted, settings_of
 
@@ -31,12 +31,12 @@ def main(model: str, drafters: list[str]) -> int:
         runner = build_runner(settings, group)
         if drafter.startswith("draft_model"):
             assert shares_layers(runner.engine.drafter) == ("/shared=" in drafter)
-        if runner.other_ranks is None:
-            obey_leader(group, runner, limits_of(settings, runner), 60.0)
+        if not ranks.is_leader:
+            follow(group, runner, limits_of(settings, runner), 60.0)
         else:
             sys.stdout.write(json.dumps({drafter: generate_drafted(runner)}) + "\n")
             sys.stdout.flush()
-            runner.other_ranks.end()
+            runner.engine.executor.end()
     group.close()
     return 0
 
@@ -51,12 +51,12 @@ def diverge(model: str, group: Group) -> int:
     """Has rank 1 alone see other logits; it is expected to notice."""
     settings = settings_of(model, "ngram", tensor_parallel_size=2)
     runner = build_runner(settings, group)
-    if runner.other_ranks is not None:
+    if group.ranks.is_leader:
         generate_drafted(runner)
         return 0
     turn_logits(runner)
     try:
-        obey_leader(group, runner, limits_of(settings, runner), 60.0)
+        follow(group, runner, limits_of(settings, runner), 60.0)
     except GroupError as error:
         sys.stdout.write(f"{error}\n")
         sys.stdout.flush()

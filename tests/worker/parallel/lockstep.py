@@ -10,7 +10,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import Admission, PlannedRow, WindowUpdate
-from optimist_worker.execution.plan_message import write_plan
+from optimist_worker.execution.codec import write_plan
 from tests.worker.step import plan_rows
 
 _NUM_SLOTS, _BLOCKS_PER_SLOT = 4, 24

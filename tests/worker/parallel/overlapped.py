@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
 from optimist_worker.core.plan import Admission, PlannedRow
-from optimist_worker.execution.plan_message import write_plan
+from optimist_worker.execution.codec import write_plan
 from tests.worker.parallel.lockstep import Lockstep, Wanted, a_window
 from tests.worker.step import plan_rows
 

@@ -7,9 +7,8 @@ import numpy as np
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import Admission, PlannedRow, StepResult, WindowUpdate
-from optimist_worker.execution.codec import Limits, decode_plan
-from optimist_worker.execution.digest import digest
-from optimist_worker.execution.plan_message import write_plan
+from optimist_worker.execution.codec import Limits, decode_plan, write_plan
+from optimist_worker.execution.commands import digest
 from tests.worker.step import plan_rows
 
 SAMPLING = SamplingParams(

@@ -23,16 +23,16 @@ def test_torchrun_says_which_rank_a_process_is() -> None:
     ranks = find_ranks(TORCHRUN, 4, 1)
     assert ranks == Ranks(3, 4, 1, 4, "10.0.0.1", 29512)
     assert not ranks.is_leader
-    assert (ranks.tensor_rank, ranks.stage, ranks.num_stages) == (3, 0, 1)
+    assert (ranks.stage, ranks.num_stages) == (0, 1)
 
 
 def test_ranks_of_a_stage_are_neighbours() -> None:
-    places = []
+    stages = []
     for rank in range(4):
         ranks = find_ranks(TORCHRUN | {"RANK": str(rank)}, 2, 2)
         assert isinstance(ranks, Ranks)
-        places.append((ranks.stage, ranks.tensor_rank))
-    assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        stages.append(ranks.stage)
+    assert stages == [0, 0, 1, 1]
 
 
 def test_on_one_machine_ranks_are_to_be_started() -> None:

@@ -4,9 +4,8 @@ from typing import Any
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_worker.model.shards import check_division
-from optimist_worker.service.settings_check import check_settings
-from optimist_worker.settings import WorkerSettings
+from optimist_worker.model.division import check_division
+from optimist_worker.settings import WorkerSettings, check_ranks
 
 
 def config(heads: int, kv_heads: int | None, plan: dict[str, str] | None) -> Any:
@@ -38,7 +37,7 @@ def test_heads_that_cannot_are_refused_with_what_can(
 
 
 def test_a_model_without_a_plan_is_refused() -> None:
-    with pytest.raises(SetupError, match="does not tell how to divide m \\(own\\)"):
+    with pytest.raises(SetupError, match="has no plan to divide m \\(own\\)"):
         check_division("m", config(8, 8, None), 2)
 
 
@@ -57,7 +56,7 @@ def test_settings_that_do_not_go_together_are_refused(
     changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SetupError, match=message):
-        check_settings(WorkerSettings(model="m", **changes), "127.0.0.1")
+        check_ranks(WorkerSettings(model="m", **changes), "127.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,7 @@ def test_a_draft_model_is_shared_by_all_ranks_or_none(
 
 def test_ranks_meet_on_the_loopback_or_where_no_strangers_are() -> None:
     settings = WorkerSettings(model="m", tensor_parallel_size=2)
-    check_settings(settings, "localhost")
+    check_ranks(settings, "localhost")
     with pytest.raises(SetupError, match="--insecure: ranks that meet at lws-0 exchange plain"):
-        check_settings(settings, "lws-0")
-    check_settings(settings.model_copy(update={"insecure": True}), "lws-0")
+        check_ranks(settings, "lws-0")
+    check_ranks(settings.model_copy(update={"insecure": True}), "lws-0")

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 import torch
 
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Plan, PlannedRow, StepResult, WindowUpdate
-from optimist_worker.execution.digest import digest
+from optimist_worker.execution.commands import Command, digest
 from optimist_worker.execution.group import GroupError
-from optimist_worker.execution.stage import Stage, StagedStep
+from optimist_worker.execution.stage import FirstStage, Stage, StagedStep
 from optimist_worker.execution.stage_link import HandedOn
-from optimist_worker.execution.stage_pass import StagePass
-from optimist_worker.execution.stage_trace import StageTrace
+from optimist_worker.execution.stage_pass import StagePass, StageTrace
 from optimist_worker.execution.stage_verdict import write_verdict
+from optimist_worker.execution.step import Step
+from optimist_worker.model.division import StagePlace
 from optimist_worker.model.masks import Masks
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import load_model
-from optimist_worker.model.stage_split import StagePlace
-from optimist_worker.model.state import DeviceState
 from optimist_worker.runner.engine import Engine
 from optimist_worker.runner.runner import LaunchedPlan, Runner
 from tests.worker.step import SIZES, admit, blocks_of, generate, plan_rows, rows_of
@@ -43,15 +44,25 @@ class QueueLink:
         assert told == number
         return HandedOn(hidden, failure)
 
-    def tell_verdict(self, data: bytes) -> None:
+    def send_verdict(self, data: bytes) -> None:
         self._verdicts.put(data)
 
     def next_verdict(self) -> bytes:
         return self._verdicts.get()
 
 
+class _First(FirstStage):
+    """A first stage whose test gives the last one its plans."""
+
+    def _command_all(self, command: Command, payload: bytes = b"") -> None:
+        pass
+
+    def finish(self, result: StepResult) -> None:
+        pass
+
+
 class Pair:
-    """A first and a last stage, led as `stage_commands` leads them."""
+    """A first and a last stage, led as by commands."""
 
     def __init__(self, path: Path) -> None:
         self.link = QueueLink()
@@ -64,7 +75,7 @@ class Pair:
         step = launched.step
         if isinstance(step, StagedStep) and step.has_pass:
             assert self._told is not None
-            self.link.tell_verdict(self._told)
+            self.link.send_verdict(self._told)
         return launched, result
 
     def collect(self, launched: LaunchedPlan, of_last: StepResult) -> StepResult:
@@ -76,28 +87,30 @@ class Pair:
         return self.collect(*self.launch(plan))
 
     def end(self) -> None:
-        self.link.tell_verdict(b"")
+        self.link.send_verdict(b"")
 
     def _make(self, path: Path, index: int) -> Runner:
         model = load_model(str(path), "float64", "cpu", stage=StagePlace(index, 2))
         assert model.cut is not None
         link: Any = self.link
-        stage = Stage(model, model.cut, link, StageTrace("", index))
+        state = DeviceState(model, SIZES)
+        step = Step(model, state, None, None, AcceptanceRule.COUPLED, 0.0)
+        kind = _First if index == 0 else Stage
+        stage = kind(model, model.cut, step, Masks(str(path), model), link, StageTrace("", index))
         if stage.place.is_last:
             self._note_verdicts(stage)
-        masks = stage.make_masks(Masks(str(path), model))
-        return Runner(Engine(model, DeviceState(model, SIZES), masks, stage=stage))
+        return Runner(Engine(model, state, stage))
 
     def _note_verdicts(self, stage: Stage) -> None:
         self._told: bytes | None = None
-        start = stage.start
+        launch = stage.launch
 
-        def start_and_note(*arguments: Any) -> StagedStep:
-            staged = start(*arguments)
-            self._told = None if staged.told is None else write_verdict(staged.told)
+        def launch_and_note(*arguments: Any) -> StagedStep:
+            staged = launch(*arguments)
+            self._told = None if staged.verdict is None else write_verdict(staged.verdict)
             return staged
 
-        stage.start = start_and_note  # type: ignore[method-assign, assignment]
+        stage.launch = launch_and_note  # type: ignore[method-assign, assignment]
 
 
 @pytest.fixture
@@ -172,10 +185,9 @@ def test_a_verdict_on_other_drafts_is_refused(pair: Pair, llama: Runner) -> None
 
 def test_a_verdict_on_another_pass_is_refused(pair: Pair) -> None:
     launched, _ = pair.launch(begin(1, 0))
-    stage = pair.first.engine.stage
-    assert stage is not None
-    assert stage.inbox is not None
-    stage.inbox.take()
+    inbox = pair.first.engine.executor.inbox
+    assert inbox is not None
+    inbox.take()
     pair.launch(begin(2, 1))
     with pytest.raises(GroupError, match="the verdict on pass 1 is not there"):
         pair.first.collect(launched)

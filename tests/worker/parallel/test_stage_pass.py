@@ -10,8 +10,8 @@ from optimist_worker.core.attention.batch import AttentionBatch
 from optimist_worker.core.attention.kv import KVPool
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.execution.stage_pass import StagePass
+from optimist_worker.model.division import StagePlace
 from optimist_worker.model.model import Model, load_model
-from optimist_worker.model.stage_split import StagePlace
 from tests.checkpoints import ATTENTION_FAMILIES, tiny_checkpoint
 
 NUM_TOKENS = 40

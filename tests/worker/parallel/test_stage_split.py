@@ -3,7 +3,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.model.stage_split import split_layers
+from optimist_worker.model.division import split_layers
 
 COSTS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.drafters.drafter import DraftRows, Proposal
-from optimist_worker.runner.cost import MeasuredCosts, measure_cost, measure_costs, measure_drafter
-from optimist_worker.runner.cost_curve import CostCurve, fit_curve, pass_sizes
+from optimist_worker.runner.cost import (
+    CostCurve,
+    MeasuredCosts,
+    fit_curve,
+    measure_cost,
+    measure_costs,
+    measure_drafter,
+    pass_sizes,
+)
 from optimist_worker.runner.runner import Runner
 from tests.worker.drafters.drafting import SHAPES, drafting_runner
 from tests.worker.step import MAX_MODEL_LEN, generate
@@ -57,12 +64,12 @@ class Device:
     def __init__(self, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.costs: Iterator[float] = repeat(1.0)
-        self._start = runner.engine.start
-        monkeypatch.setattr(runner.engine, "start", self.start)
+        self._launch = runner.engine.launch
+        monkeypatch.setattr(runner.engine, "launch", self.launch)
 
-    def start(self, *arguments: Any) -> Any:
+    def launch(self, *arguments: Any) -> Any:
         self.now += next(self.costs)
-        return self._start(*arguments)
+        return self._launch(*arguments)
 
     def read(self) -> float:
         return self.now

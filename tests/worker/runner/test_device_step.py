@@ -19,22 +19,24 @@ from torch.utils._pytree import tree_leaves
 
 from optimist_common.draft_source import DraftSource
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.attention import sdpa
 from optimist_worker.core.batch.bounds import StepBounds, find_bounds
+from optimist_worker.core.batch.held_slot import HeldSlot
 from optimist_worker.core.batch.logprobs import LogprobPlaces
+from optimist_worker.core.plan import PlannedRow
 from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
 from optimist_worker.drafters.draft_model import DraftKV, DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.eagle import EagleNetwork
 from optimist_worker.drafters.medusa import MedusaDrafter
 from optimist_worker.drafters.shape import DraftShape
+from optimist_worker.execution.executor import HostStopwatch
 from optimist_worker.execution.step import Step
-from optimist_worker.execution.stopwatch import HostStopwatch
 from optimist_worker.model.feature_tap import FeatureTap
 from optimist_worker.model.masks import Masks
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model, load_model
-from optimist_worker.model.state import DeviceState
 from tests.worker.drafters.drafting import SHAPES, random_eagle, random_medusa
 from tests.worker.step import SIZES
 
@@ -182,16 +184,11 @@ def _network(
 def _bounds(state: DeviceState, manner: str, *, has_trees: bool) -> StepBounds:
     for slot in range(len(KNOWN)):
         state.sampling.set(slot, MANNERS[manner])
-    bounds = find_bounds(
-        KNOWN,
-        DRAFTS,
-        [128] * len(KNOWN),
-        [5] * len(KNOWN),
-        uses_drafter=True,
-        uses_windows=True,
-        has_trees=has_trees,
-        has_grammar=False,
-        needs=state.sampling.needs(list(range(len(KNOWN)))),
+    rows = [PlannedRow(slot, *row, []) for slot, row in enumerate(zip(KNOWN, DRAFTS, strict=True))]
+    held = [HeldSlot("", 0, 128, None, num_unseen=5) for _ in KNOWN]
+    needs = state.sampling.needs(list(range(len(KNOWN))))
+    bounds = dataclasses.replace(
+        find_bounds(rows, held, 1, needs), uses_windows=True, has_trees=has_trees
     )
     return bounds.rounded(SIZES.max_num_batched_tokens)
 

@@ -16,14 +16,10 @@ import torch
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance import choice, rejection
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
-from optimist_worker.core.acceptance.choice import Candidates, verify_drafts
-from optimist_worker.core.acceptance.coupled import verify_coupled
-from optimist_worker.core.acceptance.noise import Stream, gumbel, uniform
-from optimist_worker.core.acceptance.rejection import verify_rejection
-from optimist_worker.core.acceptance.token_counts import TokenCounts
-from optimist_worker.core.acceptance.verify_pass import VerifyPass
+from optimist_worker.core.acceptance import choice, rules
+from optimist_worker.core.acceptance.processing import TokenCounts
+from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.drafts import Drafts
 from tests.worker.drafters.markov import (
     Drafter,
@@ -40,7 +36,6 @@ from tests.worker.drafters.markov import (
 
 MOST, LEAST_IF_WRONG = 5.0, 8.0
 NUM_ROWS = 5000
-MANY_ROWS = 40_000
 """For what is only a little wrong."""
 VOCAB_SIZE = 6
 TARGET = random_logits(VOCAB_SIZE, 1)
@@ -161,50 +156,8 @@ def test_a_parameter_left_out_is_noticed(
 def test_rejection_without_the_residual_is_noticed(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rejection, "_residual", lambda left, drawn: left)
+    monkeypatch.setattr(rules, "_residual", lambda left, drawn: left)
     drafts = drafter(shape, "unrelated", AcceptanceRule.REJECTION)
-    assert surprise_of("temperature", drafts, verify_rejection) > LEAST_IF_WRONG
-
-
-def test_siblings_that_share_one_random_number_are_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def shared(seeds: Tensor, positions: Tensor, numbers: Tensor, stream: Stream) -> Tensor:
-        return uniform(seeds, positions, torch.zeros_like(numbers), stream)
-
-    monkeypatch.setattr(rejection, "uniform", shared)
-    drafts = drafter(TREE, "unrelated", AcceptanceRule.REJECTION)
-    assert surprise_of("temperature", drafts, verify_rejection, 1, MANY_ROWS) > LEAST_IF_WRONG
-
-
-def test_a_residual_drawn_with_the_drafters_noise_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def shared(seed: Tensor, positions: Tensor, vocab_size: int, stream: Stream) -> Tensor:
-        return gumbel(seed, positions, vocab_size, Stream.DRAFT)
-
-    monkeypatch.setattr(rejection, "gumbel", shared)
-    drafts = drafter(CHAIN, "unrelated", AcceptanceRule.REJECTION)
-    assert surprise_of("temperature", drafts, verify_rejection, 1, MANY_ROWS) > LEAST_IF_WRONG
-
-
-def test_siblings_said_to_be_drawn_with_replacement_are_noticed() -> None:
-    def drafts(rows: Rows) -> Drafts:
-        drawn = draft(rows, TREE, DRAFTERS["unrelated"], AcceptanceRule.REJECTION)
-        assert drawn.probabilities is not None
-        first = [TREE.index(parent) for parent in TREE]
-        return replace(drawn, probabilities=drawn.probabilities[:, first])
-
-    assert surprise_of("temperature", drafts, verify_rejection) > LEAST_IF_WRONG
-
-
-def test_another_distribution_than_the_drafts_came_from_is_noticed() -> None:
-    def drafts(rows: Rows) -> Drafts:
-        drawn = draft(rows, CHAIN, DRAFTERS["near"], AcceptanceRule.REJECTION)
-        assert drawn.probabilities is not None
-        flat = drawn.probabilities.sqrt()
-        return replace(drawn, probabilities=flat / flat.sum(-1, keepdim=True))
-
     assert surprise_of("temperature", drafts, verify_rejection) > LEAST_IF_WRONG
 
 
@@ -214,10 +167,6 @@ def likely_alone(rows: Rows) -> Drafts:
     assert drawn.probabilities is not None
     probability = drawn.probabilities.gather(2, drawn.token_ids[:, :, None])[:, 0, 0]
     return replace(drawn, num_tokens=(probability > 0.3).long())
-
-
-def test_verifying_likely_draws_alone_is_noticed() -> None:
-    assert surprise_of("temperature", likely_alone, verify_rejection) > LEAST_IF_WRONG
 
 
 def test_as_certain_drafts_any_may_be_chosen() -> None:
@@ -242,20 +191,6 @@ def test_rows_with_certain_and_with_drawn_drafts_share_a_pass() -> None:
     ) > (LEAST_IF_WRONG)
 
 
-@pytest.mark.parametrize("rule", [None, AcceptanceRule.REJECTION])
-def test_accepting_the_first_sibling_always_is_noticed(rule: AcceptanceRule | None) -> None:
-    def first_child(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
-        child = rejection._children(verify.drafts, nodes)[:, 0]
-        noise = gumbel(nodes.columns.seed, nodes.positions, VOCAB_SIZE)
-        token_ids = verify.drafts.token_ids[nodes.rows, child.clamp(min=0)]
-        return torch.where(child >= 0, token_ids, (scores + noise).argmax(-1))
-
-    drafts = drafter(TREE, "near", rule)
-    assert surprise_of("temperature", drafts, lambda v: verify_drafts(v, first_child)) > (
-        LEAST_IF_WRONG
-    )
-
-
 @pytest.mark.parametrize("judge", [verify_coupled, verify_rejection])
 @pytest.mark.parametrize("name", ["repetition", "counts"])
 def test_penalties_that_leave_out_the_path_are_noticed(
@@ -270,31 +205,6 @@ def test_penalties_that_leave_out_the_path_are_noticed(
 
     monkeypatch.setattr(TokenCounts, "with_drafts", known_alone)
     assert surprise_of(name, drafter(TREE, "right"), judge) > LEAST_IF_WRONG
-
-
-def test_the_same_noise_at_every_position_of_a_step_is_noticed() -> None:
-    def choose(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
-        noise = gumbel(nodes.columns.seed, verify.num_tokens[nodes.rows], VOCAB_SIZE)
-        return (scores + noise).argmax(-1)
-
-    drafts = drafter(CHAIN, "right")
-    assert surprise_of("temperature", drafts, lambda v: verify_drafts(v, choose)) > (LEAST_IF_WRONG)
-
-
-def test_accepting_what_is_likely_enough_is_noticed() -> None:
-    def typical(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
-        likely = scores.softmax(-1) > 0.3
-        noise = gumbel(nodes.columns.seed, nodes.positions, VOCAB_SIZE)
-        sampled = (scores + noise).argmax(-1)
-        child = rejection._children(verify.drafts, nodes)[:, :1]
-        token_ids = verify.drafts.token_ids[nodes.rows].gather(1, child.clamp(min=0))
-        is_typical = (child >= 0) & likely.gather(1, token_ids)
-        return torch.where(is_typical[:, 0], token_ids[:, 0], sampled)
-
-    drafts = drafter(CHAIN, "near")
-    assert surprise_of("temperature", drafts, lambda v: verify_drafts(v, typical)) > (
-        LEAST_IF_WRONG
-    )
 
 
 def test_the_reference_is_what_it_says() -> None:

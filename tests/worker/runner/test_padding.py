@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance import choice
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, WindowUpdate
 from optimist_worker.runner.engine import Engine
 from optimist_worker.runner.runner import Runner
@@ -180,13 +180,13 @@ def truths(shared_llama: Runner) -> dict[int, list[int]]:
 @pytest.fixture(autouse=True)
 def _reads_by_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the choice of tokens go by what is being run, which here is always on the CPU."""
-    start, reads = Engine.start, [True]
+    launch, reads = Engine.launch, [True]
 
-    def note_and_start(engine: Engine, *arguments: object) -> object:
+    def note_and_launch(engine: Engine, *arguments: object) -> object:
         reads[0] = engine.state.table.reads_sizes
-        return start(engine, *arguments)  # type: ignore[arg-type]
+        return launch(engine, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Engine, "start", note_and_start)
+    monkeypatch.setattr(Engine, "launch", note_and_launch)
     monkeypatch.setattr(choice, "_may_read", lambda tensor: reads[0])
 
 

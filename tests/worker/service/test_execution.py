@@ -13,7 +13,7 @@ from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
-from optimist_worker.runner.engine import Engine, RunningStep
+from optimist_worker.execution.executor import Executor, RunningStep
 from optimist_worker.runner.runner import Runner
 from optimist_worker.service.plan_loop import run_plans
 from optimist_worker.service.stream import PlanStream
@@ -92,13 +92,6 @@ async def test_repeats_go_on_to_the_limit_and_no_further(stub: Stub, llama: Runn
     assert all(response.step_ns > 0 for response in responses)
 
 
-async def test_without_repeats_a_plan_runs_once(stub: Stub) -> None:
-    call = stub.Execute()
-    await call.write(start())
-    await call.done_writing()
-    assert [number(response) for response in await read_all(call)] == [(1, 0)]
-
-
 async def test_repeats_end_at_a_stop_token(stub: Stub, llama: Runner) -> None:
     truth = generate(llama, PROMPT, 9, sampling=SAMPLED)
     assert truth[3] not in truth[:3]
@@ -148,17 +141,23 @@ async def test_a_newer_plan_ends_the_repeats(stub: Stub, llama: Runner, gate: Ga
     call.cancel()
 
 
-async def test_plans_that_wait_are_run_without_repeats_and_without_idling(llama: Runner) -> None:
-    truth = generate(llama, PROMPT, 4, sampling=SAMPLED)
+async def waiting(*plans: worker_pb2.ExecuteRequest) -> PlanStream:
+    """A stream whose plans are all there before the first one is taken."""
 
-    async def plans() -> AsyncIterator[worker_pb2.ExecuteRequest]:
-        yield start()
-        for sequence in (2, 3, 4):
-            yield plan(sequence, 0, num_repeats=63 if sequence < 4 else 0)
+    async def requests() -> AsyncIterator[worker_pb2.ExecuteRequest]:
+        for each in plans:
+            yield each
 
-    stream = PlanStream(plans())
+    stream = PlanStream(requests())
     for _ in range(20):
         await asyncio.sleep(0)
+    return stream
+
+
+async def test_plans_that_wait_are_run_without_repeats_and_without_idling(llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 4, sampling=SAMPLED)
+    later = [plan(sequence, 0, num_repeats=63 if sequence < 4 else 0) for sequence in (2, 3, 4)]
+    stream = await waiting(start(), *later)
     work = asyncio.ensure_future(asyncio.to_thread(run_plans, llama, LIMITS, stream))
     responses = []
     while (response := await stream.next_answer()) is not None:
@@ -264,33 +263,32 @@ async def test_a_new_stream_ends_the_repeats_of_the_old_one(stub: Stub, gate: Ga
 
 
 class Device:
-    """The engine of a device that runs by itself: steps end when the test lets them.
+    """The executor of a device that runs by itself: steps end when the test lets them.
 
-    What a step does to the state is there at once, as it is for all that is started behind it.
+    What a step does to the state is there at once, as it is for all that is launched after it.
     """
 
-    runs_by_itself = True
+    most_plans = 2
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
         self.num_started = 0
         self.gate = Gate()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
+        return getattr(self._executor, name)
 
-    def start(self, *arguments: Any) -> Any:
+    def launch(self, *arguments: Any) -> Any:
         self.num_started += 1
-        step: Any = self._engine.start(*arguments)
-        return SlowStep(step, self.gate)
+        return SlowStep(self._executor.launch(*arguments), self.gate)
 
 
 class SlowStep:
     """A step that has not ended yet."""
 
     def __init__(self, step: RunningStep, gate: Gate) -> None:
-        self._step, self._gate, self.watch = step, gate, step.watch
-        self.take_scored = step.take_scored
+        self._step, self._gate = step, gate
+        self.take_scored, self.draft_ns = step.take_scored, step.draft_ns
 
     def wait(self) -> Int32Column:
         self._gate.wait()
@@ -299,8 +297,8 @@ class SlowStep:
 
 @pytest.fixture
 def device(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    device = Device(llama.engine)
-    monkeypatch.setattr(llama, "engine", device)
+    device = Device(llama.engine.executor)
+    monkeypatch.setattr(llama.engine, "executor", device)
     yield device
     device.gate.allow(1000)
 
@@ -313,36 +311,35 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_device_is_given_the_next_plan_before_the_first_has_ended(
-    stub: Stub, device: Device
+    device: Device, llama: Runner
 ) -> None:
     device.gate.allow(9)
-    truth = generate(Runner(device), PROMPT, 3, sampling=SAMPLED)  # type: ignore[arg-type]
+    truth = generate(llama, PROMPT, 3, sampling=SAMPLED)
     device.num_started, device.gate = 0, Gate()
-    call = stub.Execute()
-    await call.write(start())
-    await call.write(plan(2, 0))
-    await call.write(plan(3, 0))
+    stream = await waiting(start(), plan(2, 0), plan(3, 0))
+    work = asyncio.ensure_future(asyncio.to_thread(run_plans, llama, LIMITS, stream))
     # The third one waits: the device has one to go on with.
     await until(lambda: device.num_started == 2 and device.gate.num_passes == 1)
     await asyncio.sleep(0.02)
     assert device.num_started == 2
     device.gate.allow()
-    assert tokens(await read(call)) == truth[:1]
     await until(lambda: device.num_started == 3)
     device.gate.allow(2)
-    responses = [await read(call) for _ in range(2)]
-    assert [number(response) for response in responses] == [(2, 0), (3, 0)]
-    assert [tokens(response) for response in responses] == [truth[1:2], truth[2:3]]
-    assert [response.idle_ns for response in responses] == [0, 0]
-    call.cancel()
+    await work
+    responses = [await stream.next_answer() for _ in range(4)]
+    answered = [response for response in responses if response is not None]
+    assert [number(response) for response in answered] == [(1, 0), (2, 0), (3, 0)]
+    assert [tokens(response) for response in answered] == [[token] for token in truth]
+    assert [response.idle_ns for response in answered] == [0, 0, 0]
 
 
 async def test_rows_with_a_grammar_hold_up_the_next_plan(
     stub: Stub, device: Device, llama: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committed: list[int] = []
-    monkeypatch.setattr(device.masks, "open", lambda admission: None)
-    monkeypatch.setattr(device.masks, "commit", lambda slot, token_ids: committed.extend(token_ids))
+    masks = llama.engine.masks
+    monkeypatch.setattr(masks, "open", lambda admission: None)
+    monkeypatch.setattr(masks, "commit", lambda slot, token_ids: committed.extend(token_ids))
     call = stub.Execute()
     sampling = sampling_pb2.SamplingParams(temperature=0.8, seed=21, grammar="start: /a*/")
     await call.write(plan(1, 0, admit=True, sampling=sampling))
@@ -378,10 +375,10 @@ async def test_what_a_device_was_given_before_a_malformed_plan_is_answered(
 
 
 async def test_a_device_repeats_the_last_plan_when_nothing_else_runs(
-    stub: Stub, device: Device
+    stub: Stub, device: Device, llama: Runner
 ) -> None:
     device.gate.allow(9)
-    truth = generate(Runner(device), PROMPT, 4, sampling=SAMPLED)  # type: ignore[arg-type]
+    truth = generate(llama, PROMPT, 4, sampling=SAMPLED)
     call = stub.Execute()
     await call.write(start(num_repeats=3))
     await call.done_writing()

@@ -13,7 +13,7 @@ import pytest
 from optimist.common.v1 import draft_source_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_worker.runner.engine import DeviceLostError
+from optimist_worker.execution.executor import DeviceLostError
 from optimist_worker.runner.runner import Runner
 from optimist_worker.service.servicer import WorkerServicer
 from tests.checkpoints import VOCAB_SIZE
@@ -172,7 +172,7 @@ def signals(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         raise DeviceLostError("gone")
 
     monkeypatch.setattr(signal, "raise_signal", sent.append)
-    monkeypatch.setattr(llama.engine, "check_device", lose)
+    monkeypatch.setattr(llama.engine.executor, "check_device", lose)
     return sent
 
 

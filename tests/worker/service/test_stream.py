@@ -32,7 +32,7 @@ def answer(sequence: int, repeat: int = 0) -> worker_pb2.ExecuteResponse:
 
 def take(stream: PlanStream) -> int:
     request = stream.take()
-    assert request is not None
+    assert isinstance(request, worker_pb2.ExecuteRequest)
     return request.sequence
 
 

@@ -1,4 +1,4 @@
-"""The circuit's last three layers: where the answer stands, and which token comes next."""
+"""The circuit's last three layers: where the answer is, and which token comes next."""
 
 import math
 
@@ -12,15 +12,15 @@ from optimist_training.circuit.basis import (
     PLACE,
     THRESHOLD,
     Basis,
+    next_count,
 )
-from optimist_training.circuit.codes import next_count
 from optimist_training.circuit.weights import Head, Neurons
 
 LARGEST_LINE, LARGEST_COLUMN, LARGEST_RUN = 36, 36, 36
 
 
-def places_layer(basis: Basis) -> tuple[list[Head], Neurons]:
-    """Numbers the place in the code that each token of the answer stands at."""
+def positions_layer(basis: Basis) -> tuple[list[Head], Neurons]:
+    """Numbers the position in the code that each token of the answer has."""
     annotated = Head()
     annotated.match(basis.rows("span"), basis.rows("span"), PLACE)
     annotated.match(basis.one, basis.row(after_annotation=PLACE))
@@ -57,7 +57,7 @@ def _run_length(basis: Basis) -> Head:
 
 
 def copy_layer(basis: Basis) -> tuple[list[Head], Neurons]:
-    """Copies what follows this place in the code, and decides where other text goes."""
+    """Copies what follows this position in the code, and decides where other text goes."""
     source = Head()
     source.match(basis.rows("line"), basis.rows("line"), PLACE)
     source.match(basis.rows("column"), basis.rows("column"), 32)
@@ -68,16 +68,16 @@ def copy_layer(basis: Basis) -> tuple[list[Head], Neurons]:
     source.copy(read, write)
     source.copy(basis.row(word=1), basis.row(copied_word=1))
     column, nothing = basis.rows("column"), 0 * basis.one
-    following = _place_head(basis, next_count(column.shape[0]) @ column, nothing)
+    following = _position_head(basis, next_count(column.shape[0]) @ column, nothing)
     following.copy(basis.row(is_old=1), basis.row(next_is_old=1))
-    current = _place_head(basis, column, nothing)
+    current = _position_head(basis, column, nothing)
     current.copy(basis.row(is_old=1), basis.row(word_is_old=1))
-    behind = _place_head(basis, column, basis.row(one=2 * NEVER, in_new_word=-2 * NEVER))
-    behind.copy(2 * read, write)
-    return [source, following, current, behind], _decisions(basis)
+    beyond = _position_head(basis, column, basis.row(one=2 * NEVER, in_new_word=-2 * NEVER))
+    beyond.copy(2 * read, write)
+    return [source, following, current, beyond], _decisions(basis)
 
 
-def _place_head(basis: Basis, column: Tensor, threshold: Tensor) -> Head:
+def _position_head(basis: Basis, column: Tensor, threshold: Tensor) -> Head:
     """Looks in the code for the end of an old word at this line and a given column."""
     head = Head()
     head.match(basis.rows("line"), basis.rows("line"), PLACE)
@@ -118,7 +118,7 @@ def new_text_layer(basis: Basis) -> tuple[list[Head], Neurons]:
     further.match(basis.rows("run"), basis.rows("run"), 32)
     further.match(basis.one, basis.row(new_span=NEVER))
     further.match(basis.row(one=400, continues_new=-400), basis.marker(score=1))
-    # The closing backtick is not part of the text; behind a new line comes a newline.
+    # The closing backtick is not part of the text; after a new line comes a newline.
     closing = basis.token_codes["backtick"][:, None] * basis.row(backtick=1)
     newline = basis.token_codes["newline"][:, None] * basis.row(ends_new_line=1)
     further.copy(4 * (read - closing + newline), write)

@@ -1,7 +1,7 @@
 """A two-layer Llama whose initial weights copy what followed the same tokens earlier on.
 
 Layer 0 has a head for each of the four tokens before, one for a window of some twenty tokens, and
-one that tells where the last turn of the assistant starts. In layer 1 a head looks for the place
+one that says where the last turn of the assistant starts. In layer 1 a head looks for the position
 whose four tokens and window before it are most like those up to here, and copies the token there
 (induction heads: Olsson et al., arXiv 2209.11895). All scores are moderate, so that training can go
 on from there.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from optimist_training.circuit.codes import spherical_code
+from optimist_training.circuit.basis import spherical_code
 
 HEAD_DIM, NUM_HEADS, NUM_LAYERS = 64, 6, 2
 # Neighbouring planes rotate a quarter as fast, so that most of them can compare content.
@@ -23,7 +23,7 @@ _ROPE_THETA = 4.0**32
 _FIRST_CONTENT_PLANE = 7
 _OFFSETS = (1, 2, 3, 4)
 _SHARP = 30.0
-"""Score of the attended place over all others, in a head for one offset."""
+"""Score of the attended position over all others, in a head for one offset."""
 _WINDOW = {2: 5.0, 3: 10.0, 4: 20.0}
 """Score amplitudes of the planes that bound the window."""
 _WINDOW_GAIN = 3.0
@@ -38,7 +38,7 @@ _CODE, _NEXT = 10, 40
 
 
 @dataclass(frozen=True)
-class _Places:
+class _Layout:
     """Where everything lies in the residual stream."""
 
     one: slice
@@ -51,7 +51,7 @@ class _Places:
     size: int
 
     @staticmethod
-    def lay_out() -> "_Places":
+    def lay_out() -> "_Layout":
         widths = [1, _CODE, _CODE, *[_CODE] * len(_OFFSETS), _NEXT, 1, _NEXT]
         slices, start = [], 0
         for width in widths:
@@ -60,7 +60,7 @@ class _Places:
         size = -(-start // (8 * NUM_HEADS)) * 8 * NUM_HEADS
         before = tuple(slices[3 : 3 + len(_OFFSETS)])
         token, answer, following = slices[3 + len(_OFFSETS) :]
-        return _Places(slices[0], slices[1], slices[2], before, token, answer, following, size)
+        return _Layout(slices[0], slices[1], slices[2], before, token, answer, following, size)
 
 
 def copying_model(
@@ -75,17 +75,17 @@ def copying_model(
 
     Args:
         vocab_size: Of the target.
-        answer_id: The token that starts the assistant's turn: what stands behind it is not copied.
+        answer_id: The token that starts the assistant's turn: what follows it is not copied.
             None if there is none.
         eos_token_id: The target's.
         max_positions: The target's.
         seed: Of the tokens' codes.
         intermediate_size: Of the feed-forward layers, which start with nothing to say.
     """
-    places = _Places.lay_out()
+    layout = _Layout.lay_out()
     config = LlamaConfig(
         vocab_size=vocab_size,
-        hidden_size=places.size,
+        hidden_size=layout.size,
         intermediate_size=intermediate_size,
         num_hidden_layers=NUM_LAYERS,
         num_attention_heads=NUM_HEADS,
@@ -106,61 +106,61 @@ def copying_model(
                 parameter.normal_(0.0, _NOISE)
             if "down_proj" in name or "o_proj" in name:
                 parameter.zero_()
-        _write(model, places, answer_id, seed)
+        _write(model, layout, answer_id, seed)
     return model
 
 
-def _write(model: LlamaForCausalLM, places: _Places, answer_id: int | None, seed: int) -> None:
+def _write(model: LlamaForCausalLM, layout: _Layout, answer_id: int | None, seed: int) -> None:
     vocab_size = model.config.vocab_size
     codes = spherical_code(vocab_size, _CODE, seed).float()
     tokens = spherical_code(vocab_size, _NEXT, seed + 1).float()
     embedding = model.model.embed_tokens.weight
     embedding.zero_()
-    embedding[:, places.one] = 1.0
-    embedding[:, places.code] = codes
-    embedding[:, places.token] = tokens
+    embedding[:, layout.one] = 1.0
+    embedding[:, layout.code] = codes
+    embedding[:, layout.token] = tokens
     if answer_id is not None:
-        embedding[answer_id, places.answer] = 1.0
+        embedding[answer_id, layout.answer] = 1.0
     model.lm_head.weight.zero_()
-    model.lm_head.weight[:, places.next] = _LOGIT_SCALE * tokens
+    model.lm_head.weight[:, layout.next] = _LOGIT_SCALE * tokens
     # What a token has of unit length: constant, code and token; then also codes before and window.
     parts = (3.0, 3.0 + len(_OFFSETS) + 1.0)
     for layer, total in zip(model.model.layers, parts, strict=True):
-        size = math.sqrt(total / places.size)
+        size = math.sqrt(total / layout.size)
         layer.input_layernorm.weight.fill_(size)
         layer.post_attention_layernorm.weight.fill_(size)
-    model.model.norm.weight.fill_(math.sqrt((parts[1] + 1.0) / places.size))
-    _earlier_tokens(model.model.layers[0].self_attn, places)
-    _matching(model.model.layers[1].self_attn, places)
+    model.model.norm.weight.fill_(math.sqrt((parts[1] + 1.0) / layout.size))
+    _earlier_tokens(model.model.layers[0].self_attn, layout)
+    _matching(model.model.layers[1].self_attn, layout)
 
 
-def _earlier_tokens(attention: Any, places: _Places) -> None:
+def _earlier_tokens(attention: Any, layout: _Layout) -> None:
     """Writes layer 0."""
     for head, offset in enumerate(_OFFSETS):
         planes = dict.fromkeys(range(_FIRST_CONTENT_PLANE - 1), _SHARP)
-        _at_offset(attention, head, places, planes, offset)
-        _copy(attention, head, places.code, places.before[head])
+        _at_offset(attention, head, layout, planes, offset)
+        _copy(attention, head, layout.code, layout.before[head])
     window = len(_OFFSETS)
-    _at_offset(attention, window, places, _WINDOW, 0)
-    _copy(attention, window, places.code, places.window, _WINDOW_GAIN)
+    _at_offset(attention, window, layout, _WINDOW, 0)
+    _copy(attention, window, layout.code, layout.window, _WINDOW_GAIN)
     turn = window + 1
-    _compare(attention, turn, [(places.one, places.answer, 20.0)])
-    _copy(attention, turn, places.answer, places.answer)
+    _compare(attention, turn, [(layout.one, layout.answer, 20.0)])
+    _copy(attention, turn, layout.answer, layout.answer)
 
 
-def _matching(attention: Any, places: _Places) -> None:
+def _matching(attention: Any, layout: _Layout) -> None:
     """Writes layer 1."""
-    here = (places.code, *places.before[:-1])
-    pairs = list(zip(here, places.before, _MATCH, strict=True))
-    pairs.append((places.window, places.window, _WINDOW_MATCH))
+    here = (layout.code, *layout.before[:-1])
+    pairs = list(zip(here, layout.before, _MATCH, strict=True))
+    pairs.append((layout.window, layout.window, _WINDOW_MATCH))
     _compare(attention, 0, pairs)
-    _copy(attention, 0, places.token, places.next)
-    # One head more of the same kind, that does not start at the same place.
+    _copy(attention, 0, layout.token, layout.next)
+    # One head more of the same kind, that does not start at the same position.
     _compare(attention, 1, [(query, key, weight / 2) for query, key, weight in pairs])
-    _copy(attention, 1, places.token, places.next, 0.25)
+    _copy(attention, 1, layout.token, layout.next, 0.25)
     for head, lane in ((0, _lanes()[-1]), (1, _lanes()[-1])):
-        _rows(attention.q_proj, head)[lane, places.one] = 1.0
-        _rows(attention.k_proj, head)[lane, places.answer] = -_NOT_ANSWER * math.sqrt(HEAD_DIM)
+        _rows(attention.q_proj, head)[lane, layout.one] = 1.0
+        _rows(attention.k_proj, head)[lane, layout.answer] = -_NOT_ANSWER * math.sqrt(HEAD_DIM)
 
 
 def _lanes() -> list[int]:
@@ -174,18 +174,18 @@ def _rows(projection: Any, head: int) -> Tensor:
 
 
 def _at_offset(
-    attention: Any, head: int, places: _Places, planes: dict[int, float], offset: int
+    attention: Any, head: int, layout: _Layout, planes: dict[int, float], offset: int
 ) -> None:
-    """Attends around the token `offset` places before."""
+    """Attends around the token `offset` positions before."""
     query, key = _rows(attention.q_proj, head), _rows(attention.k_proj, head)
     query.zero_()
     key.zero_()
     for plane, amplitude in planes.items():
         scale = math.sqrt(amplitude * math.sqrt(HEAD_DIM))
         angle = offset * _ROPE_THETA ** (-plane / (HEAD_DIM // 2))
-        query[plane, places.one] = scale
-        key[plane, places.one] = scale * math.cos(angle)
-        key[plane + HEAD_DIM // 2, places.one] = scale * math.sin(angle)
+        query[plane, layout.one] = scale
+        key[plane, layout.one] = scale * math.cos(angle)
+        key[plane + HEAD_DIM // 2, layout.one] = scale * math.sin(angle)
 
 
 def _compare(attention: Any, head: int, pairs: list[tuple[slice, slice, float]]) -> None:

@@ -1,18 +1,23 @@
-"""The circuit's first three layers: what stands where, and what the instruction asks for."""
+"""The circuit's first three layers: what is where, and what the instruction asks for."""
 
 from torch import Tensor
 
-from optimist_training.circuit.basis import COUNT_UNIT, NEVER, VETO, Basis
-from optimist_training.circuit.codes import LARGEST_COUNT, harmonic_code
-from optimist_training.circuit.subspaces import KIND_FEATURES
-from optimist_training.circuit.weights import Head, Neurons
+from optimist_training.circuit.basis import (
+    COUNT_UNIT,
+    LARGEST_COUNT,
+    NEVER,
+    VETO,
+    Basis,
+    harmonic_code,
+)
+from optimist_training.circuit.weights import KIND_FEATURES, Head, Neurons
 
 _PIECE = 98.0
 """Score of a matching piece of a word."""
 
 
 def text_layer(basis: Basis) -> tuple[list[Head], Neurons]:
-    """Tells prompt from answer and brings the tokens before to each token."""
+    """Separates prompt from answer and brings the tokens before to each token."""
     turn = Head()
     turn.match(basis.one, basis.row(user=20, assistant=40))
     turn.copy(basis.row(user=1), basis.row(in_user=1))
@@ -52,7 +57,7 @@ def text_layer(basis: Basis) -> tuple[list[Head], Neurons]:
         neurons.all_of(condition, count, basis.row(**{name: 1}))
     _word_pieces(basis, neurons, range(2, 5))
     for row in basis.rows("code_1", "piece_1"):
-        # The user's marker must match nothing, whatever stands before it.
+        # The user's marker must match nothing, whatever is before it.
         neurons.gated(basis.row(user=1, one=-0.5), -row, row)
     return heads, neurons
 
@@ -60,7 +65,7 @@ def text_layer(basis: Basis) -> tuple[list[Head], Neurons]:
 def _word_pieces(basis: Basis, neurons: Neurons, numbers: range) -> None:
     """Fills the slots with pieces of the word that just ended, padded beyond its start."""
     for number in numbers:
-        inside = basis.row(**{f"word_{place}": 1 for place in range(1, number + 1)})
+        inside = basis.row(**{f"word_{count}": 1 for count in range(1, number + 1)})
         pieces = basis.rows(f"piece_{number}") - basis.pad[:, None] * basis.one
         slots = basis.rows(f"slot_{number}")
         for piece, slot in zip(pieces, slots, strict=True):
@@ -166,7 +171,7 @@ def words_layer(basis: Basis) -> tuple[list[Head], Neurons]:
 
 
 def _corrections(basis: Basis) -> Neurons:
-    """Corrects the answer's line number behind a deleted or inserted line."""
+    """Corrects the answer's line number after a deleted or inserted line."""
     neurons = Neurons(basis.one)
     for kind, target, shift in (
         ("delete", "target_line", 1),
@@ -175,12 +180,12 @@ def _corrections(basis: Basis) -> Neurons:
     ):
         missing = VETO * (basis.row(**{kind: 1}, in_answer=1) - 2 * basis.one)
         reached = basis.row(**{"lines": COUNT_UNIT, target: -COUNT_UNIT}) + missing
-        at, behind = reached + 0.5 * basis.one, reached - 0.5 * basis.one
+        at, beyond = reached + 0.5 * basis.one, reached - 0.5 * basis.one
         moved = basis.row(line_shift=shift / COUNT_UNIT)
-        neurons.step(at if kind == "delete" else behind, moved)
+        neurons.step(at if kind == "delete" else beyond, moved)
         if kind != "delete":
             neurons.step(at, basis.row(in_new_line=1))
-            neurons.step(behind, basis.row(in_new_line=-1))
+            neurons.step(beyond, basis.row(in_new_line=-1))
     header = basis.row(body_line=COUNT_UNIT, lines=-COUNT_UNIT) - 0.5 * basis.one
     answer = VETO * (basis.row(in_answer=1) - basis.one)
     neurons.step(header + answer, basis.row(in_header=1))

@@ -2,6 +2,8 @@
 
 import ast
 import hashlib
+import os
+import re
 import sysconfig
 import textwrap
 from collections.abc import Iterator
@@ -21,6 +23,11 @@ _UNSEEN_SHARE = 10
 
 # Slim installations leave the tests out, so they cannot be part of a reproducible corpus.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+
+_ROOT = Path(sysconfig.get_paths()["stdlib"])
+_PRINTABLE = re.compile(r"[\n -~]*")
+_BLOCKS = {"body", "orelse", "finalbody", "handlers", "cases"}
+"""Fields of syntax trees that hold statements."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -50,31 +57,58 @@ def split_of(path: str) -> Split:
 @cache
 def snippets(split: Split) -> tuple[Snippet, ...]:
     """Returns all snippets of a split, ordered by path and position."""
-    root = Path(sysconfig.get_paths()["stdlib"])
-    found = []
-    for file in sorted(root.rglob("*.py")):
-        path = file.relative_to(root)
-        if not _LEFT_OUT.intersection(path.parts) and split_of(path.as_posix()) == split:
-            found += list(_snippets_of(path.as_posix(), file.read_bytes()))
+    found = [snippet for path in _paths(split) for snippet in _snippets_of(path)]
     if split == "unseen":
-        # A few definitions stand in two files.
-        seen = {snippet.code for snippet in snippets("train")}
+        # A few definitions are in two files, one of which may belong to training.
+        longest = {max(map(str.strip, snippet.code.splitlines()), key=len) for snippet in found}
+        seen = {
+            snippet.code
+            for path in _paths("train")
+            # Most files need not be parsed to see that they have none of them.
+            if not longest.isdisjoint(map(str.strip, _text(path).splitlines()))
+            for snippet in _snippets_of(path)
+        }
         found = [snippet for snippet in found if snippet.code not in seen]
     return tuple(found)
 
 
-def _snippets_of(path: str, content: bytes) -> Iterator[Snippet]:
+def _paths(split: Split) -> Iterator[Path]:
+    """Yields the files of a split in order, relative to the root."""
+    found = []
+    for folder, folders, names in os.walk(_ROOT):
+        folders[:] = set(folders) - _LEFT_OUT
+        here = Path(folder).relative_to(_ROOT)
+        found += [here / name for name in names if name.endswith(".py")]
+    return (path for path in sorted(found) if split_of(path.as_posix()) == split)
+
+
+def _text(path: Path) -> str:
+    """Returns what a file has; nothing if it is more than ASCII."""
     try:
-        text = content.decode("ascii")
-        tree = ast.parse(text)
-    except (UnicodeDecodeError, SyntaxError, ValueError):
+        return (_ROOT / path).read_bytes().decode("ascii")
+    except UnicodeDecodeError:
+        return ""
+
+
+def _snippets_of(path: Path) -> Iterator[Snippet]:
+    text = _text(path)
+    try:
+        statements: list[ast.AST] = [ast.parse(text)]
+    except (SyntaxError, ValueError):
         return
     lines = text.splitlines()
-    for node in ast.walk(tree):
-        if isinstance(node, Definition):
-            code = _code(node, lines)
-            if _is_usable(code):
-                yield Snippet(path, code)
+    # Level by level, as `ast.walk` does, but without expressions: they hold no definition.
+    while statements:
+        for node in statements:
+            if isinstance(node, Definition) and _is_usable(code := _code(node, lines)):
+                yield Snippet(path.as_posix(), code)
+        statements = [
+            inner
+            for node in statements
+            for name in node._fields
+            if name in _BLOCKS
+            for inner in getattr(node, name)
+        ]
 
 
 def _code(node: Definition, lines: list[str]) -> str:
@@ -84,10 +118,10 @@ def _code(node: Definition, lines: list[str]) -> str:
 
 
 def _is_usable(code: str) -> bool:
-    """Tells whether a snippet has the wanted size and stands on its own."""
+    """Returns whether a snippet has the wanted size and is complete."""
     if not MIN_LINES <= code.count("\n") + 1 <= MAX_LINES or len(code) > MAX_CHARACTERS:
         return False
-    if not all(character == "\n" or " " <= character <= "~" for character in code):
+    if not _PRINTABLE.fullmatch(code):
         return False
     try:
         body = ast.parse(code).body

@@ -1,6 +1,5 @@
 """What drafters are trained on: prompts with completions, as tokens."""
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from transformers import AutoTokenizer
 
 from optimist_common.errors import SetupError
 from optimist_training.data.edits import edits
+from optimist_training.data.options import read_json_lines
 
 BUILTIN = "edits"
 """Instead of a file: the generated edits that the bundled model answers."""
@@ -37,7 +37,7 @@ class Batch:
     token_ids: torch.Tensor
     """`[batch, length]`."""
     wanted: torch.Tensor
-    """Bool `[batch, length]`: the token behind this one belongs to the completion."""
+    """Bool `[batch, length]`: the token after this one belongs to the completion."""
 
 
 class Data:
@@ -56,25 +56,25 @@ class Data:
             SetupError: The file is missing, or a line of it is none of the known kinds.
         """
         self._seed, self._max_length = seed, max_length
-        self._file = None if source == BUILTIN else Path(source)
-        self._lines: list[str] = []
+        self._is_builtin = source == BUILTIN
+        self._lines: list[tuple[str, dict[str, Any]]] = []
         self._tokenizer: Any = None
-        if self._file is not None:
-            if not self._file.is_file():
+        if not self._is_builtin:
+            if not Path(source).is_file():
                 raise SetupError(f"--data: {source} is no file; give one, or {BUILTIN!r}")
-            self._lines = self._file.read_text(encoding="utf-8").splitlines()
+            self._lines = list(read_json_lines(Path(source), "--data"))
             if len(self._lines) < 2:
                 raise SetupError(f"--data: {source} has fewer than two lines")
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(model_name)
         except (OSError, ValueError) as error:
-            if self._file is None:
+            if self._is_builtin:
                 reason = " ".join(str(error).split())[:200]
                 raise SetupError(f"--model: {model_name} has no tokenizer: {reason}") from None
 
     def training(self) -> Iterator[Example]:
         """Yields examples without end, always the same for the same seed."""
-        if self._file is None:
+        if self._is_builtin:
             for edit in edits("train", self._seed + 1):
                 yield self._chat([*edit.messages(), _answer(edit.after)])
         numbers = [n for n in range(len(self._lines)) if not self._is_unseen(n)]
@@ -86,7 +86,7 @@ class Data:
 
     def unseen(self, count: int | None = None) -> list[Example]:
         """Returns the examples that training leaves out, at most `count`."""
-        if self._file is None:
+        if self._is_builtin:
             chosen = islice(edits("unseen", self._seed), count or _BUILTIN_UNSEEN)
             return [self._chat([*edit.messages(), _answer(edit.after)]) for edit in chosen]
         numbers = [number for number in range(len(self._lines)) if self._is_unseen(number)]
@@ -109,12 +109,12 @@ class Data:
         return number % _UNSEEN_SHARE == _UNSEEN_SHARE - 1 or number == len(self._lines) - 1
 
     def _line(self, number: int) -> Example:
+        where, record = self._lines[number]
         try:
-            record = json.loads(self._lines[number])
             return self._record(record)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise SetupError(
-                f"--data: line {number + 1} of {self._file} is none of "
+                f"--data: {where} is none of "
                 '{"prompt", "completion"}, {"messages"} and {"token_ids", "num_prompt_tokens"}: '
                 f"{type(error).__name__} {error}"
             ) from None
@@ -155,7 +155,7 @@ def _answer(text: str) -> dict[str, str]:
 
 
 def batches(examples: Iterator[Example], num_tokens: int) -> Iterator[Batch]:
-    """Yields batches of at most `num_tokens` places, padding included; longer ones come alone."""
+    """Yields batches of at most `num_tokens`, padding included; longer ones come alone."""
     chosen: list[Example] = []
     longest = 0
     for example in examples:

@@ -1,7 +1,10 @@
-"""Checks of options that several commands have."""
+"""Checks of options that several commands have, and the files that options name."""
 
 import argparse
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from optimist_common.errors import SetupError
 
@@ -25,3 +28,32 @@ def write_out(out: Path, data: bytes) -> None:
         out.write_bytes(data)
     except OSError as error:
         raise SetupError(f"--out: cannot write {out}: {error.strerror}") from None
+
+
+def read_json_lines(path: Path, flag: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the object on each line of a file, with the file and line as errors name them.
+
+    Args:
+        path: The file; blank lines are left out.
+        flag: The option that names the file, for errors.
+
+    Raises:
+        SetupError: The file cannot be read, or a line is no JSON object.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except OSError as error:
+        raise SetupError(f"{flag}: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SetupError(f"{flag}: {path} is not UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            row: Any = json.loads(line)
+        except ValueError as error:
+            raise SetupError(f"{flag}: {where} is not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise SetupError(f"{flag}: {where} is not an object")
+        yield where, row

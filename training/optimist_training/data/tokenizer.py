@@ -14,13 +14,13 @@ from optimist_training.data.edits import edits
 VOCABULARY_SIZE = 2048
 SYSTEM, USER, ASSISTANT, END = "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
 
-# A name is cut the same way wherever it stands, and newlines and backticks stand alone: the model
+# A name is cut the same way wherever it is, and newlines and backticks are alone: the model
 # counts words, lines and quoted spans.
 _PIECES = r"[A-Za-z_]+|[0-9]|\n|`| ?[^\sA-Za-z0-9_`]+ ?| +|\s"
 
 _WIDEST_INDENTATION = 40
 
-# The two newlines that open the answer stand for the two that part instruction and code, so that a
+# The two newlines that open the answer are like the two that part instruction and code, so that a
 # line has the same number in the code and in the answer. The model knows one edit at a time, so
 # turns before the last user message are left out.
 CHAT_TEMPLATE = """\

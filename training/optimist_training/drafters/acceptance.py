@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from optimist_training.data.examples import Example, batches
-from optimist_training.drafters.target import Lesson, Target
-from optimist_training.drafters.trainee import Trainee, ahead
+from optimist_training.drafters.target import Lesson, Target, Trainee, ahead
 
 _BATCH_TOKENS = 4096
 
@@ -22,7 +21,7 @@ class Acceptance:
     num_drafted: int = 0
     num_accepted: int = 0
     by_depth: list[list[int]] = field(default_factory=list)
-    """Tried and accepted drafts at each place of the chain."""
+    """Tried and accepted drafts at each level of the chain."""
 
     def report(self) -> dict[str, object]:
         """Returns the figures as JSON has them."""
@@ -41,9 +40,9 @@ def measure(
 ) -> list[Acceptance]:
     """Decodes the completions as a worker does, pass by pass, with chains of each depth.
 
-    The sequences are run once: what is drafted behind accepted drafts is what would be drafted
-    behind those tokens. Where the target itself would not go on as the example does, its chain
-    ends, and the next pass starts behind.
+    The sequences are run once: what is drafted after accepted drafts is what would be drafted
+    after those tokens. Where the target itself would not go on as the example does, its chain
+    ends, and the next pass starts after it.
     """
     results = [Acceptance(depth, by_depth=[[0, 0] for _ in range(depth)]) for depth in depths]
     for batch in batches(iter(examples), _BATCH_TOKENS):
@@ -52,9 +51,9 @@ def measure(
             agreement = trainee.agreement(lesson, max(depths))
         lengths = _accepted(lesson, agreement)
         for row in range(len(lengths)):
-            places = lesson.wanted[row].nonzero()[:, 0].tolist()
+            positions = lesson.wanted[row].nonzero()[:, 0].tolist()
             for result in results:
-                _walk(result, lengths[row].tolist(), places[0], places[-1])
+                _walk(result, lengths[row].tolist(), positions[0], positions[-1])
     return results
 
 
@@ -71,14 +70,14 @@ def _accepted(lesson: Lesson, agreement: Tensor) -> Tensor:
 
 
 def _walk(result: Acceptance, lengths: list[int], first: int, last: int) -> None:
-    place = first
-    while place < last:
-        drafted = min(result.depth, last - place)
-        accepted = min(lengths[place], drafted)
+    position = first
+    while position < last:
+        drafted = min(result.depth, last - position)
+        accepted = min(lengths[position], drafted)
         result.num_passes += 1
         result.num_drafted += drafted
         result.num_accepted += accepted
         for level in range(min(accepted + 1, drafted)):
             result.by_depth[level][0] += 1
             result.by_depth[level][1] += level < accepted
-        place += accepted + 1
+        position += accepted + 1

@@ -13,18 +13,16 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from optimist_common.errors import SetupError
 from optimist_training.circuit.copying import copying_model
-from optimist_training.data.continuations import add_continuations_options, train_continuations
 from optimist_training.data.examples import BUILTIN, Data, Example, batches
 from optimist_training.data.options import require_positive
 from optimist_training.drafters.acceptance import measure
 from optimist_training.drafters.draft_training import DraftTrainee
 from optimist_training.drafters.eagle_training import EagleTrainee, known_head, new_head
-from optimist_training.drafters.loop import InterruptedRunError, run
+from optimist_training.drafters.loop import InterruptedRunError, Schedule, run
 from optimist_training.drafters.medusa_training import MedusaTrainee, known_heads, new_heads
-from optimist_training.drafters.schedule import Schedule
-from optimist_training.drafters.target import Target
-from optimist_training.drafters.trainee import Trainee
+from optimist_training.drafters.target import Target, Trainee
 from optimist_training.proposer.command import add_proposer_options, train_proposer
+from optimist_training.proposer.continuations import add_continuations_options, train_continuations
 
 _STORED = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 

@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from optimist_training.drafters.target import Lesson
-from optimist_training.drafters.trainee import ahead, soft_loss
+from optimist_training.drafters.target import Lesson, ahead, soft_loss
 
 _TOKENIZER_FILES = ("tokenizer*", "chat_template*", "special_tokens_map.json", "vocab*", "merges*")
 
@@ -45,7 +44,7 @@ class DraftTrainee:
         return soft_loss(logits, taught), share.detach()
 
     def agreement(self, lesson: Lesson, depth: int) -> Tensor:
-        """Tells where its tokens are the target's, shifted to where the chains start."""
+        """Returns where its tokens are the target's, shifted to where the chains start."""
         said = self.model(input_ids=lesson.token_ids, use_cache=False).logits.argmax(-1)
         same = said == lesson.said
         return torch.stack([ahead(same, level + 1) for level in range(depth)], dim=-1)

@@ -1,22 +1,39 @@
 """Writes the EAGLE head of the bundled model: the circuit's last two layers in one, a token ahead.
 
-The feature of position p says where in the code the answer stands, and the token at p + 1 is given.
+The feature of position p says where in the code the answer is, and the token at p + 1 is given.
 So one layer can look up what follows that token in the code, or in the new text of the instruction,
-and then moves the place on, as the feature of p + 1 will have it.
+and then moves the position on, as the feature of p + 1 will have it.
 
 Heads: what follows in the code; does an old word come next; what follows in the new text (or its
-start); what stands behind the old word (or at the start of the line that an inserted one
-precedes). Neurons: the next place; which of the heads is right.
+start); what is after the old word (or at the start of the line that an inserted one
+precedes). Neurons: the next position; which of the heads is right.
 """
 
 import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-from optimist_training.circuit.basis import COUNT_UNIT, NEVER, PLACE, THRESHOLD, VETO, Basis
-from optimist_training.circuit.codes import harmonic_code, next_count
-from optimist_training.circuit.subspaces import BLOCKS, HIDDEN_SIZE, KIND_FEATURES, Subspaces
-from optimist_training.circuit.weights import HEAD_DIM, ROPE_THETA, Head, Neurons, layer_weights
+from optimist_training.circuit.basis import (
+    COUNT_UNIT,
+    NEVER,
+    PLACE,
+    THRESHOLD,
+    VETO,
+    Basis,
+    harmonic_code,
+    next_count,
+)
+from optimist_training.circuit.weights import (
+    BLOCKS,
+    HEAD_DIM,
+    HIDDEN_SIZE,
+    KIND_FEATURES,
+    ROPE_THETA,
+    Head,
+    Neurons,
+    Subspaces,
+    layer_weights,
+)
 from optimist_training.drafters.target import Target
 from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 
@@ -28,7 +45,7 @@ _OWN = {
     "code_2": BLOCKS["code"],
     "first": BLOCKS["code"],
     "new_text": BLOCKS["code"],
-    "behind": BLOCKS["code"],
+    "after": BLOCKS["code"],
     "behind_next": BLOCKS["code"],
     "at_new": 1,
     "begins_line": 1,
@@ -54,7 +71,7 @@ _LINE_KINDS = {"insert": 1.0, "docstring": 1.0}
 
 
 def circuit_head(target: Target) -> EagleHead:
-    """Returns the head of a target that `optimist_training.model.initial` wrote."""
+    """Returns the head of a target that `optimist_training.circuit.initial` wrote."""
     spaces, own = Subspaces.build(), _own_spaces()
     module = target.model.module
     embedding = module.get_input_embeddings().weight
@@ -142,23 +159,23 @@ def _heads(basis: Basis) -> list[Head]:
     source.match(basis.rows("code_1"), basis.rows("code_2"), 32)
     source.match(basis.rows("run"), basis.rows("run"), 32)
     source.match(basis.one, basis.row(in_answer=-NEVER))
-    # Behind a new word the code goes on behind the old one, however long that is.
+    # After a new word the code goes on after the old one, however long that is.
     source.match(basis.row(at_new=NEVER, word=-NEVER), basis.row(is_old=1))
     source.copy(read, write)
     source.copy(basis.row(word=1), basis.row(copied_word=1))
     column = basis.rows("column")
-    following = _place_head(basis, next_count(column.shape[0]) @ column)
+    following = _position_head(basis, next_count(column.shape[0]) @ column)
     following.copy(basis.row(is_old=1), basis.row(next_is_old=1))
     following.copy(_SMALL * basis.rows("code_1"), basis.rows("behind_next"))
-    current = _place_head(basis, column)
+    current = _position_head(basis, column)
     current.match(basis.row(**_LINE_KINDS), basis.row(begins_line=4 * PLACE))
     current.copy(basis.row(is_old=1), basis.row(word_is_old=1))
-    current.copy(_SMALL * basis.rows("code_1"), basis.rows("behind"))
+    current.copy(_SMALL * basis.rows("code_1"), basis.rows("after"))
     return [source, following, current, *_new_text(basis)]
 
 
-def _place_head(basis: Basis, column: Tensor) -> Head:
-    """Looks in the code for what stands behind an old word at this line and a given column."""
+def _position_head(basis: Basis, column: Tensor) -> Head:
+    """Looks in the code for what is after an old word at this line and a given column."""
     head = Head()
     head.match(basis.rows("line"), basis.rows("line"), PLACE)
     head.match(column, basis.rows("column"), PLACE)
@@ -214,15 +231,15 @@ def _take_new_text(basis: Basis, neurons: Neurons) -> None:
 
 
 def _take_behind(basis: Basis, neurons: Neurons) -> None:
-    """Decides whether the code goes on behind new text."""
+    """Decides whether the code goes on after new text."""
     end = basis.row(at_new=1, word=1, copied_backtick=1, **_WORD_KINDS)
-    _take(basis, neurons, end + basis.row(word_1=1), 5, "behind")
+    _take(basis, neurons, end + basis.row(word_1=1), 5, "after")
     _take(basis, neurons, end - basis.row(word_1=1), 4, "behind_next")
-    _take(basis, neurons, basis.row(in_new_line=1, newline=1), 2, "behind")
+    _take(basis, neurons, basis.row(in_new_line=1, newline=1), 2, "after")
 
 
 def _annotation(basis: Basis) -> Tensor:
-    """Returns the row that reads 5 if the token is the colon behind the word to annotate."""
+    """Returns the row that reads 5 if the token is the colon after the word to annotate."""
     header = basis.row(annotate=1, in_header=1, annotated=-1)
     return header + basis.row(colon_space=1, word_1=1, word_is_old=1)
 

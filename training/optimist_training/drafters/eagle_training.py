@@ -1,17 +1,82 @@
 """EAGLE heads that learn to go on from a target's features, and then from their own."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import LlamaConfig
+from transformers import AttentionInterface, LlamaConfig
 
-from optimist_training.drafters.chain import NAME, Chain
-from optimist_training.drafters.target import Lesson, Target
-from optimist_training.drafters.trainee import ahead, soft_loss
+from optimist_training.drafters.target import Lesson, Target, ahead, soft_loss
 from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 from optimist_worker.drafters.heads.eagle_checkpoint import load_eagle, save_eagle
+
+NAME = "optimist_chain"
+
+
+class Chain:
+    """Keys and values of the levels so far, by layer: chains from every position at once.
+
+    Level 0 is the head's causal pass over the target's features. At level j the query at index p
+    is that of position p + j of the chain that starts at p: it sees the keys of level 0 up to p
+    and those of its own chain, as in the training-time test of EAGLE-3 (arXiv 2503.01840).
+    """
+
+    def __init__(self) -> None:
+        self.keys: dict[int, list[Tensor]] = {}
+        self.values: dict[int, list[Tensor]] = {}
+
+
+def chain_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    chain: Chain,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attends at the next level of a chain.
+
+    Args:
+        module: The attention layer; its `layer_idx` names the layer.
+        query: `[batch, num_heads, length, dim]`.
+        key: `[batch, num_kv_heads, length, dim]`.
+        value: The same.
+        attention_mask: None.
+        chain: The levels before; keys and values are added to it.
+        scaling: Factor of the scores.
+
+    Returns:
+        `[batch, length, num_heads, dim]`, and None instead of attention weights.
+    """
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    groups = query.shape[1] // key.shape[1]
+    keys, values = chain.keys.setdefault(layer, []), chain.values.setdefault(layer, [])
+    keys.append(key.repeat_interleave(groups, 1))
+    values.append(value.repeat_interleave(groups, 1))
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if len(keys) == 1:
+        output = functional.scaled_dot_product_attention(
+            query, keys[0], values[0], is_causal=True, scale=factor
+        )
+        return output.transpose(1, 2), None
+    length = query.shape[2]
+    later = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
+    scores = (query @ keys[0].mT * factor).masked_fill(later, float("-inf"))
+    own = [(query * other).sum(-1, keepdim=True) * factor for other in keys[1:]]
+    weights = torch.cat([scores, *own], dim=-1).softmax(-1)
+    output = weights[..., :length] @ values[0]
+    for number, other in enumerate(values[1:]):
+        output = output + weights[..., length + number, None] * other
+    return output.transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, chain_attention)
+
 
 _FEATURE_WEIGHT = 0.1
 """Of the distance between features in the loss (EAGLE-1)."""
@@ -58,7 +123,7 @@ class EagleTrainee:
         return total / self._num_levels, share.detach()
 
     def agreement(self, lesson: Lesson, depth: int) -> Tensor:
-        """Tells which of the chains' tokens are the target's."""
+        """Returns which of the chains' tokens are the target's."""
         levels = []
         for level, hidden in enumerate(self._levels(lesson, depth)):
             drafted = self.head.logits(hidden).argmax(-1)

@@ -1,9 +1,11 @@
 """The training loop of all drafters."""
 
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -11,11 +13,77 @@ import torch
 
 from optimist_common.errors import SetupError
 from optimist_training.data.examples import Batch
-from optimist_training.drafters.progress import Progress
-from optimist_training.drafters.schedule import Schedule
 from optimist_training.drafters.snapshot import load_snapshot, save_snapshot
-from optimist_training.drafters.target import Target
-from optimist_training.drafters.trainee import Trainee
+from optimist_training.drafters.target import Target, Trainee
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How long, how much at a time, and how fast."""
+
+    num_steps: int
+    batch_tokens: int
+    learning_rate: float
+    """At its highest: it rises over the first steps and then falls linearly to zero."""
+    warmup_steps: int = 20
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.0
+    max_gradient_norm: float = 1.0
+
+    def rate(self, step: int) -> float:
+        """Returns the learning rate of a step, counted from 0."""
+        rising = min(1.0, (step + 1) / max(self.warmup_steps, 1))
+        return self.learning_rate * rising * (1 - step / self.num_steps)
+
+
+_SMOOTHING = 0.9
+
+
+@dataclass(slots=True)
+class Progress:
+    """Smoothed figures of a run."""
+
+    num_steps: int
+    first_step: int
+    started: float
+    """Seconds, of any clock; `line` takes the same."""
+    num_tokens: int = 0
+    _loss: float | None = None
+    _share: float | None = None
+    _is_terminal: bool = field(default_factory=sys.stderr.isatty)
+
+    def add(self, loss: float, share: float, num_tokens: int) -> None:
+        """Notes a step."""
+        self.num_tokens += num_tokens
+        self._loss = _mix(self._loss, loss)
+        self._share = _mix(self._share, share)
+
+    def line(self, step: int, now: float) -> str:
+        """Returns the line after a number of steps."""
+        seconds = max(now - self.started, 1e-9)
+        left = seconds / max(step - self.first_step, 1) * (self.num_steps - step)
+        return (
+            f"step {step}/{self.num_steps}  loss {self._loss or 0.0:.4f}  "
+            f"first draft right {self._share or 0.0:.3f}  "
+            f"{self.num_tokens / seconds:,.0f} tokens/s  {_duration(left)} left"
+        )
+
+    def show(self, step: int, now: float) -> None:
+        """Writes the line to standard error: over the last one on a terminal, else below it."""
+        end = "" if self._is_terminal and step < self.num_steps else "\n"
+        start = "\r\x1b[K" if self._is_terminal else ""
+        print(start + self.line(step, now), end=end, file=sys.stderr, flush=True)
+
+
+def _mix(before: float | None, value: float) -> float:
+    return value if before is None else _SMOOTHING * before + (1 - _SMOOTHING) * value
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
 
 _STEPS_BETWEEN_LINES = 10
 _STEPS_BETWEEN_SNAPSHOTS = 100

@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from optimist_training.drafters.target import Lesson, Target
-from optimist_training.drafters.trainee import ahead, soft_loss
+from optimist_training.drafters.target import Lesson, Target, ahead, soft_loss
 from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa, save_medusa
 
 _DECAY = 0.8
@@ -50,7 +49,7 @@ class MedusaTrainee:
         return losses / max(weights, 1.0), share.detach()
 
     def agreement(self, lesson: Lesson, depth: int) -> Tensor:
-        """Tells which heads say the target's tokens; none beyond the last head."""
+        """Returns which heads say the target's tokens; none beyond the last head."""
         result = torch.zeros(*lesson.said.shape, depth, dtype=torch.bool)
         drafted = self.heads(lesson.hidden.flatten(0, 1)).argmax(-1)
         for head in range(min(depth, self.heads.num_heads)):

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from optimist_training.data.examples import Batch, Example
 from optimist_worker.model.model import Model, load_model
@@ -17,15 +19,15 @@ class Lesson:
     token_ids: torch.Tensor
     """`[batch, length]`."""
     wanted: torch.Tensor
-    """Bool `[batch, length]`: the token behind this one belongs to the completion."""
+    """Bool `[batch, length]`: the token after this one belongs to the completion."""
     hidden: torch.Tensor
-    """Last hidden states behind the final norm, `[batch, length, hidden_size]`."""
+    """Last hidden states after the final norm, `[batch, length, hidden_size]`."""
     features: torch.Tensor
     """Outputs of the layers asked for side by side, else `hidden`."""
     logits: torch.Tensor
-    """Of the token behind each, `[batch, length, vocab_size]`."""
+    """Of the token after each, `[batch, length, vocab_size]`."""
     said: torch.Tensor
-    """The target's greedy token behind each, `[batch, length]`."""
+    """The target's greedy token after each, `[batch, length]`."""
 
 
 class Target:
@@ -76,3 +78,40 @@ class Target:
             )
             answered.append(Example(output[0].tolist(), len(prompt)))
         return answered
+
+
+class Trainee(Protocol):
+    """A drafter that learns from a target."""
+
+    layers: tuple[int, ...] | None
+    """Whose outputs of the target it reads; None: the last hidden state."""
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Returns what is trained, by name."""
+
+    def loss(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
+        """Returns the loss, and the share of its first drafts that are the target's tokens."""
+
+    def agreement(self, lesson: Lesson, depth: int) -> Tensor:
+        """Returns which drafts are the target's tokens, bool `[batch, length, depth]`.
+
+        Draft j at position p is for position p + 2 + j: the target itself says the token at p + 1.
+        """
+
+    def save(self, directory: Path) -> None:
+        """Writes what the worker loads."""
+
+
+def soft_loss(logits: Tensor, taught: Tensor) -> Tensor:
+    """Returns the mean cross-entropy to the target's distribution, both `[N, vocab_size]`."""
+    likely = torch.softmax(taught.float(), dim=-1)
+    return -(likely * torch.log_softmax(logits.float(), dim=-1)).sum(-1).mean()
+
+
+def ahead(tensor: Tensor, distance: int) -> Tensor:
+    """Returns what is `distance` positions later, `[batch, length, ...]`; zeros past the end."""
+    shifted = torch.zeros_like(tensor)
+    length = tensor.shape[1]
+    if distance < length:
+        shifted[:, : length - distance] = tensor[:, distance:]
+    return shifted

@@ -34,7 +34,7 @@ MARGINAL_COSTS = (0.01, 0.03)
 WINDOW = 64
 _FIRST_STEP = 0.6
 _SPARED = {10: 0.375, 11: 0.625, 12: 1.0}
-"""Shares of the doubt that places with 17, 25 and 32 tokens of agreement are spared: what repeats
+"""Shares of the doubt that matches with 17, 25 and 32 tokens of agreement are spared: what repeats
 for so long, like a rename all over a file, goes on."""
 
 Run = Callable[[Callable[[list[float]], float], list[list[float]]], Iterable[float]]

@@ -34,8 +34,7 @@ from optimist_bench.harness.pair import (
 from optimist_common.errors import SetupError
 from optimist_training.data.options import require_file_name, require_positive, write_out
 from optimist_training.proposer.calibration import calibrate
-from optimist_training.proposer.examples import Examples, join
-from optimist_training.proposer.fit import fit
+from optimist_training.proposer.fit import Examples, fit, join
 from optimist_training.proposer.passes import Round, collect
 
 MIN_VALUES = (0.0, 0.09, 0.2)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from optimist_aligner.drafting.candidates import (
     NO_STOP,
     Candidate,
-    Sight,
+    View,
     kind_features,
     none_features,
 )
@@ -41,7 +41,7 @@ from optimist_aligner.model.layout import (
 from optimist_aligner.model.weights import Weights
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_bench.harness.pair import Pair
-from optimist_training.proposer.examples import ExampleBuilder, Examples
+from optimist_training.proposer.fit import ExampleBuilder, Examples
 
 WINDOW = 64
 _MOST_STEPS_FOLLOWED = 70
@@ -59,7 +59,7 @@ class Round(NamedTuple):
 
 
 def collect(round_: Round, pairs: Sequence[Pair]) -> tuple[Examples, Examples]:
-    """Returns examples of first nodes and of nodes behind them, of some requests."""
+    """Returns examples of first nodes and of nodes after them, of some requests."""
     algorithm = Aligner(round_.vocabulary, Weights(round_.logits), round_.continuations)
     roots, steps = ExampleBuilder(), ExampleBuilder()
     for pair in pairs:
@@ -90,11 +90,11 @@ def collect_pass(
         logits: The weights so far.
         min_value: Least value of a node in this pass.
         roots: Takes examples of first nodes.
-        steps: Takes examples of nodes behind them.
+        steps: Takes examples of nodes after them.
     """
-    sight = follower.look()
-    candidates, longest = follower.find_candidates(sight, min_value)
-    shared, none = kind_features(sight), none_features(sight, longest)
+    view = follower.look()
+    candidates, longest = follower.find_candidates(view, min_value)
+    shared, none = kind_features(view), none_features(view, longest)
     none_logit = sum(logits[feature] for feature in none)
     found: list[tuple[float, Candidate]] = []
     for each in candidates:
@@ -105,11 +105,11 @@ def collect_pass(
             found.append((sum(logits[feature] for feature in features) - none_logit, each))
     roots.end_group(none)
     likeliest = nlargest(MOST_PATHS, found, key=itemgetter(0))
-    right = [_begin(sight, each, logit) for logit, each in likeliest if each.place >= 0]
+    right = [_begin(view, each, logit) for logit, each in likeliest if each.place >= 0]
     for step in range(1, min(len(truth), _MOST_STEPS_FOLLOWED)):
-        rows = [row for follow in right for row in _go_on(sight, follow, truth[step - 1], step)]
+        rows = [row for follow in right for row in _go_on(view, follow, truth[step - 1], step)]
         if not rows:
-            further = find_further(sight, truth[:step])
+            further = find_further(view, truth[:step])
             rows = [_begin_further(each, logits, step) for each in further]
         if not rows:
             return
@@ -122,7 +122,7 @@ def collect_pass(
 
 
 def _begin_further(candidate: Candidate, logits: Sequence[float], step: int) -> "_Row":
-    """Returns what may come `step` nodes behind the output, where no candidate goes on."""
+    """Returns what may come `step` nodes after the output, where no candidate goes on."""
     kind, place, features = candidate.kind, candidate.place, candidate.features
     logit = min(sum(logits[each] for each in features), MOST_LOGIT)
     first = place - step if place >= 0 else NOWHERE
@@ -137,7 +137,7 @@ class _Follow(NamedTuple):
     logit: float
     length: int
     first: int
-    """Where the first node stands, so that the node behind n others stands n places on."""
+    """Index of the first node; that of the node after n others is n more."""
     stop: int
     resume: int
     is_cursor: bool
@@ -151,8 +151,8 @@ class _Row(NamedTuple):
     """Of the first node; 0 of a node that nothing was followed to."""
 
 
-def _begin(sight: Sight, candidate: Candidate, logit: float) -> _Follow:
-    alignment = sight.alignment
+def _begin(view: View, candidate: Candidate, logit: float) -> _Follow:
+    alignment = view.alignment
     is_cursor = alignment.pending is None and alignment.is_found
     return _Follow(
         candidate.kind,
@@ -165,19 +165,19 @@ def _begin(sight: Sight, candidate: Candidate, logit: float) -> _Follow:
     )
 
 
-def _go_on(sight: Sight, follow: _Follow, last: int, step: int) -> list[_Row]:
-    """Returns what comes next behind a candidate that was right, `step` nodes behind the output."""
-    text, place = sight.text, follow.first + step
+def _go_on(view: View, follow: _Follow, last: int, step: int) -> list[_Row]:
+    """Returns what comes next after a candidate that was right, `step` nodes after the output."""
+    text, place = view.text, follow.first + step
     if place == follow.stop:
         place = follow.resume
         follow = follow._replace(first=place - step, stop=NO_STOP, resume=NO_STOP, is_cursor=False)
     if place >= len(text) or text[place] < 0:
         return []
-    features = _features(sight, follow, last, text[place], step)
-    if follow.stop != NO_STOP or place >= sight.num_aligned:
+    features = _features(view, follow, last, text[place], step)
+    if follow.stop != NO_STOP or place >= view.num_aligned:
         return [_Row(text[place], features, follow, follow.logit)]
     rows = []
-    for rule in sight.alignment.rules.find(text, place)[:1]:
+    for rule in view.alignment.rules.find(text, place)[:1]:
         ruled = (*features, START["next_rule"] + rule.sightings)
         features = (*features, START["next_rule_passed"] + rule.sightings)
         rows.append(
@@ -187,7 +187,7 @@ def _go_on(sight: Sight, follow: _Follow, last: int, step: int) -> list[_Row]:
 
 
 def _replace(follow: _Follow, rule: Rule, place: int, step: int) -> _Follow:
-    """Returns a candidate that goes on with what a rule puts in a place."""
+    """Returns a candidate that goes on with what a rule puts there."""
     return follow._replace(
         first=rule.place - step,
         stop=rule.place + rule.length,
@@ -196,17 +196,15 @@ def _replace(follow: _Follow, rule: Rule, place: int, step: int) -> _Follow:
     )
 
 
-def _features(
-    sight: Sight, follow: _Follow, last: int, token_id: int, step: int
-) -> tuple[int, ...]:
+def _features(view: View, follow: _Follow, last: int, token_id: int, step: int) -> tuple[int, ...]:
     source, length = SOURCE[follow.kind], min(follow.length + step, MOST_LENGTH)
-    pair = sight.classes[last] * NUM_CLASSES + sight.classes[token_id]
+    pair = view.classes[last] * NUM_CLASSES + view.classes[token_id]
     features = (
         START["next_length"] + source * NUM_LENGTHS + LENGTH[length],
         START["next_step"] + follow.kind * NUM_STEPS + STEP[step],
         START["next_class"] + source * NUM_CLASSES * NUM_CLASSES + pair,
-        START["next_rate"] + source * NUM_RUNS + sight.alignment.rate,
-        START["next_runs"] + source * NUM_RUNS + sight.alignment.runs,
+        START["next_rate"] + source * NUM_RUNS + view.alignment.rate,
+        START["next_runs"] + source * NUM_RUNS + view.alignment.runs,
     )
     return (*features, START["next_cursor"] + LENGTH[length]) if follow.is_cursor else features
 

@@ -25,7 +25,7 @@ class ExactReference(Reference):
     def __init__(self, sources: Sources) -> None:
         self.sources = sources
         predicted = sources.token_ids[: sources.num_predicted]
-        ends = [place for place, token in enumerate(predicted) if token == SEPARATOR]
+        ends = [index for index, token in enumerate(predicted) if token == SEPARATOR]
         self.starts = tuple([0, *(end + 1 for end in ends[:-1])] if ends else ())
 
     @property
@@ -50,13 +50,13 @@ class ExactFollower(Follower):
 
     def observe(self, token_ids: "array[int]") -> None:
         """See `Follower.observe`."""
-        places = [start + self._num_known for start in self._starts]
+        indices = [start + self._num_known for start in self._starts]
         predicted = self._sources.token_ids
         # What is left stays out: a separator equals no token, so no copy runs across one.
         self._starts = tuple(
             start
-            for start, place in zip(self._starts, places, strict=True)
-            if predicted[place : place + len(token_ids)] == token_ids
+            for start, index in zip(self._starts, indices, strict=True)
+            if predicted[index : index + len(token_ids)] == token_ids
         )
         self._num_known += len(token_ids)
 
@@ -64,6 +64,6 @@ class ExactFollower(Follower):
         """See `Follower.propose`."""
         if not self._starts:
             return Draft()
-        place = self._starts[0] + self._num_known
+        index = self._starts[0] + self._num_known
         evidence = START_EVIDENCE + self._num_known
-        return copied(self._sources, place, evidence, max_tokens, min_value)
+        return copied(self._sources, index, evidence, max_tokens, min_value)

@@ -48,8 +48,8 @@ class MyersFollower(Follower):
 
     Attributes:
         num_edits: Insertions and deletions of the shortest edit script.
-        place: Place in the prediction where that script ends.
-        run: Tokens in a row that agree before that place.
+        index: Index in the prediction where that script ends.
+        run: Tokens in a row that agree before that index.
     """
 
     def __init__(self, reference: MyersReference) -> None:
@@ -58,7 +58,7 @@ class MyersFollower(Follower):
         # By diagonal x - y: how far in the prediction paths with `num_edits` edits come, and where
         # the matching tokens at their ends begin.
         self._furthest, self._starts = {0: 0}, {0: 0}
-        self.num_edits = self.place = 0
+        self.num_edits = self.index = 0
         self.run = START_EVIDENCE
 
     def observe(self, token_ids: "array[int]") -> None:
@@ -69,15 +69,15 @@ class MyersFollower(Follower):
         while not (ends := self._ends()):
             self._edit()
         # Of several shortest scripts the one that the last tokens speak for, and then the furthest.
-        self.run, self.place = max(ends)
+        self.run, self.index = max(ends)
         if not self.num_edits:
             self.run += START_EVIDENCE
 
     def propose(self, max_tokens: int, min_value: float) -> Draft:
         """See `Follower.propose`."""
-        if self.place == len(self._predicted):
+        if self.index == len(self._predicted):
             return Draft()
-        return copied(self._sources, self.place, self.run, max_tokens, min_value)
+        return copied(self._sources, self.index, self.run, max_tokens, min_value)
 
     def _match(self, diagonal: int) -> None:
         """Goes along a diagonal while prediction and output agree."""
@@ -88,7 +88,7 @@ class MyersFollower(Follower):
         self._furthest[diagonal] = x
 
     def _ends(self) -> list[tuple[int, int]]:
-        """Returns run and place of each path that has all of the output."""
+        """Returns run and index of each path that has all of the output."""
         num_known = len(self._output)
         return [
             (x - self._starts[diagonal], x)

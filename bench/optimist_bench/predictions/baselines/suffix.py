@@ -12,14 +12,203 @@ Inference, from which are the factor, the longest match, and the choice by score
 node counts, beside the frequencies, the hazard law (see `optimist_proposer.core.chain`).
 """
 
+import heapq
 from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
-from optimist_aligner.drafting.draft import Draft
-from optimist_aligner.text.sources import Sources
-from optimist_bench.predictions.baselines.continuation import continuation
-from optimist_bench.predictions.baselines.occurrence import GrowingText, SourceIndex
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.text.sources import INT32, NO_POSITION, SEPARATOR, Sources
 from optimist_proposer.core.chain import START_EVIDENCE, copied
+
+Indices = NDArray[np.int32]
+
+MAX_OCCURRENCES = 256
+"""Most occurrences of a match: of more the last ones count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A suffix of the output that stood elsewhere before."""
+
+    length: int
+    """The longest suffix that ends at all these indices [tokens]."""
+    indices: Sequence[int]
+    """Indices in the text after each occurrence, ascending."""
+
+
+class SourceIndex:
+    """The sources with the indices of each token; does not change.
+
+    Attributes:
+        text: A separator, then the sources [num_indices + 1].
+        positions: Of each index of `text`, as `Sources.positions`.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self.text = array(INT32, [SEPARATOR]) + sources.token_ids
+        self.positions = array(INT32, [NO_POSITION]) + sources.positions
+        # The token before each index after which the text goes on.
+        before = np.array(self.text[:-1], dtype=np.int32)
+        after = np.array(self.text[1:], dtype=np.int32)
+        indices = np.flatnonzero((before != SEPARATOR) & (after != SEPARATOR)).astype(np.int32)
+        order = np.argsort(before[indices], kind="stable")
+        self._indices: Indices = indices[order] + np.int32(1)
+        self._tokens: Indices = before[indices][order]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it takes, in bytes, roughly."""
+        return 512 + 16 * len(self.text)
+
+    def indices_after(self, token_id: int) -> Indices:
+        """Returns the indices after each occurrence of a token, ascending."""
+        first, end = np.searchsorted(self._tokens, (token_id, token_id + 1))
+        return self._indices[first:end]
+
+
+class GrowingText:
+    """The sources and, after them, the output so far.
+
+    Attributes:
+        token_ids: A separator, the sources, the output.
+    """
+
+    __slots__ = ("_output_start", "_own_indices", "_sources", "token_ids")
+
+    def __init__(self, sources: SourceIndex) -> None:
+        self._sources = sources
+        self.token_ids = sources.text[:]
+        self._output_start = len(self.token_ids)
+        self._own_indices: dict[int, array[int]] = {}
+
+    def extend(self, token_ids: "array[int]") -> None:
+        """Appends output tokens."""
+        first = len(self.token_ids)
+        self.token_ids.extend(token_ids)
+        for index in range(max(first, self._output_start + 1), len(self.token_ids)):
+            before = self.token_ids[index - 1]
+            self._own_indices.setdefault(before, array(INT32)).append(index)
+
+    @property
+    def num_output(self) -> int:
+        """Number of output tokens."""
+        return len(self.token_ids) - self._output_start
+
+    def position(self, index: int) -> int:
+        """Returns the position of an index, see `Sources.positions`."""
+        if index >= self._output_start:
+            return NO_POSITION
+        return self._sources.positions[index]
+
+    def matches(self, max_length: int) -> list[Match]:
+        """Returns where the end of the output stood before, the longest suffix last.
+
+        One match for each set of indices; the suffixes that have the same set are in one match.
+
+        Args:
+            max_length: Longest suffix [tokens].
+        """
+        if self.num_output == 0:
+            return []
+        indices = self._indices_after_last()
+        found: list[Match] = []
+        length = 1
+        while len(indices):
+            longer = indices[:0]
+            if length < min(max_length, self.num_output):
+                longer = self._kept(indices, length + 1)
+            if len(longer) < len(indices):
+                found.append(Match(length, [int(index) for index in indices[-MAX_OCCURRENCES:]]))
+            indices = longer
+            length += 1
+        return found
+
+    def _indices_after_last(self) -> Sequence[int] | Indices:
+        last = self.token_ids[-1]
+        own = self._own_indices.get(last, ())
+        indices = self._sources.indices_after(last)
+        if len(indices) + len(own) <= MAX_OCCURRENCES:
+            return [*indices.tolist(), *own]
+        return np.concatenate((indices, np.array(own, dtype=np.int32)))
+
+    def _kept(self, indices: Sequence[int] | Indices, length: int) -> Sequence[int] | Indices:
+        """Returns the indices before which the last `length` tokens are; one fewer do."""
+        token_ids = self.token_ids
+        wanted = token_ids[-length]
+        if isinstance(indices, np.ndarray) and len(indices) > MAX_OCCURRENCES:
+            view = np.frombuffer(token_ids, dtype=np.int32)
+            kept: Indices = indices[view[indices - length] == wanted]
+            return kept
+        return [int(index) for index in indices if token_ids[index - length] == wanted]
+
+
+@dataclass(slots=True)
+class _Branch:
+    """A node that may be proposed next."""
+
+    parent: int
+    depth: int
+    share: float
+    """How many of the occurrences went on with all tokens up to this one."""
+    indices: list[int]
+    """Where its token is, ascending."""
+
+
+def continuation(
+    text: GrowingText, match: Match, max_tokens: int, min_value: float, *, is_chain: bool
+) -> Draft:
+    """Returns the likeliest nodes of the tree after a match; of a chain, those of one path.
+
+    The value of a node is how often it followed, times e/(e + n) for the n-th token after a match
+    of e tokens (the hazard law). Nodes of equal value come in the order of the text.
+    """
+    draft = Draft()
+    heap: list[tuple[float, int, _Branch]] = []
+    num_pushed = 0
+    waiting = _branches(text.token_ids, NO_PARENT, 1, 1.0, list(match.indices))
+    while len(draft) < max_tokens:
+        if is_chain and waiting:
+            waiting = [max(waiting, key=lambda branch: branch.share)]
+        for branch in waiting:
+            value = branch.share * match.length / (match.length + branch.depth)
+            heapq.heappush(heap, (-value, num_pushed, branch))
+            num_pushed += 1
+        if not heap:
+            break
+        negative_value, _, branch = heapq.heappop(heap)
+        draft.values.append(-negative_value)
+        # Rounded to what is sent, which must not be less than wanted.
+        if draft.values[-1] < min_value:
+            draft.values.pop()
+            break
+        draft.token_ids.append(text.token_ids[branch.indices[0]])
+        draft.parents.append(branch.parent)
+        draft.positions.append(text.position(branch.indices[0]))
+        following = [index + 1 for index in branch.indices]
+        waiting = _branches(
+            text.token_ids, len(draft) - 1, branch.depth + 1, branch.share, following
+        )
+    return draft
+
+
+def _branches(
+    token_ids: "array[int]", parent: int, depth: int, share: float, indices: list[int]
+) -> list[_Branch]:
+    """Returns a branch for each token that is at the indices."""
+    groups: dict[int, list[int]] = {}
+    for index in indices:
+        if index < len(token_ids) and token_ids[index] != SEPARATOR:
+            groups.setdefault(token_ids[index], []).append(index)
+    return [
+        _Branch(parent, depth, share * len(group) / len(indices), group)
+        for group in groups.values()
+    ]
+
 
 FACTOR = 4
 """Most nodes proposed per matched token."""
@@ -40,7 +229,7 @@ class SuffixAlgorithm(Algorithm):
 
 
 class SuffixReference(Reference):
-    """The sources and the places of their tokens."""
+    """The sources and the indices of their tokens."""
 
     def __init__(self, sources: Sources, *, is_chain: bool) -> None:
         self.sources = sources
@@ -58,7 +247,7 @@ class SuffixReference(Reference):
 
 
 class SuffixFollower(Follower):
-    """Knows the output and the places of its tokens."""
+    """Knows the output and the indices of its tokens."""
 
     __slots__ = ("_is_chain", "_sources", "_text")
 

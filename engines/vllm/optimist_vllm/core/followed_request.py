@@ -52,7 +52,7 @@ class FollowedRequest:
             Whether each accepted draft was predicted [num_accepted].
         """
         num_accepted = 0
-        # The token behind the accepted drafts is never the draft that it was verified against.
+        # The token after the accepted drafts is never the draft that it was verified against.
         for token_id, draft in zip(new_token_ids, drafts, strict=False):
             if token_id != draft:
                 break
@@ -64,7 +64,7 @@ class FollowedRequest:
         return [position >= 0 for position in positions[:num_accepted]]
 
     def is_due(self, num_output_tokens: int, price: float) -> bool:
-        """Tells whether to look for drafts now.
+        """Returns whether to look for drafts now.
 
         Args:
             num_output_tokens: Length of the output.

@@ -21,7 +21,7 @@ def join_address(host: str, port: int | str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether an address is of this machine alone; names other than localhost are not."""
+    """Returns whether an address is of this machine alone; names other than localhost are not."""
     if host == "localhost":
         return True
     try:

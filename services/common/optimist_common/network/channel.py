@@ -10,7 +10,7 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A peer that is stopped, or behind a broken network, still has an open connection: only a ping
-    # tells. It is taken for lost within ten seconds, by clients and servers alike. The timeout of
+    # shows it. It counts as lost within ten seconds, for clients and servers alike. The timeout of
     # pings is what counts: gRPC looks at that of keepalive nowhere (grpc/grpc#39239).
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),

@@ -14,7 +14,7 @@ TIMEOUT_SECONDS = 2.0
 
 
 def is_serving(address: str, timeout: float, service: str = "", tls: Tls | None = None) -> bool:
-    """Tells whether the server at `host:port` says SERVING; blocks for `timeout` seconds at most.
+    """Returns whether the server at `host:port` says SERVING; blocks for `timeout` seconds at most.
 
     A server that cannot be reached, or that answers too late, does not serve. `service` is empty
     for the whole server, or `liveness`.

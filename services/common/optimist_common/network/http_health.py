@@ -10,7 +10,7 @@ TIMEOUT_SECONDS = 4.0
 
 
 def answers(url: str, timeout: float) -> bool:
-    """Tells whether a GET of a URL is answered with 200; waits for `timeout` seconds at most.
+    """Returns whether a GET of a URL is answered with 200; waits for `timeout` seconds at most.
 
     It asks without a proxy. A certificate need not name the address: it is for clients elsewhere.
     """

@@ -26,12 +26,12 @@ class Mailbox(Generic[T]):
         return len(self._items)
 
     def put(self, item: T) -> None:
-        """Adds an item; behind `close` it reaches nobody."""
+        """Adds an item; after `close` it reaches nobody."""
         self._items.append(item)
         self._wake()
 
     def close(self) -> None:
-        """Lets the iteration end behind what waits."""
+        """Lets the iteration end after what waits."""
         self._is_closed = True
         self._wake()
 

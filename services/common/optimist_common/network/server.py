@@ -18,8 +18,10 @@ from optimist_common.network.channel import OPTIONS
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 2.0
+LONGEST_PAUSE_SECONDS = 1.0
+"""Between two looks at whether a service's work stands still."""
 LIVENESS = "liveness"
-"""Name of the health service that tells whether a process should be started again."""
+"""Name of the health service that says whether a process should be started again."""
 
 SERVER_OPTIONS: list[tuple[str, int]] = [
     *OPTIONS,
@@ -164,3 +166,31 @@ def run_service(serve: Callable[[], Awaitable[None]]) -> None:
 
 async def _as_coroutine(serve: Callable[[], Awaitable[None]]) -> None:
     await serve()
+
+
+async def watch_for_hangs(
+    server: GrpcServer, seconds_at_work: Callable[[], float], hang_seconds: float
+) -> None:
+    """Takes a service off, and says that it is not alive, while a step takes too long.
+
+    Returns never.
+
+    Args:
+        server: Whose health is set; it must be serving.
+        seconds_at_work: Returns how long the running step has taken, 0 if none runs.
+        hang_seconds: The time from which on it must be taken for stuck.
+    """
+    hangs = False
+    while True:
+        await asyncio.sleep(min(hang_seconds / 4, LONGEST_PAUSE_SECONDS))
+        seconds = seconds_at_work()
+        if (seconds > hang_seconds) is hangs:
+            continue
+        hangs = not hangs
+        if hangs:
+            logger.critical("a step has not ended for %.0f seconds", seconds)
+        else:
+            logger.warning("steps end again")
+        # Who hears that it serves no more can ask whether it hangs.
+        await server.set_alive(alive=not hangs)
+        await server.set_serving(serving=not hangs)

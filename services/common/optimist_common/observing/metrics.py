@@ -1,9 +1,22 @@
-"""Prometheus metrics over HTTP for the services that have no HTTP port of their own."""
+"""Prometheus metrics: served over HTTP, and what drafts were worth."""
 
-from prometheus_client import start_http_server
+from collections.abc import Iterator
+from typing import NamedTuple
 
+import numpy as np
+from prometheus_client import Counter, Histogram, start_http_server
+
+from optimist_common.columns import Int32Column
+from optimist_common.draft_source import DraftSource
 from optimist_common.errors import SetupError
 from optimist_common.network.address import join_address
+
+NUM_POSITIONS = 16
+"""Positions of accepted drafts that are counted one by one."""
+
+_POSITIONS = [*(str(number) for number in range(1, NUM_POSITIONS + 1)), "more"]
+_RATES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
+_TOKENS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 
 
 def serve_metrics(host: str, port: int) -> None:
@@ -21,3 +34,107 @@ def serve_metrics(host: str, port: int) -> None:
             f"cannot listen on {join_address(host, port)} for metrics: {error.strerror}; "
             "choose another --metrics-port"
         ) from None
+
+
+class DraftTotals(NamedTuple):
+    """Totals since the start."""
+
+    num_rows: int
+    """Rows of passes that had drafts."""
+    num_drafted: int
+    num_accepted: int
+    num_accepted_at: list[int]
+    """Drafts accepted as the first, second and so on of their row and pass, `[NUM_POSITIONS]`."""
+
+
+class DraftMetrics:
+    """Counters and histograms of one service, with a series for each source."""
+
+    def __init__(self, prefix: str, unit: str) -> None:
+        """Registers them.
+
+        Args:
+            prefix: Begins their names.
+            unit: What the service calls a pass in `tokens_per_UNIT`.
+        """
+        labels = ["source"]
+        self._rows = Counter(f"{prefix}_drafted_rows", "Rows of passes that had drafts", labels)
+        self._drafted = Counter(f"{prefix}_drafted_tokens", "Drafts that were verified", labels)
+        self._accepted = Counter(f"{prefix}_accepted_tokens", "Drafts that were accepted", labels)
+        self._accepted_at = Counter(
+            f"{prefix}_accepted_at",
+            "Drafts that were accepted, by their position among those of their row and pass",
+            ["source", "position"],
+        )
+        self._rate = Histogram(
+            f"{prefix}_acceptance_rate",
+            "Accepted share of the drafts of a pass",
+            labels,
+            buckets=_RATES,
+        )
+        self._tokens = Histogram(
+            f"{prefix}_tokens_per_{unit}",
+            "New tokens per row that drafts, mean of a pass, by where its drafts came from",
+            labels,
+            buckets=_TOKENS,
+        )
+
+    def observe(
+        self,
+        sources: Int32Column,
+        drafted: Int32Column,
+        accepted: Int32Column,
+        emitted: Int32Column,
+    ) -> dict[DraftSource, int]:
+        """Counts the rows of a pass, `[num_rows]` each; returns how many rows each source drafted.
+
+        Args:
+            sources: A DraftSource per row.
+            drafted: Drafts that were verified.
+            accepted: How many of them were accepted.
+            emitted: New tokens.
+        """
+        counts = np.bincount(sources)
+        found = {DraftSource(n): int(counts[n]) for n in np.flatnonzero(counts).tolist() if n}
+        for source, num_rows in found.items():
+            rows = sources == source
+            self._rows.labels(source.label).inc(num_rows)
+            self._observe(source.label, drafted[rows], accepted[rows], emitted[rows])
+        return found
+
+    def totals(self) -> DraftTotals:
+        """Returns what was counted, all sources together."""
+        at_positions = [0] * NUM_POSITIONS
+        for position, count in _samples(self._accepted_at, "position"):
+            if position != _POSITIONS[-1]:
+                at_positions[int(position) - 1] += count
+        return DraftTotals(
+            num_rows=sum(count for _, count in _samples(self._rows, "source")),
+            num_drafted=sum(count for _, count in _samples(self._drafted, "source")),
+            num_accepted=sum(count for _, count in _samples(self._accepted, "source")),
+            num_accepted_at=at_positions,
+        )
+
+    def _observe(
+        self, label: str, drafted: Int32Column, accepted: Int32Column, emitted: Int32Column
+    ) -> None:
+        num_drafted, num_accepted = int(drafted.sum()), int(accepted.sum())
+        self._drafted.labels(label).inc(num_drafted)
+        self._accepted.labels(label).inc(num_accepted)
+        self._rate.labels(label).observe(num_accepted / num_drafted)
+        self._tokens.labels(label).observe(float(emitted.mean()))
+        # A row that has accepted n drafts has accepted one at each position up to n.
+        ends = np.bincount(accepted, minlength=NUM_POSITIONS + 2)
+        reached = ends[::-1].cumsum()[::-1][1:].tolist()
+        by_position = [*reached[:NUM_POSITIONS], sum(reached[NUM_POSITIONS:])]
+        for position, count in zip(_POSITIONS, by_position, strict=True):
+            if count:
+                self._accepted_at.labels(label, position).inc(count)
+
+
+def _samples(counter: Counter, label: str) -> Iterator[tuple[str, int]]:
+    """Yields the counter's values with their label."""
+    for metric in counter.collect():
+        for sample in metric.samples:
+            if sample.name.endswith("_total"):
+                yield sample.labels[label], int(sample.value)

@@ -1,12 +1,12 @@
 """Spans of requests, exported by OTLP; without an endpoint OpenTelemetry is not imported."""
 
 import logging
+import re
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from optimist_common.errors import SetupError
-from optimist_common.observing.trace_parent import TraceParent, parse_trace_parent
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -22,6 +22,37 @@ EXPORT_SECONDS = 2
 """How long the collector may take for a batch, and how long the end of the process waits for it."""
 MAX_WAITING_SPANS = 2048
 """Ended spans that wait to be exported; more are dropped."""
+_PATTERN = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
+
+
+class TraceParent(NamedTuple):
+    """A span as its children know it: the traceparent of W3C Trace Context (level 1)."""
+
+    trace_id: str
+    """32 hexadecimal digits."""
+    span_id: str
+    """16 hexadecimal digits."""
+    is_sampled: bool
+
+    def __str__(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id}-{self.is_sampled:02x}"
+
+
+def parse_trace_parent(text: str) -> TraceParent | None:
+    """Reads a traceparent; None for what is none, which the standard wants to be ignored."""
+    match = _PATTERN.fullmatch(text.strip()) if len(text) <= 256 else None
+    if match is None:
+        return None
+    version, trace_id, span_id, flags, rest = match.groups()
+    if (
+        version == "ff"
+        or (version == "00" and rest)
+        or trace_id == _NO_TRACE
+        or span_id == _NO_SPAN
+    ):
+        return None
+    return TraceParent(trace_id, span_id, bool(int(flags, 16) & 1))
 
 
 class Span:
@@ -33,7 +64,7 @@ class Span:
         self.trace_parent = str(
             TraceParent(f"{context.trace_id:032x}", f"{context.span_id:016x}", is_sampled=True)
         )
-        """What its children are told."""
+        """What its children get."""
 
     @property
     def trace_id(self) -> str:

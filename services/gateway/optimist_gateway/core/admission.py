@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from enum import Enum
-
-from optimist_gateway.core.service_rate import ServiceRate, bounded
-from optimist_gateway.core.token_bucket import TokenBucket
+from math import exp
 
 MAX_ACCOUNTS = 4096
 """Clients that are remembered; beyond it those are forgotten of whom nothing runs."""
 RESERVE = 8
 """While clients compete, one part in so many of the places is for those below their share."""
+MEMORY_SECONDS = 30.0
+"""What happened longer ago than this counts for little."""
+SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
+"""Between these a client is to come back."""
 
 
 class Limit(Enum):
@@ -41,6 +43,79 @@ class AdmissionLimits:
     requests_per_minute: float = 0
     tokens_per_minute: float = 0
     """Of prompts and answers; counted when a request has ended, so that a client may overdraw."""
+
+
+class ServiceRate:
+    """Exponentially weighted rate of events."""
+
+    def __init__(self, now: float) -> None:
+        self._started = self._updated = now
+        self._weight = 0.0
+
+    def observe(self, count: int, now: float) -> None:
+        """Notes that `count` places became free at a time, in seconds."""
+        self._decay(now)
+        self._weight += count
+
+    def per_second(self, now: float) -> float:
+        """Returns the rate; 0 if nothing was observed."""
+        self._decay(now)
+        # In the beginning the weights do not yet sum to MEMORY_SECONDS.
+        seen = MEMORY_SECONDS * (1 - exp(-max(now - self._started, 1.0) / MEMORY_SECONDS))
+        return self._weight / seen
+
+    def seconds_until(self, count: int, now: float) -> float:
+        """Returns when `count` places will probably be free, bounded to what clients bear."""
+        rate = self.per_second(now)
+        if not self._weight:
+            return SHORTEST_SECONDS
+        return bounded(count / rate if count < rate * LONGEST_SECONDS else LONGEST_SECONDS)
+
+    def _decay(self, now: float) -> None:
+        self._weight *= exp(-max(now - self._updated, 0.0) / MEMORY_SECONDS)
+        self._updated = now
+
+
+def bounded(seconds: float) -> float:
+    """Returns how long a client is to wait."""
+    return min(max(seconds, SHORTEST_SECONDS), LONGEST_SECONDS)
+
+
+class TokenBucket:
+    """Holds at most a minute's worth of units and fills steadily; a rate of 0 is no limit."""
+
+    def __init__(self, per_minute: float, now: float) -> None:
+        """Starts full.
+
+        Args:
+            per_minute: Units that come in a minute, and the most that it holds.
+            now: The time, in seconds.
+        """
+        self._per_minute = per_minute
+        self._level = per_minute
+        self._updated = now
+
+    def seconds_until(self, units: float, now: float) -> float:
+        """Returns how long it takes until so many units are there; 0 if they are."""
+        if not self._per_minute:
+            return 0.0
+        self._fill(now)
+        return max(units - self._level, 0.0) * 60 / self._per_minute
+
+    def take(self, units: float, now: float) -> None:
+        """Takes units; more than are there leave a debt."""
+        self._fill(now)
+        self._level -= units
+
+    def is_full(self, now: float) -> bool:
+        """Returns whether nothing was taken of late."""
+        self._fill(now)
+        return self._level >= self._per_minute
+
+    def _fill(self, now: float) -> None:
+        gained = max(now - self._updated, 0.0) * self._per_minute / 60
+        self._level = min(self._level + gained, self._per_minute)
+        self._updated = now
 
 
 class _Account:

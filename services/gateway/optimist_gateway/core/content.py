@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,21 @@ class Function:
     parameters: Mapping[str, Any]
     """JSON schema of its arguments."""
     is_strict: bool
-    """Whether a schema that cannot be followed wholly is refused."""
-    param: str
-    """Where in the request its parameters are, for errors."""
+    """Whether a schema that cannot be followed wholly is rejected."""
+    index: int
+    """Which of the request's tools it is."""
+    description: str | None = None
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """Which functions the model may call this time, and whether it has to."""
+
+    mode: Literal["none", "auto", "required"]
+    names: Sequence[str] = ()
+    """The functions; empty for all."""
+    is_single: bool = False
+    """Whether one call is wanted."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,4 @@ class Structure:
 
     content: Content | None = None
     """Form of the text, if not any text will do."""
-    param: str = ""
-    """Where in the request the form of the text is, for errors."""
     tools: ToolUse | None = None

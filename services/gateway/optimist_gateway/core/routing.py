@@ -14,7 +14,7 @@ from hashlib import blake2b
 PREFIX_BLOCK_TOKENS = 64
 MAX_PREFIX_TOKENS = 256
 _TOKEN_BYTES = 4
-# What another scheduler's cache saves is worth a wait behind this many requests more.
+# What another scheduler's cache saves is worth a wait for this many requests more.
 LOAD_FACTOR = 1.5
 LOAD_SLACK = 4
 

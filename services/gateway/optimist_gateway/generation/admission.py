@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from optimist_gateway.core.admission import AdmissionControl, AdmissionLimits, Limit, Refusal
-from optimist_gateway.fronts.openai.errors import ApiError, shutting_down
+from optimist_gateway.core.error import ApiError, shutting_down
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.security.client import current_client
+from optimist_gateway.security.keys import current_client
 
 _MESSAGES = {
     Limit.PLACES: "{running} requests are in progress; try again later",

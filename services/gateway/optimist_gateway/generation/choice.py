@@ -1,20 +1,28 @@
-"""One answer to a request, as it arrives from the scheduler."""
+"""The answers to a request, as they arrive from the scheduler."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from optimist_gateway.core.answer.answer import Answer, Piece
 from optimist_gateway.core.answer.echo import Echo
 from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
 from optimist_gateway.core.answer.usage import Speculation, Usage
-from optimist_gateway.fronts.openai.errors import ApiError, failure
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.observing.choice_times import FAILED, ChoiceTimes
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.schedulers.request_stream import RequestStream
 
-# Telling of a longer prompt takes milliseconds, in which others would wait; a thread does it.
+# Reporting a longer prompt takes milliseconds, in which others would wait; a thread does it.
 _INLINE_PROMPT_TOKENS = 256
+
+_STATUS = {
+    FinishReason.REFUSED: 400,
+    FinishReason.OVERLOADED: 429,
+    FinishReason.ERROR: 500,
+    # Whoever paused the scheduler let nothing finish.
+    FinishReason.ABORTED: 503,
+}
 
 TakePiece = Callable[[int, Piece], None]
 """Is called with the index of a choice and what a step adds to it; the last piece has a reason."""
@@ -28,14 +36,14 @@ class Choice:
     __slots__ = (
         "_answer",
         "_echo",
+        "_echoing",
         "_end",
         "_index",
         "_is_paused",
         "_is_prompt_only",
         "_name",
+        "_report",
         "_stream",
-        "_tell",
-        "_telling",
         "_times",
     )
 
@@ -61,7 +69,7 @@ class Choice:
             index: Which of the client's request's choices it is.
             name: What errors call it; empty if the client's request has but one choice.
             echo: The prompt, if the answer begins with it.
-            is_prompt_only: Whether the answer ends there: its one token is not told.
+            is_prompt_only: Whether the answer ends there: its one token is not reported.
         """
         self._stream = stream
         self._answer = answer
@@ -70,22 +78,22 @@ class Choice:
         self._name = name
         self._echo = echo
         self._is_prompt_only = is_prompt_only
-        self._telling: asyncio.Task[Piece] | None = None
-        """Words a long prompt, while outputs wait."""
+        self._echoing: asyncio.Task[Piece] | None = None
+        """Makes the piece of a long prompt, while outputs wait."""
         self._is_paused = False
-        self._tell: TakePiece = _nobody
+        self._report: TakePiece = _nobody
         self._end: End = _nobody
 
-    def start(self, tell: TakePiece, end: End) -> None:
-        """Begins to tell pieces, up to the one with a finish reason.
+    def start(self, report: TakePiece, end: End) -> None:
+        """Begins to report pieces, up to the one with a finish reason.
 
         Args:
-            tell: Called with each piece, in the moment in which its step arrives.
+            report: Called with each piece, in the moment in which its step arrives.
             end: Called once; with ApiError if the request failed at the scheduler, else with what
                 `RequestStream` says.
         """
-        self._tell, self._end = tell, end
-        self._stream.read(self)
+        self._report, self._end = report, end
+        self._stream.read(self._take)
 
     def pause(self) -> None:
         """Lets outputs wait, in bounds."""
@@ -95,7 +103,7 @@ class Choice:
     def resume(self) -> None:
         """Goes on."""
         self._is_paused = False
-        if self._telling is None:
+        if self._echoing is None:
             self._stream.resume()
 
     def usage(self) -> Usage:
@@ -107,19 +115,22 @@ class Choice:
         return self._answer.speculation()
 
     def mean_logprob(self) -> float:
-        """Returns the log-probability per token so far; 0 if it is not told."""
+        """Returns the log-probability per token so far; 0 if it is not reported."""
         return self._answer.mean_logprob()
 
     def close(self) -> None:
-        """Ends the request at the scheduler if it still runs; nothing is told any more."""
-        self._tell = self._end = _nobody
-        if self._telling is not None:
-            self._telling.cancel()
+        """Ends the request at the scheduler if it still runs; nothing is reported any more."""
+        self._report = self._end = _nobody
+        if self._echoing is not None:
+            self._echoing.cancel()
         self._stream.close()
         self._times.end(self._answer.num_tokens)
 
-    def take(self, output: StepOutput) -> None:
+    def _take(self, output: StepOutput | Exception) -> None:
         """Takes a step; whatever goes wrong with it ends this request and no other."""
+        if isinstance(output, Exception):
+            self._fail(output)
+            return
         try:
             if output.finished is not None:
                 self._note_end(output.finished)
@@ -130,9 +141,9 @@ class Choice:
             elif output.token_ids or output.finished is not None:
                 self._add(output)
         except Exception as error:
-            self.fail(error)
+            self._fail(error)
 
-    def fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """Ends the choice without the rest of its answer."""
         self._times.note_reason(FAILED)
         self._stream.close()
@@ -143,10 +154,10 @@ class Choice:
         self._times.note_account(finished)
         if finished.reason.is_failure:
             self._times.note_reason(FAILED)
-            raise failure(finished, self._name)
+            raise _failure(finished, self._name)
 
     def _add_echo(self, echo: Echo, output: StepOutput) -> None:
-        """Tells the prompt once everything is there that is to be told of it."""
+        """Reports the prompt once everything is there that is to be reported of it."""
         try:
             echo.add(output.logprobs)
         except ValueError as error:
@@ -157,31 +168,31 @@ class Choice:
             return
         self._echo = None
         if echo.num_tokens <= _INLINE_PROMPT_TOKENS:
-            self._tell(self._index, echo.piece())
+            self._report(self._index, echo.piece())
             if output.token_ids or output.finished is not None:
                 self._add(output)
             return
         self._stream.pause()
-        self._telling = asyncio.ensure_future(asyncio.to_thread(echo.piece))
-        self._telling.add_done_callback(partial(self._tell_echo, output))
+        self._echoing = asyncio.ensure_future(asyncio.to_thread(echo.piece))
+        self._echoing.add_done_callback(partial(self._report_echo, output))
 
-    def _tell_echo(self, output: StepOutput, telling: asyncio.Task[Piece]) -> None:
-        if telling.cancelled():
+    def _report_echo(self, output: StepOutput, echoing: asyncio.Task[Piece]) -> None:
+        if echoing.cancelled():
             return
-        self._telling = None
+        self._echoing = None
         try:
-            self._tell(self._index, telling.result())
+            self._report(self._index, echoing.result())
             if output.token_ids or output.finished is not None:
                 self._add(output)
         except Exception as error:
-            self.fail(error)
+            self._fail(error)
         if not self._is_paused:
             self._stream.resume()
 
     def _add(self, output: StepOutput) -> None:
         if self._is_prompt_only:
             self._answer.settle(output.finished)
-            self._tell_last(Piece("", [], 0, 0, FinishReason.LENGTH))
+            self._report_last(Piece("", [], 0, 0, FinishReason.LENGTH))
             return
         try:
             piece = self._answer.push(output)
@@ -189,26 +200,26 @@ class Choice:
             raise self._not_understood(error) from None
         reason = piece.finish_reason
         if reason is None:
-            self._tell(self._index, piece)
+            self._report(self._index, piece)
         elif reason is FinishReason.STOP_STRING:
-            self._stream.finish().add_done_callback(partial(self._tell_stop, piece))
+            self._stream.finish().add_done_callback(partial(self._report_stop, piece))
         else:
-            self._tell_last(piece)
+            self._report_last(piece)
 
-    def _tell_stop(self, piece: Piece, account: asyncio.Future[Finished | None]) -> None:
-        """Tells the last piece with what the scheduler says of a request that the gateway ended."""
+    def _report_stop(self, piece: Piece, account: asyncio.Future[Finished | None]) -> None:
+        """Reports the last piece with the account of a request that the gateway ended."""
         finished = account.result()
         self._answer.settle(finished)
         self._times.note_account(finished)
         try:
-            self._tell_last(piece)
+            self._report_last(piece)
         except Exception as error:
-            self.fail(error)
+            self._fail(error)
 
-    def _tell_last(self, piece: Piece) -> None:
+    def _report_last(self, piece: Piece) -> None:
         if piece.finish_reason is not None:
             self._times.note_reason(piece.finish_reason.value)
-        self._tell(self._index, piece)
+        self._report(self._index, piece)
         self._end(None)
 
     def _not_understood(self, error: object) -> ApiError:
@@ -216,5 +227,87 @@ class Choice:
         return ApiError(500, f"the scheduler sent what is not understood: {error}", code="internal")
 
 
+def _failure(finished: Finished, what: str) -> ApiError:
+    """Returns the error for what the scheduler ended without a complete answer.
+
+    Args:
+        finished: The scheduler's account.
+        what: Which of several choices failed; empty if the request has but one.
+    """
+    message = finished.message or f"the scheduler ended the request: {finished.reason.value}"
+    status = _STATUS[finished.reason]
+    return ApiError(status, f"{what}: {message}" if what else message, code=finished.reason.value)
+
+
 def _nobody(*_: object) -> None:
-    """Is told of what nobody wants to know."""
+    """Takes what nobody wants to know."""
+
+
+class Choices:
+    """Runs the choices of a request; the first failure ends all of them."""
+
+    def __init__(self, number: int) -> None:
+        """Begins without any; so many are added before they start."""
+        self._choices: list[Choice] = []
+        self._num_open = number
+        self._error: Exception | None = None
+        self._is_paused = False
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once no more pieces come; `wait` says why."""
+
+    def __iter__(self) -> Iterator[Choice]:
+        return iter(self._choices)
+
+    def __len__(self) -> int:
+        return len(self._choices)
+
+    def add(self, choice: Choice) -> None:
+        """Adds the next one."""
+        self._choices.append(choice)
+
+    def start(self, report: TakePiece) -> None:
+        """Begins to report pieces, each in the moment in which its step arrives."""
+        for choice in self._choices:
+            choice.start(report, self._end)
+            if self._is_paused:
+                choice.pause()
+
+    def pause(self) -> None:
+        """Lets what the scheduler says wait, in bounds: a choice that waits too long fails."""
+        self._is_paused = True
+        for choice in self._choices:
+            choice.pause()
+
+    def resume(self) -> None:
+        """Goes on with what waits."""
+        self._is_paused = False
+        for choice in self._choices:
+            # What one choice says may be too much again.
+            if self._is_paused:
+                break
+            choice.resume()
+
+    async def wait(self) -> None:
+        """Returns when every choice is complete, or all are closed.
+
+        Raises:
+            ApiError: A choice failed at the scheduler.
+            SchedulerUnavailableError: The stream to the scheduler broke.
+            SlowReaderError: The choices were paused for too long.
+        """
+        await self.ended
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Ends those that run."""
+        for choice in self._choices:
+            choice.close()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _end(self, error: Exception | None) -> None:
+        self._num_open -= 1
+        self._error = self._error or error
+        if (error is not None or not self._num_open) and not self.ended.done():
+            self.ended.set_result(None)

@@ -1,7 +1,7 @@
 """The life of one request: admitted, tokenized, its choices added, read and ended."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.answer.answer import Answer
 from optimist_gateway.core.answer.echo import Echo
 from optimist_gateway.core.answer.logprobs import Describe, LogprobReader
-from optimist_gateway.core.answer.places import PredictionPlaces, PromptPlaces
+from optimist_gateway.core.answer.places import PredictionPlaces, Prompt, PromptPlaces
 from optimist_gateway.core.answer.provenance import Provenance
 from optimist_gateway.core.answer.usage import (
     Speculation,
@@ -18,16 +18,15 @@ from optimist_gateway.core.answer.usage import (
     add_usages,
     merge_usages,
 )
-from optimist_gateway.core.best_of import best_of
-from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.core.prompt import Prompt
-from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
-from optimist_gateway.fronts.openai.errors import ApiError, scheduler_unavailable
+from optimist_gateway.core.error import (
+    ApiError,
+    FieldError,
+    naming,
+    scheduler_unavailable,
+)
+from optimist_gateway.core.request import Limits, Request
 from optimist_gateway.generation.admission import Admission
-from optimist_gateway.generation.choice import Choice, TakePiece
-from optimist_gateway.generation.choices import Choices
-from optimist_gateway.generation.field_names import AS_THEY_ARE, FieldNames
-from optimist_gateway.generation.limits import Limits
+from optimist_gateway.generation.choice import Choice, Choices, TakePiece
 from optimist_gateway.generation.preparation import prepare
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import RequestObserver, current_record
@@ -36,10 +35,8 @@ from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError, SlowReaderError
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.prediction import predicted_tokens
+from optimist_gateway.text.prompt import encode_prompts
 from optimist_gateway.text.tokenizer import Tokenizer
-
-EncodePrompts = Callable[[Tokenizer, ModelDescription], Awaitable[list[Prompt]]]
-"""Returns the prompts of a request, as many as `GenerationBody.num_prompts` says."""
 
 
 @dataclass(frozen=True)
@@ -56,34 +53,45 @@ class Service:
     observer: RequestObserver
     admin: SchedulerAdmin
 
+    def require_model(self, name: str, param: str = "model") -> None:
+        """Raises ApiError, which names `param`, if this is not the model that is served."""
+        if name != self.model_name:
+            raise ApiError(
+                404,
+                f"The model `{name[:100]}` does not exist; this server has `{self.model_name}`.",
+                param=param,
+                code="model_not_found",
+            )
+
 
 class Generation:
-    """One request; `running` once, its pieces are told to whoever that is given."""
+    """One request; `running` once, its pieces go to whoever that is given."""
 
     def __init__(
         self,
         service: Service,
-        body: GenerationBody,
-        encode_prompts: EncodePrompts,
+        request: Request,
         request_id: str,
-        names: FieldNames = AS_THEY_ARE,
         client_name: str | None = None,
     ) -> None:
-        """Takes a request that is as the API allows it.
+        """Takes a request.
 
         Args:
             service: What it is answered with.
-            body: What it asks for.
-            encode_prompts: Returns its prompts.
+            request: What it asks for.
             request_id: Its name.
-            names: What errors call the fields of the body.
             client_name: The client's own name for it, if it sent one.
+
+        Raises:
+            ApiError: It asks for another model, or for more than the server allows.
         """
+        service.require_model(request.model)
+        with naming(request.names):
+            request.require_allowed(service.limits)
         self.request_id = request_id
         self._request_names = sorted({request_id, client_name or request_id})
-        self.body = body
-        self.num_choices = body.num_prompts() * body.num_candidates()
-        """Answers that are generated: choice `prompt * num_candidates + candidate`."""
+        self.request = request
+        self.num_choices = request.num_choices
         self.left = False
         """Whether the client went away."""
         self._has_failed = False
@@ -91,11 +99,9 @@ class Generation:
         """Whether drafts are accepted by chance; known with the first piece."""
         self.choices = Choices(self.num_choices)
         self._service = service
-        self._encode_prompts = encode_prompts
-        self._names = names
         self._started = time.perf_counter()
         self._record = current_record()
-        self._record.begin(request_id, body, client_name)
+        self._record.begin(request_id, request, client_name)
 
     def leave(self) -> None:
         """Ends the request because its client went away."""
@@ -105,9 +111,9 @@ class Generation:
     def usage(self) -> Usage:
         """Returns the account of all choices so far; ValueError before the first piece."""
         usages = [choice.usage() for choice in self.choices]
-        if self.body.num_prompts() == 1:
+        if len(self.request.prompts) == 1:
             return merge_usages(usages)
-        size = self.body.num_candidates()
+        size = self.request.num_candidates
         starts = range(0, len(usages), size)
         return add_usages([merge_usages(usages[start : start + size]) for start in starts])
 
@@ -120,23 +126,23 @@ class Generation:
 
         If more candidates were generated than wanted, these are the likeliest ones.
         """
-        size, wanted = self.body.num_candidates(), self.body.n or 1
+        size, wanted = self.request.num_candidates, self.request.n
+        if size == wanted:
+            return list(range(self.num_choices))
         logprobs = [choice.mean_logprob() for choice in self.choices]
         chosen: list[int] = []
         for start in range(0, self.num_choices, size):
-            if size == wanted:
-                chosen += range(start, start + size)
-                continue
-            best = best_of(logprobs[start : start + size], wanted)
-            chosen += [start + index for index in best]
+            # Sorting is stable: of equal ones the first is taken.
+            by_rank = sorted(range(start, start + size), key=lambda index: -logprobs[index])
+            chosen += by_rank[:wanted]
         return chosen
 
     @asynccontextmanager
-    async def running(self, tell: TakePiece) -> AsyncIterator[None]:
+    async def running(self, report: TakePiece) -> AsyncIterator[None]:
         """Begins the request; what is left of it ends with the block.
 
         Args:
-            tell: Called with a choice's index and what a step adds to it, in the moment in which
+            report: Called with a choice's index and what a step adds to it, in the moment in which
                 the step arrives. Every choice goes up to its piece with a finish reason.
 
         Raises:
@@ -146,31 +152,30 @@ class Generation:
             try:
                 await self._add()
                 if not self.left:
-                    self.choices.start(tell)
+                    self.choices.start(report)
                 yield
-            except (ApiError, SchedulerUnavailableError, SlowReaderError) as error:
+            except (ApiError, FieldError, SchedulerUnavailableError, SlowReaderError) as error:
                 self._has_failed = True
-                raise self._told(error) from None
+                raise self._api_error(error) from None
             finally:
                 self._end()
 
     async def _add(self) -> None:
-        service = self._service
+        service, request = self._service, self.request
         model = service.schedulers.description
         self.is_synthetic = model.is_synthetic
-        prompts = await self._encode_prompts(service.tokenizer, model)
+        prompts = await encode_prompts(request, service.tokenizer, model)
         predictions = await predicted_tokens(
-            self.body, service.tokenizer, model, service.limits.max_prediction_bytes
+            request, service.tokenizer, model, service.limits.max_prediction_bytes
         )
         places = PredictionPlaces(predictions)
-        adds = prepare(self.body, prompts, predictions, model, self.request_id)
-        structure = self.body.structure()
-        if structure is not None:
-            grammar = await service.grammars.grammar(structure, model)
+        adds = prepare(request, prompts, predictions, model, self.request_id)
+        if request.structure is not None:
+            grammar = await service.grammars.grammar(request.structure, model)
             for add in adds:
                 add.sampling.grammar = grammar
         for index, add in enumerate(adds):
-            prompt = prompts[index // self.body.num_candidates()]
+            prompt = prompts[index // request.num_candidates]
             add.trace_parent = self._record.trace_parent
             add.names.extend(self._request_names)
             self.choices.add(self._choice(index, prompt, add, places))
@@ -179,8 +184,8 @@ class Generation:
         self, index: int, prompt: Prompt, add: scheduler_pb2.Add, places: PredictionPlaces
     ) -> Choice:
         """Starts one of the answers."""
-        body, tokenizer = self.body, self._service.tokenizer
-        echo = self._echo(prompt) if body.echoes_prompt() else None
+        request, tokenizer = self.request, self._service.tokenizer
+        echo = self._echo(prompt) if request.echo else None
         describe = self._describe()
         logprobs = None
         if describe is not None:
@@ -188,7 +193,7 @@ class Generation:
         answer = Answer(
             num_prompt_tokens=len(prompt.token_ids),
             detokenizer=tokenizer.detokenizer(self._shown_ids()),
-            stop=body.stop or [],
+            stop=request.stop,
             min_tokens=add.min_tokens,
             logprobs=logprobs,
             provenance=self._provenance(prompt, places),
@@ -202,11 +207,11 @@ class Generation:
             index=index,
             name=f"choice {index}" if self.num_choices > 1 else "",
             echo=echo,
-            is_prompt_only=body.asked_max_tokens() == 0,
+            is_prompt_only=request.max_tokens == 0,
         )
 
     def _provenance(self, prompt: Prompt, places: PredictionPlaces) -> Provenance | None:
-        if not self.body.include_provenance:
+        if not self.request.include_provenance:
             return None
         return Provenance(places, prompt.places or PromptPlaces(len(prompt.token_ids)))
 
@@ -221,24 +226,26 @@ class Generation:
             text,
             tokenizer.prompt_detokenizer(),
             self._describe(),
-            with_segments=bool(self.body.include_provenance),
+            with_segments=self.request.include_provenance,
         )
 
     def _shown_ids(self) -> Sequence[int]:
-        """Returns special tokens that are text: those that tell where tool calls begin."""
-        structure = self.body.structure()
+        """Returns special tokens that are text: those with which tool calls begin."""
+        structure = self.request.structure
         if structure is None or structure.tools is None:
             return ()
         return self._service.grammars.marker_ids
 
     def _describe(self) -> Describe | None:
-        wanted = self.body.num_logprobs() is not None
+        wanted = self.request.num_logprobs is not None
         return self._service.tokenizer.vocabulary.describe if wanted else None
 
-    def _told(self, error: Exception) -> ApiError:
-        """Returns what the client is told of a failure."""
+    def _api_error(self, error: Exception) -> ApiError:
+        """Returns a failure as the client gets it."""
         if isinstance(error, ApiError):
-            return self._names.renamed(error)
+            return error
+        if isinstance(error, FieldError):
+            return error.named(self.request.names())
         if isinstance(error, SlowReaderError):
             return ApiError(500, str(error), code="slow_reader")
         return scheduler_unavailable(str(error))

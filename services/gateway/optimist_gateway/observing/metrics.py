@@ -122,7 +122,7 @@ class GatewayMetrics:
         )
         self.time_per_output_token = self._histogram(
             "time_per_output_token_seconds",
-            "Mean time per token behind the first of a choice",
+            "Mean time per token after the first of a choice",
             _TOKEN_SECONDS,
         )
         self.end_to_end = self._histogram(

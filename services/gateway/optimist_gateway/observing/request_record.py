@@ -4,15 +4,12 @@ import logging
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from optimist_common.observing.logs import log_context
 from optimist_common.observing.tracing import OFF, Attributes, AttributeValue, Span, Tracer
 from optimist_gateway.core.answer.usage import Usage
-
-if TYPE_CHECKING:
-    from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
-
+from optimist_gateway.core.request import Request
 
 logger = logging.getLogger("optimist_gateway.access")
 
@@ -38,14 +35,12 @@ class RequestRecord:
         """What the scheduler's spans belong to; empty if there is no span."""
         return "" if self.span is None else self.span.trace_parent
 
-    def begin(
-        self, request_id: str, body: "GenerationBody", client_name: str | None = None
-    ) -> None:
+    def begin(self, request_id: str, request: Request, client_name: str | None = None) -> None:
         """Notes which request it is; log lines are marked with its names from now on.
 
         Args:
             request_id: Its id.
-            body: What it asks for.
+            request: What it asks for.
             client_name: The X-Request-Id that the client sent.
         """
         self.request_id = request_id
@@ -54,7 +49,7 @@ class RequestRecord:
             fields["client_request_id"] = client_name
         if self.span is not None:
             fields["trace_id"] = self.span.trace_id
-            self.span.set(_request_attributes(request_id, body))
+            self.span.set(_request_attributes(request_id, request))
         log_context.set(fields)
 
     def note_first_token(self) -> None:
@@ -137,16 +132,16 @@ class RequestObserver:
             logger.info("%s", name, extra={"fields": _log_fields(record)})
 
 
-def _request_attributes(request_id: str, body: "GenerationBody") -> dict[str, AttributeValue]:
+def _request_attributes(request_id: str, request: Request) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue | None] = {
         "gen_ai.response.id": request_id,
-        "gen_ai.response.model": body.model,
-        "gen_ai.request.stream": bool(body.stream),
-        "gen_ai.request.choice.count": body.n,
-        "gen_ai.request.max_tokens": body.max_tokens,
-        "gen_ai.request.temperature": body.temperature,
-        "gen_ai.request.top_p": body.top_p,
-        "gen_ai.request.seed": body.seed,
+        "gen_ai.response.model": request.model,
+        "gen_ai.request.stream": request.stream,
+        "gen_ai.request.choice.count": request.n,
+        "gen_ai.request.max_tokens": request.max_tokens,
+        "gen_ai.request.temperature": request.sampling.temperature,
+        "gen_ai.request.top_p": request.sampling.top_p,
+        "gen_ai.request.seed": request.sampling.seed,
     }
     return {name: value for name, value in attributes.items() if value is not None}
 

@@ -37,7 +37,7 @@ class UnfitSchedulerError(Exception):
 
 
 class Owner(Protocol):
-    """Who has several clients, and is told what becomes of them."""
+    """Who has several clients, and learns what becomes of them."""
 
     def find_fault(self, client: "SchedulerClient", description: ModelDescription) -> str | None:
         """Returns why a scheduler cannot be used; None if it can."""
@@ -66,7 +66,7 @@ class SchedulerClient:
             peer: The scheduler.
             max_num_requests: How many requests run at most; bounds the commands that wait.
             tls: How the stream is protected; None for plaintext.
-            owner: Who is told.
+            owner: Whom it calls.
         """
         self.peer = peer
         self._tls, self._owner = tls, owner
@@ -84,7 +84,7 @@ class SchedulerClient:
         self.stats: scheduler_pb2.Stats | None = None
         """The scheduler's last figures; None while it is not connected."""
         self.is_retired = False
-        """Whether it is to get no more requests, because its name stands for others now."""
+        """Whether it is to get no more requests, because its name is that of others now."""
         self._is_idle = False
         """Whether it had workers and has none any more."""
         self._loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ class SchedulerClient:
 
     @property
     def load(self) -> int:
-        """Requests there, of other gateways as many as were told last."""
+        """Requests there, of other gateways as many as there were last."""
         return len(self._requests) + self._num_others
 
     @property
@@ -148,7 +148,7 @@ class SchedulerClient:
         self._commands.put(scheduler_pb2.ConnectRequest(add=request.next_add(handle)))
 
     def abort(self, request: TrackedRequest, *, wants_finished: bool = False) -> bool:
-        """Tells the scheduler to end a request; returns False if it is not there.
+        """Asks the scheduler to end a request; returns False if it is not there.
 
         With `wants_finished` the request's reader still gets its end.
         """
@@ -262,7 +262,7 @@ class SchedulerClient:
 logger = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 1.0
-# What hangs says so twice, with two names, one right behind the other.
+# What hangs says so twice, with two names, one right after the other.
 _SETTLE_SECONDS = 0.1
 
 

@@ -85,8 +85,8 @@ def read_outputs(
         )
         start += count
     for handle in (finished.keys() | logprobs.keys()).difference(handles):
-        told = _logprobs(logprobs, handle, 0)
-        yield handle, StepOutput([], finished=finished.get(handle), logprobs=told, received=now)
+        known = _logprobs(logprobs, handle, 0)
+        yield handle, StepOutput([], finished=finished.get(handle), logprobs=known, received=now)
 
 
 def _finished(message: scheduler_pb2.Finished) -> Finished:
@@ -95,13 +95,13 @@ def _finished(message: scheduler_pb2.Finished) -> Finished:
         if count:
             num_tokens_by_source[_SOURCES[source]] += count
     reason = _REASONS.get(message.reason)
-    told = message.message
+    text = message.message
     if reason is None:
         reason = FinishReason.ERROR
-        told = f"it ended for a reason that this gateway does not know ({message.reason}) {told}"
+        text = f"it ended for a reason that this gateway does not know ({message.reason}) {text}"
     return Finished(
         reason=reason,
-        message=told.strip(),
+        message=text.strip(),
         accepted_prediction_tokens=message.accepted_prediction_tokens,
         rejected_prediction_tokens=message.rejected_prediction_tokens,
         num_passes=message.num_passes,
@@ -143,16 +143,16 @@ def _logprobs(
     num_prompt = message.num_prompt_tokens
     logprobs: list[float] = floats_from_bytes(message.logprobs).tolist()
     # Requests may want those of the prompt only.
-    num_told = len(logprobs) - num_prompt
+    num_new = len(logprobs) - num_prompt
     widths = message.num_prompt_candidates, message.num_candidates
-    if min(num_prompt, *widths) < 0 or num_told not in (0, num_tokens):
+    if min(num_prompt, *widths) < 0 or num_new not in (0, num_tokens):
         raise ValueError(
             f"{len(logprobs)} log-probabilities of {num_prompt} tokens of a prompt and "
             f"{num_tokens} new ones"
         )
     token_ids: list[int] = from_bytes(message.candidate_token_ids).tolist()
     of_candidates: list[float] = floats_from_bytes(message.candidate_logprobs).tolist()
-    number = num_prompt * widths[0] + num_told * widths[1]
+    number = num_prompt * widths[0] + num_new * widths[1]
     if len(token_ids) != number or len(of_candidates) != number:
         raise ValueError(
             f"{len(token_ids)} candidates and {len(of_candidates)} log-probabilities of them "
@@ -162,7 +162,7 @@ def _logprobs(
     return StepLogprobs(
         first_prompt_position=message.first_prompt_position,
         prompt=_take(columns, num_prompt, widths[0]),
-        tokens=_take(columns, num_told, widths[1]),
+        tokens=_take(columns, num_new, widths[1]),
     )
 
 

@@ -107,7 +107,7 @@ class SchedulerPool:
         return len(named)
 
     def break_off(self, error: Exception) -> None:
-        """Ends all requests with an error, which their readers get behind what has arrived."""
+        """Ends all requests with an error, which their readers get after what has arrived."""
         for client in self.clients:
             for request in client.requests:
                 client.abort(request)

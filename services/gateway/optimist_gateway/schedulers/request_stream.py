@@ -5,7 +5,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import Protocol
 
 from optimist_gateway.core.answer.output import Finished, StepOutput
 
@@ -25,21 +24,12 @@ class SlowReaderError(Exception):
     """The client reads its answer more slowly than it is written."""
 
 
-class OutputReader(Protocol):
-    """Gets outputs in the moment in which they arrive; raises nothing."""
+Take = Callable[[StepOutput | Exception], None]
+"""Takes an output in the moment in which it arrives, or why no more come; raises nothing.
 
-    def take(self, output: StepOutput) -> None:
-        """Takes the next output; none follows the one with `finished`."""
-        ...
-
-    def fail(self, error: Exception) -> None:
-        """Takes note that no more outputs come.
-
-        Args:
-            error: SchedulerUnavailableError if the stream to the scheduler broke, SlowReaderError
-                if too many outputs waited.
-        """
-        ...
+No output follows the one with `finished`. The error is a SchedulerUnavailableError if the stream to
+the scheduler broke, a SlowReaderError if too many outputs waited.
+"""
 
 
 class RequestStream:
@@ -69,7 +59,7 @@ class RequestStream:
         """
         self._abort = abort
         self._waiting: deque[StepOutput | Exception] = deque()
-        self._reader: OutputReader | None = None
+        self._reader: Take | None = None
         self._is_flowing = False
         """Whether what arrives goes to the reader at once."""
         self._account: asyncio.Future[Finished | None] | None = None
@@ -78,8 +68,8 @@ class RequestStream:
         self._context = copy_context()
         self._ended = False
 
-    def read(self, reader: OutputReader) -> None:
-        """Hands outputs to a reader from now on, those first that wait."""
+    def read(self, reader: Take) -> None:
+        """Calls a reader with outputs from now on, with those first that wait."""
         self._reader = reader
         self.resume()
 
@@ -94,7 +84,7 @@ class RequestStream:
             return
         self._is_flowing = True
         while self._waiting and self._is_flowing:
-            self._hand(reader, self._waiting.popleft())
+            reader(self._waiting.popleft())
 
     def close(self) -> None:
         """Ends the request at the scheduler if it still runs; the reader gets nothing more."""
@@ -129,7 +119,7 @@ class RequestStream:
     def deliver(self, output: StepOutput) -> None:
         """Adds an output for the reader."""
         if self._is_flowing and output.finished is None and self._reader is not None:
-            self._reader.take(output)
+            self._reader(output)
             return
         if output.finished is not None:
             self._end()
@@ -152,17 +142,11 @@ class RequestStream:
 
     def _put(self, item: StepOutput | Exception) -> None:
         if self._is_flowing and self._reader is not None:
-            self._hand(self._reader, item)
+            self._reader(item)
         elif self._account is not None:
             self._settle(item)
         else:
             self._waiting.append(item)
-
-    def _hand(self, reader: OutputReader, item: StepOutput | Exception) -> None:
-        if isinstance(item, StepOutput):
-            reader.take(item)
-        else:
-            reader.fail(item)
 
     def _settle(self, item: StepOutput | Exception) -> None:
         """Looks for the account in what arrives."""

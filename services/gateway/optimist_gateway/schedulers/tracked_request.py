@@ -18,42 +18,42 @@ them is not tried on more."""
 
 
 class TrackedRequest:
-    """A request, what was told of it so far, and how often it was lost."""
+    """A request, its output so far, and how often it was lost."""
 
     __slots__ = (
         "_num_losses",
-        "_num_told_at_begin",
-        "_num_told_at_loss",
-        "_num_told_at_wait",
+        "_num_output_at_begin",
+        "_num_output_at_loss",
+        "_num_output_at_wait",
         "_waited_seconds",
         "_waits_since",
         "add",
         "is_ending",
         "name",
-        "num_prompt_told",
+        "num_prompt_logprobs",
         "num_runs",
+        "output",
         "prefix",
         "refused_by",
         "stream",
-        "told",
         "was_lost",
     )
 
     def __init__(self, add: scheduler_pb2.Add, abort: Callable[..., None]) -> None:
-        """Begins untold.
+        """Begins without output.
 
         Args:
-            add: The command, whose handle, name and told output are set by `next_add`.
+            add: The command, whose handle, name and output are set by `next_add`.
             abort: Ends the request that it gets, see `RequestStream`.
         """
         self.add = add
         self.name = add.request_id
         self.prefix = prefix_key(add.cache_salt, add.prompt_token_ids)
         self.stream = RequestStream(partial(abort, self))
-        self.told = array("i")
+        self.output = array("i")
         """The output so far."""
-        self.num_prompt_told = 0
-        """Tokens of the prompt, behind the first, whose log-probabilities were told."""
+        self.num_prompt_logprobs = 0
+        """Tokens of the prompt, after the first, whose log-probabilities came."""
         self.num_runs = 0
         """How often it was sent to a scheduler."""
         self.is_ending = False
@@ -63,7 +63,7 @@ class TrackedRequest:
         self.refused_by: set[str] = set()
         """Schedulers that had no room for it."""
         self._num_losses = 0
-        self._num_told_at_begin = self._num_told_at_loss = self._num_told_at_wait = 0
+        self._num_output_at_begin = self._num_output_at_loss = self._num_output_at_wait = 0
         self._waited_seconds = 0.0
         self._waits_since = 0.0
 
@@ -73,40 +73,40 @@ class TrackedRequest:
         return len(self.add.prompt_token_ids) // 4 + self.add.max_tokens
 
     def next_add(self, handle: int) -> scheduler_pb2.Add:
-        """Returns the command that lets the request begin, or go on behind what was told."""
+        """Returns the command that lets the request begin, or go on after its output."""
         self.num_runs += 1
-        self._num_told_at_begin = len(self.told)
+        self._num_output_at_begin = len(self.output)
         self.add.handle = handle
         if self.num_runs > 1:
             # Schedulers that share proposers have names in common.
             self.add.request_id = f"{self.name}~{self.num_runs}"
-            self.add.output_token_ids = to_bytes(self.told)
+            self.add.output_token_ids = to_bytes(self.output)
         return self.add
 
     def deliver(self, output: StepOutput) -> None:
-        """Hands an output on and takes note of it; what was told of the prompt is left out."""
-        self.told.extend(output.token_ids)
+        """Hands an output on and takes note of it; what came of the prompt is left out."""
+        self.output.extend(output.token_ids)
         if output.logprobs is not None and output.logprobs.prompt:
-            output = replace(output, logprobs=self._untold(output.logprobs))
+            output = replace(output, logprobs=self._new_logprobs(output.logprobs))
             if output.logprobs is None and not output.token_ids and output.finished is None:
                 return
-        if output.finished is not None and self._num_told_at_begin:
+        if output.finished is not None and self._num_output_at_begin:
             output = replace(output, finished=replace(output.finished, is_whole=False))
         self.stream.deliver(output)
 
     def may_go_on(self) -> bool:
         """Notes that its scheduler was lost; returns whether it may be tried at another one."""
-        if len(self.told) > self._num_told_at_loss:
+        if len(self.output) > self._num_output_at_loss:
             self._num_losses = 0
-        self._num_told_at_loss = len(self.told)
+        self._num_output_at_loss = len(self.output)
         self._num_losses += 1
         return self._num_losses < MAX_LOSSES and not self.is_ending
 
     def begin_wait(self, now: float) -> float:
         """Notes that it waits for a scheduler; returns for how long it did since the last token."""
-        if len(self.told) > self._num_told_at_wait:
+        if len(self.output) > self._num_output_at_wait:
             self._waited_seconds = 0.0
-        self._num_told_at_wait = len(self.told)
+        self._num_output_at_wait = len(self.output)
         self._waits_since = now
         return self._waited_seconds
 
@@ -114,15 +114,15 @@ class TrackedRequest:
         """Notes that it waits no more."""
         self._waited_seconds += now - self._waits_since
 
-    def _untold(self, logprobs: StepLogprobs) -> StepLogprobs | None:
-        """Returns those of a step without what an earlier run told of the prompt."""
+    def _new_logprobs(self, logprobs: StepLogprobs) -> StepLogprobs | None:
+        """Returns those of a step without what an earlier run said of the prompt."""
         first = logprobs.first_prompt_position
-        # The first token of the prompt has none: the token at position 1 is the first told.
-        num_again = max(self.num_prompt_told + 1 - first, 0)
+        # The first token of the prompt has none: the token at position 1 is the first with one.
+        num_again = max(self.num_prompt_logprobs + 1 - first, 0)
         prompt = logprobs.prompt[num_again:]
         if not prompt and not logprobs.tokens:
             return None
-        self.num_prompt_told += len(prompt)
+        self.num_prompt_logprobs += len(prompt)
         return replace(logprobs, first_prompt_position=first + num_again, prompt=prompt)
 
 

@@ -1,21 +1,42 @@
-"""The keys that are valid now: of the settings, and of files that may change."""
+"""The keys that are valid now, of the settings and of files that may change, and who asks."""
 
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
 from optimist_common.errors import SetupError
 from optimist_gateway.core.api_key import ApiKey, KeyRing, parse_keys
-from optimist_gateway.security.client import Client
+from optimist_gateway.core.error import ApiError
 
 logger = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
 """How often is looked whether a file has changed."""
 
+PROBES = frozenset({"/health", "/live", "/ready", "/startup"})
+"""Paths that need no key."""
+
 _Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Client:
+    """Who sent the request that the running task answers."""
+
+    name: str = ""
+    """Name of its key; empty if keys are not asked for."""
+    is_admin: bool = False
+    competes: bool = False
+    """Whether there are other keys than its own."""
+
+
+ANONYMOUS = Client()
+
+current_client: ContextVar[Client] = ContextVar("current_client", default=ANONYMOUS)
+"""Set where a request is authenticated, before it is handled."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +104,30 @@ class Keys:
         if key is None:
             return None
         return Client(key.name, key.is_admin, competes=len(self._ring.keys) > 1)
+
+    def require(self, secret: bytes | None, where: str, *, needs_admin: bool = False) -> Client:
+        """Returns who shows a key.
+
+        Args:
+            secret: The key; None without one.
+            where: How a key is sent, for the error.
+            needs_admin: Whether only admins are let in, for whom there may be no key at all.
+
+        Raises:
+            ApiError: The key is missing, wrong, or no admin's.
+        """
+        if needs_admin and not self.has_admins:
+            reason = "there is no admin key: set --admin-keys-file"
+            raise ApiError(403, reason, code="admin_disabled")
+        if not secret:
+            reason = f"You didn't provide an API key. Send it {where}."
+            raise ApiError(401, reason, code="missing_api_key")
+        client = self.find(secret)
+        if client is None:
+            raise ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
+        if needs_admin and not client.is_admin:
+            raise ApiError(403, "this needs an admin key", code="permission_denied")
+        return client
 
     def reload(self) -> None:
         """Reads the files again; keys stay as they were if that fails."""

@@ -9,29 +9,27 @@ from starlette.middleware.cors import CORSMiddleware
 
 from optimist_common.network.tls import Tls
 from optimist_gateway.core.admission import AdmissionLimits
+from optimist_gateway.core.request import Limits
 from optimist_gateway.fronts.admin.admin import admin_router
 from optimist_gateway.fronts.admin.health import Health, health_router
 from optimist_gateway.fronts.openai.chat import chat_router
 from optimist_gateway.fronts.openai.completions import completion_router
 from optimist_gateway.fronts.openai.errors import add_error_handlers
 from optimist_gateway.fronts.openai.models import model_router, tokenization_router
-from optimist_gateway.fronts.openai.openapi.document import add_document
 from optimist_gateway.fronts.openai.request_id import RequestId
 from optimist_gateway.fronts.openai.responses.endpoint import responses_router
+from optimist_gateway.fronts.openapi.document import add_document
 from optimist_gateway.fronts.page.router import page_router
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.generation.limits import Limits
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
 from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
-from optimist_gateway.server.authentication import Authentication
-from optimist_gateway.server.body_limit import BodyLimit
 from optimist_gateway.server.grpc_server import serving_grpc
-from optimist_gateway.server.observation import Observation
+from optimist_gateway.server.middleware import Authentication, BodyLimit, Observation
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.tokenizer import Tokenizer

@@ -47,7 +47,7 @@ async def serving_grpc(
         settings: Address, certificate and limits.
         service: What all requests share.
         keys: The keys that are valid.
-        is_ready: Tells whether requests can be served, for the health service.
+        is_ready: Returns whether requests can be served, for the health service.
 
     Raises:
         SetupError: The address cannot be bound.

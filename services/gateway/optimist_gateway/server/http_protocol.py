@@ -10,9 +10,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from optimist_gateway.fronts.openai.errors import ApiError
-from optimist_gateway.fronts.openai.sse import DIRECT_BODY
-from optimist_gateway.server.connection_body import ConnectionBody, Outbox
+from optimist_gateway.core.error import ApiError
+from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody, Outbox
+from optimist_gateway.fronts.openai.errors import error_body
 
 MAX_NUM_HEADERS = 128
 MAX_OVERHEAD = 8
@@ -59,7 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self.on_pause = self.on_resume = _nobody
-        """Called when the client falls behind with its answer, and when it has caught up."""
+        """Called when the client is late to read its answer, and when it has caught up."""
 
     @property
     def is_paused(self) -> bool:
@@ -212,7 +212,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._stop_read_timer()
         if self.cycle is None or self.cycle.response_complete:
-            body = orjson.dumps(error.body())
+            body = orjson.dumps(error_body(error))
             head = [
                 STATUS_LINE[error.status],
                 b"content-type: application/json\r\n",

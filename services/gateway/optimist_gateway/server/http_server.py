@@ -11,8 +11,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from optimist_common.network.tls import check_key
-from optimist_gateway.fronts.openai.errors import shutting_down
-from optimist_gateway.server.connection_body import Outbox
+from optimist_gateway.core.error import shutting_down
+from optimist_gateway.fronts.openai.connection_body import Outbox
 from optimist_gateway.server.http_protocol import BoundedProtocol, ConnectionLimits
 from optimist_gateway.server.settings import GatewaySettings
 

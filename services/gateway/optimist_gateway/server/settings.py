@@ -6,8 +6,8 @@ from pydantic import Field, model_validator
 
 from optimist_common.network.address import is_loopback
 from optimist_common.network.endpoints import Addresses
-from optimist_common.network_settings import NetworkSettings
-from optimist_common.observed_settings import ObservedSettings
+from optimist_common.network.settings import NetworkSettings
+from optimist_common.observing.settings import ObservedSettings
 from optimist_common.settings import CommaSeparated
 from optimist_gateway.structure.tool_format import ToolCallFormat
 
@@ -91,7 +91,7 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     tool_call_format: ToolCallFormat = Field(
         "auto",
         description="how the model writes tool calls: hermes, llama3, mistral, mistral_args, json "
-        "(for models that know no tools) or auto, which tells by the chat template",
+        "(for models that know no tools) or auto, which goes by the chat template",
     )
     template_seconds: float = Field(
         10.0, gt=0, description="how long the chat template may take for one prompt"

@@ -13,7 +13,7 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from optimist_common.grammar_limits import MAX_GRAMMAR_BYTES, PARSER_LIMITS
+from optimist_common.sampling import MAX_GRAMMAR_BYTES, PARSER_LIMITS
 
 MAX_COMPILE_SECONDS = 0.25
 """Processor time; the worker compiles the grammar again, between the steps of all requests."""

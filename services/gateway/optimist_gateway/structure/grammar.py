@@ -13,6 +13,7 @@ from optimist_gateway.core.content import (
     Structure,
     ToolUse,
 )
+from optimist_gateway.core.error import FieldError, Path
 from optimist_gateway.structure.schema import SchemaError, plain_schema
 from optimist_gateway.structure.tool_format import ToolFormat
 
@@ -24,16 +25,6 @@ _SPACE = r"[ \n\r\t]"
 _TEXT = r"(.|\n)*"
 
 
-class StructureError(ValueError):
-    """A form that no grammar is made of."""
-
-    def __init__(self, param: str, message: str) -> None:
-        """Names the field of the request and what is wrong with it."""
-        super().__init__(message)
-        self.param = param
-        self.message = message
-
-
 def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) -> str:
     """Returns the grammar of an answer.
 
@@ -43,12 +34,12 @@ def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) 
         markers: Parts of the form that are special tokens, with their ids.
 
     Raises:
-        StructureError: A schema cannot be followed.
+        FieldError: A schema cannot be followed.
     """
     content, tools = structure.content, structure.tools
     if isinstance(content, LarkContent):
         return content.source
-    text = None if content is None else _expression(content, structure.param)
+    text = None if content is None else _expression(content)
     if tools is None:
         return _lark({"start": text or "TEXT"})
     rules = _call_rules(tools, form, markers)
@@ -69,21 +60,21 @@ def _lark(rules: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _expression(content: Content, param: str) -> str:
+def _expression(content: Content) -> str:
     if isinstance(content, JsonContent):
-        return _json(content.schema, param, is_lenient=content.is_lenient)
+        return _json(content.schema, ("structure",), is_lenient=content.is_lenient)
     if isinstance(content, RegexContent):
         return f"/{_escaped_regex(content.pattern)}/"
     if isinstance(content, ChoiceContent):
         return " | ".join(json.dumps(choice) for choice in content.choices)
-    raise StructureError(param, "a grammar cannot be combined with tools")
+    raise FieldError(("structure",), "a grammar cannot be combined with tools")
 
 
-def _json(schema: Mapping[str, object], param: str, *, is_lenient: bool) -> str:
+def _json(schema: Mapping[str, object], path: Path, *, is_lenient: bool) -> str:
     try:
         plain = plain_schema(schema, is_lenient=is_lenient)
     except SchemaError as error:
-        raise StructureError(param + error.path, error.message) from None
+        raise FieldError(path + error.path, error.message) from None
     options: dict[str, object] = {"whitespace_pattern": f"{_SPACE}{{1,{MAX_WHITE_SPACE}}}"}
     if is_lenient:
         options |= {"lenient": True, "coerce_one_of": True}
@@ -109,7 +100,8 @@ def _call_rules(tools: ToolUse, form: ToolFormat, markers: Mapping[str, int]) ->
 
 def _rest(function: Function, form: ToolFormat, markers: Mapping[str, int]) -> str:
     """Returns what follows the name of a call."""
-    arguments = _json(function.parameters, function.param, is_lenient=not function.is_strict)
+    path = "tools", function.index, "parameters"
+    arguments = _json(function.parameters, path, is_lenient=not function.is_strict)
     after_name = _parts(form.after_name, markers)
     return f"{after_name}SPACE? {arguments} {_parts(form.end, markers)}"
 
@@ -123,7 +115,7 @@ def _more(tools: ToolUse, form: ToolFormat, markers: Mapping[str, int]) -> str:
 
 
 def _plain_or_calls(tools: ToolUse, form: ToolFormat) -> dict[str, str]:
-    """Returns the rules of an answer that is either text or calls, told apart by how it begins."""
+    """Returns the rules of an answer that is either text or calls, which its beginning says."""
     space = f"{_SPACE}{{0,{MAX_PART_SPACE}}}"
     parts = (*form.opening, *form.before_name, form.quote)
     beginning = space + space.join(map(_literal_regex, parts))

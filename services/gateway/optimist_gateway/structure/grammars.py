@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from optimist_gateway.core.content import Structure
+from optimist_gateway.core.error import ApiError, FieldError
 from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.fronts.openai.errors import ApiError
 from optimist_gateway.security.child_process import (
     ChildDiedError,
     ChildError,
@@ -20,7 +20,7 @@ from optimist_gateway.security.child_process import (
     ChildUnavailableError,
 )
 from optimist_gateway.structure.check_child import MAX_COMPILE_SECONDS
-from optimist_gateway.structure.grammar import StructureError, grammar
+from optimist_gateway.structure.grammar import grammar
 from optimist_gateway.structure.tool_format import ToolFormat
 
 MAX_CHECKED = 1024
@@ -77,12 +77,10 @@ class Grammars:
         """Returns the grammar of an answer, in llguidance's Lark dialect.
 
         Raises:
-            ApiError: There is none, it is too complex, or it cannot be checked now.
+            FieldError: There is none, or it is too complex.
+            ApiError: It cannot be checked now.
         """
-        try:
-            source = grammar(structure, self.form, self._markers)
-        except StructureError as error:
-            raise _refusal(error.param, error.message) from None
+        source = grammar(structure, self.form, self._markers)
         tokens = _Tokens(model.vocab_size, tuple(model.eos_token_ids))
         if tokens != self._tokens:
             # They may mean something else now.
@@ -91,8 +89,9 @@ class Grammars:
             await self.stop()
         verdict = await self._verdict(source, tokens)
         if verdict.problem:
-            param = structure.param if structure.tools is None else structure.param or "tools"
-            raise _refusal(param, verdict.problem)
+            raise FieldError(
+                ("tools",) if structure.content is None else ("structure",), verdict.problem
+            )
         return source
 
     async def stop(self) -> None:
@@ -153,7 +152,3 @@ class Grammars:
                 code="unsupported_parameter",
             )
         return path
-
-
-def _refusal(param: str, message: str) -> ApiError:
-    return ApiError(400, f"{param}: {message}", param=param, code="invalid_value")

@@ -28,14 +28,14 @@ def with_tools(
         form: How the model writes calls.
 
     Returns:
-        The messages, and the tools; None if there are none or the messages tell of them.
+        The messages, and the tools; None if there are none or the messages describe them.
     """
     if form.in_template:
         if form in (MISTRAL, MISTRAL_ARGS):
             messages = [_with_short_ids(message) for message in messages]
         return list(messages), list(tools) or None
-    told = _without_calls(messages)
-    return (_with_instruction(told, tools) if tools else told), None
+    shown = _without_calls(messages)
+    return (_with_instruction(shown, tools) if tools else shown), None
 
 
 def _with_short_ids(message: TemplateMessage) -> TemplateMessage:
@@ -68,22 +68,22 @@ def _with_instruction(
 
 def _without_calls(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
     """Returns messages with calls and results as text; results that follow each other are one."""
-    told: list[TemplateMessage] = []
+    shown: list[TemplateMessage] = []
     previous = ""
     for message in messages:
         if message["role"] == "tool":
             result = {"name": message.get("name"), "result": message["content"]}
             text = json.dumps(result, ensure_ascii=False)
             if previous == "tool":
-                told[-1]["content"] += f"\n{text}"
+                shown[-1]["content"] += f"\n{text}"
             else:
-                told.append({"role": "user", "content": text})
+                shown.append({"role": "user", "content": text})
         elif "tool_calls" in message:
-            told.append({"role": message["role"], "content": _with_calls(message)})
+            shown.append({"role": message["role"], "content": _with_calls(message)})
         else:
-            told.append(message)
+            shown.append(message)
         previous = message["role"]
-    return told
+    return shown
 
 
 def _with_calls(message: TemplateMessage) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from optimist_gateway.core.error import Path
+
 # llguidance reads schemas to a depth of 128, the grammar's own object counted.
 MAX_DEPTH = 100
 MAX_VALUES = 20_000
@@ -31,11 +33,11 @@ _UNSUPPORTED = frozenset(
 class SchemaError(ValueError):
     """A schema that no grammar is made of."""
 
-    def __init__(self, path: str, message: str) -> None:
+    def __init__(self, path: Path, message: str) -> None:
         """Describes it.
 
         Args:
-            path: Where in the schema, such as `.properties.a` or `.anyOf[1]`; empty for all of it.
+            path: Where in the schema, such as `("anyOf", 1)`; empty for all of it.
             message: What is wrong there.
         """
         super().__init__(message)
@@ -47,7 +49,7 @@ class SchemaError(ValueError):
 class _Place:
     """A value in a schema."""
 
-    path: str
+    path: Path
     value: Any
 
 
@@ -62,7 +64,7 @@ def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict
         SchemaError: The schema is too deep or too large, is no text, or has such a keyword.
     """
     check_json(schema)
-    return _object(_Place("", schema), is_lenient=is_lenient)
+    return _object(_Place((), schema), is_lenient=is_lenient)
 
 
 def check_json(value: Any, max_integer: float = float("inf")) -> int:
@@ -82,7 +84,7 @@ def check_json(value: Any, max_integer: float = float("inf")) -> int:
     for _ in range(MAX_DEPTH):
         num_values += len(level)
         if num_values > MAX_VALUES:
-            raise SchemaError("", f"has more than {MAX_VALUES} values")
+            raise SchemaError((), f"has more than {MAX_VALUES} values")
         below: list[Any] = []
         for one in level:
             if isinstance(one, dict):
@@ -94,7 +96,7 @@ def check_json(value: Any, max_integer: float = float("inf")) -> int:
         if not below:
             return num_values
         level = below
-    raise SchemaError("", f"is nested more than {MAX_DEPTH} deep")
+    raise SchemaError((), f"is nested more than {MAX_DEPTH} deep")
 
 
 def _problem_of(value: Any, max_integer: float) -> str | None:
@@ -109,9 +111,9 @@ def _problem_of(value: Any, max_integer: float) -> str | None:
     return None
 
 
-def _path_to(wanted: Any, value: Any) -> str:
+def _path_to(wanted: Any, value: Any) -> Path:
     """Returns where in a value another one is."""
-    waiting = [_Place("", value)]
+    waiting = [_Place((), value)]
     while waiting:
         place = waiting.pop()
         if place.value is wanted:
@@ -131,10 +133,10 @@ def _is_text(text: str) -> bool:
 def _children(place: _Place) -> Iterator[_Place]:
     if isinstance(place.value, dict):
         for name, value in place.value.items():
-            yield _Place(f"{place.path}.{name}", value)
+            yield _Place((*place.path, name), value)
     elif isinstance(place.value, list):
         for index, value in enumerate(place.value):
-            yield _Place(f"{place.path}[{index}]", value)
+            yield _Place((*place.path, index), value)
 
 
 def _schema(place: _Place, *, is_lenient: bool) -> Any:
@@ -147,7 +149,7 @@ def _schema(place: _Place, *, is_lenient: bool) -> Any:
 def _object(place: _Place, *, is_lenient: bool) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for child in _children(place):
-        name = child.path[len(place.path) + 1 :]
+        name = str(child.path[-1])
         problem = _problem(name, child.value)
         if problem is not None:
             if is_lenient and name != "$ref":

@@ -36,7 +36,7 @@ Delta = ContentDelta | CallDelta
 
 
 class ToolCallReader:
-    """Tells calls from text.
+    """Separates calls from text.
 
     However the text is cut into pieces, the deltas join to the same message. Text that only begins
     like a call is content, and a call may follow it. White space before the first call is no
@@ -74,7 +74,7 @@ class ToolCallReader:
     def finish(self) -> list[Delta]:
         """Returns what was held back, as no more text will come.
 
-        Of a call that breaks off before its arguments, only the text of a first one is told.
+        Of a call that breaks off before its arguments, only the text of a first one is returned.
         """
         if self.num_calls == 0:
             self._add_content(self._buffer)
@@ -87,7 +87,7 @@ class ToolCallReader:
         return deltas
 
     def _text(self) -> bool:
-        """Reads text up to the first marker; like its fellows, tells whether to go on."""
+        """Reads text up to the first marker; like its fellows, returns whether to go on."""
         marker = self._form.marker
         start = self._buffer.find(marker)
         is_found = start >= 0
@@ -172,8 +172,8 @@ class ToolCallReader:
     def _add_content(self, text: str) -> None:
         shown = text.rstrip(_SPACES)
         if shown:
-            self._flush_spaces()
-            self._deltas.append(ContentDelta(shown))
+            self._deltas.append(ContentDelta(self._spaces + shown))
+            self._spaces = ""
         self._spaces += text[len(shown) :]
 
     def _flush_spaces(self) -> None:
@@ -198,7 +198,7 @@ class _Beginning:
         return self._pattern.match(text)
 
     def may_match(self, text: str) -> bool:
-        """Tells whether a text without a match may have one when there is more of it."""
+        """Returns whether a text without a match may have one when there is more of it."""
         rest = _behind(self._before_name, text)
         name = re.match(_NAME, rest or "")
         if rest is None or name is None:
@@ -260,7 +260,7 @@ def _longest(parts: tuple[str, ...]) -> int:
 def _behind(parts: tuple[str, ...], text: str) -> str | None:
     """Returns what follows parts in a text that begins with them.
 
-    Nothing follows if the text ends before they do; None tells that it begins with something else.
+    Nothing follows if the text ends before they do; None: it begins with something else.
     """
     for part in parts:
         text = re.sub(rf"^{_SPACE}", "", text)

@@ -18,7 +18,7 @@ class ToolFormat:
     opening: tuple[str, ...]
     before_name: tuple[str, ...]
     quote: str
-    """What stands right before and behind the name."""
+    """What is right before and after the name."""
     after_name: tuple[str, ...]
     end: tuple[str, ...]
     separator: tuple[str, ...] | None
@@ -27,7 +27,7 @@ class ToolFormat:
     follows_text: bool
     """Whether text may precede the calls; then the first part marks where they begin."""
     in_template: bool = True
-    """Whether the chat template tells the model of the tools; else the system message does."""
+    """Whether the chat template describes the tools; else the system message does."""
 
     @property
     def marker(self) -> str:
@@ -112,8 +112,8 @@ def tool_format(name: str, chat_template: str) -> ToolFormat:
     """Returns a format by name, or the one that a chat template uses.
 
     Args:
-        name: One of `FORMATS`, or `auto`. What no template here is known for is JSON, of which the
-            system message tells.
+        name: One of `FORMATS`, or `auto`. Of a template that is not known here it is
+            JSON, which the system message describes.
         chat_template: The model's; empty if it has none.
     """
     return _of_template(chat_template) if name == AUTO else FORMATS[name]

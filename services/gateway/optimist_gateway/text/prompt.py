@@ -1,43 +1,59 @@
 """From the prompts of a request to their tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from optimist_gateway.core.answer.places import (
+    Prompt,
     PromptPlaces,
     SentText,
     find_contents,
     joined_spans,
 )
+from optimist_gateway.core.content import Function
+from optimist_gateway.core.error import FieldError, Path
 from optimist_gateway.core.messages import Message
 from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.core.prompt import Prompt
-from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
-from optimist_gateway.fronts.openai.bodies.completion import CompletionBody
-from optimist_gateway.fronts.openai.errors import ApiError
-from optimist_gateway.text.known_token import require_known
-from optimist_gateway.text.tokenizer import ChatTemplateBusyError, ChatTemplateError, Tokenizer
+from optimist_gateway.core.request import Conversation, Request, TextOrTokens
+from optimist_gateway.text.tokenizer import Tokenizer
 
 
-async def chat_prompt(
-    body: ChatCompletionBody, tokenizer: Tokenizer, model: ModelDescription
+async def encode_prompts(
+    request: Request, tokenizer: Tokenizer, model: ModelDescription
 ) -> list[Prompt]:
-    """Returns the one prompt; raises ApiError if the messages do not make one."""
-    messages = [message.message() for message in body.messages]
-    text = await render_chat(messages, tokenizer, model, body.told_tools())
-    if not body.include_provenance:
-        return [Prompt(await tokenizer.encode(text, add_special_tokens=False))]
+    """Returns the prompts.
+
+    Raises:
+        FieldError: One is empty or too long, has unknown tokens, or its messages make no prompt.
+        ApiError: Chat templates cannot be rendered now.
+    """
+    prompts: list[Prompt] = []
+    for index, prompt in enumerate(request.prompts):
+        if isinstance(prompt, Conversation):
+            encode = _encode_conversation(prompt, request, tokenizer, model)
+        else:
+            encode = _encode(prompt, ("prompts", index), request, tokenizer, model)
+        prompts.append(await encode)
+    return prompts
+
+
+async def _encode_conversation(
+    conversation: Conversation, request: Request, tokenizer: Tokenizer, model: ModelDescription
+) -> Prompt:
+    messages = conversation.messages
+    text = await render_chat(messages, tokenizer, model, conversation.tools)
+    if not request.include_provenance:
+        return Prompt(await tokenizer.encode(text, add_special_tokens=False))
     token_ids, spans = await tokenizer.encode_spans(text, add_special_tokens=False)
     contents = find_contents(text, [message.content for message in messages])
-    places = PromptPlaces(len(token_ids), joined_spans(spans), contents)
-    return [Prompt(token_ids, places=places)]
+    return Prompt(token_ids, places=PromptPlaces(len(token_ids), joined_spans(spans), contents))
 
 
 async def render_chat(
     messages: Sequence[Message],
     tokenizer: Tokenizer,
     model: ModelDescription,
-    tools: Sequence[Mapping[str, Any]] = (),
+    tools: Sequence[Function] = (),
     *,
     add_generation_prompt: bool = True,
 ) -> str:
@@ -47,80 +63,71 @@ async def render_chat(
         messages: The conversation.
         tokenizer: The model's.
         model: What the model takes.
-        tools: What the model is told that it may call, in OpenAI's shape.
+        tools: Functions that the prompt describes.
         add_generation_prompt: Whether to go up to where the answer begins.
 
     Raises:
-        ApiError: The messages do not make a prompt, or are too long for the model.
+        FieldError: The messages do not make a prompt, or are too long for the model.
+        ApiError: Chat templates cannot be rendered now.
     """
     length = sum(len(message.content) for message in messages)
-    require_tokenizable(length, "messages", tokenizer, model)
-    require_tokenizable(sum(_length(tool) for tool in tools), "tools", tokenizer, model)
-    try:
-        text = await tokenizer.render_messages(
-            messages, tools, add_generation_prompt=add_generation_prompt
-        )
-    except ChatTemplateError as error:
-        raise ApiError(400, str(error), param="messages", code="invalid_value") from None
-    except ChatTemplateBusyError as error:
-        raise ApiError(503, str(error), code="overloaded") from None
-    # Calls and the schemas of tools count as well, in whatever form the template tells them.
-    require_tokenizable(len(text), "messages", tokenizer, model)
+    require_tokenizable(length, ("prompts",), tokenizer, model)
+    # The schemas are in the text too, in whatever form the template has them.
+    length = sum(len(tool.description or "") for tool in tools)
+    require_tokenizable(length, ("tools",), tokenizer, model)
+    text = await tokenizer.render_messages(
+        messages,
+        [_template_tool(tool) for tool in tools],
+        add_generation_prompt=add_generation_prompt,
+    )
+    require_tokenizable(len(text), ("prompts",), tokenizer, model)
     return text
 
 
-async def completion_prompts(
-    body: CompletionBody, tokenizer: Tokenizer, model: ModelDescription
-) -> list[Prompt]:
-    """Returns the prompts; raises ApiError if one is empty or has unknown tokens."""
-    return [
-        await _completion_prompt(body, prompt, param, tokenizer, model)
-        for param, prompt in body.prompts().items()
-    ]
-
-
-async def _completion_prompt(
-    body: CompletionBody,
-    prompt: str | list[int],
-    param: str,
+async def _encode(
+    prompt: TextOrTokens,
+    path: Path,
+    request: Request,
     tokenizer: Tokenizer,
     model: ModelDescription,
 ) -> Prompt:
     if not isinstance(prompt, str):
-        require_known(prompt, param, model)
-        encoded = Prompt(prompt)
-    elif body.include_provenance:
-        require_tokenizable(len(prompt), param, tokenizer, model)
+        model.require_known(prompt, path)
+        encoded = Prompt(list(prompt))
+    elif request.include_provenance:
+        require_tokenizable(len(prompt), path, tokenizer, model)
         token_ids, spans = await tokenizer.encode_spans(prompt, add_special_tokens=True)
         whole = SentText(None, 0, len(prompt))
         places = PromptPlaces(len(token_ids), joined_spans(spans), [whole])
         encoded = Prompt(token_ids, prompt, places)
     else:
-        require_tokenizable(len(prompt), param, tokenizer, model)
-        encoded = Prompt(await tokenizer.encode_prompt(prompt), prompt)
+        require_tokenizable(len(prompt), path, tokenizer, model)
+        encoded = Prompt(await tokenizer.encode(prompt, add_special_tokens=True), prompt)
     if not encoded.token_ids:
-        raise ApiError(400, f"{param}: must not be empty", param=param, code="invalid_value")
+        raise FieldError(path, "must not be empty")
     return encoded
 
 
 def require_tokenizable(
-    num_characters: int, param: str, tokenizer: Tokenizer, model: ModelDescription
+    num_characters: int, path: Path, tokenizer: Tokenizer, model: ModelDescription
 ) -> None:
-    """Refuses a text that is too long before time is spent on tokenizing it.
+    """Rejects a text that is too long before time is spent on tokenizing it.
 
     Raises:
-        ApiError: However it is tokenized, the model takes no sequence as long.
+        FieldError: However it is tokenized, the model takes no sequence as long.
     """
     if num_characters > model.max_model_len * tokenizer.longest_token:
-        raise ApiError(
-            400,
+        raise FieldError(
+            path,
             f"This model's maximum context length is {model.max_model_len} tokens. However, the "
             f"request has {num_characters} characters.",
-            param=param,
             code="context_length_exceeded",
+            is_sentence=True,
         )
 
 
-def _length(tool: Mapping[str, Any]) -> int:
-    """Returns the characters of a tool's description; the schema is told too, in some way."""
-    return len(tool["function"].get("description", ""))
+def _template_tool(tool: Function) -> dict[str, Any]:
+    """Returns a function as chat templates want it."""
+    described = {} if tool.description is None else {"description": tool.description}
+    function = {"name": tool.name, **described, "parameters": tool.parameters}
+    return {"type": "function", "function": function}

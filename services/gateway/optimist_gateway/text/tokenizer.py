@@ -7,6 +7,7 @@ from typing import Any
 
 from optimist_common.errors import SetupError
 from optimist_gateway.core.answer.detokenize import REPLACEMENT, Detokenizer
+from optimist_gateway.core.error import ApiError, FieldError
 from optimist_gateway.core.messages import Message, template_messages
 from optimist_gateway.security.child_process import (
     ChildError,
@@ -17,19 +18,10 @@ from optimist_gateway.security.child_process import (
 from optimist_gateway.structure.prompt import with_tools
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, render
-from optimist_gateway.text.token_texts import TokenTexts, WholeTexts, is_byte_level
-from optimist_gateway.text.vocabulary import Vocabulary
+from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, WholeTexts, is_byte_level
 
 # Longer texts are tokenized in a thread: about a millisecond of work, in which others would wait.
 _INLINE_CHARACTERS = 500
-
-
-class ChatTemplateError(Exception):
-    """Says why the messages do not make a prompt."""
-
-
-class ChatTemplateBusyError(Exception):
-    """No prompt can be made now."""
 
 
 class Tokenizer:
@@ -85,18 +77,19 @@ class Tokenizer:
         self.longest_token = max(len(token) for token in backend.get_vocab())
         """Characters of the longest token: a text of n characters has at least n over this many."""
 
-    async def encode_prompt(self, text: str) -> list[int]:
-        """Returns the tokens of a plain prompt, with the special tokens the model begins with."""
-        return await self.encode(text, add_special_tokens=True)
+    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Returns the tokens of a text; special ones that it names are read as such.
 
-    async def encode_prediction(self, text: str) -> list[int]:
-        """Returns the tokens of an expected answer, without special tokens."""
-        return await self.encode(text, add_special_tokens=False)
+        Args:
+            text: The text.
+            add_special_tokens: Whether to add those with which the model's prompts begin.
+        """
+        return list((await self._encoding(text, add_special_tokens=add_special_tokens)).ids)
 
     async def encode_spans(
         self, text: str, *, add_special_tokens: bool
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the tokens of a text, and the characters of it that they stand for.
+        """Returns the tokens of a text, and the characters of it that they are.
 
         Returns:
             The tokens, `[num_tokens]`, and where each begins and ends, `[num_tokens]`.
@@ -115,31 +108,31 @@ class Tokenizer:
 
         Args:
             messages: The conversation.
-            tools: What the model is told that it may call, in OpenAI's shape.
+            tools: Functions that the prompt describes, in OpenAI's shape.
             add_generation_prompt: Whether to go up to where the answer begins.
 
         Raises:
-            ChatTemplateError: The model has no chat template, or it refuses the messages.
-            ChatTemplateBusyError: It cannot be rendered now.
+            FieldError: The model has no chat template, or it rejects the messages.
+            ApiError: It cannot be rendered now.
         """
         if self._tokenizer.chat_template is None:
-            raise ChatTemplateError("this model has no chat template; use /v1/completions")
-        shown, told = with_tools(template_messages(messages), tools, self.tool_format)
+            raise _no_prompt("this model has no chat template; use /v1/completions")
+        shown, described = with_tools(template_messages(messages), tools, self.tool_format)
         value = {
-            "template": self._template(with_tools=told is not None),
+            "template": self._template(with_tools=described is not None),
             "messages": shown,
-            "tools": told,
+            "tools": described,
             "special_tokens": self._special_tokens,
             "add_generation_prompt": add_generation_prompt,
         }
         try:
             return await self._render(value)
         except ChildUnavailableError as error:
-            raise ChatTemplateBusyError(str(error)) from error
+            raise ApiError(503, str(error), code="overloaded") from error
         except ChildTimeoutError as error:
-            raise ChatTemplateError(str(error)) from error
+            raise _no_prompt(str(error)) from error
         except ChildError as error:
-            raise ChatTemplateError(f"the chat template refuses the messages: {error}") from error
+            raise _no_prompt(f"the chat template refuses the messages: {error}") from error
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens, special ones included."""
@@ -192,10 +185,6 @@ class Tokenizer:
                 return text
         return str(self._backend.decode(token_ids, skip_special_tokens=False))
 
-    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Returns the tokens of a text; special ones that it names are read as such."""
-        return list((await self._encoding(text, add_special_tokens=add_special_tokens)).ids)
-
     async def _encoding(self, text: str, *, add_special_tokens: bool) -> Any:
         if len(text) > _INLINE_CHARACTERS:
             return await asyncio.to_thread(
@@ -217,6 +206,10 @@ class Tokenizer:
     def _template(self, *, with_tools: bool) -> str:
         """Returns the source of the template; some models have one of their own for tools."""
         return str(self._tokenizer.get_chat_template(None, [{}] if with_tools else None))
+
+
+def _no_prompt(reason: str) -> FieldError:
+    return FieldError(("prompts",), reason, is_sentence=True)
 
 
 def load_tokenizer(

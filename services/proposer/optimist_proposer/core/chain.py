@@ -1,9 +1,9 @@
-"""A draft that is copied from one place, with values by the hazard law.
+"""A draft that is copied from the sources, with values by the hazard law.
 
-After `e` tokens that matched since the place was found, the next one differs with a probability of
-about 1/(e + 1) (measured on edits of source code). So the n-th token of a copy, and all before it,
-are right with a probability of e/(e + n): little evidence is tried with little, and a place that
-holds is trusted soon.
+After `e` tokens that matched since it was found, the next one differs with a probability of about
+1/(e + 1) (measured on edits of source code). So the n-th token of a copy, and all before it, are
+right with a probability of e/(e + n): little evidence is tried with little, and a copy that holds
+is trusted soon.
 """
 
 from array import array
@@ -17,27 +17,27 @@ START_EVIDENCE = 256
 
 def copied(
     sources: Sources,
-    place: int,
+    index: int,
     evidence: int,
     max_tokens: int,
     min_value: float,
 ) -> Draft:
-    """Returns what stands from a place in the sources on, up to the end of the text in which it is.
+    """Returns what follows from an index in the sources on, up to the end of that text.
 
     Args:
         sources: The sources.
-        place: Where the copy begins.
-        evidence: Tokens that matched before the place.
+        index: Where the copy begins.
+        evidence: Tokens that matched before the index.
         max_tokens: Most nodes.
         min_value: Least value of a node.
     """
     # One more than may stay, so that rounding cannot cost one; `chained` takes it off.
     room = evidence * (1 / min_value - 1) + 1 if min_value > 0 else max_tokens
     count = max_tokens if room >= max_tokens else max(0, int(room))
-    token_ids = sources.token_ids[place : place + count]
+    token_ids = sources.token_ids[index : index + count]
     if SEPARATOR in token_ids:
         del token_ids[token_ids.index(SEPARATOR) :]
-    positions = sources.positions[place : place + len(token_ids)]
+    positions = sources.positions[index : index + len(token_ids)]
     return chained(token_ids, positions, evidence, min_value)
 
 

@@ -1,10 +1,10 @@
-"""Follows the prediction and, after a difference, finds its place again at the ends of lines.
+"""Follows the prediction and, after a difference, finds its position again at the ends of lines.
 
 The algorithm of the project's founding document, exact in three points that it leaves open:
 
-- Re-anchored, the cursor is the start of the predicted line behind the matched one, plus the part
+- Re-anchored, the cursor is the start of the predicted line after the matched one, plus the part
   of the current output line that matches it. The search runs when a line is completed, before the
-  tokens behind it are looked at; these then move the cursor like any others, and lose it if they
+  tokens after it are looked at; these then move the cursor like any others, and lose it if they
   are not what the predicted line begins with. So the cursor depends on the tokens alone, not on
   how they were divided into observations.
 - A predicted line can end the alignment if it equals the output line just completed. Among several
@@ -26,11 +26,10 @@ from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32, Sources
 from optimist_proposer.core.chain import START_EVIDENCE, copied
-from optimist_proposer.core.line_index import LineIndex
-from optimist_proposer.core.lines import end_of_line
+from optimist_proposer.core.lines import LineIndex, end_of_line
 
 LOST = -1
-"""Place of a follower that does not know where the output stands."""
+"""Index of a follower that does not know where the output stands."""
 
 
 class LineAlgorithm(Algorithm):
@@ -67,30 +66,30 @@ class LineFollower(Follower):
     """The cursor of the founding document.
 
     Attributes:
-        place: Place in the sources of the next output token; LOST if unknown.
+        index: Index in the sources of the next output token; LOST if unknown.
         num_losses: How often it lost it.
         tail: While lost, the current output line as far as it may equal a predicted one.
     """
 
     __slots__ = (
         "_completed",
-        "_index",
         "_line",
+        "_lines",
         "_newline_token_ids",
         "_num_alignments",
         "_sources",
         "_trusted_from",
+        "index",
         "num_losses",
-        "place",
         "tail",
     )
 
     def __init__(self, reference: LineReference) -> None:
         self._sources = reference.sources
-        self._index = reference.lines
+        self._lines = reference.lines
         self._newline_token_ids = reference.newline_token_ids
         self._num_alignments = self.num_losses = 0
-        self.place = 0 if reference.sources.num_predicted else LOST
+        self.index = 0 if reference.sources.num_predicted else LOST
         # Predicted line where it stands, or stood when it was lost.
         self._line = 0
         # The completed output lines that are predicted ones, as `LineIndex.identities`.
@@ -107,7 +106,7 @@ class LineFollower(Follower):
         """See `Follower.observe`."""
         position = 0
         while position < len(token_ids):
-            if self.place != LOST:
+            if self.index != LOST:
                 count = self._num_following(token_ids, position)
                 self._advance(count)
                 position += count
@@ -117,7 +116,7 @@ class LineFollower(Follower):
             end = end_of_line(token_ids, position, self._newline_token_ids)
             stop = end if end >= 0 else len(token_ids)
             # A line longer than every predicted one equals none; what is beyond need not be kept.
-            room = self._index.longest_line + 1 - len(self.tail)
+            room = self._lines.longest_line + 1 - len(self.tail)
             self.tail.extend(token_ids[position:stop][: max(room, 0)])
             position = stop
             if end >= 0:
@@ -125,15 +124,15 @@ class LineFollower(Follower):
 
     def propose(self, max_tokens: int, min_value: float) -> Draft:
         """See `Follower.propose`."""
-        if self.place == LOST:
+        if self.index == LOST:
             return Draft()
-        evidence = self.place - self._trusted_from
-        return copied(self._sources, self.place, evidence, max_tokens, min_value)
+        evidence = self.index - self._trusted_from
+        return copied(self._sources, self.index, evidence, max_tokens, min_value)
 
     def _num_following(self, token_ids: "array[int]", start: int) -> int:
         """Returns how many of the tokens from `start` on are as predicted."""
         wanted = token_ids[start:] if start else token_ids
-        predicted = self._sources.token_ids[self.place : self.place + len(wanted)]
+        predicted = self._sources.token_ids[self.index : self.index + len(wanted)]
         if predicted == wanted:
             return len(wanted)
         count = 0
@@ -143,21 +142,21 @@ class LineFollower(Follower):
         return count
 
     def _advance(self, count: int) -> None:
-        self.place += count
-        starts = self._index.starts
-        while starts[self._line + 1] <= self.place:
-            self._completed.append(self._index.identities[self._line])
+        self.index += count
+        starts = self._lines.starts
+        while starts[self._line + 1] <= self.index:
+            self._completed.append(self._lines.identities[self._line])
             self._line += 1
 
     def _lose(self) -> None:
         # An aligned output line equals the predicted one so far, so it need not be kept until now.
-        self.tail = self._sources.token_ids[self._index.starts[self._line] : self.place]
-        self.place = LOST
+        self.tail = self._sources.token_ids[self._lines.starts[self._line] : self.index]
+        self.index = LOST
         self.num_losses += 1
 
     def _complete_line(self) -> None:
-        """Ends the current line and searches for its place."""
-        same = self._index.find(self.tail)
+        """Ends the current line and searches for it in the predictions."""
+        same = self._lines.find(self.tail)
         num_tokens = len(self.tail)
         self.tail = self.tail[:0]
         self._num_alignments += 1
@@ -165,8 +164,8 @@ class LineFollower(Follower):
             return
         self._line = self._choose(same) + 1
         self._completed.append(same[0])
-        self.place = self._index.starts[self._line]
-        self._trusted_from = self.place - num_tokens
+        self.index = self._lines.starts[self._line]
+        self._trusted_from = self.index - num_tokens
 
     def _choose(self, candidates: Sequence[int]) -> int:
         """Returns the candidate with the longest common subsequence before it (see above).
@@ -178,7 +177,7 @@ class LineFollower(Follower):
             return candidates[0]
 
         def common(line: int) -> int:
-            return LCSseq.similarity(self._index.identities[:line], self._completed)
+            return LCSseq.similarity(self._lines.identities[:line], self._completed)
 
         # The length never falls from one candidate to the next, so the best are the last ones.
         best = bisect_left(candidates, common(candidates[-1]), key=common)

@@ -5,16 +5,16 @@ from array import array
 from optimist_aligner.algorithm import Follower
 from optimist_aligner.text.sources import INT32
 from optimist_proposer.core.output_log import decode_output
-from optimist_proposer.core.prepared import Prepared
 from optimist_proposer.core.sent_window import SentWindow
+from optimist_proposer.core.sources import Prepared
 
 NOT_OPENED = -1
-"""Logged tokens of a request whose opening the store was not told yet."""
+"""Logged tokens of a request whose opening the store does not know yet."""
 
 # As measured with the default algorithm, on edits of source code: a follower with its window, what
 # it keeps of each token of its sources, and of each output token.
 _BASE_BYTES = 49_152
-_BYTES_PER_PLACE = 10
+_BYTES_PER_SOURCE_TOKEN = 10
 _BYTES_PER_TOKEN = 192
 
 
@@ -28,7 +28,7 @@ class LiveRequest:
         output: Its output as far as it is known here [num_known].
         window: The window sent last; None before the first.
         num_logged: Tokens of the output that the store is known to have; NOT_OPENED.
-        copy_hint: Place in the sources where the log is expected to go on copying.
+        copy_hint: Index in the sources where the log is expected to go on copying.
         seen_log: The log in the store as it was read last, so that it is not decoded again.
         num_seen: Tokens of that log.
         spent_seconds: CPU time spent on it.
@@ -71,8 +71,8 @@ class LiveRequest:
     @property
     def num_bytes(self) -> int:
         """Memory it takes without its sources, in bytes, roughly."""
-        places = _BYTES_PER_PLACE * len(self.prepared.sources.token_ids)
-        return _BASE_BYTES + places + _BYTES_PER_TOKEN * len(self.output)
+        sources = _BYTES_PER_SOURCE_TOKEN * len(self.prepared.sources.token_ids)
+        return _BASE_BYTES + sources + _BYTES_PER_TOKEN * len(self.output)
 
     def catch_up(self, num_known: int, log: bytes) -> "array[int]":
         """Takes what the store knows more of the output.

@@ -37,7 +37,7 @@ class Answer:
 
     windows: dict[str, SentWindow] = field(default_factory=dict)
     gaps: dict[str, int] = field(default_factory=dict)
-    """Known tokens of the requests whose observations begin behind them; UNKNOWN."""
+    """Known tokens of the requests whose observations begin after them; UNKNOWN."""
     refusals: dict[str, str] = field(default_factory=dict)
     """Why requests are not followed."""
 

@@ -1,9 +1,12 @@
-"""What a store keeps of a request: which opening of it, which sources, and its output."""
+"""What a store keeps of a request, what to write of it next, and what the store's answer means."""
 
 import struct
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from optimist_proposer.core.source_value import CONTENT_BYTES, TENANT_BYTES, SourceName
+from optimist_proposer.core.live_request import NOT_OPENED, LiveRequest
+from optimist_proposer.core.output_log import encode_output
+from optimist_proposer.core.sources import CONTENT_BYTES, TENANT_BYTES, SourceName
 
 _FORMAT = 1
 GENERATION_BYTES = 8
@@ -13,9 +16,13 @@ _NUMBER = struct.Struct("<I")
 OPENING_BYTES = 1 + GENERATION_BYTES
 """Bytes at the head of a stored request that differ if its format or its opening does."""
 NUMBER_BYTES = _NUMBER.size
-"""Bytes behind these, which hold the number of known tokens."""
+"""Bytes after these, which hold the number of known tokens."""
 CLOSED = bytes(OPENING_BYTES + NUMBER_BYTES)
-"""Stands for a while in the place of a request that was closed, so that a late write finds it."""
+"""Stands for a while for a request that was closed, so that a late write finds it."""
+UNKNOWN = -1
+"""Answer of a store that holds nothing of the request."""
+OTHER_OPENING = -2
+"""Answer of a store that holds another opening of it, or that it was closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +61,70 @@ def pack_opening(generation: bytes) -> bytes:
 def pack_number(number: int) -> bytes:
     """Encodes a number of tokens as it is stored [NUMBER_BYTES]."""
     return _NUMBER.pack(number)
+
+
+class WriteKind(Enum):
+    """What becomes of what the store holds."""
+
+    OPEN = auto()
+    """It is replaced, whatever it is."""
+    CREATE = auto()
+    """The whole request is set if the store holds nothing of it."""
+    APPEND = auto()
+    """Runs are appended if the opening and the number of known tokens are as expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogWrite:
+    """One write; the store answers how many tokens it knows then, UNKNOWN or OTHER_OPENING."""
+
+    request: LiveRequest
+    kind: WriteKind
+    num_before: int
+    """Known tokens expected in the store."""
+    num_after: int
+    """Known tokens if it is done."""
+    data: bytes
+    """The packed request, or the runs to append."""
+
+
+class Settled(Enum):
+    """What is left to do for a request after a write."""
+
+    DONE = auto()
+    AGAIN = auto()
+    """The store knows another number of tokens; the next write starts there."""
+    CREATE = auto()
+    """The store lost the request."""
+    SUPERSEDED = auto()
+    """The working copy is of no use: the request was opened again elsewhere, or closed."""
+
+
+def next_write(request: LiveRequest, *, is_lost: bool = False) -> LogWrite | None:
+    """Returns the write that brings the store up to the working copy; None if it is.
+
+    Args:
+        request: The working copy.
+        is_lost: Whether the store holds nothing of it, as it answered.
+    """
+    sources, output, num_known = request.prepared.sources, request.output, request.num_known
+    if request.num_logged == NOT_OPENED or is_lost:
+        log, request.copy_hint = encode_output(sources, 0, output, 0)
+        stored = StoredRequest(request.generation, num_known, request.prepared.name, log)
+        kind = WriteKind.CREATE if is_lost else WriteKind.OPEN
+        return LogWrite(request, kind, request.num_logged, num_known, stored.pack())
+    if request.num_logged >= num_known:
+        return None
+    new = output[request.num_logged :]
+    runs, request.copy_hint = encode_output(sources, request.num_logged, new, request.copy_hint)
+    return LogWrite(request, WriteKind.APPEND, request.num_logged, num_known, runs)
+
+
+def settle_write(write: LogWrite, answer: int) -> Settled:
+    """Notes what the store knows; returns what is left to do."""
+    if answer == UNKNOWN:
+        return Settled.CREATE
+    if answer == OTHER_OPENING:
+        return Settled.SUPERSEDED
+    write.request.num_logged = answer
+    return Settled.AGAIN if answer < write.num_after else Settled.DONE

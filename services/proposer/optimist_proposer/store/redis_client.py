@@ -12,7 +12,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from optimist_common.errors import SetupError
 from optimist_proposer.observing import metrics
-from optimist_proposer.store.breaker import CircuitBreaker
 from optimist_proposer.store.redis_url import RedisTarget, open_redis, without_password
 from optimist_proposer.store.store import StoreError
 
@@ -120,7 +119,7 @@ class RedisClient:
         except Exception as error:
             logger.exception("the Redis client failed")
             raise RedisError(f"the client failed: {error!r}") from error
-        # A cluster's client tells of a lost connection in the answers of its commands.
+        # A cluster's client reports a lost connection in the answers of its commands.
         if any(isinstance(answer, RedisConnectionError) for answer in answers):
             await self._target.disconnect()
         return answers
@@ -168,3 +167,29 @@ class RedisClient:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+class CircuitBreaker:
+    """Open after a failure, until a trial succeeds; the pause before one doubles each time."""
+
+    def __init__(self, first_pause_seconds: float, longest_pause_seconds: float) -> None:
+        self._first, self._longest = first_pause_seconds, longest_pause_seconds
+        self._pause = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the peer is left alone."""
+        return self._pause > 0
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long to wait before the next trial; 0 while it is closed."""
+        return self._pause
+
+    def succeeded(self) -> None:
+        """Notes that the peer answered."""
+        self._pause = 0.0
+
+    def failed(self) -> None:
+        """Notes that the peer did not answer."""
+        self._pause = min(max(2 * self._pause, self._first), self._longest)

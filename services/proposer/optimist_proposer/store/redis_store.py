@@ -4,21 +4,25 @@ import logging
 import time
 import zlib
 from collections.abc import Sequence
+from hashlib import sha1
 from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from optimist_proposer.core.log_write import LogWrite, WriteKind
-from optimist_proposer.core.prepared import Prepared
-from optimist_proposer.core.source_value import SourceName, pack_sources
+from optimist_proposer.core.sources import Prepared, SourceName, pack_sources
 from optimist_proposer.core.stored_request import (
     CLOSED,
+    NUMBER_BYTES,
+    OPENING_BYTES,
+    OTHER_OPENING,
+    UNKNOWN,
+    LogWrite,
     StoredRequest,
+    WriteKind,
     pack_number,
     pack_opening,
 )
 from optimist_proposer.store.redis_client import Command, RedisClient
-from optimist_proposer.store.redis_script import WRITE_SCRIPT, WRITE_SCRIPT_SHA
 from optimist_proposer.store.store import OutputStore
 
 logger = logging.getLogger(__name__)
@@ -26,6 +30,42 @@ logger = logging.getLogger(__name__)
 _CLOSED_MS = 30_000
 # Sources are written once and live as long as one of their requests is heard of in time.
 _REFRESHES_PER_LIFE = 4
+# KEYS: requests. ARGV: time to live in ms, then for each request its opening, known tokens before
+# and after, runs to append, and the whole request if it may be created. Answers the number of
+# tokens known then, or why there is none, for each.
+WRITE_SCRIPT = f"""
+local answers = {{}}
+for i, key in ipairs(KEYS) do
+  local at = 5 * i - 3
+  local head = redis.call('GETRANGE', key, 0, {OPENING_BYTES + NUMBER_BYTES - 1})
+  local known
+  if #head == 0 then
+    if #ARGV[at + 4] > 0 then
+      redis.call('SET', key, ARGV[at + 4], 'PX', ARGV[1])
+      known = ARGV[at + 2]
+    end
+  elseif string.sub(head, 1, {OPENING_BYTES}) ~= ARGV[at] then
+    answers[i] = {OTHER_OPENING}
+  else
+    known = string.sub(head, {OPENING_BYTES + 1})
+    if known == ARGV[at + 1] and #ARGV[at + 3] > 0 then
+      redis.call('APPEND', key, ARGV[at + 3])
+      known = ARGV[at + 2]
+      redis.call('SETRANGE', key, {OPENING_BYTES}, known)
+    end
+    redis.call('PEXPIRE', key, ARGV[1])
+  end
+  if known then
+    answers[i] = struct.unpack('<I4', known)
+  elseif not answers[i] then
+    answers[i] = {UNKNOWN}
+  end
+end
+return answers
+"""
+
+WRITE_SCRIPT_SHA = sha1(WRITE_SCRIPT.encode(), usedforsecurity=False).hexdigest()
+"""How Redis names the script once it has run."""
 
 
 class RedisStore(OutputStore):

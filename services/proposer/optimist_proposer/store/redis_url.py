@@ -78,7 +78,7 @@ def open_redis(url: str, timeout_seconds: float) -> RedisTarget:
     if scheme.endswith("sentinel"):
         return _sentinel(parts.netloc, path, parts.query, options)
     if path or parts.query:
-        raise ValueError("a cluster's URL ends behind its hosts")
+        raise ValueError("a cluster's URL ends after its hosts")
     nodes = [ClusterNode(host, port) for host, port in _hosts(parts.netloc, _REDIS_PORT)]
     return RedisTarget(RedisCluster(startup_nodes=nodes, **options), _CLUSTER_SHARDS)
 

@@ -3,9 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from optimist_proposer.core.log_write import LogWrite
-from optimist_proposer.core.source_value import SourceName
-from optimist_proposer.core.stored_request import StoredRequest
+from optimist_proposer.core.sources import SourceName
+from optimist_proposer.core.stored_request import LogWrite, StoredRequest
 
 
 class StoreError(Exception):

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 
 from optimist_proposer.core.live_request import LiveRequest
-from optimist_proposer.core.log_write import LogWrite, Settled, next_write, settle_write
+from optimist_proposer.core.stored_request import LogWrite, Settled, next_write, settle_write
 from optimist_proposer.observing import metrics
 from optimist_proposer.store.store import OutputStore, StoreError
 
 logger = logging.getLogger(__name__)
 
 MAX_BATCH = 1024
-# A write and what comes of its answer: appended elsewhere, lost, lost and appended elsewhere.
+# A write and what its answer may be: appended elsewhere, lost, lost and appended elsewhere.
 _NUM_ROUNDS = 4
 _LOG_INTERVAL_SECONDS = 10.0
 _STOP_SECONDS = 1.0
@@ -22,7 +22,7 @@ _STOP_SECONDS = 1.0
 class WriteBehind:
     """Waiting writes by request, one each; a write is taken from the working copy when it is done.
 
-    What cannot be written is dropped and counted: a replica that lacks it is told again.
+    What cannot be written is dropped and counted: a replica that lacks it is sent it again.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ MOST_EXTRA_LOAD = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Place(Generic[Name]):
+class Candidate(Generic[Name]):
     """A worker that a request may go to."""
 
     name: Name
@@ -63,7 +63,7 @@ class Placement(Generic[Name]):
 
     def choose(
         self,
-        places: Sequence[Place[Name]],
+        candidates: Sequence[Candidate[Name]],
         num_tokens: int,
         wanted_length: int,
         beginning: Sequence[bytes] = (),
@@ -71,26 +71,28 @@ class Placement(Generic[Name]):
         """Returns the worker that a request goes to.
 
         Args:
-            places: The workers; at least one.
+            candidates: The workers; at least one.
             num_tokens: Prompt and output that the request has.
             wanted_length: The same at its end.
             beginning: See `hash_beginning`.
         """
         # What fits no worker that is there waits for one that it fits.
-        able = [each for each in places if each.fit(num_tokens, wanted_length)] or list(places)
+        able = [each for each in candidates if each.fit(num_tokens, wanted_length)] or list(
+            candidates
+        )
         able = [each for each in able if each.is_connected] or able
         least = min(each.load for each in able)
 
-        def rank(place: Place[Name]) -> tuple[float, ...]:
+        def rank(candidate: Candidate[Name]) -> tuple[float, ...]:
             depth = 0
-            if place.load <= least + MOST_EXTRA_LOAD:
-                depth = self._depth(place.name, beginning)
+            if candidate.load <= least + MOST_EXTRA_LOAD:
+                depth = self._depth(candidate.name, beginning)
             return (
-                -place.fit(num_tokens, wanted_length),
-                place.num_waiting >= place.max_num_waiting,
+                -candidate.fit(num_tokens, wanted_length),
+                candidate.num_waiting >= candidate.max_num_waiting,
                 -depth,
-                place.load,
-                self._turns.get(place.name, 0),
+                candidate.load,
+                self._turns.get(candidate.name, 0),
             )
 
         name = min(able, key=rank).name

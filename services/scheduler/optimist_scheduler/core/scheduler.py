@@ -5,7 +5,7 @@ from enum import Enum
 
 import numpy as np
 
-from optimist_scheduler.core.outlook import Outlook, predict
+from optimist_scheduler.core.estimate import Estimate, estimate_speculation
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED
 from optimist_scheduler.core.requests.plan import Plan, StepResult
@@ -112,7 +112,7 @@ class Scheduler:
         return self._pause is PauseMode.KEEP or self.num_running == 0
 
     def has(self, request_id: str) -> bool:
-        """Tells whether a request runs or waits here."""
+        """Returns whether a request runs or waits here."""
         return request_id in self._requests
 
     def add(self, new: NewRequest, now: float, arrival: int | None = None) -> None:
@@ -121,8 +121,8 @@ class Scheduler:
         Args:
             new: The request.
             now: The time, in seconds.
-            arrival: Its place among all that came, where several schedulers share them: more than
-                that of any that came before. By default it comes behind those that are here.
+            arrival: Its position among all that came, where several schedulers share them: more
+                than that of any that came before. By default it comes after those that are here.
 
         Raises:
             RejectionError: It can never run, its id is taken, or too many wait.
@@ -164,7 +164,7 @@ class Scheduler:
 
         Returns:
             False if the request has ended, the window is older than the last one, it does not go
-            on behind the output, or the request rests and it promises too little to wake it; then
+            on after the output, or the request rests and it promises too little to wake it; then
             nothing is changed.
 
         Raises:
@@ -226,9 +226,9 @@ class Scheduler:
         num_awake = int(np.count_nonzero(gains >= LEAST_GAIN))
         return num_awake, num_followed - num_awake
 
-    def predict(self) -> list[Outlook]:
+    def estimate_speculation(self) -> list[Estimate]:
         """Returns what speculation is expected to bring at present, by source; changes nothing."""
-        return list(predict(self._state))
+        return list(estimate_speculation(self._state))
 
     def compute_schedule(self) -> ScheduleDecision:
         """Decides what runs next; changes nothing."""
@@ -330,7 +330,7 @@ class Scheduler:
         return requests
 
     def adopt(self, request: Request) -> Ended | None:
-        """Takes a request that was evacuated to its place among those that wait, however many.
+        """Takes a request that was evacuated to its position among those that wait, however many.
 
         Returns:
             Its end, if it does not fit this worker, or too many workers were lost with it.

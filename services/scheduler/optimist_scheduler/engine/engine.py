@@ -5,28 +5,29 @@ import logging
 from collections.abc import Callable
 from time import monotonic, perf_counter
 
+from optimist.worker.v1 import worker_pb2
 from optimist_common.network.endpoints import Peer
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.results.check import ResultError
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values.output import NO_OUTPUTS
+from optimist_scheduler.core.values.output import NO_OUTPUTS, Ended
 from optimist_scheduler.gateways.delivery import Delivery
 from optimist_scheduler.journal.journal import Journal
-from optimist_scheduler.journal.recorded_scheduler import AnyScheduler, RecordedScheduler
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.proposers.proposers import Proposers
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription
 from optimist_scheduler.workers.link import CheckWorker, WorkerLink, WorkerLostError
+from optimist_scheduler.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 PASS_MEMORY = 1 / 8
-"""Weight of a pass among those that tell how long the next one will take."""
+"""Weight of a pass among those by which the next one is estimated."""
 
 
-class Engine:
+class Engine(Worker):
     """Runs requests on one worker, from each connection to its loss."""
 
     def __init__(
@@ -37,7 +38,7 @@ class Engine:
         proposers: Proposers,
         watch: RequestWatch,
         answer_pauses: Callable[[], None],
-        journal: Journal | None = None,
+        journal: Journal,
     ) -> None:
         """Sets up an engine that is not connected.
 
@@ -48,38 +49,21 @@ class Engine:
             proposers: Who may be waited for.
             watch: Who times and traces the requests.
             answer_pauses: Called when what ran may have come to rest.
-            journal: Where the scheduler's calls are logged, if they are.
+            journal: Where what happens to the worker's requests is recorded.
         """
-        self.peer = peer
+        super().__init__(peer, journal)
         self._watch, self._delivery, self._proposers = watch, delivery, proposers
-        self._answer_pauses, self._journal = answer_pauses, journal
+        self._answer_pauses = answer_pauses
         self._news = asyncio.Event()
-        self._worker = WorkerLink(settings, peer, self._news.set)
-        self._scheduler: AnyScheduler | None = None
+        self._link = WorkerLink(settings, peer, self._news.set)
         self._metrics = metrics.StatsMetrics(peer.target)
         self._pass_seconds = 0.0
         self._waits_since = 0.0
         """When the last result came, or the plan was sent that is waited for."""
-        self.description: WorkerDescription | None = None
-        """The worker, as it was when it was last reached; None before."""
-        self.is_connected = False
-        """Whether the worker takes plans."""
-
-    @property
-    def scheduler(self) -> AnyScheduler:
-        """The core; raises LookupError before `begin`."""
-        if self._scheduler is None:
-            raise LookupError(f"the worker at {self.peer.target} has not been reached")
-        return self._scheduler
-
-    @property
-    def has_scheduler(self) -> bool:
-        """Whether the worker has ever been reached."""
-        return self._scheduler is not None
 
     def seconds_at_work(self) -> float:
         """Returns for how long the worker has answered no plan; 0 if it has none."""
-        if self._scheduler is None or not self._scheduler.num_plans_in_flight:
+        if not self.has_scheduler or not self.scheduler.num_plans_in_flight:
             return 0.0
         return monotonic() - self._waits_since
 
@@ -89,10 +73,10 @@ class Engine:
         Args:
             check: Raises ValueError for a worker that cannot be used; it is tried again.
         """
-        return await self._worker.connect(check)
+        return await self._link.connect(check)
 
-    def begin(self, description: WorkerDescription) -> None:
-        """Begins anew with a worker that was reached; the scheduler has no requests."""
+    def begin(self, description: WorkerDescription) -> list[Ended]:
+        """Begins anew with a worker that was reached; returns the ends of what does not fit it."""
         config = description.config
         if self.description is None or self.description.config != config:
             values = config.model_dump()
@@ -101,14 +85,9 @@ class Engine:
                 logger.warning("%s", cut)
         if description.is_synthetic:
             logger.warning("the worker accepts drafts by chance: what it says is meaningless")
-        if self._scheduler is None:
-            self._scheduler = self._new_scheduler(description)
-        else:
-            self._delivery.end(
-                self._scheduler.restart(config, description.costs, description.drafter_us)
-            )
-        self.description, self.is_connected = description, True
+        ended = super().begin(description)
         self._metrics.show_connection(is_connected=True)
+        return ended
 
     async def run(self) -> None:
         """Runs, after `begin`, until the worker is lost; raises WorkerLostError or ResultError."""
@@ -118,9 +97,9 @@ class Engine:
             await self._send_plans(scheduler)
             self._delivery.flush()
             self._answer_pauses()
-            self._prepare(scheduler)
+            self._prepare_ahead(scheduler)
             self._metrics.take_turn(scheduler)
-            await self._settle_results(scheduler)
+            await self._settle_results()
 
     def lose(self) -> None:
         """Notes that the worker was lost; what the scheduler has is to leave it."""
@@ -133,27 +112,19 @@ class Engine:
 
     def give_up(self, reason: str) -> None:
         """Takes the worker for lost, though its stream is open."""
-        self._worker.fail(reason)
+        self._link.fail(reason)
 
     def wake(self) -> None:
         """Lets the loop look for something new to do."""
         self._news.set()
 
     async def close(self) -> None:
-        """Ends the log and the connection."""
-        if isinstance(self._scheduler, RecordedScheduler):
-            self._scheduler.close()
-        elif self._journal is not None:
-            self._journal.close()
+        """Ends the connection, and the worker's part of the journal."""
+        self.end_journal()
         self._metrics.remove()
-        await self._worker.close()
+        await self._link.close()
 
-    def _new_scheduler(self, worker: WorkerDescription) -> AnyScheduler:
-        if self._journal is None:
-            return Scheduler(worker.config, worker.costs, worker.drafter_us)
-        return RecordedScheduler(worker.config, worker.costs, worker.drafter_us, self._journal)
-
-    async def _wait_for_windows(self, scheduler: AnyScheduler) -> None:
+    async def _wait_for_windows(self, scheduler: Scheduler) -> None:
         """Waits a little for drafts rather than go on without."""
         if not scheduler.can_send:
             return
@@ -164,14 +135,14 @@ class Engine:
             # The proposers have to see the last tokens to answer them.
             self._delivery.flush()
             if await self._proposers.wait_for_windows(find_unaligned):
-                is_idle = scheduler.num_plans_in_flight <= self._worker.num_results
+                is_idle = scheduler.num_plans_in_flight <= self._link.num_results
                 self._proposers.waits.num_idle += is_idle
                 metrics.PROPOSER_IDLE_WAITS.inc(is_idle)
 
-    async def _send_plans(self, scheduler: AnyScheduler) -> None:
+    async def _send_plans(self, scheduler: Scheduler) -> None:
         num_starved = scheduler.stats.num_starved
-        while scheduler.can_send and (plan := scheduler.schedule(monotonic())) is not None:
-            self._worker.send(plan, self._watch.trace_parents)
+        while scheduler.can_send and (plan := self.schedule(monotonic())) is not None:
+            self._link.send(plan, self._watch.trace_parents)
             if scheduler.num_plans_in_flight == 1:
                 self._waits_since = monotonic()
             # The plan is on its way before anything else is done.
@@ -185,24 +156,24 @@ class Engine:
                 scheduler.config.starvation_seconds,
             )
 
-    def _prepare(self, scheduler: AnyScheduler) -> None:
+    def _prepare_ahead(self, scheduler: Scheduler) -> None:
         """Computes the next decision while the worker computes."""
         started, num_prescheduled = perf_counter(), scheduler.stats.num_prescheduled
-        scheduler.prepare()
+        self.prepare()
         if scheduler.stats.num_prescheduled > num_prescheduled:
             self._metrics.preparation_seconds = perf_counter() - started
 
-    async def _settle_results(self, scheduler: AnyScheduler) -> None:
+    async def _settle_results(self) -> None:
         """Waits for a result or a command, and settles all results that have arrived."""
         await self._news.wait()
         self._news.clear()
-        while (result := self._worker.receive()) is not None:
-            self._settle(scheduler, result)
+        while (received := self._link.receive()) is not None:
+            self._settle(*received)
 
-    def _settle(self, scheduler: AnyScheduler, result: StepResult) -> None:
+    def _settle(self, result: StepResult, message: worker_pb2.ExecuteResponse) -> None:
         self._pass_seconds += (result.step_ns / 1e9 - self._pass_seconds) * PASS_MEMORY
         self._waits_since = monotonic()
-        outputs = scheduler.settle(result)
+        outputs = self.settle(result, message)
         if outputs is not NO_OUTPUTS:
             self._delivery.hold(outputs)
             self._metrics.observe_result(result, outputs)

@@ -1,11 +1,9 @@
 """The workers of one scheduler, as they come, go and are lost."""
 
 import asyncio
-import itertools
 import logging
 from typing import NoReturn
 
-from optimist_common.errors import SetupError
 from optimist_common.network.endpoints import Change, Endpoints, Peer
 from optimist_common.observing.tracing import OFF, Tracer
 from optimist_scheduler.core.requests.table import Request
@@ -38,18 +36,15 @@ class Fleet:
         """Sets up workers that are not connected; raises SetupError if it cannot log."""
         self._settings = settings
         self._watch = RequestWatch(tracer)
-        self.dispatcher = Dispatcher()
+        self._journal = Journal(settings.replay_log, settings.replay_log_mib)
+        self._journal.begin(settings.decisive)
+        self.dispatcher = Dispatcher(self._journal)
         self._proposers = Proposers(
-            settings, self.dispatcher.set_window, self.dispatcher.find_unaligned
+            settings, self.dispatcher.take_window, self.dispatcher.find_unaligned
         )
         self.delivery = Delivery(self._proposers, self._watch)
         self.commands = Commands(self.dispatcher, self.delivery, self._proposers, self._watch)
-        if settings.replay_log:
-            # Workers are known only later; a log that cannot be written ends the start.
-            Journal(settings.replay_log, settings.replay_log_mib).close()
         self._endpoints = Endpoints(settings.workers)
-        self._log_numbers: dict[Peer, int] = {}
-        """Which of the replay logs a worker has."""
         self._engines = {peer: self._new_engine(peer) for peer in self._endpoints.peers}
         self._runs: dict[Peer, asyncio.Task[None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -94,17 +89,10 @@ class Fleet:
         finally:
             for engine in self._engines.values():
                 await engine.close()
+            self._journal.close()
         raise AssertionError("a task group ended that has no end")
 
     def _new_engine(self, peer: Peer) -> Engine:
-        path, journal = self._settings.replay_log, None
-        if path:
-            # Those of workers that were let go are gone on with, so that they do not become more.
-            used = self._log_numbers.values()
-            number = next(each for each in itertools.count() if each not in used)
-            suffix = f".{number}" if number else ""
-            journal = Journal(path + suffix, self._settings.replay_log_mib)
-            self._log_numbers[peer] = number
         return Engine(
             self._settings,
             peer,
@@ -112,7 +100,7 @@ class Fleet:
             self._proposers,
             self._watch,
             self.commands.answer_pauses,
-            journal,
+            self._journal,
         )
 
     def _start(self, peer: Peer) -> None:
@@ -121,7 +109,7 @@ class Fleet:
         self._runs[peer] = self._tasks.create_task(self._run(self._engines[peer]))
 
     async def _run(self, engine: Engine) -> None:
-        """Keeps one worker at work for as long as its name stands for it."""
+        """Keeps one worker at work for as long as its name resolves to it."""
         while engine.peer in self._endpoints.peers:
             description = await engine.reach(self._check)
             self._begin(engine, description)
@@ -148,7 +136,7 @@ class Fleet:
         if fault is not None:
             self._give_up_model(absent, requests, f"{fault} of the one before")
             requests = []
-        engine.begin(description)
+        self.delivery.end(engine.begin(description))
         self.dispatcher.join(engine)
         self.delivery.end(self.dispatcher.adopt(requests))
         for each in absent:
@@ -199,15 +187,11 @@ class Fleet:
                 continue
             logger.info("a worker appeared at %s", peer.target)
             if peer not in self._engines:
-                try:
-                    self._engines[peer] = self._new_engine(peer)
-                except SetupError as error:
-                    logger.warning("the worker at %s is not used: %s", peer.target, error)
-                    continue
+                self._engines[peer] = self._new_engine(peer)
             self._start(peer)
         for peer in change.vanished:
             engine, run = self._engines.get(peer), self._runs.get(peer)
-            logger.info("the name of the worker at %s stands for it no longer", peer.target)
+            logger.info("the name of the worker at %s does not resolve to it any more", peer.target)
             if engine is not None and run is not None and not engine.is_connected:
                 run.cancel()
                 if self._tasks is not None:
@@ -238,7 +222,6 @@ class Fleet:
             self.dispatcher.leave(engine)
             self.delivery.end(self.dispatcher.adopt(requests))
         del self._engines[engine.peer]
-        self._log_numbers.pop(engine.peer, None)
         await engine.close()
 
     async def _watch_for_hangs(self) -> NoReturn:

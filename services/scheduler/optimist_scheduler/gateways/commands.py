@@ -1,26 +1,37 @@
 """Carries out what gateways ask for, and answers it."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from time import monotonic
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_scheduler.core.requests.validate import MAX_PRIORITY
-from optimist_scheduler.core.scheduler import PauseMode
+from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.values.output import Ended, Finished, FinishReason, RejectionError
 from optimist_scheduler.gateways.delivery import Delivery
 from optimist_scheduler.gateways.pauses import Pauses
-from optimist_scheduler.gateways.stats_message import stats_message
 from optimist_scheduler.gateways.stream import GatewayStream
+from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.proposers.proposers import Proposers
-from optimist_scheduler.workers.dispatcher import Dispatcher
+from optimist_scheduler.proposers.window_waits import WindowWaits
+from optimist_scheduler.workers.dispatcher import PAUSE_MODES, Dispatcher
 from optimist_scheduler.workers.translate import MalformedError, new_request, request_names
 
-_PAUSE_MODES = {
-    scheduler_pb2.PAUSE_MODE_KEEP: PauseMode.KEEP,
-    scheduler_pb2.PAUSE_MODE_WAIT: PauseMode.WAIT,
-    scheduler_pb2.PAUSE_MODE_ABORT: PauseMode.ABORT,
-}
+_PAUSE_MODES = {message: mode for mode, message in PAUSE_MODES.items()}
+
+_TOTALS = (
+    "num_plans",
+    "num_preschedule_hits",
+    "num_preschedule_repairs",
+    "num_prescheduled_rows",
+    "num_preemptions",
+    "num_prefix_queries",
+    "num_prefix_hits",
+)
+"""What has the same name in the message."""
+_REPAIRED = ("num_dropped_rows", "num_recomputed_rows", "num_added_rows")
 
 
 class Commands:
@@ -52,7 +63,7 @@ class Commands:
 
     def carry_out(self, stream: GatewayStream, command: scheduler_pb2.ConnectRequest) -> None:
         """Carries out one command of a stream and answers it; a pause is answered later."""
-        # Nothing is told of a request behind its end.
+        # Nothing of a request is sent after its end.
         self._delivery.flush()
         try:
             reply = self._dispatch(stream, command)
@@ -108,7 +119,7 @@ class Commands:
         try:
             new, names, now = new_request(add, stream.owner), request_names(add), monotonic()
             new = replace(new, is_followed=self._proposers.follows(new))
-            self._dispatcher.add(new, now)
+            self._dispatcher.add(new, now, add)
         except MalformedError as error:
             finished = Finished(FinishReason.REFUSED, str(error))
         except RejectionError as error:
@@ -178,3 +189,45 @@ class Commands:
             raise MalformedError(f"pause.mode: must be KEEP, WAIT or ABORT, not {pause.mode}")
         self._delivery.end(self._pauses.begin(stream, command_id, mode))
         return None
+
+
+def stats_message(
+    schedulers: Iterable[Scheduler], waits: WindowWaits, num_workers: int, num_moved: int
+) -> scheduler_pb2.Stats:
+    """Writes the figures; changes nothing.
+
+    Args:
+        schedulers: Of all workers.
+        waits: Of all steps for proposers.
+        num_workers: Workers that are connected.
+        num_moved: Requests that went on at another worker, or at one that came back.
+    """
+    drafts = metrics.DRAFTS.totals()
+    totals: Counter[str] = Counter()
+    is_paused = False
+    for scheduler in schedulers:
+        is_paused = is_paused or scheduler.is_paused
+        totals["num_running"] += scheduler.num_running
+        totals["num_waiting"] += scheduler.num_waiting
+        totals["num_free_blocks"] += scheduler.num_free_blocks
+        totals["num_blocks"] += scheduler.config.num_blocks
+        totals["num_plans_in_flight"] += scheduler.num_plans_in_flight
+        stats = scheduler.stats
+        for name in _TOTALS:
+            totals[name] += getattr(stats, name)
+        totals["num_preschedule_discards"] += stats.preschedule_discards.total()
+        totals["num_repaired_rows"] += sum(getattr(stats, name) for name in _REPAIRED)
+    return scheduler_pb2.Stats(
+        is_paused=is_paused,
+        num_window_waits=waits.num_waits,
+        num_idle_window_waits=waits.num_idle,
+        num_late_window_waits=waits.num_late,
+        window_wait_us=round(waits.seconds * 1e6),
+        num_drafts=drafts.num_rows,
+        num_drafted_tokens=drafts.num_drafted,
+        num_accepted_tokens=drafts.num_accepted,
+        num_accepted_at_positions=drafts.num_accepted_at,
+        num_workers=num_workers,
+        num_moved_requests=num_moved,
+        **totals,
+    )

@@ -55,7 +55,7 @@ class Delivery:
         self._streams.pop(stream.owner, None)
 
     def break_off(self, reason: str) -> None:
-        """Ends all streams behind what they were sent: what gateways know holds no longer."""
+        """Ends all streams after what they were sent: what gateways know holds no longer."""
         for stream in self._streams.values():
             stream.break_off(reason)
 
@@ -151,7 +151,7 @@ def _find_only_owner(outputs: StepOutputs) -> int | None:
     if np.count_nonzero(outputs.owners != first):
         return None
     parts = (outputs.ended, outputs.logprobs, outputs.positions)
-    return first if all(part.owner == first for told in parts for part in told) else None
+    return first if all(part.owner == first for each in parts for part in each) else None
 
 
 def _group_by_owner(parts: Sequence[Part]) -> dict[int, list[Part]]:

@@ -32,7 +32,7 @@ class GatewayStream:
         self.overflown = False
         """Whether too many responses waited; the stream ends with an error."""
         self.fault = ""
-        """Why the stream ends with an error behind what waits, if it does."""
+        """Why the stream ends with an error after what waits, if it does."""
         self._responses: Mailbox[scheduler_pb2.ConnectResponse] = Mailbox()
         self._takes_no_more = False
         self._was_read = asyncio.Event()
@@ -58,7 +58,7 @@ class GatewayStream:
         return True
 
     def break_off(self, reason: str) -> None:
-        """Ends the stream with an error behind what waits."""
+        """Ends the stream with an error after what waits."""
         self.fault = reason
         self._responses.close()
 

@@ -1,1 +1,1 @@
-"""What a scheduler received and sent, in a file."""
+"""What happened to a scheduler, in a file."""

@@ -1,64 +1,108 @@
-"""The file that a scheduler's calls are logged to, for `optimist replay`."""
+"""The journal of a scheduler: what happened to it, in a file for `optimist replay`."""
 
 import logging
 import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from optimist.scheduler.v1 import journal_pb2
+from optimist.worker.v1 import worker_pb2
 from optimist_common.errors import SetupError
-from optimist_scheduler.journal.journal_line import Json, write_line
 
 logger = logging.getLogger(__name__)
 
-FULL: Json = {"call": "full"}
-"""The last line of a log that has reached its bound."""
+T = TypeVar("T")
+
+FORMAT = 7
+"""Version of the entries; a journal of another one is not replayed."""
+MAX_ENTRY_BYTES = 256 * 1024 * 1024
+"""What says that it is larger is no entry."""
 
 _MIB = 1024 * 1024
+_SIZE = struct.Struct("<I")
+_FULL = journal_pb2.JournalEntry(full=journal_pb2.JournalFull())
 
 
 class Journal:
-    """Lines of JSON in a file, up to a bound; what cannot be written ends the log, nothing else."""
+    """Entries in a file, up to a bound; what cannot be written ends the journal, nothing else."""
 
-    def __init__(self, path: str, max_mib: int) -> None:
-        """Opens a file; what it holds from earlier runs stays, and counts.
+    def __init__(self, path: str = "", max_mib: int = 0) -> None:
+        """Opens a file; what it holds from earlier processes stays, and counts.
+
+        Args:
+            path: The file; empty to record nothing.
+            max_mib: Its bound.
 
         Raises:
-            SetupError: The file cannot be written.
+            SetupError: The file cannot be written, or is no journal.
         """
-        self._path = path
-        self._max_bytes = max_mib * _MIB
-        try:
-            file = Path(path).open("a+b")  # noqa: SIM115
-        except OSError as error:
-            raise SetupError(
-                f"--replay-log: cannot write {path}: {error.strerror}; choose another file"
-            ) from None
-        self._num_bytes = file.seek(0, os.SEEK_END)
-        if self._num_bytes:
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                # The last run ended in the middle of a line.
-                file.write(b"\n")
-        self._file: BinaryIO | None = file
+        self._path, self._max_bytes = path, max_mib * _MIB
+        self._file: BinaryIO | None = None
+        self._num_bytes = 0
+        if path:
+            try:
+                self._file = Path(path).open("a+b")  # noqa: SIM115
+                self._num_bytes = _cut(self._file)
+            except (OSError, ValueError) as error:
+                self.close()
+                reason = error.strerror if isinstance(error, OSError) else "it is something else"
+                raise SetupError(
+                    f"--replay-log: cannot write {path}: {reason}; choose another file"
+                ) from None
 
     @property
     def is_open(self) -> bool:
-        """Whether lines are still written."""
+        """Whether entries are still written."""
         return self._file is not None
 
-    def write(self, values: Json, *, flush: bool = False) -> None:
-        """Writes a line; at the first that does not fit or fails the log ends, with a warning.
+    def begin(self, settings: str) -> None:
+        """Writes the entry of a process that starts; `settings` are those it decides by."""
+        start = journal_pb2.JournalStart(format=FORMAT, settings=settings)
+        self.write(journal_pb2.JournalEntry(start=start))
+
+    def record(self, call: Callable[[], T], **event: Any) -> T:
+        """Makes a call and writes an entry of it, also if it raises.
 
         Args:
-            values: The line.
-            flush: Whether the line is to outlive the process from now on.
+            call: What the event does; the plan that it returns is written, of all else a checksum.
+            event: Fields of the entry.
+        """
+        if self._file is None:
+            return call()
+        try:
+            value = call()
+        except Exception as error:
+            self.write(journal_pb2.JournalEntry(**event, outcome=checksum(error)), flush=True)
+            raise
+        if isinstance(value, worker_pb2.ExecuteRequest):
+            # The worker has it soon: from then on the entry is to outlive the process.
+            self.write(journal_pb2.JournalEntry(**event, plan=value), flush=True)
+        else:
+            self.write(journal_pb2.JournalEntry(**event, outcome=checksum(value)))
+        return value
+
+    def write(self, entry: journal_pb2.JournalEntry, *, flush: bool = False) -> None:
+        """Writes an entry; at the first that does not fit or fails the journal ends.
+
+        Args:
+            entry: The entry.
+            flush: Whether it is to outlive the process from now on.
         """
         if self._file is None:
             return
-        line = _encode(values)
-        is_full = self._num_bytes + len(line) > self._max_bytes
+        data = entry.SerializeToString()
+        is_full = self._num_bytes + _SIZE.size + len(data) > self._max_bytes
+        if is_full:
+            data = _FULL.SerializeToString()
         try:
-            self._num_bytes += self._file.write(_encode(FULL) if is_full else line)
+            self._num_bytes += self._file.write(_SIZE.pack(len(data)) + data)
             if flush:
                 self._file.flush()
         except OSError as error:
@@ -67,7 +111,7 @@ class Journal:
             self._stop(f"it has {self._max_bytes // _MIB} MiB (--replay-log-mib)")
 
     def close(self) -> None:
-        """Writes what is buffered and ends the log."""
+        """Writes what is buffered and ends the journal."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -83,5 +127,69 @@ class Journal:
         self.close()
 
 
-def _encode(values: Json) -> bytes:
-    return write_line(values).encode() + b"\n"
+OFF = Journal()
+"""Records nothing."""
+
+
+def _cut(file: BinaryIO) -> int:
+    """Removes a last entry that was not written to its end; returns the file's size.
+
+    Raises:
+        ValueError: The file is no journal; it is left as it is.
+    """
+    size, end = file.seek(0, os.SEEK_END), 0
+    if size == 0:
+        return 0
+    file.seek(0)
+    for entry in read_entries(file):
+        if end == 0 and (entry is None or not entry.HasField("start")):
+            raise ValueError("no entry of a start")
+        if entry is not None:
+            end = file.tell()
+    if end < size:
+        file.truncate(end)
+    return end
+
+
+def read_entries(file: BinaryIO) -> Iterator[journal_pb2.JournalEntry | None]:
+    """Iterates over the entries of a file; None for a last one whose end is missing.
+
+    Raises:
+        ValueError: What follows is no entry.
+    """
+    while header := file.read(_SIZE.size):
+        size = _SIZE.unpack(header)[0] if len(header) == _SIZE.size else 0
+        if size > MAX_ENTRY_BYTES:
+            raise ValueError(f"an entry cannot have {size} bytes")
+        data = file.read(size)
+        if len(header) < _SIZE.size or len(data) < size:
+            yield None
+            return
+        try:
+            yield journal_pb2.JournalEntry.FromString(data)
+        except DecodeError:
+            raise ValueError("it cannot be decoded") from None
+
+
+def checksum(value: object) -> int:
+    """Returns a checksum of what a call returned or raised."""
+    total = 0
+    for part in _parts(value):
+        total = zlib.crc32(part, total)
+    return total
+
+
+def _parts(value: object) -> Iterator[bytes]:
+    if isinstance(value, np.ndarray):
+        yield value.tobytes()
+    elif isinstance(value, list | tuple):
+        yield len(value).to_bytes(8, "little")
+        for each in value:
+            yield from _parts(each)
+    elif is_dataclass(value):
+        for field in fields(value):
+            # What is computed from the others.
+            if not field.name.startswith("_"):
+                yield from _parts(getattr(value, field.name))
+    else:
+        yield repr(value).encode()

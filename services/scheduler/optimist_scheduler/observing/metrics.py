@@ -1,11 +1,15 @@
 """What the scheduler counts, for Prometheus."""
 
+import numpy as np
 from prometheus_client import Counter, Gauge, Histogram
 
-from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import from_bytes
+from optimist_common.observing.metrics import DraftMetrics
+from optimist_scheduler.core.estimate import Estimate
+from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.values.output import StepOutputs
-from optimist_scheduler.journal.recorded_scheduler import AnyScheduler
-from optimist_scheduler.observing import draft_metrics
 
 CONNECTED = Gauge(
     "optimist_scheduler_connected", "Whether a worker takes plans: 1 or 0", ["worker"]
@@ -38,7 +42,7 @@ MOVED = Counter(
 )
 PROPOSER_WAITS = Counter("optimist_scheduler_proposer_waits", "Waits for a proposer's answer")
 PROPOSER_IDLE_WAITS = Counter(
-    "optimist_scheduler_proposer_idle_waits", "Waits that the worker had nothing to run behind"
+    "optimist_scheduler_proposer_idle_waits", "Waits after which the worker had nothing to run"
 )
 PROPOSER_LATE = Counter("optimist_scheduler_proposer_late", "Waits that ended without it")
 PROPOSER_WAIT_SECONDS = Histogram(
@@ -90,9 +94,31 @@ WOKEN = Counter("optimist_scheduler_woken", "Times a window woke a request that 
 PREFIX_QUERIES = Counter("optimist_scheduler_prefix_queries", "Tokens looked up in the cache")
 PREFIX_HITS = Counter("optimist_scheduler_prefix_hits", "Tokens that the cache held")
 
+DRAFTS = DraftMetrics("optimist_scheduler", "step")
+DRAFT_SECONDS = Counter("optimist_scheduler_draft_seconds", "Time that the drafter took")
+VERIFY_SECONDS = Counter("optimist_scheduler_verify_seconds", "Time of passes without the drafter")
+SPEEDUP = Gauge(
+    "optimist_scheduler_effective_speedup",
+    "Expected tokens per time with drafts over those without, from rates, widths and costs",
+    ["source"],
+)
+DRAFT_LATENCY = Gauge(
+    "optimist_scheduler_draft_latency_seconds",
+    "Expected time of the drafter in a pass in which all rows draft",
+    ["source"],
+)
+VERIFY_LATENCY = Gauge(
+    "optimist_scheduler_verify_latency_seconds", "Expected time of that pass itself", ["source"]
+)
+OVERHEAD_RATIO = Gauge(
+    "optimist_scheduler_overhead_ratio",
+    "Expected time of the drafter relative to that of the pass",
+    ["source"],
+)
+
 TURNS_PER_UPDATE = 16
 """Turns of a worker's loop after which its figures are shown, at rest or not."""
-OUTLOOK_INTERVAL = 32
+ESTIMATE_INTERVAL = 32
 """Results between two looks at what speculation is expected to bring."""
 
 _TOTALS = {
@@ -134,7 +160,7 @@ class StatsMetrics:
         self._idle_ns = self._draft_ns = self._verify_ns = 0
         self._draft_widths: list[float] = []
         self._saved_seconds: list[float] = []
-        self._next_outlook = 0
+        self._next_estimate = 0
         self.preparation_seconds = 0.0
         """How long it took to compute the last decision that was computed ahead."""
 
@@ -150,9 +176,10 @@ class StatsMetrics:
         for state in _FOLLOWED_STATES:
             FOLLOWED.remove(self._worker, state)
 
-    def observe_plan(self, plan: Plan, scheduler: AnyScheduler) -> None:
+    def observe_plan(self, plan: worker_pb2.ExecuteRequest, scheduler: Scheduler) -> None:
         """Takes a plan that was made, and what it cost no time to make, for the next `update`."""
-        self._draft_widths.append(int(plan.num_draft_tokens.sum()) / len(plan.slots))
+        num_drafts = from_bytes(plan.num_draft_tokens)
+        self._draft_widths.append(int(num_drafts.sum()) / len(num_drafts))
         num_hits = scheduler.stats.num_preschedule_hits
         if num_hits > self._num_hits:
             self._saved_seconds.append(self.preparation_seconds)
@@ -165,10 +192,10 @@ class StatsMetrics:
         self._idle_ns += result.idle_ns
         self._draft_ns += result.draft_ns
         self._verify_ns += max(result.step_ns - result.draft_ns, 0)
-        draft_metrics.observe_drafts(result)
+        observe_drafts(result)
 
-    def take_turn(self, scheduler: AnyScheduler) -> None:
-        """Updates with every so many turns of the loop, and with each at rest or the first behind.
+    def take_turn(self, scheduler: Scheduler) -> None:
+        """Updates with every so many turns of the loop, and with each at rest or just after.
 
         To update takes as long as to decide what runs next.
         """
@@ -177,7 +204,7 @@ class StatsMetrics:
             self.update(scheduler)
         self._num_turns = 0 if is_at_rest else (self._num_turns + 1) % TURNS_PER_UPDATE
 
-    def update(self, scheduler: AnyScheduler) -> None:
+    def update(self, scheduler: Scheduler) -> None:
         """Counts what changed since the last call."""
         self._show_steps()
         stats = scheduler.stats
@@ -193,10 +220,10 @@ class StatsMetrics:
             if total != seen:
                 _TOTALS[name].inc(total - seen)
                 self._seen[name] = total
-        if stats.num_results >= self._next_outlook:
-            for outlook in scheduler.predict():
-                self._next_outlook = stats.num_results + OUTLOOK_INTERVAL
-                draft_metrics.show(outlook)
+        if stats.num_results >= self._next_estimate:
+            for estimate in scheduler.estimate_speculation():
+                self._next_estimate = stats.num_results + ESTIMATE_INTERVAL
+                _show(estimate)
         num_kept = stats.num_prescheduled_rows - stats.num_dropped_rows - stats.num_recomputed_rows
         PRESCHEDULED_ROWS.labels("kept").inc(num_kept - self._num_kept_rows)
         self._num_kept_rows = num_kept
@@ -211,7 +238,8 @@ class StatsMetrics:
         STEPS.inc(self._num_steps)
         TOKENS.inc(self._num_tokens)
         WORKER_IDLE.inc(self._idle_ns / 1e9)
-        draft_metrics.count_times(self._draft_ns, self._verify_ns)
+        DRAFT_SECONDS.inc(self._draft_ns / 1e9)
+        VERIFY_SECONDS.inc(self._verify_ns / 1e9)
         for width in self._draft_widths:
             DRAFT_WIDTH.observe(width)
         for seconds in self._saved_seconds:
@@ -220,3 +248,24 @@ class StatsMetrics:
         self._idle_ns = self._draft_ns = self._verify_ns = 0
         self._draft_widths.clear()
         self._saved_seconds.clear()
+
+
+def observe_drafts(result: StepResult) -> None:
+    """Counts the drafts of a run of a plan."""
+    if not np.count_nonzero(result.draft_sources):
+        return
+    DRAFTS.observe(
+        result.draft_sources,
+        result.num_drafted_tokens,
+        result.num_accepted_tokens,
+        result.num_emitted_tokens,
+    )
+
+
+def _show(estimate: Estimate) -> None:
+    """Shows what a source is expected to bring."""
+    label = estimate.source.label
+    SPEEDUP.labels(label).set(estimate.speedup)
+    DRAFT_LATENCY.labels(label).set(estimate.draft_ns / 1e9)
+    VERIFY_LATENCY.labels(label).set(estimate.verify_ns / 1e9)
+    OVERHEAD_RATIO.labels(label).set(estimate.overhead_ratio)

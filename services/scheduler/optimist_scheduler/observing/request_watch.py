@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import INT32_BYTES
 from optimist_common.draft_source import DraftSource
 from optimist_common.observing.tracing import AttributeValue, Span, Tracer
-from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.values.output import Ended, Finished, FinishReason, StepOutputs
 from optimist_scheduler.observing import metrics
@@ -30,7 +31,7 @@ class RequestWatch:
         self._silent: dict[tuple[int, int], Span] = {}
         """Spans of requests without a token yet, by owner and handle."""
         self.trace_parents: dict[str, str] = {}
-        """What worker and proposers are told, of requests that are traced."""
+        """What worker and proposers are sent, of requests that are traced."""
 
     def add(self, new: NewRequest, trace_parent: str, now: float) -> None:
         """Takes a request that was added."""
@@ -40,10 +41,10 @@ class RequestWatch:
             self._silent[new.owner, new.handle] = span
             self.trace_parents[new.request_id] = span.trace_parent
 
-    def plan(self, plan: Plan, now: float) -> None:
+    def plan(self, plan: worker_pb2.ExecuteRequest, now: float) -> None:
         """Notes who gets a slot with a plan."""
         for admission in plan.admissions:
-            watched = self._watched.get(admission.request.request_id)
+            watched = self._watched.get(admission.request_id)
             if watched is None:
                 continue
             if not watched.queue_us:
@@ -51,7 +52,7 @@ class RequestWatch:
                 watched.queue_us = round(seconds * 1e6)
                 metrics.QUEUE_SECONDS.observe(seconds)
             if watched.span is not None:
-                cached = len(admission.cached_blocks)
+                cached = len(admission.cached_blocks) // INT32_BYTES
                 watched.span.event("admitted", {"optimist.num_cached_blocks": cached})
 
     def deliver(self, outputs: StepOutputs) -> None:
@@ -92,7 +93,7 @@ class RequestWatch:
 def write_queue_times(
     messages: Sequence[scheduler_pb2.Finished], ended: Sequence[Ended], queue_us: Mapping[str, int]
 ) -> None:
-    """Tells of requests that ended how long they had waited; `queue_us` is by request id."""
+    """Writes how long requests that ended had waited; `queue_us` is by request id."""
     for message, end in zip(messages, ended, strict=True):
         message.queue_us = queue_us.get(end.request_id, 0)
 

@@ -1,4 +1,4 @@
-"""A request that proposers follow, and what they were told of it."""
+"""A request that proposers follow, and what of it they were sent."""
 
 from dataclasses import dataclass, field
 
@@ -63,7 +63,7 @@ class Followed:
         return num_bytes
 
     def begin_anew(self) -> None:
-        """Prepares to tell another proposer everything."""
+        """Prepares to send another proposer everything."""
         self.must_open, self.num_sent_tokens = True, 0
         self.repaired_before = self.batch
         self.num_gaps = self.num_skipped_steps = 0

@@ -71,7 +71,7 @@ class ProposerLink:
         return self._outbox is not None and len(self._unanswered) < MAX_UNANSWERED_BATCHES
 
     def is_awaited(self, batch: int) -> bool:
-        """Tells whether a batch is unanswered and its answer is worth a wait."""
+        """Returns whether a batch is unanswered and its answer is worth a wait."""
         return batch in self._unanswered and not self.is_late
 
     def send(self, request: proposer_pb2.ProposeRequest, request_ids: list[str]) -> None:

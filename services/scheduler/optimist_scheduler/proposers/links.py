@@ -46,7 +46,7 @@ class ProposerLinks:
         return len(self._links)
 
     async def run(self) -> None:
-        """Keeps all connected for ever, to those whom the names stand for."""
+        """Keeps all connected for ever, to those that the names resolve to."""
         async with asyncio.TaskGroup() as tasks:
             self._runs = tasks
             for link in self._links:

@@ -6,13 +6,11 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import numpy as np
-
 from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.columns import INT32_BYTES, floats_from_bytes, from_bytes
+from optimist_common.columns import INT32_BYTES, from_bytes
 from optimist_scheduler.core.requests.validate import NewRequest
-from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError, make_window
+from optimist_scheduler.core.windows.window import WindowError
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.proposers.followed import Followed
 from optimist_scheduler.proposers.link import ProposerLink
@@ -29,7 +27,7 @@ MANY_BATCHES = 8
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 MAX_WAITING_CLOSES = 4096
 
-OnWindow = Callable[[str, Window], bool]
+OnWindow = Callable[[proposer_pb2.Window], bool]
 FindUnaligned = Callable[[], list[str]]
 
 
@@ -38,7 +36,7 @@ class Proposers:
 
     With affinity a request stays with the proposer that opened it, as long as that is there; else
     batches go round robin. Nothing here is needed for a request to go on: what cannot be sent is
-    sent later or not at all, and a proposer that lost track of a request is told its output again.
+    sent later or not at all, and a proposer that lost track of a request is sent its output again.
     """
 
     def __init__(
@@ -75,11 +73,11 @@ class Proposers:
         self._flush_handle: asyncio.Handle | None = None
 
     async def run(self) -> None:
-        """Keeps all links connected for ever, to those whom the names stand for."""
+        """Keeps all links connected for ever, to those that the names resolve to."""
         await self._links.run()
 
     def follows(self, new: NewRequest) -> bool:
-        """Tells whether a new request is to be followed: if drafts for it can come.
+        """Returns whether a new request is to be followed: if drafts for it can come.
 
         One with a prediction is worth it even if the proposers are only on their way.
         """
@@ -143,7 +141,7 @@ class Proposers:
     def is_worth_a_wait(
         self, find_unaligned: FindUnaligned, num_running: int, pass_seconds: float
     ) -> bool:
-        """Tells whether requests lack windows that answers could bring in time.
+        """Returns whether requests lack windows that answers could bring in time.
 
         Args:
             find_unaligned: Returns those of the requests that matter which have no window.
@@ -209,7 +207,7 @@ class Proposers:
                 link.send(*batch)
 
     def _find_routes(self) -> dict[ProposerLink, list[str]]:
-        """Returns which requests to tell whom of; some are only told of what ended."""
+        """Returns which requests go to which proposer; some get only what ended."""
         routes: dict[ProposerLink, list[str]] = {}
         if not self._unsent and not self._closed:
             return routes
@@ -223,7 +221,7 @@ class Proposers:
         return routes
 
     def _find_link_for_ends(self, turn: ProposerLink | None) -> ProposerLink | None:
-        """Returns whom to tell of ends where there is nothing else to tell; None if nobody can."""
+        """Returns who gets ends where there is nothing else to send; None if nobody can."""
         for home in self._closed.values():
             if home is not None and home.is_open and self._has_affinity:
                 link = home if home.takes_batches else None
@@ -307,7 +305,7 @@ class Proposers:
 
     def _take_window(self, message: proposer_pb2.Window, followed: Followed) -> None:
         try:
-            is_taken = self._on_window(message.request_id, _window(message))
+            is_taken = self._on_window(message)
         except (WindowError, ValueError) as error:
             metrics.WINDOWS.labels("refused").inc()
             if not followed.has_bad_window:
@@ -323,21 +321,3 @@ class Proposers:
             self._flush_soon()
         else:
             self._unsent.pop(request_id, None)
-
-
-def _window(message: proposer_pb2.Window) -> Window:
-    """Reads a window; raises ValueError if a column is none."""
-    positions, in_prompt = (
-        from_bytes(column) for column in (message.prediction_positions, message.prompt_positions)
-    )
-    if len(in_prompt):
-        if len(in_prompt) != len(positions) or int(in_prompt.min()) < 0:
-            raise WindowError("prompt_positions: must be one of each node, none negative")
-        positions = np.where(in_prompt > 0, NO_POSITION - in_prompt, positions)
-    return make_window(
-        message.base,
-        from_bytes(message.token_ids),
-        from_bytes(message.parents),
-        positions,
-        floats_from_bytes(message.values),
-    )

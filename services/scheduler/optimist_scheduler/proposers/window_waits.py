@@ -29,7 +29,7 @@ class WindowWaits:
         """Time of all together."""
 
     def is_worth_one(self, num_lacking: int, num_running: int, pass_seconds: float) -> bool:
-        """Tells whether to wait; see `WaitValue.pays`."""
+        """Returns whether to wait; see `WaitValue.pays`."""
         if not self._longest:
             return False
         if self._pays_always:

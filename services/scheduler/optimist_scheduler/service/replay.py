@@ -1,35 +1,33 @@
 """`optimist replay LOG`: feeds a scheduler what its log says, and compares what comes out."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from functools import partial
+import reprlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
+from google.protobuf.message import Message
 from pydantic import Field
 
+from optimist.scheduler.v1 import journal_pb2
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import from_bytes
 from optimist_common.errors import SetupError
+from optimist_common.network.endpoints import Peer
 from optimist_common.settings import ServiceSettings, load_settings
-from optimist_scheduler.core.requests.plan import Plan
-from optimist_scheduler.core.scheduler import PauseMode, Scheduler
-from optimist_scheduler.core.values.output import StepOutputs
-from optimist_scheduler.journal.journal import FULL
-from optimist_scheduler.journal.journal_difference import find_difference
-from optimist_scheduler.journal.journal_line import (
-    FORMAT,
-    Json,
-    read_request,
-    read_result,
-    read_window,
-    read_worker,
-    write_error,
-    write_line,
-    write_value,
-)
-from optimist_scheduler.journal.journal_request import read_moved
+from optimist_scheduler.core.requests.table import Request
+from optimist_scheduler.core.values.output import Ended
+from optimist_scheduler.core.values.stats import SchedulerStats
+from optimist_scheduler.journal.journal import FORMAT, checksum, read_entries
+from optimist_scheduler.settings import SchedulerSettings
+from optimist_scheduler.workers.description import describe_worker
+from optimist_scheduler.workers.dispatcher import PAUSE_MODES, Dispatcher
+from optimist_scheduler.workers.translate import new_request, step_result
+from optimist_scheduler.workers.worker import Worker
 
-MAX_LINE_BYTES = 64 * 1024 * 1024
+_MODES = {message: mode for mode, message in PAUSE_MODES.items()}
 
 
 class ReplaySettings(ServiceSettings):
@@ -48,13 +46,14 @@ class ReplaySettings(ServiceSettings):
 class Difference:
     """The first thing that came out differently."""
 
-    line: int
-    call: str
+    entry: int
+    """Number of the entry, from 1 on."""
+    event: str
     field: str
-    """Path to the value, with the row for a column."""
-    expected: object
-    """What the log says."""
-    got: object
+    """Path to the value in the plan, with the row for a column; "outcome" for what is no plan."""
+    expected: str
+    """What the log has; a checksum for what is no plan."""
+    got: str
 
 
 @dataclass(slots=True)
@@ -63,43 +62,23 @@ class Report:
 
     num_runs: int = 0
     """Starts of the scheduler that appended to the log."""
-    num_calls: int = 0
+    num_entries: int = 0
     num_plans: int = 0
     num_outputs: int = 0
     """Results that were settled."""
     is_full: bool = False
     """Whether the log ends at its bound, before the scheduler did."""
-    cut_lines: list[int] = field(default_factory=list)
-    """Lines in the middle of which a process ended."""
+    is_cut: bool = False
+    """Whether the process ended in the middle of the last entry."""
     difference: Difference | None = None
 
 
+Found = tuple[str, str, str]
+"""Path, what was expected, what was got."""
+
+
 class LogError(ValueError):
-    """A line that no scheduler has written; the text says which."""
-
-
-# Reads the arguments of a call, and returns the call with them.
-_CALLS: dict[str, Callable[[Scheduler, Json], Callable[[], object]]] = {
-    "add": lambda core, line: partial(
-        core.add, read_request(line["new"]), line["now"], line["arrival"]
-    ),
-    "abort": lambda core, line: partial(core.abort, line["request_id"]),
-    "set_priority": lambda core, line: partial(
-        core.set_priority, line["request_id"], line["priority"]
-    ),
-    "set_window": lambda core, line: partial(
-        core.set_window, line["request_id"], read_window(line["window"])
-    ),
-    "pause": lambda core, line: partial(core.pause, PauseMode(line["mode"])),
-    "resume": lambda core, line: core.resume,
-    "prepare": lambda core, line: core.prepare,
-    "schedule": lambda core, line: partial(core.schedule, line["now"]),
-    "settle": lambda core, line: partial(core.settle, read_result(line["result"])),
-    "restart": lambda core, line: partial(core.restart, *read_worker(line)),
-    "evacuate": lambda core, line: core.evacuate,
-    "adopt": lambda core, line: partial(core.adopt, read_moved(line["moved"])),
-    "close": lambda core, line: lambda: core.stats,
-}
+    """An entry that no scheduler has written; the text says which."""
 
 
 def main(arguments: list[str]) -> int:
@@ -123,83 +102,154 @@ def main(arguments: list[str]) -> int:
 def replay(file: BinaryIO) -> Report:
     """Replays a log up to its end or the first difference; raises LogError."""
     report = Report()
-    scheduler: Scheduler | None = None
-    for number, line in _lines(file, report):
-        try:
-            if "format" in line:
-                scheduler = _begin(line)
+    run: _Run | None = None
+    number = 0
+    try:
+        for number, entry in enumerate(read_entries(file), 1):
+            if entry is None:
+                report.is_cut = True
+            elif entry.HasField("start"):
+                run = _Run(entry.start)
                 report.num_runs += 1
-            elif scheduler is None:
-                raise LogError("it does not begin with a scheduler's configuration")
-            elif line["call"] == FULL["call"]:
+            elif run is None:
+                raise ValueError("the log does not begin with the start of a scheduler")
+            elif entry.HasField("full"):
                 report.is_full = True
-            else:
-                report.difference = _replay_call(scheduler, line, number, report)
-        except (KeyError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise LogError(f"line {number}: {type(error).__name__}: {reason}") from error
-        if report.difference:
-            break
+            elif difference := run.replay(entry, number, report):
+                report.difference = difference
+                break
+    except (LookupError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise LogError(f"entry {number or 1}: {reason}") from error
     if report.num_runs == 0:
         raise LogError("it is empty")
     return report
 
 
-def _lines(file: BinaryIO, report: Report) -> Iterator[tuple[int, Json]]:
-    """Iterates over lines with their numbers; one that a process did not end may end a run."""
-    cut: LogError | None = None
-    number = 0
-    while raw := file.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        if len(raw) > MAX_LINE_BYTES:
-            raise LogError(f"line {number} has more than {MAX_LINE_BYTES} bytes")
-        line = _parse(raw)
-        if cut is not None and (line is None or "format" not in line):
-            raise cut
-        cut = None
-        if line is not None:
-            yield number, line
-        elif report.num_runs:
-            report.cut_lines.append(number)
-            cut = LogError(f"line {number} is not a JSON object")
+class _Run:
+    """What one process did, done again."""
+
+    def __init__(self, start: journal_pb2.JournalStart) -> None:
+        if start.format != FORMAT:
+            raise ValueError(f"the format is {start.format}, this version reads {FORMAT}")
+        self._settings = SchedulerSettings.model_validate_json(start.settings)
+        self.dispatcher = Dispatcher()
+        self._workers: dict[str, Worker] = {}
+        self._evacuated: dict[str, Request] = {}
+
+    def replay(
+        self, entry: journal_pb2.JournalEntry, number: int, report: Report
+    ) -> Difference | None:
+        """Does what an entry says and counts it; returns what came out differently."""
+        event = entry.WhichOneof("event")
+        if event is None:
+            raise ValueError("it has no event")
+        value: object
+        try:
+            value = _CALLS[event](self, entry)
+        except Exception as error:  # Whatever it is: the log has it too, or it is the difference.
+            value = error
+        report.num_entries += 1
+        report.num_plans += isinstance(value, worker_pb2.ExecuteRequest)
+        report.num_outputs += event == "result"
+        if entry.HasField("plan") and isinstance(value, worker_pb2.ExecuteRequest):
+            found = _find_difference(entry.plan, value)
+        elif entry.HasField("plan"):
+            found = "plan", "a plan", reprlib.repr(value)
+        elif checksum(value) != entry.outcome:
+            found = "outcome", f"checksum {entry.outcome:08x}", reprlib.repr(value)
         else:
-            raise LogError(f"line {number} is not a JSON object")
+            found = None
+        return None if found is None else Difference(number, event, *found)
+
+    def add(self, entry: journal_pb2.JournalEntry) -> None:
+        """Adds a request."""
+        new = new_request(entry.added, entry.owner)
+        self.dispatcher.add(replace(new, is_followed=entry.is_followed), entry.now)
+
+    def adopt(self, entry: journal_pb2.JournalEntry) -> list[Ended]:
+        """Lets requests go on that lost workers had."""
+        ids = entry.adopted.request_ids
+        return self.dispatcher.adopt([self._evacuated.pop(each) for each in ids])
+
+    def worker(self, entry: journal_pb2.JournalEntry) -> Worker:
+        """Returns the worker that an entry is of; raises LookupError if it was not reached."""
+        return self._workers[entry.worker]
+
+    def reach(self, entry: journal_pb2.JournalEntry) -> list[Ended]:
+        """Lets a worker take part."""
+        name = entry.worker
+        worker = self._workers.setdefault(name, Worker(Peer(name, name)))
+        ended = worker.begin(describe_worker(entry.reached, self._settings))
+        self.dispatcher.join(worker)
+        return ended
+
+    def lose(self, entry: journal_pb2.JournalEntry) -> list[Request]:
+        """Takes the requests from a worker."""
+        worker = self.worker(entry)
+        worker.is_connected = False
+        requests = self.dispatcher.evacuate([worker])
+        self._evacuated |= {request.request_id: request for request in requests}
+        return requests
+
+    def close(self, entry: journal_pb2.JournalEntry) -> SchedulerStats:
+        """Forgets a worker; returns its totals."""
+        return self._workers.pop(entry.worker).scheduler.stats
 
 
-def _parse(raw: bytes) -> Json | None:
-    try:
-        line = json.loads(raw)
-    except (ValueError, RecursionError):
+_CALLS: dict[str, Callable[[_Run, journal_pb2.JournalEntry], object]] = {
+    "reached": _Run.reach,
+    "lost": _Run.lose,
+    "adopted": _Run.adopt,
+    "left": lambda run, entry: run.dispatcher.leave(run.worker(entry)),
+    "added": _Run.add,
+    "aborted": lambda run, entry: run.dispatcher.abort(entry.aborted),
+    "priority": lambda run, entry: run.dispatcher.set_priority(
+        entry.priority.request_id, entry.priority.priority
+    ),
+    "window": lambda run, entry: run.dispatcher.take_window(entry.window),
+    "paused": lambda run, entry: run.dispatcher.pause(_MODES[entry.paused]),
+    "resumed": lambda run, entry: run.dispatcher.resume(),
+    "prepared": lambda run, entry: run.worker(entry).prepare(),
+    "scheduled": lambda run, entry: run.worker(entry).schedule(entry.now),
+    "result": lambda run, entry: run.worker(entry).settle(step_result(entry.result), entry.result),
+    "closed": _Run.close,
+}
+
+
+def _find_difference(expected: Message, got: Message, path: str = "plan") -> Found | None:
+    """Returns the first field that differs, by its path; None if all are equal.
+
+    Of a column, that is the first row.
+    """
+    if expected == got:
         return None
-    return line if isinstance(line, dict) else None
+    for field in expected.DESCRIPTOR.fields:
+        left, right = getattr(expected, field.name), getattr(got, field.name)
+        if left == right:
+            continue
+        name = f"{path}.{field.name}"
+        if isinstance(left, bytes):
+            return _find_row(left, right, name)
+        if field.message_type is None:
+            return name, str(left), str(right)
+        if isinstance(left, Message):
+            return _find_difference(left, right, name)
+        for row, (one, other) in enumerate(zip(left, right, strict=False)):
+            if found := _find_difference(one, other, f"{name}[{row}]"):
+                return found
+        return name, f"{len(left)} of them", str(len(right))
+    return path, str(expected), str(got)
 
 
-def _begin(line: Json) -> Scheduler:
-    if line["format"] != FORMAT:
-        raise ValueError(f"the format is {line['format']}, this version reads {FORMAT}")
-    return Scheduler(*read_worker(line))
-
-
-def _replay_call(
-    scheduler: Scheduler, line: Json, number: int, report: Report
-) -> Difference | None:
-    """Makes the call of a line; returns what came out differently."""
-    call = line["call"]
-    expected = {name: line[name] for name in ("out", "raised") if name in line}
-    if call not in _CALLS or len(expected) != 1:
-        raise ValueError(f"{call!r} is no call with an outcome")
-    run = _CALLS[call](scheduler, line)
+def _find_row(left: bytes, right: bytes, name: str) -> Found:
+    """Returns the first row of two columns that differs."""
     try:
-        value = run()
-    except Exception as error:  # Whatever it is: the log has it too, or it is the difference.
-        written = write_error(error)
-    else:
-        written = write_value(value)
-        report.num_plans += isinstance(value, Plan)
-        report.num_outputs += isinstance(value, StepOutputs)
-    report.num_calls += 1
-    found = find_difference(expected, json.loads(write_line(written)))
-    return None if found is None else Difference(number, call, *found)
+        rows = enumerate(zip_longest(from_bytes(left).tolist(), from_bytes(right).tolist()))
+    except ValueError:
+        return name, str(left), str(right)
+    row, (one, other) = next((row, both) for row, both in rows if both[0] != both[1])
+    return f"{name}[{row}]", str(one), str(other)
 
 
 def describe(report: Report) -> str:
@@ -211,10 +261,11 @@ def describe(report: Report) -> str:
         lines = [f"{counts}, identical{plural}"]
     else:
         lines = [
-            f"line {found.line}, {found.call}, {found.field}: expected {found.expected}, "
+            f"entry {found.entry}, {found.event}, {found.field}: expected {found.expected}, "
             f"got {found.got}   (after {counts}{plural})"
         ]
-    lines += [f"line {line} is cut off: the process ended there" for line in report.cut_lines]
+    if report.is_cut:
+        lines.append("the last entry is cut off: the process ended there")
     if report.is_full:
         lines.append("the log reached its bound and ends before the scheduler did")
     return "\n".join(lines)

@@ -40,6 +40,8 @@ class WorkerDescription:
     """Time of the drafter for one row in microseconds, by the depth of its drafts from 1 on."""
     is_synthetic: bool
     """Whether drafts are accepted by chance: the text is meaningless."""
+    message: worker_pb2.DescribeResponse
+    """What the worker says, of which the rest is read."""
 
 
 def find_mismatch(worker: WorkerDescription, other: WorkerDescription) -> str | None:
@@ -87,6 +89,7 @@ def describe_worker(
         _costs(message),
         _drafter_us(message),
         message.is_synthetic,
+        message,
     )
 
 

@@ -1,42 +1,26 @@
 """The requests of all workers: who has which, who gets a new one, and where lost ones go on."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
+from optimist.proposer.v1 import proposer_pb2
+from optimist.scheduler.v1 import journal_pb2, scheduler_pb2
 from optimist_common.network.endpoints import Peer
-from optimist_scheduler.core.placement import Place, Placement, hash_beginning
+from optimist_scheduler.core.placement import Candidate, Placement, hash_beginning
 from optimist_scheduler.core.requests.table import Request
 from optimist_scheduler.core.requests.validate import NewRequest
-from optimist_scheduler.core.scheduler import PauseMode
+from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.core.values.output import Ended, Finished, FinishReason, RejectionError
 from optimist_scheduler.core.windows.window import Window
-from optimist_scheduler.journal.recorded_scheduler import AnyScheduler
+from optimist_scheduler.journal.journal import OFF, Journal
 from optimist_scheduler.observing import metrics
+from optimist_scheduler.workers.translate import read_window
+from optimist_scheduler.workers.worker import Worker
 
-
-class Member(Protocol):
-    """A worker, as far as its requests go."""
-
-    @property
-    def peer(self) -> Peer:
-        """Names it."""
-        ...
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether it takes plans."""
-        ...
-
-    @property
-    def scheduler(self) -> AnyScheduler:
-        """Its requests."""
-        ...
-
-    def wake(self) -> None:
-        """Lets it look for something new to do."""
-        ...
-
-
+PAUSE_MODES = {
+    PauseMode.KEEP: scheduler_pb2.PAUSE_MODE_KEEP,
+    PauseMode.WAIT: scheduler_pb2.PAUSE_MODE_WAIT,
+    PauseMode.ABORT: scheduler_pb2.PAUSE_MODE_ABORT,
+}
 UNREACHED = "no worker has been reached yet"
 
 
@@ -47,8 +31,10 @@ class Dispatcher:
     one that was.
     """
 
-    def __init__(self) -> None:
-        self._members: list[Member] = []
+    def __init__(self, journal: Journal = OFF) -> None:
+        """Begins without workers, and records in `journal` what happens to requests."""
+        self._journal = journal
+        self._members: list[Worker] = []
         self._placement: Placement[Peer] = Placement()
         self._num_arrived = 0
         self._mode: PauseMode | None = None
@@ -57,12 +43,12 @@ class Dispatcher:
         """Requests that went on at another worker, or at one that came back."""
 
     @property
-    def members(self) -> Sequence[Member]:
+    def members(self) -> Sequence[Worker]:
         """Those that take part."""
         return self._members
 
     @property
-    def schedulers(self) -> list[AnyScheduler]:
+    def schedulers(self) -> list[Scheduler]:
         """Of those that take part."""
         return [member.scheduler for member in self._members]
 
@@ -91,7 +77,7 @@ class Dispatcher:
         """Whether a pause is in force and nothing runs any more."""
         return self.is_paused and all(scheduler.is_quiet for scheduler in self.schedulers)
 
-    def join(self, member: Member) -> None:
+    def join(self, member: Worker) -> None:
         """Lets a worker take part that was reached."""
         if member in self._members:
             return
@@ -104,17 +90,36 @@ class Dispatcher:
             # The pause ended while it took no part.
             member.scheduler.resume()
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: Worker) -> None:
         """Lets a worker take part no longer, which has no requests."""
+        self._journal.record(
+            lambda: self._leave(member), worker=member.peer.target, left=journal_pb2.JournalLeft()
+        )
+
+    def _leave(self, member: Worker) -> None:
         self._members.remove(member)
         self._placement.forget(member.peer)
 
-    def add(self, new: NewRequest, now: float) -> None:
+    def add(self, new: NewRequest, now: float, message: scheduler_pb2.Add | None = None) -> None:
         """Lets a request wait for its turn, at one of the workers.
+
+        Args:
+            new: The request.
+            now: The time, in seconds.
+            message: As the gateway sent it, for the journal.
 
         Raises:
             RejectionError: It can never run, its id is taken, or too many wait.
         """
+        self._journal.record(
+            lambda: self._add(new, now),
+            added=message,
+            now=now,
+            owner=new.owner,
+            is_followed=new.is_followed,
+        )
+
+    def _add(self, new: NewRequest, now: float) -> None:
         if not self._members:
             raise RejectionError(FinishReason.OVERLOADED, UNREACHED)
         if self._find(new.request_id) is not None:
@@ -134,13 +139,32 @@ class Dispatcher:
 
     def abort(self, request_id: str) -> Finished | None:
         """Ends a request; returns its account, None if it is unknown or has ended."""
+        return self._journal.record(lambda: self._abort(request_id), aborted=request_id)
+
+    def _abort(self, request_id: str) -> Finished | None:
         scheduler = self._find(request_id)
         return None if scheduler is None else scheduler.abort(request_id)
 
     def set_priority(self, request_id: str, priority: int) -> bool:
         """Changes how urgent a request is; returns False if it is unknown or has ended."""
+        change = journal_pb2.JournalPriority(request_id=request_id, priority=priority)
+        return self._journal.record(
+            lambda: self._set_priority(request_id, priority), priority=change
+        )
+
+    def _set_priority(self, request_id: str, priority: int) -> bool:
         scheduler = self._find(request_id)
         return scheduler is not None and scheduler.set_priority(request_id, priority)
+
+    def take_window(self, message: proposer_pb2.Window) -> bool:
+        """Takes a window of a proposer; returns whether it is of use.
+
+        Raises:
+            ValueError: It never is.
+        """
+        return self._journal.record(
+            lambda: self.set_window(message.request_id, read_window(message)), window=message
+        )
 
     def set_window(self, request_id: str, window: Window) -> bool:
         """Takes what a request is expected to go on with; see `Scheduler.set_window`."""
@@ -153,11 +177,17 @@ class Dispatcher:
 
     def pause(self, mode: PauseMode) -> list[Ended]:
         """Stops planning at all workers; returns the requests that this ended."""
+        return self._journal.record(lambda: self._pause(mode), paused=PAUSE_MODES[mode])
+
+    def _pause(self, mode: PauseMode) -> list[Ended]:
         self._mode = mode
         return [ended for scheduler in self.schedulers for ended in scheduler.pause(mode)]
 
     def resume(self) -> None:
         """Goes on after a pause."""
+        self._journal.record(self._resume, resumed=scheduler_pb2.Resume())
+
+    def _resume(self) -> None:
         self._mode = None
         for scheduler in self.schedulers:
             scheduler.resume()
@@ -167,16 +197,22 @@ class Dispatcher:
         for member in self._members:
             member.wake()
 
-    def evacuate(self, members: Iterable[Member]) -> list[Request]:
+    def evacuate(self, members: Iterable[Worker]) -> list[Request]:
         """Takes all requests from workers that are not connected, the most urgent first."""
         requests: list[Request] = []
         for member in members:
             self._placement.forget(member.peer)
-            requests += member.scheduler.evacuate()
+            requests += member.evacuate()
         return sorted(requests, key=lambda request: request.order)
 
     def adopt(self, requests: Iterable[Request]) -> list[Ended]:
         """Finds each request a worker to go on at; returns the ends of those that fit none."""
+        taken = list(requests)
+        ids = [request.request_id for request in taken]
+        adopted = journal_pb2.JournalAdopted(request_ids=ids)
+        return self._journal.record(lambda: self._adopt(taken), adopted=adopted)
+
+    def _adopt(self, requests: Sequence[Request]) -> list[Ended]:
         ended: list[Ended] = []
         for request in requests:
             member = self._choose(len(request.token_ids), request.wanted_length)
@@ -190,7 +226,7 @@ class Dispatcher:
                 member.wake()
         return ended
 
-    def _find(self, request_id: str) -> AnyScheduler | None:
+    def _find(self, request_id: str) -> Scheduler | None:
         for member in self._members:
             if member.scheduler.has(request_id):
                 return member.scheduler
@@ -198,16 +234,16 @@ class Dispatcher:
 
     def _choose(
         self, num_tokens: int, wanted_length: int, beginning: Sequence[bytes] = ()
-    ) -> Member:
-        places = [_place(member) for member in self._members]
-        peer = self._placement.choose(places, num_tokens, wanted_length, beginning)
+    ) -> Worker:
+        candidates = [_candidate(member) for member in self._members]
+        peer = self._placement.choose(candidates, num_tokens, wanted_length, beginning)
         return next(member for member in self._members if member.peer == peer)
 
 
-def _place(member: Member) -> Place[Peer]:
+def _candidate(member: Worker) -> Candidate[Peer]:
     scheduler, config = member.scheduler, member.scheduler.config
     num_waiting = scheduler.num_waiting
-    return Place(
+    return Candidate(
         member.peer,
         member.is_connected,
         scheduler.num_running + num_waiting,

@@ -13,10 +13,10 @@ from optimist_common.network.channel import open_channel
 from optimist_common.network.endpoints import Peer
 from optimist_common.network.mailbox import Mailbox
 from optimist_common.network.server import LIVENESS
-from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription, describe_worker
-from optimist_scheduler.workers.translate import plan_message, step_result
+from optimist_scheduler.workers.translate import step_result
 
 logger = logging.getLogger(__name__)
 
@@ -67,35 +67,36 @@ class WorkerLink:
         Args:
             check: Raises ValueError for a worker that cannot be used; it is tried again.
         """
-        pause, told = FIRST_PAUSE_SECONDS, ""
+        pause, logged = FIRST_PAUSE_SECONDS, ""
         while True:
             try:
                 return await self._open(check)
             except (grpc.aio.AioRpcError, ValueError) as error:
                 await self.close()
                 reason = error.code().name if isinstance(error, grpc.RpcError) else str(error)
-                if reason != told:
+                if reason != logged:
                     target = self._peer.target
                     logger.info("the worker at %s is not reached: %s", target, reason)
-                    told = reason
+                    logged = reason
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    def send(self, plan: Plan, trace_parents: Mapping[str, str] = NOT_TRACED) -> None:
-        """Sends a plan at the next turn of the event loop; a broken stream is told by `receive`.
+    def send(
+        self, plan: worker_pb2.ExecuteRequest, trace_parents: Mapping[str, str] = NOT_TRACED
+    ) -> None:
+        """Sends a plan at the next turn of the event loop; a broken stream shows in `receive`.
 
         Args:
             plan: The plan.
             trace_parents: Of the requests that are traced, by id.
         """
-        message = plan_message(plan)
         if trace_parents:
-            for admission in message.admissions:
+            for admission in plan.admissions:
                 admission.trace_parent = trace_parents.get(admission.request_id, "")
-        self._plans.put(message)
+        self._plans.put(plan)
 
-    def receive(self) -> StepResult | None:
-        """Returns the next result, or None if there is none yet.
+    def receive(self) -> tuple[StepResult, worker_pb2.ExecuteResponse] | None:
+        """Returns the next result and its message, or None if there is none yet.
 
         Raises:
             WorkerLostError: The stream broke, and all results before that were received.
@@ -131,7 +132,9 @@ class WorkerLink:
     def _begin(self) -> None:
         # No more plans wait than may be in flight.
         self._plans: Mailbox[worker_pb2.ExecuteRequest] = Mailbox()
-        self._results: asyncio.Queue[StepResult] = asyncio.Queue(MAX_WAITING_RESULTS)
+        self._results: asyncio.Queue[tuple[StepResult, worker_pb2.ExecuteResponse]] = asyncio.Queue(
+            MAX_WAITING_RESULTS
+        )
         self._fault = ""
 
     async def _open(self, check: CheckWorker) -> WorkerDescription:
@@ -156,7 +159,7 @@ class WorkerLink:
         """Reads results, whether they are waited for or not, until the stream breaks."""
         try:
             async for message in call:
-                await self._results.put(step_result(message))
+                await self._results.put((step_result(message), message))
                 self._on_news()
             self._fault = "the worker ended the stream"
         except grpc.aio.AioRpcError as error:

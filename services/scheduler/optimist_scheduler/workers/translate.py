@@ -1,15 +1,16 @@
 """Plain values to messages and back."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 
 from optimist.common.v1 import sampling_pb2
+from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
-from optimist_common.sampling_message import read_sampling, write_sampling
+from optimist_common.sampling_message import read_sampling
 from optimist_scheduler.core.requests.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.values.logprobs import Logprobs
@@ -20,7 +21,7 @@ from optimist_scheduler.core.values.output import (
     ToldLogprobs,
     ToldPositions,
 )
-from optimist_scheduler.core.windows.window import NO_POSITION, Window
+from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError, make_window
 
 _REASONS = {
     FinishReason.STOP: scheduler_pb2.FINISH_REASON_STOP,
@@ -51,6 +52,7 @@ def new_request(add: scheduler_pb2.Add, owner: int) -> NewRequest:
         stop_token_ids=_integers("stop_token_ids", add.stop_token_ids),
         min_tokens=add.min_tokens,
         sampling=_sampling(add.sampling),
+        sampling_message=add.sampling,
         priority=add.priority,
         cache_salt=add.cache_salt,
         max_draft_tokens=add.max_draft_tokens if add.HasField("max_draft_tokens") else None,
@@ -95,8 +97,8 @@ def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
         num_accepted_tokens=to_bytes(outputs.num_accepted_tokens),
         draft_sources=to_bytes(outputs.draft_sources),
         finished=[finished_message(ended.handle, ended.finished) for ended in outputs.ended],
-        logprobs=[_logprobs_message(told) for told in outputs.logprobs],
-        prediction_positions=[_positions_message(told) for told in outputs.positions],
+        logprobs=[_logprobs_message(each) for each in outputs.logprobs],
+        prediction_positions=[_positions_message(each) for each in outputs.positions],
     )
 
 
@@ -126,8 +128,8 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
 
 
 def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
-    """Reads a result; raises ValueError if a column is none, or a slot is told of twice."""
-    logprobs = {told.slot: _logprobs(told) for told in message.logprobs}
+    """Reads a result; raises ValueError if a column is none, or a slot is there twice."""
+    logprobs = {each.slot: _logprobs(each) for each in message.logprobs}
     if len(logprobs) != len(message.logprobs):
         raise ValueError("logprobs: a slot is there twice")
     return StepResult(
@@ -146,6 +148,24 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
         idle_ns=message.idle_ns,
         draft_ns=message.draft_ns,
         logprobs=logprobs,
+    )
+
+
+def read_window(message: proposer_pb2.Window) -> Window:
+    """Reads a window; raises ValueError if a column is none."""
+    positions, in_prompt = (
+        from_bytes(column) for column in (message.prediction_positions, message.prompt_positions)
+    )
+    if len(in_prompt):
+        if len(in_prompt) != len(positions) or int(in_prompt.min()) < 0:
+            raise WindowError("prompt_positions: must be one of each node, none negative")
+        positions = np.where(in_prompt > 0, NO_POSITION - in_prompt, positions)
+    return make_window(
+        message.base,
+        from_bytes(message.token_ids),
+        from_bytes(message.parents),
+        positions,
+        floats_from_bytes(message.values),
     )
 
 
@@ -185,16 +205,19 @@ def _window(slot: int, window: Window) -> worker_pb2.Window:
 
 
 def _admission(admission: Admission) -> worker_pb2.Admission:
-    request, sampling = admission.request, admission.request.sampling
-    if sampling.num_prompt_logprobs is not None and not request.wants_prompt_logprobs:
-        # It has been told of all its prompt, which is computed again.
-        sampling = replace(sampling, num_prompt_logprobs=None)
+    request = admission.request
+    sampling: sampling_pb2.SamplingParams | None = request.sampling_message
+    if request.sampling.num_prompt_logprobs is not None and not request.wants_prompt_logprobs:
+        # All its prompt was reported, and is computed again.
+        sampling = sampling_pb2.SamplingParams()
+        sampling.CopyFrom(request.sampling_message)
+        sampling.ClearField("num_prompt_logprobs")
     return worker_pb2.Admission(
         slot=admission.slot,
         request_id=request.request_id,
         token_ids=to_bytes(admission.token_ids),
         num_prompt_tokens=request.num_prompt_tokens,
-        sampling=write_sampling(sampling),
+        sampling=sampling,
         cached_blocks=to_bytes(admission.cached_blocks),
         max_length=request.max_length,
         # At max_length the request ends anyway; the sum with a huge min_tokens may be no int32.
@@ -203,12 +226,12 @@ def _admission(admission: Admission) -> worker_pb2.Admission:
     )
 
 
-def _integers(name: str, data: bytes) -> list[int]:
+def _integers(name: str, data: bytes) -> Sequence[int]:
+    """Reads a column without a copy: what is only passed on may be long."""
     try:
-        token_ids: list[int] = from_bytes(data).tolist()
+        return from_bytes(data).data
     except ValueError:
         raise MalformedError(f"{name}: {len(data)} bytes are no int32 column") from None
-    return token_ids
 
 
 def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:

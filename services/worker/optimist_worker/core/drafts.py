@@ -12,7 +12,7 @@ from optimist_worker.core.tree import chain_parents, node_depths
 class Drafts:
     """R rows of at most K nodes; only the first `num_tokens` nodes of a row mean anything.
 
-    A node is an index into its row. Node -1 is the row's last known token, behind which all of its
+    A node is an index into its row. Node -1 is the row's last known token, after which all of its
     drafts hang. What is padded must still be a valid index: any parent in [-1, K).
     """
 
@@ -79,7 +79,7 @@ class Drafts:
         return ((self.parents != chain) & self.is_node).any(1)
 
     def trim(self, width: int) -> "Drafts":
-        """Leaves out what is behind the widest row, which has at most `width` nodes."""
+        """Leaves out what is after the widest row, which has at most `width` nodes."""
         if self.width <= width:
             return self
         parents, probabilities = self.parents, self.probabilities

@@ -1,4 +1,4 @@
-"""What a scheduler asks of one step, and what comes of it, as columns of plain numbers."""
+"""What a scheduler asks of one step, and its result, as columns of plain numbers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -46,12 +46,12 @@ class WindowUpdate:
     token_ids: list[int]
     """`[num_nodes]`, likely ones first."""
     parents: list[int] = field(default_factory=list)
-    """The node that each node comes behind, before it in the list, or -1 for none, `[num_nodes]`;
+    """The node that each node comes after, before it in the list, or -1 for none, `[num_nodes]`;
     empty for a chain."""
 
 
 class PlannedRow(NamedTuple):
-    """A slot to run: known tokens to feed, most drafts behind them, blocks it is given first."""
+    """A slot to run: known tokens to feed, most drafts after them, blocks it is given first."""
 
     slot: int
     num_known_tokens: int
@@ -105,13 +105,13 @@ class RowLogprobs:
     """Position in the sequence of the first of the prompt's tokens."""
     num_prompt_tokens: int
     num_prompt_candidates: int
-    """How many of the likeliest tokens are told of in the place of each of the prompt's tokens."""
+    """How many of the likeliest tokens are reported for each of the prompt's tokens."""
     num_candidates: int
-    """The same in the place of each emitted token."""
+    """The same for each emitted token."""
     logprobs: Float32Column
     """`[num_prompt_tokens + num_emitted_tokens]`; without the latter if they are not wanted."""
     candidate_token_ids: Int32Column
-    """The likeliest tokens of each place, the likeliest first, place after place."""
+    """The likeliest tokens at each position, the likeliest first, one position after the other."""
     candidate_logprobs: Float32Column
     """Theirs."""
 

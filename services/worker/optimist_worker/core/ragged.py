@@ -11,7 +11,7 @@ class Ragged:
     """Which row, and which of its elements, each element of a flat tensor is."""
 
     starts: torch.Tensor
-    """First element of each row, and behind the last one; int64 `[num_rows + 1]`."""
+    """First element of each row, and after the last one; int64 `[num_rows + 1]`."""
     rows: torch.Tensor
     """Row of each element, int64 `[size]`; of padding, some row."""
     offsets: torch.Tensor

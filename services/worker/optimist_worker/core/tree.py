@@ -1,7 +1,7 @@
 """Token trees: depths, ancestors and paths of all rows at once.
 
 A row's nodes are the indices 0 to K - 1, parents before children; node -1 is the token they hang
-behind. Whatever follows the parents up to the top takes log2(K) steps of pointer doubling (Wyllie,
+after. Whatever follows the parents up to the top takes log2(K) steps of pointer doubling (Wyllie,
 "The complexity of parallel computations", 1979). `parents` None stands for chains, of which every
 node's parent is the one before it.
 """
@@ -50,7 +50,7 @@ def ancestor_bits(parents: Tensor) -> Tensor:
 
 
 def ancestor_matrix(parents: Tensor) -> Tensor:
-    """Tells which nodes lie on the way to each node.
+    """Returns which nodes lie on the way to each node.
 
     Args:
         parents: Int64 `[R, K]`.
@@ -67,7 +67,7 @@ def ancestor_matrix(parents: Tensor) -> Tensor:
 
 
 def holds_from_top(flags: Tensor, parents: Tensor | None) -> Tensor:
-    """Tells for which nodes a flag holds of the node itself and all its ancestors.
+    """Returns for which nodes a flag holds of the node itself and all its ancestors.
 
     Args:
         flags: Bool `[R, K]`.
@@ -98,7 +98,7 @@ def nodes_by_depth(chosen: Tensor, depths: Tensor) -> Tensor:
         depths: Int64 `[R, K]`.
 
     Returns:
-        Int64 `[R, K]`: the node of depth 1, of depth 2 and so on, behind the last one 0.
+        Int64 `[R, K]`: the node of depth 1, of depth 2 and so on, after the last one 0.
     """
     num_rows, num_nodes = chosen.shape
     nodes = torch.arange(num_nodes, device=chosen.device).expand(num_rows, -1)

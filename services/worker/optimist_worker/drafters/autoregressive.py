@@ -3,8 +3,8 @@
 import torch
 
 from optimist_common.draft_source import DraftSource
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
 from optimist_worker.core.acceptance.sampling_table import SamplingTable
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 from optimist_worker.drafters.growth import Growth
 from optimist_worker.drafters.network import DraftNetwork, Thought

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from optimist_common.draft_source import DraftSource
 from optimist_common.errors import SetupError
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.attention.kv import block_bytes
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
@@ -19,11 +19,11 @@ from optimist_worker.drafters.medusa import MedusaDrafter
 from optimist_worker.drafters.network import DraftNetwork
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
+from optimist_worker.model.division import whole
 from optimist_worker.model.feature_tap import FeatureTap
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.model.quantise import quantise
-from optimist_worker.model.shards import whole
-from optimist_worker.model.state import DeviceState
 from optimist_worker.model.tokenizer import check_same_tokenizer
 from optimist_worker.settings import WorkerSettings
 

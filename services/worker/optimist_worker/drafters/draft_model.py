@@ -93,7 +93,7 @@ class DraftModelNetwork:
         bits: torch.Tensor | None,
         features: torch.Tensor | None,
     ) -> Thought:
-        """Goes on from drafts, which lie behind the verified tokens in the order they were fed."""
+        """Goes on from drafts, which lie after the verified tokens in the order they were fed."""
         batch = build_level_batch(
             self._table,
             self.pool,

@@ -1,4 +1,4 @@
-"""What every drafter offers, and what it is told."""
+"""What every drafter offers, and what it is given."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -8,9 +8,8 @@ import torch
 from optimist_common.draft_source import DraftSource
 from optimist_worker.core.acceptance.sampling_table import Needs
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.batch.fit import FittedRows
 from optimist_worker.core.batch.flat_batch import PassSize
-from optimist_worker.core.batch.slot_table import SlotColumns
+from optimist_worker.core.batch.slot_table import FittedRows, SlotColumns
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.ragged import Ragged
 

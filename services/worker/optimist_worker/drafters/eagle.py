@@ -7,8 +7,7 @@ from optimist_worker.core.batch.flat_batch import PassSize, build_known_batch, b
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.drafters.drafter import DraftRows, VerifiedStep
 from optimist_worker.drafters.heads.eagle import EagleHead
-from optimist_worker.drafters.last_features import LastFeatures
-from optimist_worker.drafters.network import Thought
+from optimist_worker.drafters.network import LastFeatures, Thought
 
 
 class EagleNetwork:

@@ -69,7 +69,7 @@ def merge(windows: Drafts, proposal: Proposal) -> Proposal:
 
 
 def trim(proposal: Proposal, width: int) -> Proposal:
-    """Leaves out what is behind the widest row."""
+    """Leaves out what is after the widest row."""
     fed = proposal.fed
     return Proposal(proposal.drafts.trim(width), None if fed is None else fed[:, :width])
 

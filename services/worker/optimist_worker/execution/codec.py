@@ -8,7 +8,7 @@ from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, floats_to_bytes, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
-from optimist_common.sampling_message import read_sampling
+from optimist_common.sampling_message import read_sampling, write_sampling
 from optimist_worker.core.plan import (
     MOST_REPEATS,
     MOST_WINDOW_NODES,
@@ -99,21 +99,21 @@ def encode_result(
     )
     for slot, message in result.errors.items():
         response.errors.add(slot=slot, message=message)
-    for told in result.logprobs:
-        response.logprobs.append(_row_logprobs(told))
+    for row in result.logprobs:
+        response.logprobs.append(_row_logprobs(row))
     return response
 
 
-def _row_logprobs(told: RowLogprobs) -> worker_pb2.RowLogprobs:
+def _row_logprobs(row: RowLogprobs) -> worker_pb2.RowLogprobs:
     return worker_pb2.RowLogprobs(
-        slot=told.slot,
-        first_prompt_position=told.first_prompt_position,
-        num_prompt_tokens=told.num_prompt_tokens,
-        num_prompt_candidates=told.num_prompt_candidates,
-        num_candidates=told.num_candidates,
-        logprobs=floats_to_bytes(told.logprobs),
-        candidate_token_ids=to_bytes(told.candidate_token_ids),
-        candidate_logprobs=floats_to_bytes(told.candidate_logprobs),
+        slot=row.slot,
+        first_prompt_position=row.first_prompt_position,
+        num_prompt_tokens=row.num_prompt_tokens,
+        num_prompt_candidates=row.num_prompt_candidates,
+        num_candidates=row.num_candidates,
+        logprobs=floats_to_bytes(row.logprobs),
+        candidate_token_ids=to_bytes(row.candidate_token_ids),
+        candidate_logprobs=floats_to_bytes(row.candidate_logprobs),
     )
 
 
@@ -224,3 +224,42 @@ def _column(name: str, data: bytes) -> Int32Column:
         return from_bytes(data)
     except ValueError:
         raise PlanError(f"{name}: {len(data)} bytes are no int32 column") from None
+
+
+def write_plan(plan: Plan) -> worker_pb2.ExecuteRequest:
+    """Writes the message that `codec.decode_plan` reads as this plan, which is no repeat."""
+    return worker_pb2.ExecuteRequest(
+        sequence=plan.sequence,
+        released_slots=to_bytes(list(plan.released_slots)),
+        admissions=[_write_admission(admission) for admission in plan.admissions],
+        windows=[_write_window(window) for window in plan.windows],
+        slots=to_bytes(plan.slots),
+        num_known_tokens=to_bytes(plan.num_known_tokens),
+        num_draft_tokens=to_bytes(plan.num_draft_tokens),
+        num_new_blocks=to_bytes(plan.num_new_blocks),
+        new_blocks=to_bytes(plan.new_blocks),
+        num_repeats=plan.num_repeats,
+    )
+
+
+def _write_admission(admission: Admission) -> worker_pb2.Admission:
+    return worker_pb2.Admission(
+        slot=admission.slot,
+        request_id=admission.request_id,
+        token_ids=to_bytes(admission.token_ids),
+        num_prompt_tokens=admission.num_prompt_tokens,
+        sampling=write_sampling(admission.sampling),
+        cached_blocks=to_bytes(admission.cached_blocks),
+        max_length=admission.max_length,
+        min_length=admission.min_length,
+        stop_token_ids=to_bytes(admission.stop_token_ids),
+    )
+
+
+def _write_window(window: WindowUpdate) -> worker_pb2.Window:
+    return worker_pb2.Window(
+        slot=window.slot,
+        base=window.base,
+        token_ids=to_bytes(window.token_ids),
+        parents=to_bytes(window.parents),
+    )

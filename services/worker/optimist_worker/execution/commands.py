@@ -1,22 +1,27 @@
-"""What rank 0 has the other ranks do: every call of its runner, in the same order.
+"""What rank 0 has the other processes do, and checksums by which they notice differences.
 
-So all ranks go through the same states. Tokens need not be exchanged: all have the same logits,
-and what is chosen of them follows from seeds and positions.
+They get every call of its runner, in the same order, so all go through the same states. Tokens need
+not be exchanged among tensor-parallel ranks: all have the same logits, and what is chosen of them
+follows from seeds and positions.
 """
 
-from collections import deque
+import zlib
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
 
-from optimist.worker.v1 import worker_pb2
-from optimist_worker.core.plan import Plan, PlanError, StepResult, plan_repeat
-from optimist_worker.execution.codec import Limits, decode_plan
-from optimist_worker.execution.digest import digest
-from optimist_worker.execution.ending import end_process
-from optimist_worker.execution.group import Group, GroupError
-from optimist_worker.execution.plan_message import write_plan
-from optimist_worker.runner.runner import LaunchedPlan, Runner
+import numpy as np
+import torch
+
+from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.plan import Plan, StepResult
+from optimist_worker.execution.codec import write_plan
+from optimist_worker.execution.executor import LocalExecutor
+from optimist_worker.execution.group import Group, GroupError, end_process
+from optimist_worker.execution.step import Step
+from optimist_worker.model.masks import Masks
+
+DIGEST_BYTES = 4
 
 
 class Command(IntEnum):
@@ -25,40 +30,45 @@ class Command(IntEnum):
     END = 0
     RELEASE_ALL = 1
     LAUNCH = 2
-    """Behind it a plan as an ExecuteRequest."""
+    """After it a plan as an ExecuteRequest."""
     REPEAT = 3
     """Launches the plan that was collected last once more."""
     COLLECT = 4
-    """Behind it the digest of what rank 0 has collected."""
+    """After it the digest of what rank 0 has collected, and among stages the verdict."""
 
 
-class CommandedRanks:
-    """The other ranks, as rank 0 commands them; if they are gone, the process ends."""
+class LeadingRank(LocalExecutor):
+    """Rank 0 of tensor-parallel ranks; if the others are gone, the process ends.
 
-    def __init__(self, group: Group) -> None:
-        """Commands the other ranks of a group."""
+    The model's layers exchange tensors inside the pass by themselves.
+    """
+
+    def __init__(self, step: Step, masks: Masks, device: torch.device, group: Group) -> None:
+        """Runs steps together with the other ranks of a group."""
+        # What ranks say to each other inside a captured step has not been tried.
+        super().__init__(step, masks, device, uses_graphs=False)
         self._group = group
 
     def release_all(self) -> None:
-        """They free every slot."""
+        """Has the others free every slot."""
         self._send(Command.RELEASE_ALL)
 
-    def launch(self, plan: Plan) -> None:
-        """They start a plan."""
+    def prepare(self, plan: Plan) -> None:
+        """Has the others launch a plan."""
         if plan.repeat:
             self._send(Command.REPEAT)
         else:
             self._send(Command.LAUNCH, write_plan(plan).SerializeToString())
 
-    def collect(self, result: StepResult) -> None:
-        """They wait for the oldest plan and compare what came of it."""
+    def finish(self, result: StepResult) -> None:
+        """Has the others finish the oldest plan and compare its result."""
         self._send(Command.COLLECT, digest(result))
         if result.errors:
-            # A pass that has failed because a rank is gone must not be told as the requests' fault.
+            # A pass that failed because a rank is gone must not be reported as the requests' fault.
             self._or_end(self._group.wait_for_all)
 
     def end(self) -> None:
-        """They end."""
+        """Has the others end."""
         self._send(Command.END)
 
     def _send(self, command: Command, payload: bytes = b"") -> None:
@@ -71,69 +81,33 @@ class CommandedRanks:
             end_process(f"the other ranks cannot be reached: {error}")
 
 
-def obey_leader(group: Group, runner: Runner, limits: Limits, hang_seconds: float) -> None:
-    """Does what rank 0 says until it says that it ends.
+def digest(result: StepResult) -> bytes:
+    """Returns the checksum of everything that decides how rows go on, DIGEST_BYTES long.
 
-    Args:
-        group: The ranks.
-        runner: This rank's.
-        limits: What plans keep to.
-        hang_seconds: How long rank 0 may take over a step.
-
-    Raises:
-        GroupError: Rank 0 is gone or came to something else.
+    Times and the texts of errors differ between ranks that agree.
     """
-    rank = _Rank(group, runner, limits)
-    while True:
-        command = group.receive(hang_seconds if rank.is_at_work else None)
-        if command[0] == Command.END:
-            return
-        rank.obey(Command(command[0]), command[1:])
+    columns = (
+        result.slots,
+        result.lengths,
+        result.num_emitted_tokens,
+        result.token_ids,
+        result.num_drafted_tokens,
+        result.num_accepted_tokens,
+        result.draft_sources,
+        np.array(sorted(result.errors), np.int32),
+    )
+    checksum = zlib.crc32(f"{result.sequence} {result.repeat} {result.num_tokens}".encode())
+    for column in columns:
+        checksum = zlib.crc32(np.ascontiguousarray(column).tobytes(), checksum)
+    return checksum.to_bytes(DIGEST_BYTES, "little")
 
 
-class _Rank:
-    """The plans of one rank that have been launched and not been collected."""
-
-    def __init__(self, group: Group, runner: Runner, limits: Limits) -> None:
-        self._group, self._runner, self._limits = group, runner, limits
-        self._running: deque[LaunchedPlan] = deque()
-        self._last: tuple[Plan, StepResult] | None = None
-
-    @property
-    def is_at_work(self) -> bool:
-        """Whether rank 0 has to say soon how a plan went."""
-        return bool(self._running)
-
-    def obey(self, command: Command, payload: bytes) -> None:
-        if command is Command.RELEASE_ALL:
-            self._runner.release_all()
-        elif command is Command.LAUNCH:
-            request = worker_pb2.ExecuteRequest.FromString(payload)
-            self._launch(decode_plan(request, self._limits))
-        elif command is Command.REPEAT:
-            again = None if self._last is None else plan_repeat(*self._last)
-            if again is None:
-                raise GroupError("rank 0 repeats a plan that this rank cannot repeat")
-            self._launch(again)
-        else:
-            self._collect(payload)
-
-    def _launch(self, plan: Plan) -> None:
-        try:
-            self._running.append(self._runner.launch(plan))
-        except PlanError:
-            # Rank 0 has met it too, tells the scheduler and collects nothing.
-            return
-
-    def _collect(self, expected: bytes) -> None:
-        launched = self._running.popleft()
-        result = self._runner.collect(launched)
-        if digest(result) != expected:
-            reasons = "; ".join(result.errors.values())[:300]
-            raise GroupError(
-                f"plan {result.sequence} came to something else than on rank 0"
-                + (f": {reasons}" if reasons else "")
-            )
-        if result.errors:
-            self._group.wait_for_all()
-        self._last = launched.plan, result
+def draft_digest(drafts: Drafts) -> int:
+    """Returns the checksum of the drafts' tokens and of how they hang together, 32 bits."""
+    columns = [drafts.num_tokens, drafts.token_ids * drafts.is_node]
+    if drafts.parents is not None:
+        columns.append(drafts.parents * drafts.is_node)
+    checksum = 0
+    for column in columns:
+        checksum = zlib.crc32(np.ascontiguousarray(column.cpu().numpy()).tobytes(), checksum)
+    return checksum

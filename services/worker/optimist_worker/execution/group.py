@@ -3,18 +3,49 @@
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from optimist_common.errors import SetupError
+from optimist_common.errors import SetupError, run_or_explain
 from optimist_worker.execution.ranks import Ranks
 
 logger = logging.getLogger(__name__)
+
+EXIT_CODE = 1
+
+
+def end_process(reason: str) -> NoReturn:
+    """Ends the process at once, for a supervisor to start it again.
+
+    Threads may be waiting for other ranks inside a collective operation, which nothing but the end
+    of the process interrupts.
+    """
+    logger.critical("%s; the worker ends", reason)
+    _exit(EXIT_CODE)
+
+
+def refuse_start(error: SetupError | None) -> NoReturn:
+    """Ends a process that cannot start as `run_or_explain` does; None: all has been said."""
+
+    def start() -> None:
+        if error is not None:
+            raise error
+
+    run_or_explain("optimist worker", start)
+    _exit(2)
+
+
+def _exit(code: int) -> NoReturn:
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)
+
 
 JOIN_SECONDS = 900.0
 """How long a rank waits for the others to start."""
@@ -127,7 +158,7 @@ class Group:
         return bool(asked), not lives
 
     def is_first_to_say(self, text: str) -> bool:
-        """Tells whether no other rank has said the same before; also if it cannot be known."""
+        """Returns whether no other rank has said the same before, or that cannot be known."""
         try:
             return int(self.store.add(f"said/{text}", 1)) == 1
         except RuntimeError:

@@ -5,8 +5,7 @@ import os
 import signal
 import threading
 
-from optimist_worker.execution.ending import end_process
-from optimist_worker.execution.group import Group, GroupError
+from optimist_worker.execution.group import Group, GroupError, end_process
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +15,7 @@ _GRACE_SECONDS = 2.0
 
 
 class Pulse:
-    """A thread by which ranks tell each other that they live; the process ends with the first.
+    """A thread by which ranks show each other that they live; the process ends with the first.
 
     A rank that has died is noticed at once, one that hangs or whose machine is gone after
     `group.SILENT_SECONDS`. Ranks other than 0 cannot end by themselves: they ask, and rank 0 ends
@@ -29,7 +28,7 @@ class Pulse:
         self._parent = os.getppid()
         self._asks_to_end = False
         self._ends = threading.Event()
-        self._has_told = False
+        self._has_ended = False
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
         self._thread.start()
 
@@ -55,17 +54,17 @@ class Pulse:
                 end_process(f"another rank has ended: {error}")
 
     def _beat(self) -> bool:
-        """Exchanges one pulse; tells whether all ranks end."""
+        """Exchanges one pulse; returns whether all ranks end."""
         if os.getppid() != self._parent:
             end_process("the process that started this rank has ended")
         asked, ending = self._group.beat(asks=self._asks_to_end, ends=self._ends.is_set())
-        if asked and self._group.ranks.is_leader and not self._has_told:
-            self._tell()
+        if asked and self._group.ranks.is_leader and not self._has_ended:
+            self._end_this_rank()
         return ending
 
-    def _tell(self) -> None:
+    def _end_this_rank(self) -> None:
         """Ends this rank as a signal would, once it serves."""
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            logger.info("another rank was told to end")
-            self._has_told = True
+            logger.info("another rank was asked to end")
+            self._has_ended = True
             os.kill(os.getpid(), signal.SIGTERM)

@@ -34,11 +34,6 @@ class Ranks:
         return self.rank == 0
 
     @property
-    def tensor_rank(self) -> int:
-        """Which part of each layer it holds."""
-        return self.rank % self.tensor_parallel_size
-
-    @property
     def stage(self) -> int:
         """Which layers it holds, 0 for the first."""
         return self.rank // self.tensor_parallel_size

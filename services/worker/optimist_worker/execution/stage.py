@@ -1,9 +1,7 @@
-"""A stage's part of every step."""
+"""The stages of a pipeline: the part of every step that each of them does."""
 
 import logging
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 
 import torch
 
@@ -11,189 +9,102 @@ from optimist_common.columns import Int32Column
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.bounds import StepBounds
 from optimist_worker.core.batch.logprobs import LogprobPlaces
-from optimist_worker.execution.digest import draft_digest
+from optimist_worker.core.plan import Plan, StepResult
+from optimist_worker.execution.codec import write_plan
+from optimist_worker.execution.commands import Command, digest, draft_digest
+from optimist_worker.execution.executor import Executor, HostStopwatch
 from optimist_worker.execution.group import GroupError
-from optimist_worker.execution.stage_link import StageLink
-from optimist_worker.execution.stage_masks import StageMasks
-from optimist_worker.execution.stage_pass import StagePass
-from optimist_worker.execution.stage_trace import StageTrace
-from optimist_worker.execution.stage_verdict import StageVerdict, read_verdict
+from optimist_worker.execution.stage_link import StageLink, VerdictInbox
+from optimist_worker.execution.stage_pass import StagePass, StageTrace
+from optimist_worker.execution.stage_verdict import StageMasks, StageVerdict, read_verdict
 from optimist_worker.execution.step import Step
 from optimist_worker.execution.step_parts import JudgedStep, PreparedStep
-from optimist_worker.execution.stopwatch import HostStopwatch
-from optimist_worker.execution.verdict_inbox import VerdictInbox
+from optimist_worker.model.division import StageCut
 from optimist_worker.model.masks import Masks
 from optimist_worker.model.model import Model
-from optimist_worker.model.stage_loading import StageCut
 
 logger = logging.getLogger(__name__)
+
+_SPARE_PLANS = 1
+"""Plans beyond one per stage, with which the first stage goes on while an answer is on its way."""
 
 
 class StageError(RuntimeError):
     """A stage could not do its part of a pass; the text says which and why."""
 
 
-class StagedStep:
-    """A step of which this stage has done its part; the state moves on when it is waited for."""
+class Stage(Executor):
+    """Runs the part that a stage has of the model, between the stages before and after it."""
+
+    settles_late = True
 
     def __init__(
         self,
+        model: Model,
+        cut: StageCut,
         step: Step,
-        prepared: PreparedStep | None,
-        num_rows: int,
-        watch: HostStopwatch,
-        device: torch.device,
-        wait_for_verdict: Callable[[], StageVerdict] | None,
+        masks: Masks,
+        link: StageLink,
+        trace: StageTrace,
     ) -> None:
-        """Notes what is started.
+        """Takes its position among the stages.
 
         Args:
+            model: Its part.
+            cut: Which part that is.
             step: The state, and what moves it on.
-            prepared: None if not even that went well.
-            num_rows: How many of the rows are not padding.
-            watch: Of the drafter.
-            device: Of the state.
-            wait_for_verdict: Where the first stage gets what came of the step; None: it is told.
+            masks: Of the grammars; those of stages that choose no tokens follow none.
+            link: To the other stages.
+            trace: Of its passes.
         """
-        self.watch = watch
-        self.number = 0
-        """Of the pass, alike at all stages; counted from 1."""
-        self.told: StageVerdict | None = None
-        """What came of it, once that is known here."""
-        self._step, self._prepared, self._num_rows = step, prepared, num_rows
-        self._device, self._wait_for_verdict = device, wait_for_verdict
-
-    @property
-    def has_pass(self) -> bool:
-        """Whether anything runs through the stages; else nothing comes of the step."""
-        return self._prepared is None or self._prepared.batch is not None
-
-    def wait(self) -> Int32Column:
-        """Moves the state on; returns what `outputs.pack` has packed.
-
-        Raises:
-            StageError: A stage has failed.
-            RuntimeError: PyTorch refuses it.
-        """
-        with on_device(self._device):
-            packed = self._finish()[: self._num_rows].cpu()
-        columns: Int32Column = packed.numpy()
-        return columns
-
-    def take_scored(self) -> Int32Column | None:
-        """Returns log-probabilities, after `wait`, see `StepTensors`."""
-        if self.told is None or self.told.scored is None:
-            return None
-        scored: Int32Column = self.told.scored.numpy()
-        return scored
-
-    def _finish(self) -> torch.Tensor:
-        prepared, told = self._prepared, self.told
-        if prepared is not None and prepared.batch is None:
-            return self._step.skip(prepared)
-        if told is None and self._wait_for_verdict is not None:
-            told = self.told = self._wait_for_verdict()
-        if told is None or told.number != self.number:
-            raise GroupError(f"the verdict on pass {self.number} is not there")
-        if prepared is None or told.verdict is None:
-            raise StageError(told.failure)
-        if draft_digest(prepared.proposal.drafts) != told.drafts:
-            # The verdict rests on states of the drafts of the first stage.
-            raise GroupError(f"pass {self.number} has other drafts at the last stage than here")
-        verdict = _move(told.verdict, self._device)
-        return self._step.settle(prepared, verdict, self.watch)
-
-
-class Stage:
-    """Runs the part that a stage has of the model, between the stages before and behind."""
-
-    def __init__(self, model: Model, cut: StageCut, link: StageLink, trace: StageTrace) -> None:
-        """Takes its place among the stages."""
+        super().__init__(model.device, masks if cut.place.is_last else StageMasks(masks))
         self.place, self.link = cut.place, link
-        self.inbox = VerdictInbox(link) if cut.place.is_first else None
-        self.masks: StageMasks | None = None
-        """What follows no grammars, in stages that do not choose tokens."""
-        self._model, self._trace = model, trace
+        self.num_stages = cut.place.num_stages
+        self._model, self._step, self._trace = model, step, trace
         self._pass = StagePass(model, cut)
         self._num_passes = 0
-        self._verdict = b""
 
-    def make_masks(self, masks: Masks) -> Masks | StageMasks:
-        """Returns what follows grammars at this stage."""
-        if self.place.is_last:
-            return masks
-        self.masks = StageMasks(masks)
-        return self.masks
+    def check_failure(self, error: Exception) -> None:
+        """Raises: other stages are in the step by now."""
+        raise error
 
-    def tell(self, step: StagedStep, told: StageVerdict) -> None:
-        """Notes what came of a step, which is settled next."""
-        step.told = told
-        if self.masks is not None:
-            self.masks.tell(told.faults)
+    def note_verdict(self, verdict: StageVerdict) -> None:
+        """Notes what came of the step that is settled next."""
+        if isinstance(self.masks, StageMasks):
+            self.masks.note_faults(verdict.faults)
 
-    def take_verdict_bytes(self) -> bytes:
-        """Returns the verdict of the plan that was settled last; empty if it needed none."""
-        data, self._verdict = self._verdict, b""
-        return data
-
-    def _wait_for_verdict(self) -> StageVerdict:
-        if self.inbox is None:
-            raise GroupError("only the first stage waits for verdicts")
-        self._verdict = self.inbox.take()
-        told = read_verdict(self._verdict)
-        if self.masks is not None:
-            self.masks.tell(told.faults)
-        return told
-
-    def start(
+    def launch(
         self,
-        step: Step,
         columns: torch.Tensor,
         bounds: StepBounds,
         num_rows: int,
-        masks: Masks | StageMasks,
-        wanted: LogprobPlaces | None,
-    ) -> StagedStep:
+        wanted: LogprobPlaces | None = None,
+    ) -> "StagedStep":
         """Does this stage's part of a step, and hands it on.
 
-        What fails here fails at all stages: the others hear of it in place of the states.
-
-        Args:
-            step: The state, and what moves it on.
-            columns: Of the plan, see `Step.run`.
-            bounds: What the host knows of them.
-            num_rows: How many of the rows are not padding.
-            masks: Of the grammars; read by the last stage.
-            wanted: Which log-probabilities are wanted, on the device.
-
-        Raises:
-            GroupError: Another stage is gone.
+        What fails here fails at all stages: the others receive that in place of the states.
         """
-        device, failure = self._model.device, ""
-        source = None if self.inbox is None else self._wait_for_verdict
-        with on_device(device):
+        failure = ""
+        wanted = None if wanted is None else wanted.to(self.device)
+        with on_device(self.device):
             prepared, watch = None, HostStopwatch()
             try:
-                prepared = step.prepare(columns, bounds, watch, wanted)
+                prepared = self._step.prepare(columns, bounds, watch, wanted)
             except Exception as error:
                 failure = self._explain(error)
-            staged = StagedStep(step, prepared, num_rows, watch, device, source)
+            staged = StagedStep(self, self._step, prepared, num_rows, watch)
             if not staged.has_pass:
                 return staged
             self._num_passes += 1
             staged.number = self._num_passes
-            judge = None
-            if prepared is not None and self.place.is_last:
-                judge = partial(step.judge, prepared, masks=masks)
-            staged.told = self._run(prepared, failure, judge)
+            staged.verdict = self._run(prepared, failure)
         return staged
 
-    def _run(
-        self,
-        prepared: PreparedStep | None,
-        failure: str,
-        judge: Callable[[torch.Tensor], JudgedStep] | None,
-    ) -> StageVerdict | None:
+    def wait_for_verdict(self) -> StageVerdict | None:
+        """Returns what came of the oldest pass, where that arrives here."""
+        return None
+
+    def _run(self, prepared: PreparedStep | None, failure: str) -> StageVerdict | None:
         """Runs a pass from the stage before to the next; the last one returns its verdict."""
         number, model, hidden = self._num_passes, self._model, None
         if not self.place.is_first:
@@ -211,7 +122,8 @@ class Stage:
             try:
                 with self._trace.note(number):
                     output = self._pass.run(prepared.batch, hidden)
-                    judged = None if judge is None else judge(output)
+                    if self.place.is_last:
+                        judged = self._step.judge(prepared, output, self.masks)
             except Exception as error:
                 output, failure = None, self._explain(error)
         if not self.place.is_last:
@@ -224,6 +136,139 @@ class Stage:
     def _explain(self, error: Exception) -> str:
         logger.error("stage %d: the forward pass failed", self.place.index, exc_info=error)
         return f"stage {self.place.index}: {' '.join(str(error).split())[:300]}"
+
+
+class FirstStage(Stage):
+    """The first stage, which has the others do what it does.
+
+    All stages prepare and settle plans alike, so their states agree wherever it matters: plans on
+    their way at the same time have no row in common. The last stage settles a plan as soon as it
+    has judged it, all others when the first one does.
+    """
+
+    inbox: VerdictInbox
+
+    def __init__(
+        self,
+        model: Model,
+        cut: StageCut,
+        step: Step,
+        masks: Masks,
+        link: StageLink,
+        trace: StageTrace,
+    ) -> None:
+        """Begins to listen to the last stage; see `Stage`."""
+        super().__init__(model, cut, step, masks, link, trace)
+        self.most_plans = self.num_stages + _SPARE_PLANS
+        self.inbox = VerdictInbox(link)
+        self._verdict = b""
+        """What came of the plan that was settled last; empty if it had no pass."""
+
+    def release_all(self) -> None:
+        """Has the other stages free every slot."""
+        self._command_all(Command.RELEASE_ALL)
+
+    def prepare(self, plan: Plan) -> None:
+        """Has the other stages do their parts of a plan."""
+        self._command_all(Command.LAUNCH, write_plan(plan).SerializeToString())
+
+    def wait_for_verdict(self) -> StageVerdict:
+        """Returns what came of the oldest pass."""
+        self._verdict = self.inbox.take()
+        return read_verdict(self._verdict)
+
+    def finish(self, result: StepResult) -> None:
+        """Has the other stages settle the oldest plan and compare what came of it."""
+        expected, verdict = digest(result), self._verdict
+        self._verdict = b""
+        for stage in range(1, self.num_stages):
+            # The last one has made it.
+            known = b"" if stage == self.num_stages - 1 else verdict
+            self.link.command(stage, bytes([Command.COLLECT]) + expected + known)
+        if verdict:
+            self.link.forget_plan()
+
+    def end(self) -> None:
+        """Has the other stages end."""
+        self._command_all(Command.END)
+        self.inbox.close()
+        self.link.forget_all()
+
+    def _command_all(self, command: Command, payload: bytes = b"") -> None:
+        for stage in range(1, self.num_stages):
+            self.link.command(stage, bytes([command]) + payload)
+
+
+class StagedStep:
+    """A step of which this stage has done its part; the state moves on when it is waited for."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        step: Step,
+        prepared: PreparedStep | None,
+        num_rows: int,
+        watch: HostStopwatch,
+    ) -> None:
+        """Notes what is launched.
+
+        Args:
+            stage: The stage.
+            step: The state, and what moves it on.
+            prepared: None if not even that went well.
+            num_rows: How many of the rows are not padding.
+            watch: Of the drafter.
+        """
+        self.number = 0
+        """Of the pass, alike at all stages; counted from 1."""
+        self.verdict: StageVerdict | None = None
+        """What came of it, once that is known here."""
+        self._stage, self._step, self._prepared = stage, step, prepared
+        self._num_rows, self._watch = num_rows, watch
+
+    @property
+    def has_pass(self) -> bool:
+        """Whether anything runs through the stages; else the step changes nothing."""
+        return self._prepared is None or self._prepared.batch is not None
+
+    def wait(self) -> Int32Column:
+        """Moves the state on; returns what `outputs.pack` has packed.
+
+        Raises:
+            StageError: A stage has failed.
+            RuntimeError: PyTorch refuses it.
+        """
+        with on_device(self._stage.device):
+            packed = self._finish()[: self._num_rows].cpu()
+        columns: Int32Column = packed.numpy()
+        return columns
+
+    def take_scored(self) -> Int32Column | None:
+        """Returns log-probabilities, after `wait`, see `StepTensors`."""
+        if self.verdict is None or self.verdict.scored is None:
+            return None
+        scored: Int32Column = self.verdict.scored.numpy()
+        return scored
+
+    def draft_ns(self) -> int:
+        """Returns the time that drafting took, after `wait`."""
+        return self._watch.total_ns()
+
+    def _finish(self) -> torch.Tensor:
+        prepared = self._prepared
+        if prepared is not None and prepared.batch is None:
+            return self._step.skip(prepared)
+        reached = self.verdict = self.verdict or self._stage.wait_for_verdict()
+        if reached is None or reached.number != self.number:
+            raise GroupError(f"the verdict on pass {self.number} is not there")
+        self._stage.note_verdict(reached)
+        if prepared is None or reached.verdict is None:
+            raise StageError(reached.failure)
+        if draft_digest(prepared.proposal.drafts) != reached.drafts:
+            # The verdict rests on states of the drafts of the first stage.
+            raise GroupError(f"pass {self.number} has other drafts at the last stage than here")
+        verdict = _move(reached.verdict, self._stage.device)
+        return self._step.settle(prepared, verdict, self._watch)
 
 
 def on_device(device: torch.device) -> AbstractContextManager[None]:

@@ -5,16 +5,18 @@ before the receiver asks for it, so what was sent is kept until it must have arr
 """
 
 import json
+import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from optimist_worker.execution.group import GroupError
+from optimist_worker.execution.group import GroupError, end_process
 from optimist_worker.execution.ranks import Ranks
 
 _ENDLESS = timedelta(days=365)
@@ -83,7 +85,7 @@ class StageLink:
         head = json.dumps([number, num_tokens, failure[:_MOST_REASON]]).encode()
         self._send(head, following, self._states)
         if hidden is not None:
-            # nccl moves it from device to device, behind what computes it.
+            # nccl moves it from device to device, after what computes it.
             tensor = hidden.contiguous()
             with _naming_the_cause():
                 work = dist.isend(tensor, following)
@@ -105,9 +107,9 @@ class StageLink:
             GroupError: The stage before is gone, or at another pass.
         """
         before = self._ranks.rank - 1
-        told, num_tokens, failure = json.loads(_receive(before, self._states, None))
-        if told != number:
-            raise GroupError(f"pass {told} of the stage before is pass {number} here")
+        given, num_tokens, failure = json.loads(_receive(before, self._states, None))
+        if given != number:
+            raise GroupError(f"pass {given} of the stage before is pass {number} here")
         if failure:
             return HandedOn(None, failure)
         hidden = torch.empty((num_tokens, hidden_size), dtype=dtype, device=device)
@@ -115,7 +117,7 @@ class StageLink:
             dist.recv(hidden, before)
         return HandedOn(hidden, "")
 
-    def tell_verdict(self, data: bytes) -> None:
+    def send_verdict(self, data: bytes) -> None:
         """Sends what came of a plan from the last stage to the first."""
         # All that was sent before has been asked for: the first stage always listens.
         self.forget_all()
@@ -184,3 +186,44 @@ def _receive_part(size: int, stage: int, group: Any, timeout: timedelta) -> byte
         if work is not None:
             work.wait(timeout)
     return part.numpy().tobytes()
+
+
+class VerdictInbox:
+    """A thread that always listens to the last stage; the process ends with that stage."""
+
+    def __init__(self, link: StageLink) -> None:
+        """Starts the thread."""
+        self._link = link
+        self._arrived: SimpleQueue[bytes] = SimpleQueue()
+        self._wake: Callable[[], None] | None = None
+        self._thread = threading.Thread(target=self._listen, name="verdicts", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has arrived that was not taken."""
+        return self._arrived.empty()
+
+    def take(self) -> bytes:
+        """Waits for the next verdict."""
+        return self._arrived.get()
+
+    def on_arrival(self, wake: Callable[[], None] | None) -> None:
+        """Has something called, in the thread, when a verdict has arrived."""
+        self._wake = wake
+
+    def close(self) -> None:
+        """Waits for the end, which the last stage announces by an empty verdict."""
+        self._thread.join()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                verdict = self._link.next_verdict()
+            except GroupError as error:
+                end_process(f"the last stage is gone: {error}")
+            if not verdict:
+                return
+            self._arrived.put(verdict)
+            if (wake := self._wake) is not None:
+                wake()

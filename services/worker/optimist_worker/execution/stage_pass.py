@@ -1,20 +1,61 @@
-"""One pass through the layers of a stage."""
+"""One pass through the layers of a stage, and when it computed it."""
 
-from typing import Any
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
 
 import torch
 
+from optimist_common.errors import SetupError
 from optimist_worker.core.batch.flat_batch import FlatBatch
+from optimist_worker.model.division import StageCut, find_layers
 from optimist_worker.model.model import Model
-from optimist_worker.model.stage_loading import StageCut, find_layers
+
+
+class StageTrace:
+    """Writes a line per pass, if it is wanted: `{"pass": 1, "begin_ns": ..., "end_ns": ...}`.
+
+    Times are of the machine's monotonic clock, which all processes of a machine share. On CUDA they
+    are the host's, which does not wait for the device.
+    """
+
+    def __init__(self, directory: str, stage: int) -> None:
+        """Opens `stage-N.jsonl`; an empty name of the directory writes nothing.
+
+        Raises:
+            SetupError: It cannot be written.
+        """
+        self._file: TextIO | None = None
+        if not directory:
+            return
+        try:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            path = Path(directory) / f"stage-{stage}.jsonl"
+            self._file = path.open("w", encoding="utf-8", buffering=1)
+        except OSError as error:
+            raise SetupError(f"--stage-trace: cannot write {directory}: {error.strerror}") from None
+
+    @contextmanager
+    def note(self, number: int) -> Iterator[None]:
+        """Notes when a pass begins and ends."""
+        if self._file is None:
+            yield
+            return
+        begin = time.monotonic_ns()
+        yield
+        line = {"pass": number, "begin_ns": begin, "end_ns": time.monotonic_ns()}
+        self._file.write(json.dumps(line) + "\n")
 
 
 class StagePass:
     """Runs a stage's part of the model between the states that stages hand on.
 
     What a decoder does to embeddings before its first layer (scaling, positions) must not be done
-    to states. So they enter at the stage's first layer and leave behind its last one, whatever the
-    decoder does before and behind.
+    to states. So they enter at the stage's first layer and leave after its last one, whatever the
+    decoder does before and after.
     """
 
     def __init__(self, model: Model, cut: StageCut) -> None:

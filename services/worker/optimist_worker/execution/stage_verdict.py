@@ -1,4 +1,4 @@
-"""What the last stage has made of a plan, as the bytes by which the others learn of it."""
+"""What the last stage has made of a plan: as bytes for the others, and the grammars' part of it."""
 
 import json
 from dataclasses import dataclass, field
@@ -7,6 +7,10 @@ import numpy as np
 import torch
 
 from optimist_worker.core.acceptance.verdict import Verdict
+from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.plan import Admission
+from optimist_worker.core.ragged import Ragged
+from optimist_worker.model.masks import Masks
 
 _NUM_SIZES = 6
 
@@ -29,10 +33,12 @@ class StageVerdict:
     """Checksum of the drafts that the last stage has judged."""
 
 
-def write_verdict(told: StageVerdict) -> bytes:
+def write_verdict(reached: StageVerdict) -> bytes:
     """Returns a verdict's bytes."""
-    text = json.dumps([told.number, told.failure, list(told.faults.items()), told.drafts]).encode()
-    verdict, scored = told.verdict, told.scored
+    text = json.dumps(
+        [reached.number, reached.failure, list(reached.faults.items()), reached.drafts]
+    ).encode()
+    verdict, scored = reached.verdict, reached.scored
     # Rows, tokens and nodes of each row, scored places, numbers of each, length of the text.
     sizes = [-1, 0, -1, -1, 0, len(text)]
     parts: list[torch.Tensor] = []
@@ -72,3 +78,36 @@ def read_verdict(data: bytes) -> StageVerdict:
     return StageVerdict(
         number, verdict, scored, failure, {int(slot): text for slot, text in faults}, drafts
     )
+
+
+class StageMasks:
+    """Refuses the grammars that the last stage refuses, and follows none.
+
+    How far a grammar can be followed is the last stage's to say, see `StageVerdict.faults`.
+    """
+
+    def __init__(self, masks: Masks) -> None:
+        """Tries grammars with those of a model."""
+        self._masks = masks
+        self._faults: dict[int, str] = {}
+
+    def open(self, admission: Admission) -> str | None:
+        """Returns what is wrong with the grammar of a request, or None."""
+        error = self._masks.open(admission)
+        self._masks.close(admission.slot)
+        return error
+
+    def close(self, slot: int) -> None:
+        """Forgets a slot."""
+
+    def note_faults(self, faults: dict[int, str]) -> None:
+        """Notes which grammars of the plan to be settled can be followed no further."""
+        self._faults = faults
+
+    def commit(self, slot: int, token_ids: list[int]) -> str | None:
+        """Returns why a slot's grammar cannot be followed further, or None."""
+        return self._faults.get(slot)
+
+    def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
+        """Restricts nothing, because nothing is chosen here."""
+        return None

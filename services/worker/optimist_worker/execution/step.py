@@ -4,14 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
-from optimist_worker.core.acceptance.coupled import verify_coupled
-from optimist_worker.core.acceptance.rejection import verify_rejection
-from optimist_worker.core.acceptance.synthetic import verify_synthetic
-from optimist_worker.core.acceptance.verdict import Verdict, nothing
-from optimist_worker.core.acceptance.verify_pass import VerifyPass
+from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection, verify_synthetic
+from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict, VerifyPass, nothing
 from optimist_worker.core.batch.bounds import StepBounds
-from optimist_worker.core.batch.fit import FittedRows, fit_rows
 from optimist_worker.core.batch.flat_batch import PassSize, build_verify_batch
 from optimist_worker.core.batch.logprobs import (
     LogprobPlaces,
@@ -27,6 +22,7 @@ from optimist_worker.core.batch.settle import (
     keep_rows,
     settle_rows,
 )
+from optimist_worker.core.batch.slot_table import FittedRows, fit_rows
 from optimist_worker.core.batch.window_table import WindowDrafts
 from optimist_worker.core.drafts import Drafts, no_drafts
 from optimist_worker.core.ragged import lay_out
@@ -40,8 +36,8 @@ from optimist_worker.execution.step_parts import (
     Stopwatch,
 )
 from optimist_worker.model.feature_tap import FeatureTap
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model
-from optimist_worker.model.state import DeviceState
 
 
 class Step:
@@ -125,7 +121,7 @@ class Step:
 
     @torch.inference_mode()
     def judge(self, prepared: PreparedStep, logits: torch.Tensor, masks: Allowing) -> JudgedStep:
-        """Says what comes of the drafts, from the logits that the pass was asked for."""
+        """Judges the drafts by the logits that the pass was asked for."""
         rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
         allowed = None
         if prepared.bounds.has_grammar:

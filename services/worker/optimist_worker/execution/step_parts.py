@@ -7,9 +7,9 @@ import torch
 
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.bounds import StepBounds
-from optimist_worker.core.batch.fit import FittedRows
 from optimist_worker.core.batch.flat_batch import FlatBatch, PassSize
 from optimist_worker.core.batch.logprobs import LogprobPlaces
+from optimist_worker.core.batch.slot_table import FittedRows
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.ragged import Ragged
 from optimist_worker.drafters.drafter import Proposal
@@ -29,7 +29,7 @@ class Allowing(Protocol):
     """Knows which tokens grammars allow."""
 
     def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
-        """Returns what may come behind each node, bool `[num_logits, vocab_size]`; None: all."""
+        """Returns what may come after each node, bool `[num_logits, vocab_size]`; None: all."""
 
 
 class StepTensors(NamedTuple):
@@ -53,7 +53,7 @@ class PreparedStep:
     proposal: Proposal
     size: PassSize
     nodes: Ragged
-    """Which node of which row each row of logits is behind, see `VerifyPass`."""
+    """Which node of which row each row of logits is after, see `VerifyPass`."""
     wanted: LogprobPlaces | None
     batch: FlatBatch | None = None
     """None if no row can run."""

@@ -8,8 +8,8 @@ import torch
 class FeatureTap:
     """Keeps the features of the last pass for the draft heads.
 
-    They are the hidden states behind the final norm, or the outputs of some decoder layers one
-    behind the other (EAGLE-3).
+    They are the hidden states after the final norm, or the outputs of some decoder layers one
+    after the other (EAGLE-3).
     """
 
     def __init__(self, module: Any, layers: tuple[int, ...] | None) -> None:

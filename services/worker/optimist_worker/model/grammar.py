@@ -11,8 +11,7 @@ import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
-from optimist_common.grammar_limits import MAX_GRAMMAR_BYTES, PARSER_LIMITS
-from optimist_worker.model.node_order import depth_first
+from optimist_common.sampling import MAX_GRAMMAR_BYTES, PARSER_LIMITS
 from optimist_worker.model.tokenizer import find_tokenizer
 
 _LIMITS = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
@@ -30,7 +29,7 @@ class GrammarRow(NamedTuple):
 
 @dataclass(slots=True)
 class _SlotGrammar:
-    """A matcher behind the last committed token."""
+    """A matcher after the last committed token."""
 
     matcher: LLMatcher
     ended: bool = False
@@ -126,21 +125,11 @@ class GrammarSet:
         """
         return self._grammars[slot].fault
 
-    def forced(self, slot: int) -> list[int]:
-        """Returns tokens of the only text that can come next, in the tokenizer's way; may be none.
-
-        The grammar may allow the same text in other tokens, so they are likely, not certain.
-        """
-        state = self._grammars[slot]
-        if state.ended or state.fault is not None or state.matcher.is_stopped():
-            return []
-        return state.matcher.compute_ff_tokens()
-
     def allowed(self, rows: Sequence[GrammarRow]) -> torch.Tensor:
-        """Works out which tokens may come behind the last known token and behind each draft.
+        """Works out which tokens may come after the last known token and after each draft.
 
         Behind a draft that its grammar refuses everything is allowed: its parent's mask excludes
-        it, so nothing behind it is ever reached. No grammar is moved on.
+        it, so nothing after it is ever reached. No grammar is moved on.
 
         Returns:
             int32 `[num_nodes, ceil(vocab_size / 32)]`, bit i of word w for token 32 * w + i; of
@@ -235,3 +224,24 @@ def _reason(matcher: LLMatcher) -> str:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:_MOST_REASON]
+
+
+def depth_first(parents: Sequence[int]) -> list[int]:
+    """Orders nodes so that every node comes after its parent and before its parent's siblings.
+
+    Args:
+        parents: Index of each node's parent, less than its own; -1 for children of the root.
+
+    Returns:
+        All indices; siblings keep their order.
+    """
+    children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
+    for node, parent in enumerate(parents):
+        children[parent + 1].append(node)
+    order: list[int] = []
+    stack = children[0][::-1]
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        stack += children[node + 1][::-1]
+    return order

@@ -219,7 +219,7 @@ def _read_generation_config(name: str, flag: str) -> GenerationConfig:
 
 
 def _sharing(number: int) -> Any:
-    """Returns how transformers is told to share layers among a number of ranks."""
+    """Returns transformers' setting that shares layers among a number of ranks."""
     try:
         # Older versions do not have it, or not like this.
         from transformers.distributed import DistributedConfig  # type: ignore[attr-defined]

@@ -1,13 +1,27 @@
-"""Which tokens the grammars of a step's rows allow behind each of their drafts."""
+"""Which tokens the grammars of a step's rows allow after each of their drafts."""
 
 import torch
 
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.plan import Admission
 from optimist_worker.core.ragged import Ragged
-from optimist_worker.model.bitmask import unpack_bitmask
 from optimist_worker.model.grammar import GrammarRow, GrammarSet, load_grammar_set
 from optimist_worker.model.model import Model
+
+
+def unpack_bitmask(packed: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Turns bits into booleans on the device of the bits.
+
+    Args:
+        packed: int32 `[num_nodes, ceil(vocab_size / 32)]`, bit i of word w for token 32 * w + i.
+        vocab_size: Number of tokens.
+
+    Returns:
+        bool `[num_nodes, vocab_size]`.
+    """
+    bits = torch.arange(32, dtype=torch.int32, device=packed.device)
+    unpacked = (packed[:, :, None] >> bits) & 1
+    return unpacked.reshape(packed.shape[0], -1)[:, :vocab_size].bool()
 
 
 class Masks:
@@ -56,7 +70,7 @@ class Masks:
         return None if fault is None else f"grammar: {fault}"
 
     def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
-        """Returns what may come behind each node, bool `[num_logits, vocab_size]`; None: all."""
+        """Returns what may come after each node, bool `[num_logits, vocab_size]`; None: all."""
         if self._grammars is None or not self._slots:
             return None
         rows, places = self._find_rows(slots, drafts, nodes)

@@ -4,14 +4,45 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import MOST_WINDOW_NODES, Admission, Plan, StepResult, WindowUpdate
 from optimist_worker.drafters.drafter import Drafter
-from optimist_worker.runner.cost_curve import CostCurve, fit_curve, pass_sizes
 from optimist_worker.runner.runner import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Times of passes; both lists are empty if none was timed."""
+
+    num_tokens: list[int]
+    """Ascending, `[num_points]`."""
+    microseconds: list[int]
+    """Never decreasing, `[num_points]`."""
+
+
+def pass_sizes(most_tokens: int) -> list[int]:
+    """Returns 1, 2, 4, 8 and so on, and `most_tokens` as the last."""
+    sizes = [2**power for power in range(most_tokens.bit_length()) if 2**power < most_tokens]
+    return [*sizes, most_tokens] if most_tokens > 0 else []
+
+
+def fit_curve(times: dict[int, float]) -> CostCurve:
+    """Makes a curve that never decreases.
+
+    A pass of fewer tokens costs no more than one of more; where the times say otherwise, the
+    smaller one was disturbed, because what disturbs a measurement makes it longer.
+
+    Args:
+        times: Best time by number of tokens, in seconds.
+    """
+    sizes = sorted(times)
+    fitted = list(accumulate((times[size] for size in reversed(sizes)), min))[::-1]
+    return CostCurve(sizes, [max(1, round(seconds * 1e6)) for seconds in fitted])
+
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +179,7 @@ def _time_drafts(
     passes: CostCurve,
     clock: Callable[[], float],
 ) -> float:
-    """Returns what drafts of some depth take behind a pass that has emitted, in seconds."""
+    """Returns what drafts of some depth take after a pass that has emitted, in seconds."""
     num_drafts = -(-depth * drafter.max_tokens // drafter.max_depth)
     _admit(runner, 1, [])
     _execute(runner, _plan(1, 0, _blocks(runner, 2 + drafter.max_tokens)))

@@ -2,15 +2,12 @@
 
 import logging
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from optimist_common.columns import Int32Column
 from optimist_common.draft_source import DraftSource
-from optimist_worker.core.batch.admission import find_fault
 from optimist_worker.core.batch.bounds import find_bounds
-from optimist_worker.core.batch.held_slot import HeldSlot, hold
-from optimist_worker.core.batch.outputs import Outputs, no_outputs, unpack
-from optimist_worker.core.batch.result import collect_result
+from optimist_worker.core.batch.held_slot import HeldSlot, find_fault, hold
+from optimist_worker.core.batch.outputs import Outputs, collect_result, no_outputs, unpack
 from optimist_worker.core.batch.row_logprobs import (
     WantedLogprobs,
     find_wanted,
@@ -27,8 +24,8 @@ from optimist_worker.core.plan import (
     StepResult,
     WindowUpdate,
 )
-from optimist_worker.execution.stage import StagedStep
-from optimist_worker.runner.engine import Engine, RunningStep
+from optimist_worker.execution.executor import RunningStep
+from optimist_worker.runner.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -44,54 +41,37 @@ class LaunchedPlan:
     """Lengths of those that do not, by slot, where it holds a request."""
     errors: dict[int, str]
     """Why they do not, by slot."""
-    step: RunningStep | StagedStep | None
+    step: RunningStep | None
     """None if no row runs."""
     expected_draft_ns: int = 0
     """What the drafter probably takes."""
     num_unseen: list[int] = field(default_factory=list)
     """What the drafter had not seen of each row before the step, `[num_rows]`."""
     wanted: list[WantedLogprobs] = field(default_factory=list)
-    """What rows have to tell of how likely tokens are."""
+    """Of which tokens log-probabilities are wanted."""
     later_windows: list[tuple[int, WindowUpdate]] = field(default_factory=list)
-    """Windows that newer plans have brought for its rows while it runs through the stages of a
-    pipeline, with the numbers of these plans; they take effect behind it."""
+    """Windows that newer plans have brought for its rows before they moved on, with the numbers of
+    these plans; they take effect after it."""
 
     @property
     def has_grammar(self) -> bool:
-        """Whether what comes of it decides what may come next."""
+        """Whether its tokens decide what may come next."""
         return any(held.has_grammar for held in self.rows.values())
-
-
-class OtherRanks(Protocol):
-    """Other ranks, which do the same with their parts of the model."""
-
-    def release_all(self) -> None:
-        """They free every slot."""
-
-    def launch(self, plan: Plan) -> None:
-        """They start a plan."""
-
-    def collect(self, result: StepResult) -> None:
-        """They wait for the oldest plan and compare what came of it."""
-
-    def end(self) -> None:
-        """They end."""
 
 
 class Runner:
     """Owns the slots. Not thread-safe: plans are launched and collected in turn."""
 
-    def __init__(self, engine: Engine, other_ranks: OtherRanks | None = None) -> None:
-        """Runs plans on an engine, and has others run them too."""
-        self.engine, self.other_ranks = engine, other_ranks
+    def __init__(self, engine: Engine) -> None:
+        """Runs plans on an engine."""
+        self.engine = engine
         self._slots: dict[int, HeldSlot] = {}
-        self._staged: dict[int, LaunchedPlan] = {}
-        """Plans on their way through the stages of a pipeline, by their slots."""
+        self._unsettled: dict[int, LaunchedPlan] = {}
+        """Launched plans by their slots, if these move on only when they are collected."""
 
     def release_all(self) -> None:
         """Frees every slot."""
-        if self.other_ranks is not None:
-            self.other_ranks.release_all()
+        self.engine.executor.release_all()
         for slot in list(self._slots):
             self._release(slot)
 
@@ -109,15 +89,15 @@ class Runner:
         Raises:
             PlanError: The plan admits to a slot that is taken.
         """
-        if self.other_ranks is not None:
-            self.other_ranks.launch(plan)
+        executor = self.engine.executor
+        executor.prepare(plan)
         for released in plan.released_slots:
             self._release(released)
         for admission in plan.admissions:
             self._admit(admission)
         for window in plan.windows:
-            if (staged := self._staged.get(window.slot)) is not None:
-                staged.later_windows.append((plan.sequence, window))
+            if (unsettled := self._unsettled.get(window.slot)) is not None:
+                unsettled.later_windows.append((plan.sequence, window))
             else:
                 self._set_window(plan.sequence, window)
         launched = LaunchedPlan(plan, {}, {}, {}, None)
@@ -126,25 +106,23 @@ class Runner:
             try:
                 self._start(launched, rows)
             except Exception as error:
-                if self.engine.stage is not None:
-                    # Other stages are in this plan by now.
-                    raise
                 # Whatever PyTorch or Triton refuses, memory included, ends these requests only.
+                executor.check_failure(error)
                 self._fail(launched, error)
-        if self.engine.stage is not None:
-            self._staged.update(dict.fromkeys(launched.rows, launched))
+        if executor.settles_late:
+            self._unsettled.update(dict.fromkeys(launched.rows, launched))
         return launched
 
     def collect(self, launched: LaunchedPlan) -> StepResult:
         """Waits for a plan and returns what came of it."""
         outputs, draft_ns = None, 0
-        for slot in launched.rows if self._staged else ():
-            self._staged.pop(slot, None)
+        for slot in launched.rows if self._unsettled else ():
+            self._unsettled.pop(slot, None)
         if launched.step is not None:
             try:
                 outputs = unpack(launched.step.wait())
                 # Inside a captured step nothing is timed.
-                draft_ns = launched.step.watch.total_ns() or launched.expected_draft_ns
+                draft_ns = launched.step.draft_ns() or launched.expected_draft_ns
             except RuntimeError as error:
                 self._fail(launched, error)
         if outputs is None:
@@ -162,8 +140,7 @@ class Runner:
             draft_ns,
             logprobs,
         )
-        if self.other_ranks is not None:
-            self.other_ranks.collect(result)
+        self.engine.executor.finish(result)
         return result
 
     def _set_window(self, sequence: int, window: WindowUpdate) -> None:
@@ -225,36 +202,21 @@ class Runner:
             engine.append_blocks(rows, [slot.num_blocks for slot in held])
             for row, slot in zip(rows, held, strict=True):
                 slot.num_blocks += len(row.new_blocks)
-        slots = [row.slot for row in rows]
-        num_known = [row.num_known_tokens for row in rows]
-        num_drafts = [row.num_draft_tokens for row in rows]
-        capacities = [slot.num_blocks * engine.state.sizes.block_size for slot in held]
-        num_unseen = [
-            min(slot.num_unseen, capacity) if drafts > 0 and not slot.has_window else 0
-            for drafts, slot, capacity in zip(num_drafts, held, capacities, strict=True)
+        columns = [
+            [row.slot for row in rows],
+            [row.num_known_tokens for row in rows],
+            [row.num_draft_tokens for row in rows],
         ]
-        uses_drafter = any(num_unseen)
-        bounds = find_bounds(
-            num_known,
-            num_drafts,
-            capacities,
-            num_unseen,
-            uses_windows=any(slot.has_window for slot in held),
-            has_trees=any(slot.has_window and slot.has_tree for slot in held),
-            uses_drafter=uses_drafter,
-            has_grammar=any(slot.has_grammar for slot in held),
-            needs=engine.state.sampling.needs(slots),
-        )
+        state = engine.state
+        bounds = find_bounds(rows, held, state.sizes.block_size, state.sampling.needs(columns[0]))
         launched.num_unseen = [slot.num_unseen for slot in held]
-        for slot, drafts in zip(held, num_drafts, strict=True):
-            slot.num_unseen += 1 + drafts
-        if uses_drafter:
-            launched.expected_draft_ns = engine.expected_draft_ns(max(num_drafts))
-        places = None
-        if any(slot.wants_logprobs for slot in held):
-            launched.wanted = find_wanted(rows, held)
-            places = place_wanted(launched.wanted) if launched.wanted else None
-        launched.step = engine.start([slots, num_known, num_drafts], bounds, places)
+        for row, slot in zip(rows, held, strict=True):
+            slot.num_unseen += 1 + row.num_draft_tokens
+        if bounds.uses_drafter:
+            launched.expected_draft_ns = engine.expected_draft_ns(bounds.max_num_drafts)
+        launched.wanted = find_wanted(rows, held)
+        places = place_wanted(launched.wanted) if launched.wanted else None
+        launched.step = engine.launch(columns, bounds, places)
 
     def _note(self, launched: LaunchedPlan, outputs: Outputs[Int32Column]) -> None:
         """Keeps what the host has to know of the rows, and says which of them have failed."""
@@ -282,14 +244,14 @@ class Runner:
     def _read_logprobs(
         self, launched: LaunchedPlan, outputs: Outputs[Int32Column]
     ) -> list[RowLogprobs]:
-        """Returns what rows tell of how likely tokens are; notes those that cannot."""
+        """Returns the log-probabilities of rows; notes the rows that have none."""
         if launched.step is None or (scored := launched.step.take_scored()) is None:
             return []
-        told = read_logprobs(launched.wanted, scored, outputs)
-        for row in told:
+        found = read_logprobs(launched.wanted, scored, outputs)
+        for row in found:
             if has_nan(row):
                 launched.errors.setdefault(row.slot, "the model's logits are not finite")
-        return told
+        return found
 
     def _fail(self, launched: LaunchedPlan, error: Exception) -> None:
         """Notes that the step came to nothing.
@@ -311,13 +273,11 @@ class Runner:
         Raises:
             DeviceLostError: Nor can any other.
         """
-        if self.engine.stage is not None:
-            # Other stages run it.
-            raise error
+        self.engine.executor.check_failure(error)
         logger.error("request %s: %s", held.request_id, what, exc_info=error)
         return f"{what}: {self._find_reason(error)}"
 
     def _find_reason(self, error: Exception) -> str:
         """Returns an error as one line; raises DeviceLostError if the device is lost."""
-        self.engine.check_device()
+        self.engine.executor.check_device()
         return " ".join(str(error).split())[:300]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-from optimist_common.parent import end_with_this_process
+from optimist_common.process import end_with_this_process
 from optimist_worker.execution.ranks import LOOPBACK, LocalRanks
 
 logger = logging.getLogger(__name__)

@@ -7,10 +7,9 @@ import torch
 
 from optimist.worker.v1 import worker_pb2_grpc
 from optimist_common.errors import SetupError
-from optimist_common.hang_watch import watch_for_hangs
-from optimist_common.network.server import GrpcServer, until_signal
+from optimist_common.network.server import GrpcServer, until_signal, watch_for_hangs
 from optimist_common.observing.metrics import serve_metrics
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.drafters.build import (
     DrafterWeights,
     build_drafter,
@@ -18,20 +17,20 @@ from optimist_worker.drafters.build import (
     load_drafter,
 )
 from optimist_worker.execution.codec import Limits
-from optimist_worker.execution.commands import CommandedRanks
+from optimist_worker.execution.commands import LeadingRank
+from optimist_worker.execution.executor import Executor, LocalExecutor
 from optimist_worker.execution.group import Group
-from optimist_worker.execution.stage import Stage
-from optimist_worker.execution.stage_commands import CommandedStages
+from optimist_worker.execution.stage import FirstStage, Stage
 from optimist_worker.execution.stage_link import StageLink
-from optimist_worker.execution.stage_trace import StageTrace
+from optimist_worker.execution.stage_pass import StageTrace
+from optimist_worker.execution.step import Step
+from optimist_worker.model.division import StagePlace
 from optimist_worker.model.masks import Masks
-from optimist_worker.model.memory import Memory, plan_memory
+from optimist_worker.model.memory import DeviceState, Memory, Sizes, plan_memory
 from optimist_worker.model.model import Model, load_model
-from optimist_worker.model.stage_split import StagePlace
-from optimist_worker.model.state import DeviceState, Sizes
 from optimist_worker.runner.cost import MeasuredCosts
 from optimist_worker.runner.engine import Engine
-from optimist_worker.runner.runner import OtherRanks, Runner
+from optimist_worker.runner.runner import Runner
 from optimist_worker.service.request_spans import RequestSpans
 from optimist_worker.service.servicer import WorkerServicer
 from optimist_worker.settings import WorkerSettings
@@ -73,9 +72,7 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
         max_num_batched_tokens=settings.max_num_batched_tokens,
     )
     try:
-        stage = None if group is None else _join_stages(settings, group, model)
-        engine = _build_engine(settings, model, weights, sizes, stage)
-        runner = Runner(engine, None if group is None else _command(group, stage))
+        runner = Runner(_build_engine(settings, model, weights, sizes, group))
     except (RuntimeError, MemoryError):
         raise SetupError(
             f"--num-kv-blocks: no memory for {memory.num_blocks} blocks; "
@@ -101,42 +98,33 @@ def _find_place(group: Group) -> StagePlace | None:
     return StagePlace(ranks.stage, ranks.num_stages) if ranks.num_stages > 1 else None
 
 
-def _join_stages(settings: WorkerSettings, group: Group, model: Model) -> Stage | None:
-    if model.cut is None:
-        return None
-    trace = StageTrace(settings.stage_trace, group.ranks.stage)
-    return Stage(model, model.cut, StageLink(group.ranks), trace)
-
-
-def _command(group: Group, stage: Stage | None) -> OtherRanks | None:
-    """Returns the other ranks, if this is the first."""
-    if not group.ranks.is_leader:
-        return None
-    return CommandedRanks(group) if stage is None else CommandedStages(stage)
-
-
 def _build_engine(
     settings: WorkerSettings,
     model: Model,
     weights: DrafterWeights | None,
     sizes: Sizes,
-    stage: Stage | None,
+    group: Group | None,
 ) -> Engine:
+    # All stages open their lines at the same time.
+    link = None if group is None or model.cut is None else StageLink(group.ranks)
     state = DeviceState(model, sizes)
     built = build_drafter(settings, weights, model, state)
+    drafter, tap = (None, None) if built is None else (built.drafter, built.tap)
+    rule = AcceptanceRule(settings.acceptance)
+    step = Step(model, state, drafter, tap, rule, settings.synthetic_rate)
     masks = Masks(settings.model, model)
-    return Engine(
-        model,
-        state,
-        masks if stage is None else stage.make_masks(masks),
-        drafter=None if built is None else built.drafter,
-        tap=None if built is None else built.tap,
-        rule=AcceptanceRule(settings.acceptance),
-        synthetic_rate=settings.synthetic_rate,
-        # What ranks say to each other inside a captured step has not been tried.
-        uses_graphs=settings.cuda_graphs and settings.num_ranks == 1,
-        stage=stage,
-    )
+    executor: Executor
+    if group is None:
+        executor = LocalExecutor(step, masks, model.device, uses_graphs=settings.cuda_graphs)
+    elif link is not None and model.cut is not None:
+        kind = FirstStage if group.ranks.is_leader else Stage
+        trace = StageTrace(settings.stage_trace, group.ranks.stage)
+        executor = kind(model, model.cut, step, masks, link, trace)
+    elif group.ranks.is_leader:
+        executor = LeadingRank(step, masks, model.device, group)
+    else:
+        executor = LocalExecutor(step, masks, model.device, uses_graphs=False)
+    return Engine(model, state, executor, drafter, rule)
 
 
 def limits_of(settings: WorkerSettings, runner: Runner) -> Limits:

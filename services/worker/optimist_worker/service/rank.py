@@ -9,18 +9,15 @@ from typing import NoReturn
 
 from optimist_common.errors import SetupError
 from optimist_common.network.server import require_free, run_service
-from optimist_worker.execution.commands import obey_leader
-from optimist_worker.execution.ending import end_process, refuse_start
-from optimist_worker.execution.group import Group, GroupError
+from optimist_worker.execution.group import Group, GroupError, end_process, refuse_start
 from optimist_worker.execution.pulse import Pulse
 from optimist_worker.execution.ranks import Ranks
-from optimist_worker.execution.stage_commands import obey_first_stage
 from optimist_worker.model.auto import choose_device
 from optimist_worker.runner.cost import measure_costs
 from optimist_worker.runner.runner import Runner
+from optimist_worker.service.followers import follow
 from optimist_worker.service.process import build_runner, limits_of, serve
-from optimist_worker.service.settings_check import check_settings
-from optimist_worker.settings import WorkerSettings
+from optimist_worker.settings import WorkerSettings, check_ranks
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +32,7 @@ def run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
     Raises:
         SetupError: It cannot join the others.
     """
-    check_settings(settings, ranks.master_host)
+    check_ranks(settings, ranks.master_host)
     device_type = choose_device(settings.device).type
     is_on_gpu = device_type == "cuda"
     device = f"cuda:{ranks.local_rank}" if is_on_gpu else device_type
@@ -69,8 +66,7 @@ def _lead(settings: WorkerSettings, group: Group) -> None:
     try:
         run_service(lambda: serve(settings, runner, costs))
     finally:
-        if runner.other_ranks is not None:
-            runner.other_ranks.end()
+        runner.engine.executor.end()
 
 
 def _obey(settings: WorkerSettings, group: Group, pulse: Pulse) -> None:
@@ -87,12 +83,8 @@ def _obey(settings: WorkerSettings, group: Group, pulse: Pulse) -> None:
 
 
 def _obey_or_end(settings: WorkerSettings, group: Group, runner: Runner) -> None:
-    limits, stage = limits_of(settings, runner), runner.engine.stage
     try:
-        if stage is not None:
-            obey_first_stage(stage, runner, limits, settings.hang_seconds)
-        else:
-            obey_leader(group, runner, limits, settings.hang_seconds)
+        follow(group, runner, limits_of(settings, runner), settings.hang_seconds)
     except GroupError as error:
         end_process(str(error))
     except Exception as error:

@@ -12,13 +12,12 @@ import grpc
 from optimist.common.v1 import draft_source_pb2
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.columns import to_bytes
-from optimist_worker.core.acceptance.acceptance_rule import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import PlanError
 from optimist_worker.execution.codec import Limits
+from optimist_worker.execution.executor import DeviceLostError
 from optimist_worker.runner.cost import MeasuredCosts
-from optimist_worker.runner.engine import DeviceLostError
 from optimist_worker.runner.runner import Runner
-from optimist_worker.service.pipeline_loop import SPARE_PLANS
 from optimist_worker.service.plan_loop import run_plans
 from optimist_worker.service.request_spans import RequestSpans
 from optimist_worker.service.stream import MOST_PLANS, PlanStream
@@ -70,7 +69,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             max_drafter_depth=0 if drafter is None else drafter.max_depth,
             drafter_us=to_bytes(costs.drafter_us),
             is_synthetic=engine.rule is AcceptanceRule.SYNTHETIC,
-            num_pipeline_stages=engine.num_stages,
+            num_pipeline_stages=engine.executor.num_stages,
         )
 
     async def Execute(  # noqa: N802
@@ -85,7 +84,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         if self._stream is not None:
             logger.info("a new stream takes over")
             self._stream.replace()
-        most = max(MOST_PLANS, self._runner.engine.num_stages + SPARE_PLANS)
+        most = max(MOST_PLANS, self._runner.engine.executor.most_plans)
         stream = self._stream = PlanStream(request_iterator, most)
         work = asyncio.get_running_loop().run_in_executor(self._executor, self._run, stream)
         try:
@@ -133,5 +132,5 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             run_plans(self._runner, self._limits, stream, self._spans)
         except RuntimeError:
             # What a lost device refuses is not always a step.
-            self._runner.engine.check_device()
+            self._runner.engine.executor.check_device()
             raise

@@ -24,7 +24,7 @@ class PlanStream:
     A plan makes room for another when its first answer has gone out. So neither a sender that is
     too fast nor one that reads no answers makes anything here grow without bound.
 
-    `take`, `take_or_wake`, `answer` and `finish` are the model thread's, `wake` is any thread's;
+    `take`, `answer` and `finish` are the model thread's, `wake` is any thread's;
     all else belongs to the event loop.
     """
 
@@ -43,14 +43,7 @@ class PlanStream:
         self._at_work_since: float | None = None
         self._reader = asyncio.ensure_future(self._read(requests))
 
-    def take(self) -> worker_pb2.ExecuteRequest | None:
-        """Waits for the next plan; None when there is none or the stream was closed."""
-        request: worker_pb2.ExecuteRequest | Wake | None = Wake.WAKE
-        while isinstance(request, Wake):
-            request = self.take_or_wake(is_at_work=False)
-        return request
-
-    def take_or_wake(self, *, is_at_work: bool) -> worker_pb2.ExecuteRequest | Wake | None:
+    def take(self, *, is_at_work: bool = False) -> worker_pb2.ExecuteRequest | Wake | None:
         """Waits for the next plan, or for `wake`.
 
         Args:

@@ -1,4 +1,4 @@
-"""From messages to the bodies that all fronts share."""
+"""From messages to requests."""
 
 from typing import Any
 
@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 
 from optimist.v1 import inference_pb2
 from optimist_gateway.core.answer.output import FinishReason
-from optimist_gateway.core.content import JsonContent, LarkContent
+from optimist_gateway.core.content import JsonContent, LarkContent, Structure
+from optimist_gateway.core.error import ApiError
+from optimist_gateway.core.messages import Message
+from optimist_gateway.core.request import Conversation, Request, Sampling
 from optimist_gateway.fronts.grpc.request import generation_request
-from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
-from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
-from optimist_gateway.fronts.openai.errors import ApiError
 
 
 def message(**fields: Any) -> inference_pb2.GenerateRequest:
     return json_format.ParseDict({"text": "x"} | fields, inference_pb2.GenerateRequest())
 
 
-def body(**fields: Any) -> GenerationBody:
-    return generation_request(message(**fields), "tiny").body
+def asked_by(**fields: Any) -> Request:
+    return generation_request(message(**fields), "tiny")
 
 
 def chat(**fields: Any) -> inference_pb2.GenerateRequest:
@@ -30,24 +30,18 @@ def chat(**fields: Any) -> inference_pb2.GenerateRequest:
 
 
 def test_defaults_are_those_of_the_rest_api() -> None:
-    plain = body()
-    assert plain.model == "tiny"
-    assert plain.temperature is None
-    assert plain.n is None
-    assert plain.asked_max_tokens() is None
-    assert plain.default_max_tokens is None
-    assert plain.num_logprobs() is None
-    assert plain.structure() is None
+    plain = asked_by()
+    assert plain == Request(model="tiny", prompts=("x",), names=plain.names, predictions=[])
 
 
 def test_zeros_that_are_set_are_set() -> None:
-    asked = body(sampling={"temperature": 0, "topK": 0, "seed": 0}, numLogprobs=0)
-    assert (asked.temperature, asked.top_k, asked.seed) == (0.0, 0, 0)
-    assert asked.num_logprobs() == 0
+    asked = asked_by(sampling={"temperature": 0, "topK": 0, "seed": 0}, numLogprobs=0)
+    assert asked.sampling == Sampling(temperature=0.0, top_k=0, seed=0)
+    assert asked.num_logprobs == 0
 
 
 def test_every_option_arrives() -> None:
-    asked = body(
+    asked = asked_by(
         sampling={
             "topP": 0.5,
             "minP": 0.25,
@@ -69,30 +63,35 @@ def test_every_option_arrives() -> None:
         cacheSalt="s",
         numLogprobs=20,
     )
-    assert (asked.top_p, asked.min_p, asked.repetition_penalty) == (0.5, 0.25, 1.5)
-    assert (asked.presence_penalty, asked.frequency_penalty) == (1.0, -1.0)
-    assert asked.logit_bias == {3: -2.0}
+    assert asked.sampling == Sampling(
+        top_p=0.5,
+        min_p=0.25,
+        repetition_penalty=1.5,
+        presence_penalty=1.0,
+        frequency_penalty=-1.0,
+        logit_bias={3: -2.0},
+    )
     assert (asked.max_tokens, asked.min_tokens, asked.n) == (7, 2, 3)
+    assert asked.num_choices == 3
     assert (asked.stop, asked.stop_token_ids, asked.ignore_eos) == (["a", "b"], [5], True)
     assert (asked.include_provenance, asked.include_speculation) == (True, True)
     assert (asked.num_speculative_tokens, asked.priority, asked.cache_salt) == (0, -4, "s")
-    assert asked.num_logprobs() == 20
+    assert asked.num_logprobs == 20
 
 
 def test_a_conversation() -> None:
-    asked = generation_request(chat(numLogprobs=2), "tiny").body
-    assert isinstance(asked, ChatCompletionBody)
-    assert asked.messages[0].role == "user"
-    assert asked.num_logprobs() == 2
+    asked = generation_request(chat(numLogprobs=2), "tiny")
+    assert list(asked.prompts) == [Conversation([Message("user", "Hello")])]
+    assert asked.num_logprobs == 2
 
 
 def test_structures() -> None:
-    told = generation_request(chat(jsonSchema='{"type": "array"}'), "tiny").body.structure()
-    assert told is not None
-    assert isinstance(told.content, JsonContent)
-    assert isinstance(body(jsonObject=True).structure().content, JsonContent)  # type: ignore[union-attr]
-    assert isinstance(body(grammar="start: /a/").structure().content, LarkContent)  # type: ignore[union-attr]
-    assert body(jsonObject=False).structure() is None
+    array = JsonContent({"type": "array"}, is_lenient=False)
+    assert asked_by(jsonSchema='{"type": "array"}').structure == Structure(array)
+    any_object = JsonContent({"type": "object"}, is_lenient=False)
+    assert asked_by(jsonObject=True).structure == Structure(any_object)
+    assert asked_by(grammar="start: /a/").structure == Structure(LarkContent("start: /a/"))
+    assert asked_by(jsonObject=False).structure is None
 
 
 @pytest.mark.parametrize(

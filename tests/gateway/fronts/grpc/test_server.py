@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -17,11 +16,12 @@ from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_client import AsyncClient, Client, Message, OptimistError, PromptPlace, RetryPolicy
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import serving, until_healthy
+from tests.gateway.conftest import served
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Script, Step, tokens
 
 Say = Callable[..., list[int]]
 ONCE = RetryPolicy(max_retries=0)
+KEYS = ["anna:anna-has-a-long-key", "bert:bert-has-a-long-key"]
 
 
 async def test_an_answer_step_by_step(
@@ -50,21 +50,16 @@ async def test_prompts_of_all_kinds(
 ) -> None:
     say("ok")
     await inference.generate("Hello").result()
-    await inference.generate(await tokenizer.encode_prompt("Hello")).result()
-    await inference.generate([Message("user", "Hello")], max_tokens=3).result()
+    await inference.generate(await tokenizer.encode("Hello", add_special_tokens=True)).result()
+    await inference.generate(
+        [Message("user", "Hello")], prediction=[[5, 6], [7]], max_tokens=3
+    ).result()
+    assert tokens(scheduler.adds[2].predicted_token_ids) == [5, 6, 7]
+    assert tokens(scheduler.adds[2].num_predicted_tokens) == [2, 1]
     first, second, third = (tokens(add.prompt_token_ids) for add in scheduler.adds)
     assert first == second
     assert len(third) > len(first)
     assert scheduler.adds[2].max_tokens == 3
-
-
-async def test_predictions_as_tokens(
-    inference: AsyncClient, say: Say, scheduler: FakeScheduler
-) -> None:
-    say("ok")
-    await inference.generate("Hello", prediction=[[5, 6], [7]]).result()
-    assert tokens(scheduler.adds[0].predicted_token_ids) == [5, 6, 7]
-    assert tokens(scheduler.adds[0].num_predicted_tokens) == [2, 1]
 
 
 async def test_where_text_came_from_and_what_that_was_worth(
@@ -168,22 +163,6 @@ async def test_errors_name_the_field(inference: AsyncClient) -> None:
         assert (caught.value.field, caught.value.code) == (field, code)
 
 
-async def test_a_priority_needs_a_scheduler_that_honours_it(
-    first_come: None, inference: AsyncClient, scheduler: FakeScheduler, say: Say
-) -> None:
-    say("x")
-    with pytest.raises(OptimistError, match="INVALID_ARGUMENT") as caught:
-        await inference.generate("Hello", priority=-1).result()
-    assert (caught.value.field, caught.value.code) == ("priority", "unsupported_value")
-    assert not scheduler.adds
-    await inference.generate("Hello", priority=0).result()
-
-
-@pytest.fixture
-def first_come(scheduler: FakeScheduler) -> None:
-    scheduler.policy = scheduler_pb2.SCHEDULING_POLICY_FCFS
-
-
 async def test_another_model(inference: AsyncClient) -> None:
     with pytest.raises(OptimistError, match="NOT_FOUND") as caught:
         await inference.generate("Hello", model="other").result()
@@ -278,13 +257,8 @@ async def test_keys_are_asked_for(
     grpc_settings: GatewaySettings, tokenizer: Tokenizer, say: Say, tmp_path: Path
 ) -> None:
     say("ok")
-    keyed = grpc_settings.model_copy(
-        update={"api_keys": ["anna:anna-has-a-long-key", "bert:bert-has-a-long-key"]}
-    )
-    address = f"127.0.0.1:{keyed.grpc_port}"
-    async with serving(keyed, tokenizer) as url:
-        async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as http:
-            await until_healthy(http)
+    address = f"127.0.0.1:{grpc_settings.grpc_port}"
+    async with served(grpc_settings, tokenizer, api_keys=KEYS):
         for key, code in [(None, "missing_api_key"), ("wrong", "invalid_api_key")]:
             async with AsyncClient(address, api_key=key, retries=ONCE) as client:
                 for call in (client.generate("Hello").result(), client.models()):
@@ -311,27 +285,19 @@ async def test_limits_are_of_the_client(
     grpc_settings: GatewaySettings, tokenizer: Tokenizer, say: Say
 ) -> None:
     say("ok", forever=True, pause_seconds=0.01)
-    limited = grpc_settings.model_copy(
-        update={
-            "api_keys": ["anna:anna-has-a-long-key", "bert:bert-has-a-long-key"],
-            "max_num_requests_per_key": 1,
-        }
-    )
-    address = f"127.0.0.1:{limited.grpc_port}"
-    async with serving(limited, tokenizer) as url:
-        async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as http:
-            await until_healthy(http)
-        async with (
-            AsyncClient(address, api_key="anna-has-a-long-key", retries=ONCE) as anna,
-            AsyncClient(address, api_key="bert-has-a-long-key", retries=ONCE) as bert,
-            anna.generate("Hello") as first,
-            bert.generate("Hello") as second,
-        ):
-            await anext(first)
-            with pytest.raises(OptimistError, match="RESOURCE_EXHAUSTED") as caught:
-                await anna.generate("Hello").result()
-            assert caught.value.code == "rate_limit_exceeded"
-            assert (await anext(second)).token_ids
+    address = f"127.0.0.1:{grpc_settings.grpc_port}"
+    async with (
+        served(grpc_settings, tokenizer, api_keys=KEYS, max_num_requests_per_key=1),
+        AsyncClient(address, api_key="anna-has-a-long-key", retries=ONCE) as anna,
+        AsyncClient(address, api_key="bert-has-a-long-key", retries=ONCE) as bert,
+        anna.generate("Hello") as first,
+        bert.generate("Hello") as second,
+    ):
+        await anext(first)
+        with pytest.raises(OptimistError, match="RESOURCE_EXHAUSTED") as caught:
+            await anna.generate("Hello").result()
+        assert caught.value.code == "rate_limit_exceeded"
+        assert (await anext(second)).token_ids
 
 
 async def test_a_bug_is_not_shown(
@@ -354,11 +320,9 @@ async def test_calls_are_counted(
     say("ok")
     address = f"127.0.0.1:{grpc_settings.grpc_port}"
     async with (
-        serving(grpc_settings, tokenizer) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as http,
+        served(grpc_settings, tokenizer) as http,
         AsyncClient(address, retries=ONCE) as client,
     ):
-        await until_healthy(http)
         await client.generate("Hello").result()
         with pytest.raises(OptimistError):
             await client.generate("Hello", n=99).result()

@@ -155,12 +155,12 @@ async def test_where_text_came_from(client: AsyncOpenAI, say: Say) -> None:
     segments = response.model_extra["provenance"]
     assert "".join(segment["text"] for segment in segments) == response.output_text
     assert {segment["source"] for segment in segments} == {"prediction", "target"}
-    told = [
+    segments = [
         segment
         for event in await events_of(client, extra)
         for segment in (event.model_extra or {}).get("provenance", [])
     ]
-    assert "".join(segment["text"] for segment in told) == response.output_text
+    assert "".join(segment["text"] for segment in segments) == response.output_text
 
 
 async def test_the_scheduler_breaks_off(client: AsyncOpenAI, say: Say) -> None:

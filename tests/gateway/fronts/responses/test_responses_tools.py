@@ -140,12 +140,12 @@ async def test_how_likely_the_tokens_were(client: AsyncOpenAI, say: Say) -> None
     assert len(logprobs) == len(token_ids)
     assert all(one.logprob <= 0 and len(one.top_logprobs) == 2 for one in logprobs)
     events = [event async for event in await respond(client, stream=True, **wanted)]
-    told = [
+    given = [
         one
         for event in events
         if event.type == "response.output_text.delta"
         for one in event.logprobs
     ]
-    assert [one.token for one in told] == [one.token for one in logprobs]
+    assert [one.token for one in given] == [one.token for one in logprobs]
     plain = await respond(client)
     assert plain.output[0].content[0].logprobs == []

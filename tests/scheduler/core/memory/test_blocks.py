@@ -27,53 +27,6 @@ def fill(pool: BlockPool, slot: int, known: list[bytes]) -> list[int]:
     return [int(block) for block in ids]
 
 
-def test_blocks_are_appended_row_after_row() -> None:
-    pool = BlockPool(8, 3, 4)
-    assert pool.allocate(column(2, 0), column(2, 1)).tolist() == [0, 1, 2]
-    assert pool.allocate(column(0, 1, 2), column(1, 0, 1)).tolist() == [3, 4]
-    assert pool.table(2).tolist() == [0, 1, 4]
-    assert pool.table(1).tolist() == []
-    assert pool.table(0).tolist() == [2, 3]
-    assert pool.num_blocks.tolist() == [2, 0, 3]
-    assert pool.num_free == 3
-    pool.check_integrity()
-
-
-def test_released_blocks_are_free_again() -> None:
-    pool = BlockPool(4, 2, 4)
-    pool.allocate(column(0, 1), column(2, 2))
-    pool.release(0)
-    assert pool.num_free == 2
-    assert pool.table(0).tolist() == []
-    pool.check_integrity()
-    assert sorted(pool.allocate(column(1), column(2)).tolist()) == [0, 1]
-    pool.check_integrity()
-
-
-def test_a_second_release_frees_nothing() -> None:
-    pool = BlockPool(4, 2, 4)
-    fill(pool, 0, hashes(1))
-    pool.allocate(column(0, 1), column(1, 1))
-    pool.release(0)
-    pool.release(0)
-    assert pool.num_free == 3
-    pool.check_integrity()
-
-
-def test_a_slot_without_blocks_may_be_released() -> None:
-    pool = BlockPool(4, 2, 4)
-    pool.release(1)
-    assert pool.num_free == 4
-    pool.check_integrity()
-
-
-def test_no_blocks_may_be_asked_for() -> None:
-    pool = BlockPool(4, 2, 4)
-    assert pool.allocate(column(), column()).tolist() == []
-    assert pool.allocate(column(0, 1), column(0, 0)).tolist() == []
-    assert pool.num_free == 4
-
-
 def test_more_blocks_than_are_free_are_not_given() -> None:
     pool = BlockPool(4, 3, 4)
     fill(pool, 0, hashes(1))
@@ -95,29 +48,6 @@ def test_a_table_does_not_grow_into_the_next_one() -> None:
     pool.check_integrity()
 
 
-def test_a_released_sequence_is_found_and_counts_as_free() -> None:
-    pool = BlockPool(4, 2, 4)
-    ids = fill(pool, 0, hashes(3))
-    pool.release(0)
-    assert pool.match(hashes(4)).tolist() == ids
-    assert pool.num_evictable(column(*ids)) == 3
-    assert pool.num_free == 4
-    pool.take(1, column(*ids))
-    assert pool.table(1).tolist() == ids
-    assert pool.num_free == 1
-    assert pool.num_evictable(column(*ids)) == 0
-    pool.check_integrity()
-
-
-def test_a_match_ends_at_the_first_unknown_block() -> None:
-    pool = BlockPool(8, 2, 4)
-    ids = fill(pool, 0, hashes(3))
-    other = hash_blocks([0, 1, 9, 3], 1, "")
-    assert pool.match(other).tolist() == ids[:2]
-    assert pool.match(other[2:]).tolist() == []
-    assert pool.match([]).tolist() == []
-
-
 def test_a_match_without_its_beginning_finds_nothing() -> None:
     pool = BlockPool(8, 2, 4)
     pool.allocate(column(0), column(3))
@@ -125,95 +55,6 @@ def test_a_match_without_its_beginning_finds_nothing() -> None:
     assert pool.match(hashes(3)).tolist() == []
     pool.register(0, 0, hashes(3)[:1])
     assert pool.match(hashes(3)).tolist() == pool.table(0).tolist()
-    pool.check_integrity()
-
-
-def test_salts_share_nothing() -> None:
-    pool = BlockPool(8, 2, 4)
-    fill(pool, 0, hashes(3, "one"))
-    assert pool.match(hashes(3, "other")).tolist() == []
-
-
-def test_blocks_of_a_running_slot_are_shared_until_both_are_over() -> None:
-    pool = BlockPool(6, 3, 4)
-    ids = fill(pool, 0, hashes(2))
-    matched = pool.match(hashes(2))
-    assert pool.num_evictable(matched) == 0
-    pool.take(1, matched)
-    pool.allocate(column(1), column(1))
-    assert pool.num_free == 3
-    pool.release(0)
-    assert pool.num_free == 3
-    assert pool.table(1).tolist()[:2] == ids
-    pool.check_integrity()
-    pool.release(1)
-    assert pool.num_free == 6
-    assert pool.match(hashes(2)).tolist() == ids
-    pool.check_integrity()
-
-
-def test_uncached_blocks_go_first_and_then_the_longest_unused() -> None:
-    pool = BlockPool(5, 4, 5)
-    older = fill(pool, 0, hashes(2, "older"))
-    newer = fill(pool, 1, hashes(2, "newer"))
-    pool.release(0)
-    pool.release(1)
-    assert pool.allocate(column(2), column(1)).tolist() == [4]
-    assert pool.num_evictions == 0
-    given = [pool.allocate(column(2), column(1)).tolist() for _ in range(3)]
-    assert given == [[older[1]], [older[0]], [newer[1]]]
-    assert pool.num_evictions == 3
-    assert pool.match(hashes(2, "older")).tolist() == []
-    assert pool.match(hashes(2, "newer")).tolist() == newer[:1]
-    pool.check_integrity()
-
-
-def test_use_moves_a_sequence_away_from_eviction_and_a_match_does_not() -> None:
-    pool = BlockPool(4, 3, 4)
-    first = fill(pool, 0, hashes(2, "first"))
-    second = fill(pool, 1, hashes(2, "second"))
-    pool.release(0)
-    pool.release(1)
-    pool.match(hashes(2, "first"))
-    pool.take(0, pool.match(hashes(2, "first")))
-    pool.release(0)
-    pool.match(hashes(2, "second"))
-    assert sorted(pool.allocate(column(2), column(2)).tolist()) == sorted(second)
-    assert pool.match(hashes(2, "first")).tolist() == first
-    pool.check_integrity()
-
-
-def test_what_is_referenced_is_not_evicted() -> None:
-    pool = BlockPool(3, 3, 4)
-    ids = fill(pool, 0, hashes(2))
-    pool.take(1, pool.match(hashes(1)))
-    pool.release(0)
-    assert set(pool.allocate(column(2), column(2)).tolist()) == {2, ids[1]}
-    with pytest.raises(MemoryError):
-        pool.allocate(column(2), column(1))
-    assert pool.match(hashes(2)).tolist() == ids[:1]
-    pool.check_integrity()
-
-
-def test_the_first_writer_of_a_hash_keeps_it() -> None:
-    pool = BlockPool(4, 3, 4)
-    ids = fill(pool, 0, hashes(2))
-    copies = fill(pool, 1, hashes(2))
-    assert pool.match(hashes(2)).tolist() == ids
-    pool.release(1)
-    assert pool.num_free == 2
-    pool.release(0)
-    assert sorted(pool.allocate(column(2), column(2)).tolist()) == sorted(copies)
-    assert pool.num_evictions == 0
-    pool.check_integrity()
-
-
-def test_a_second_registration_changes_nothing() -> None:
-    pool = BlockPool(4, 2, 4)
-    ids = fill(pool, 0, hashes(2))
-    pool.register(0, 0, hashes(2))
-    pool.register(0, 1, hashes(2)[1:])
-    assert pool.match(hashes(2)).tolist() == ids
     pool.check_integrity()
 
 
@@ -253,44 +94,6 @@ def test_a_match_that_was_evicted_meanwhile_is_not_taken() -> None:
         pool.take(1, matched)
     assert pool.table(1).tolist() == []
     pool.check_integrity()
-
-
-def test_nothing_may_be_taken() -> None:
-    pool = BlockPool(2, 2, 4)
-    pool.take(0, pool.match(hashes(2)))
-    assert pool.num_evictable(pool.match(hashes(2))) == 0
-    assert pool.num_free == 2
-    pool.check_integrity()
-
-
-def test_a_cleared_cache_finds_nothing_and_loses_no_block() -> None:
-    pool = BlockPool(6, 3, 4)
-    fill(pool, 0, hashes(2))
-    pool.take(1, pool.match(hashes(2)))
-    fill(pool, 2, hashes(2, "other"))
-    pool.release(2)
-    pool.clear_cache()
-    pool.check_integrity()
-    assert pool.match(hashes(2)).tolist() == pool.match(hashes(2, "other")).tolist() == []
-    assert pool.num_free == 4
-    pool.release(0)
-    assert pool.num_free == 4
-    pool.release(1)
-    assert pool.num_free == 6
-    assert pool.num_evictions == 0
-    pool.check_integrity()
-
-
-def test_blocks_from_before_the_clearing_are_not_cached() -> None:
-    pool = BlockPool(6, 3, 4)
-    pool.allocate(column(0), column(1))
-    pool.clear_cache()
-    pool.allocate(column(0), column(1))
-    pool.register(0, 0, hashes(2))
-    assert pool.match(hashes(2)).tolist() == []
-    pool.release(0)
-    ids = fill(pool, 0, hashes(2))
-    assert pool.match(hashes(2)).tolist() == ids
 
 
 def name_twice(pool: BlockPool) -> None:
@@ -382,7 +185,6 @@ class Sequence:
         self.token_ids = token_ids
         self.blocks: list[int] = []
         self.num_computed = 0
-        self.is_stale = False
 
     @property
     def num_lacking(self) -> int:
@@ -519,9 +321,8 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def cache(self, slot: int, first: int, end: int) -> None:
         sequence = self.sequence(slot)
         self.pool.register(slot, first, sequence.hashes(end)[first:])
-        if not sequence.is_stale:
-            for i in range(first, end):
-                self.cached.setdefault(sequence.beginning(i + 1), sequence.blocks[i])
+        for i in range(first, end):
+            self.cached.setdefault(sequence.beginning(i + 1), sequence.blocks[i])
 
     @precondition(some_run)
     @rule(data=st.data(), caches=st.booleans(), twice=st.booleans())
@@ -540,18 +341,6 @@ class BlockPoolMachine(RuleBasedStateMachine):
                 self.evictable.append(block)
             else:
                 self.unused.add(block)
-
-    @rule(chance=st.integers(0, 5))
-    def clear_cache(self, chance: int) -> None:
-        if chance < 5:
-            return
-        self.pool.clear_cache()
-        self.unused |= set(self.evictable)
-        self.evictable.clear()
-        self.cached.clear()
-        for sequence in self.sequences:
-            if sequence is not None:
-                sequence.is_stale = True
 
     @invariant()
     def pool_is_the_model(self) -> None:

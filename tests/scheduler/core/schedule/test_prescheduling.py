@@ -9,7 +9,7 @@ from optimist_scheduler.core.requests.table import RequestTable
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.core.values.output import FinishReason
 from optimist_scheduler.core.values.stats import SchedulerStats
-from optimist_scheduler.gateways.stats_message import stats_message
+from optimist_scheduler.gateways.commands import stats_message
 from optimist_scheduler.proposers.window_waits import WindowWaits
 from tests.scheduler.drive import NOW
 from tests.scheduler.situation import Situation

@@ -4,12 +4,12 @@ from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.logprobs import Describe, TokenLogprob, token_logprob
 from optimist_gateway.core.answer.output import StepLogprobs, TokenLogprobs
+from optimist_gateway.core.answer.places import Prompt
 from optimist_gateway.core.answer.provenance import PROMPT_RUN, Segment
-from optimist_gateway.core.prompt import Prompt
 
 
 class Echo:
-    """Waits for the log-probabilities of a prompt, if they are wanted, and tells the prompt."""
+    """Waits for the log-probabilities of a prompt, if they are wanted, and gives the prompt out."""
 
     def __init__(
         self,
@@ -20,14 +20,14 @@ class Echo:
         *,
         with_segments: bool,
     ) -> None:
-        """Takes what is to be told.
+        """Takes what is to be shown.
 
         Args:
             prompt: The prompt.
             text: What is shown of it.
             detokenizer: The state that turns its tokens into text, special ones included.
-            describe: Knows the vocabulary; None if log-probabilities are not told.
-            with_segments: Whether to tell where the text came from.
+            describe: Knows the vocabulary; None if log-probabilities are not wanted.
+            with_segments: Whether it says where the text came from.
         """
         self.text = text
         self._token_ids = prompt.token_ids
@@ -43,17 +43,17 @@ class Echo:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything is there that is to be told."""
+        """Whether everything is there that is to be shown."""
         return self._describe is None or len(self._logprobs) >= len(self._token_ids) - 1
 
     def add(self, logprobs: StepLogprobs | None) -> None:
-        """Takes what a step tells of the prompt; raises ValueError if it leaves tokens out."""
+        """Takes what a step says of the prompt; raises ValueError if it leaves tokens out."""
         if logprobs is None or not logprobs.prompt:
             return
         if logprobs.first_prompt_position != len(self._logprobs) + 1:
             raise ValueError(
                 f"the log-probabilities of a prompt go on at {logprobs.first_prompt_position} "
-                f"behind {len(self._logprobs)} of them"
+                f"after {len(self._logprobs)} of them"
             )
         self._logprobs += logprobs.prompt
 
@@ -62,9 +62,9 @@ class Echo:
         segments = None
         if self._with_segments:
             segments = [Segment(PROMPT_RUN, None, self.text, len(self._token_ids))]
-        return Piece(self.text, [], 0, 0, logprobs=self._told(), segments=segments)
+        return Piece(self.text, [], 0, 0, logprobs=self._token_logprobs(), segments=segments)
 
-    def _told(self) -> list[TokenLogprob] | None:
+    def _token_logprobs(self) -> list[TokenLogprob] | None:
         if self._describe is None:
             return None
         offsets = self._offsets()

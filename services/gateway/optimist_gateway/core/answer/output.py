@@ -20,7 +20,7 @@ class FinishReason(Enum):
 
     @property
     def is_failure(self) -> bool:
-        """Tells whether the request has no complete answer."""
+        """Returns whether the request has no complete answer."""
         return self in (
             FinishReason.REFUSED,
             FinishReason.OVERLOADED,
@@ -54,7 +54,7 @@ class Finished:
     num_cached_tokens: int = 0
     """Tokens of the prompt that were in the prefix cache."""
     is_whole: bool = True
-    """Whether the account is of the whole request; not of one whose first tokens were told by
+    """Whether the account is of the whole request; not of one whose first tokens came from
     another scheduler."""
 
 
@@ -72,12 +72,12 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class StepLogprobs:
-    """What one step tells of how likely tokens of one request were."""
+    """What one step says of how likely tokens of one request were."""
 
     first_prompt_position: int
     """Position in the prompt of the first of `prompt`; the others follow it."""
     prompt: list[TokenLogprobs]
-    """Of tokens of the prompt, each told of once and in order, the first token of it never."""
+    """Of tokens of the prompt, each once and in order, the first token of it never."""
     tokens: list[TokenLogprobs]
     """One for each new token of the step; empty if only those of the prompt are wanted."""
 
@@ -98,10 +98,10 @@ class StepOutput:
     logprobs: StepLogprobs | None = None
     """For requests that want some; without any new token if it is of the prompt alone."""
     prediction_positions: list[int] | None = None
-    """For requests that want them: where each accepted draft stands in all predictions, one after
+    """For requests that want them: where each accepted draft is in all predictions, one after
     the other; -1 for what was read from none of them, `[num_accepted_tokens]`."""
     prompt_positions: list[int] | None = None
-    """With these: where each accepted draft stands in the prompt, counted from its end (1 for its
+    """With these: where each accepted draft is in the prompt, counted from its end (1 for its
     last token); 0 for what was not read from it, `[num_accepted_tokens]`. None if none was."""
     received: float = 0.0
     """When it arrived, by `time.perf_counter`."""

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from operator import attrgetter
 
 NOT_PREDICTED = -1
-"""Position of a draft that stands in no prediction."""
+"""Position of a draft that is in no prediction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Place:
 
     index: int | None
     """Which prediction of the request's list, or which message of its conversation; None in a
-    prompt that is none, and for what stands in no message."""
+    prompt that is none, and for what is in no message."""
     start: int
     """Where the place begins: in characters of a text, in tokens of a list of tokens."""
     end: int
@@ -33,12 +33,12 @@ class SentPrediction:
     """Which one of the request's list it is."""
     token_ids: list[int]
     spans: list[tuple[int, int]] | None = None
-    """The characters of its text, with line endings LF, that each token stands for,
+    """The characters of its text, with line endings LF, of each token,
     `[num_tokens]`; None if it was given as tokens, or if nobody asks."""
 
 
 def joined_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns the characters of each token so that none is left out and none is told twice.
+    """Returns the characters of each token so that none is left out and none is there twice.
 
     Tokenizers may leave the spaces of a token out of its span, and give each of the tokens that
     make up a character the whole of it; here the first of these gets it.
@@ -60,7 +60,7 @@ class PredictionPlaces:
         self._starts = list(accumulate(lengths, initial=0))
 
     def is_next(self, position: int, following: int) -> bool:
-        """Tells whether one position follows another in the same prediction."""
+        """Returns whether one position follows another in the same prediction."""
         return position >= 0 and following == position + 1 and following not in self._starts
 
     def place(self, first: int, num_tokens: int) -> Place | None:
@@ -141,7 +141,7 @@ class PromptPlaces:
 
         Args:
             num_tokens: Its length.
-            spans: The characters of its text that each token stands for, `[num_tokens]`; empty if
+            spans: The characters of its text of each token, `[num_tokens]`; empty if
                 it was given as tokens.
             texts: What of its text the client sent.
         """
@@ -151,7 +151,7 @@ class PromptPlaces:
         self._starts = [one.start for one in self._texts]
 
     def is_next(self, position: int, following: int) -> bool:
-        """Tells whether one position follows another in the same text of the client's."""
+        """Returns whether one position follows another in the same text of the client's."""
         return (
             NOT_PROMPTED < following == position - 1
             and position <= self._num_tokens
@@ -185,3 +185,14 @@ class PromptPlaces:
         if number < 0 or self._texts[number].end <= start:
             return None
         return self._texts[number]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as the model reads it: what an answer continues."""
+
+    token_ids: list[int]
+    text: str | None = None
+    """What the client sent, if it sent text and may ask for it back."""
+    places: PromptPlaces | None = None
+    """Where its tokens are in what the client sent; None if that is tokens, or if nobody asks."""

@@ -29,7 +29,7 @@ class Segment:
     text: str
     """What of the run's text is new; the texts of a piece's segments join to the piece's text."""
     num_tokens: int
-    """How many tokens the run has; 0 if they were told of before and only text comes later."""
+    """How many tokens the run has; 0 if they came before and only text comes later."""
     place: Place | None = None
     """Where the tokens stand in a prediction or in the prompt, if that is known."""
 
@@ -117,7 +117,7 @@ class Provenance:
         return runs
 
     def _goes_on(self, output: StepOutput, index: int) -> bool:
-        """Tells whether an accepted draft belongs to the run of the one before it."""
+        """Returns whether an accepted draft belongs to the run of the one before it."""
         if output.prediction_positions is None:
             return True
         before, here = output.prediction_positions[index - 1 : index + 1]

@@ -7,11 +7,10 @@ from fastapi import APIRouter, Request
 from google.protobuf.json_format import MessageToDict
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.fronts.openai.bodies.generation import MAX_PRIORITY
-from optimist_gateway.fronts.openai.errors import ApiError, scheduler_unavailable
+from optimist_gateway.core.error import ApiError, naming, scheduler_unavailable
+from optimist_gateway.core.request import MAX_PRIORITY
 from optimist_gateway.fronts.openai.request_id import MAX_CHARACTERS
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.generation.preparation import require_priority_policy
 from optimist_gateway.schedulers.admin import PAUSE_MODES, SchedulerAdmin
 from optimist_gateway.schedulers.pool import add_stats
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
@@ -95,7 +94,8 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
     if abs(priority) > MAX_PRIORITY:
         raise _wrong("priority", f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
     try:
-        require_priority_policy(service.schedulers.description)
+        with naming(dict):
+            service.schedulers.description.require_priorities()
     except SchedulerUnavailableError as error:
         raise scheduler_unavailable(str(error)) from None
     change = scheduler_pb2.SetPriority(name=request_id, priority=priority)

@@ -5,24 +5,15 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.grpc.status import Context, abort
-from optimist_gateway.fronts.openai.errors import ApiError
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.security.client import current_client
-from optimist_gateway.security.keys import Keys
+from optimist_gateway.security.keys import Keys, current_client
 
 _OPEN = "/grpc.health.v1.Health/"
 """Beginning of the methods that anybody may call."""
 _ADMIN = frozenset({"/optimist.v1.Inference/SetPriority"})
 """Methods for admin keys only."""
-_MESSAGES = {
-    "missing_api_key": "You didn't provide an API key. Send it in the metadata as "
-    "authorization: Bearer KEY.",
-    "invalid_api_key": "Incorrect API key provided.",
-    "admin_disabled": "there is no admin key: set --admin-keys-file",
-    "permission_denied": "this needs an admin key",
-}
-
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 
@@ -42,23 +33,19 @@ class Authentication(grpc.aio.ServerInterceptor):
     ) -> _Handler:
         """Passes a call on, or returns a handler that refuses it."""
         details = handler_call_details
-        is_admin_call = details.method in _ADMIN
-        if is_admin_call and not self._keys.has_admins:
-            return self._refusal(403, "admin_disabled")
-        if is_admin_call or (self._keys.asks_clients and not details.method.startswith(_OPEN)):
-            secret = _shown_key(details)
-            client = None if secret is None else self._keys.find(secret)
-            if client is None:
-                return self._refusal(401, "invalid_api_key" if secret else "missing_api_key")
-            if is_admin_call and not client.is_admin:
-                return self._refusal(403, "permission_denied")
+        needs_admin = details.method in _ADMIN
+        if needs_admin or (self._keys.asks_clients and not details.method.startswith(_OPEN)):
+            where = "in the metadata as authorization: Bearer KEY"
+            try:
+                client = self._keys.require(_shown_key(details), where, needs_admin=needs_admin)
+            except ApiError as error:
+                return self._refusal(error)
             current_client.set(client)
         return await continuation(details)
 
-    def _refusal(self, status: int, code: str) -> _Handler:
-        self._metrics.requests.labels("none", str(status)).inc()
-        self._metrics.refusals.labels(code).inc()
-        error = ApiError(status, _MESSAGES[code], code=code)
+    def _refusal(self, error: ApiError) -> _Handler:
+        self._metrics.requests.labels("none", str(error.status)).inc()
+        self._metrics.refusals.labels(str(error.code)).inc()
 
         async def refuse(_request: Any, context: Context) -> None:
             await abort(context, error)

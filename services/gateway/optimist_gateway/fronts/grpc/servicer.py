@@ -1,25 +1,57 @@
 """Answers the calls of `optimist.v1.Inference`."""
 
+import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
+from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.error import ApiError, scheduler_unavailable
+from optimist_gateway.core.request import Request
 from optimist_gateway.fronts.admin.admin import set_priority
-from optimist_gateway.fronts.grpc.piece_inbox import PieceInbox
-from optimist_gateway.fronts.grpc.request import GenerationRequest, generation_request
+from optimist_gateway.fronts.grpc.request import generation_request
 from optimist_gateway.fronts.grpc.response import (
     speculation_message,
     step_response,
     usage_message,
 )
-from optimist_gateway.fronts.grpc.status import Context, abort
-from optimist_gateway.fronts.grpc.trace_context import trace_parent
-from optimist_gateway.fronts.openai.errors import ApiError, scheduler_unavailable
-from optimist_gateway.fronts.openai.servable import require_model, require_servable
+from optimist_gateway.fronts.grpc.status import Context, abort, trace_parent
+from optimist_gateway.generation.choice import Choices
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
+
+
+class PieceInbox:
+    """Holds what came until it is read; the choices pause meanwhile."""
+
+    def __init__(self, choices: Choices) -> None:
+        """Takes choices whose pieces go to `take`."""
+        self._choices = choices
+        self._pieces: deque[tuple[int, Piece]] = deque()
+        self._news = asyncio.Event()
+        choices.ended.add_done_callback(lambda _: self._news.set())
+
+    def take(self, index: int, piece: Piece) -> None:
+        """Adds a piece of a choice."""
+        self._pieces.append((index, piece))
+        self._choices.pause()
+        self._news.set()
+
+    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+        """Yields the pieces, each with the index of its choice; raises as `Choices.wait` does."""
+        while True:
+            while self._pieces:
+                yield self._pieces.popleft()
+            if self._choices.ended.done():
+                await self._choices.wait()
+                return
+            self._news.clear()
+            self._choices.resume()
+            await self._news.wait()
+
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +81,6 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         try:
             self._service.admission.require_room()
             wanted = generation_request(request, self._service.model_name)
-            require_servable(self._service, wanted.body)
             async with aclosing(self._events(wanted, context)) as events:
                 async for event in events:
                     if event.HasField("summary"):
@@ -71,13 +102,11 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             observer.end(record, GENERATE, {}, failed=record.outcome.startswith("5"))
 
     async def _events(
-        self, wanted: GenerationRequest, context: Context
+        self, wanted: Request, context: Context
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         request_id = f"gen-{uuid.uuid4().hex}"
+        generation = Generation(self._service, wanted, request_id)
         await context.send_initial_metadata((("x-request-id", request_id),))
-        generation = Generation(
-            self._service, wanted.body, wanted.encode_prompts, request_id, wanted.names
-        )
         inbox = PieceInbox(generation.choices)
         async with generation.running(inbox.take):
             async for index, piece in inbox.pieces():
@@ -91,7 +120,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             usage=usage_message(generation.usage()),
             is_synthetic=generation.is_synthetic,
         )
-        if generation.body.include_speculation:
+        if generation.request.include_speculation:
             summary.speculation.CopyFrom(speculation_message(generation.speculation()))
         return summary
 
@@ -106,7 +135,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.GetModelResponse:
         """Returns the model if it has this name."""
         try:
-            require_model(self._service, request.name or self._service.model_name, "name")
+            self._service.require_model(request.name or self._service.model_name, "name")
         except ApiError as error:
             await abort(context, error)
         return inference_pb2.GetModelResponse(model=await self._model(context))

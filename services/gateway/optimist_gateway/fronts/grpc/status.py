@@ -1,10 +1,10 @@
-"""Errors of the API as statuses of gRPC."""
+"""Errors as statuses of gRPC, and metadata of calls."""
 
 from typing import Any, Never, TypeAlias
 
 import grpc
 
-from optimist_gateway.fronts.openai.errors import RETRY_SECONDS, ApiError
+from optimist_gateway.core.error import RETRY_SECONDS, ApiError
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -33,7 +33,7 @@ def status_code(error: ApiError) -> grpc.StatusCode:
 
 
 def trailing_metadata(error: ApiError) -> tuple[tuple[str, str], ...]:
-    """Returns what an error tells to programs."""
+    """Returns what of an error is for programs."""
     metadata = {}
     if error.code is not None:
         metadata["optimist-error-code"] = error.code
@@ -44,3 +44,9 @@ def trailing_metadata(error: ApiError) -> tuple[tuple[str, str], ...]:
         seconds = RETRY_SECONDS if error.retry_seconds is None else error.retry_seconds
         metadata["retry-after"] = f"{seconds:.3f}"
     return tuple(metadata.items())
+
+
+def trace_parent(context: Context) -> str:
+    """Returns the W3C traceparent among a call's metadata; empty without exactly one."""
+    values = [value for name, value in context.invocation_metadata() or () if name == "traceparent"]
+    return str(values[0]) if len(values) == 1 else ""

@@ -2,39 +2,24 @@
 
 import uuid
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
+from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.request_id import sane_request_id
-from optimist_gateway.fronts.openai.servable import require_servable
 from optimist_gateway.fronts.openai.sse import (
     CLIENT_CLOSED_REQUEST,
+    AnswerWriter,
     EventStream,
-    EventWriter,
     on_disconnect,
 )
 from optimist_gateway.generation.admission import Admission
-from optimist_gateway.generation.field_names import AS_THEY_ARE, FieldNames
-from optimist_gateway.generation.generation import EncodePrompts, Generation, Service
+from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.observing.request_record import current_record
-
-
-class AnswerWriter(EventWriter, Protocol):
-    """Writes one answer, as events or, of the pieces that it has collected, as a whole."""
-
-    def collect(self, index: int, piece: Piece) -> None:
-        """Takes what a step adds to a choice of an answer that is sent as a whole."""
-        ...
-
-    def whole(self) -> dict[str, Any]:
-        """Returns the whole answer."""
-        ...
 
 
 class Answering:
@@ -46,36 +31,29 @@ class Answering:
 
     async def answer(
         self,
-        request: Request,
-        body: GenerationBody,
-        encode_prompts: EncodePrompts,
+        http_request: Request,
+        request: GenerationRequest,
         write: Callable[[Generation], AnswerWriter],
-        names: FieldNames = AS_THEY_ARE,
     ) -> Response:
         """Answers one request.
 
         Args:
-            request: The request.
-            body: What it asks for.
-            encode_prompts: Returns its prompts.
+            http_request: The request as it came.
+            request: What it asks for.
             write: Returns what writes its answer.
-            names: What errors call the fields of the body.
 
         Raises:
             ApiError: Nothing was sent yet and the request is wrong, not admitted, or failed.
         """
-        require_servable(self._service, body)
         request_id = f"{self._id_prefix}{uuid.uuid4().hex}"
-        client_name = sane_request_id(request.scope)
-        generation = Generation(
-            self._service, body, encode_prompts, request_id, names, client_name=client_name
-        )
+        client_name = sane_request_id(http_request.scope)
+        generation = Generation(self._service, request, request_id, client_name)
         writer = write(generation)
-        if body.stream:
+        if request.stream:
             seconds = self._service.limits.keep_alive_seconds
             return EventStream(generation, writer, self._count, seconds)
         async with (
-            on_disconnect(request.receive, generation.leave),
+            on_disconnect(http_request.receive, generation.leave),
             generation.running(writer.collect),
         ):
             await generation.choices.wait()

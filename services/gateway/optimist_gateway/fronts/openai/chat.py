@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Literal, NotRequired
 
 from fastapi import APIRouter, Request
@@ -11,10 +10,10 @@ from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
+from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.answer_parts import ChatLogprobs, chat_logprobs, join_logprobs
 from optimist_gateway.fronts.openai.answering import Answering, admitted_route
 from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
-from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
 from optimist_gateway.fronts.openai.chunk_writer import (
     ChoiceAnswer,
     ChoicesAnswer,
@@ -24,7 +23,6 @@ from optimist_gateway.fronts.openai.chunk_writer import (
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
 from optimist_gateway.structure.tool_format import ToolFormat
-from optimist_gateway.text.prompt import chat_prompt
 
 PATH = "/v1/chat/completions"
 
@@ -180,10 +178,9 @@ class ChatWriter:
         return reason_name(piece)
 
 
-def tool_call_reader(body: GenerationBody, form: ToolFormat) -> ToolCallReader | None:
+def tool_call_reader(request: GenerationRequest, form: ToolFormat) -> ToolCallReader | None:
     """Returns what reads the tool calls of one choice; None if there are none."""
-    structure = body.structure()
-    tools = structure.tools if structure is not None else None
+    tools = request.structure.tools if request.structure is not None else None
     if tools is None:
         return None
     return ToolCallReader(form, [function.name for function in tools.functions])
@@ -198,14 +195,14 @@ def chat_router(service: Service) -> APIRouter:
     @router.post(PATH)
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
         """Answers a conversation, whole or as server-sent events."""
+        wanted = body.request()
 
         def new_writer() -> ChatWriter:
-            return ChatWriter(tool_call_reader(body, service.tokenizer.tool_format))
+            return ChatWriter(tool_call_reader(wanted, service.tokenizer.tool_format))
 
         return await answering.answer(
             request,
-            body,
-            partial(chat_prompt, body),
+            wanted,
             lambda generation: ChoicesWriter(generation, service.model_name, kinds, new_writer),
         )
 

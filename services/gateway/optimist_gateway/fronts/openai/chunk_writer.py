@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.provenance import join_segments
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.openai.answer_parts import (
     SegmentAnswer,
     UsageAnswer,
@@ -16,7 +17,7 @@ from optimist_gateway.fronts.openai.answer_parts import (
     speculation_answer,
     usage_answer,
 )
-from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.fronts.openai.sse import DONE, event
 from optimist_gateway.generation.generation import Generation
 
@@ -111,17 +112,14 @@ class ChoicesWriter:
             new_writer: Returns what writes one choice.
         """
         self._generation, self._new_writer = generation, new_writer
-        body = generation.body
-        options = body.stream_options
-        self._with_usage = options is not None and bool(options.include_usage)
-        self._is_continuous = bool(
-            self._with_usage and options is not None and options.continuous_usage_stats
-        )
-        self._with_tokens = bool(body.return_token_ids)
+        request = generation.request
+        self._with_usage = request.include_usage
+        self._is_continuous = request.continuous_usage
+        self._with_tokens = request.return_token_ids
         self._has_only_text = not (self._is_continuous or self._with_tokens)
         self._header: dict[str, Any] = {
             "id": generation.request_id,
-            "object": kinds[bool(body.stream)],
+            "object": kinds[request.stream],
             "created": int(time.time()),
             "model": model_name,
         }
@@ -169,7 +167,7 @@ class ChoicesWriter:
 
     def fail(self, error: ApiError) -> bytes:
         """See `AnswerWriter.fail`."""
-        return event(error.body())
+        return event(error_body(error))
 
     def _begin(self) -> None:
         """Writes what the following chunks begin with."""
@@ -212,11 +210,11 @@ class ChoicesWriter:
         return before, after
 
     def _whole_choice(self, number: int, pieces: list[Piece]) -> dict[str, Any]:
-        body = self._generation.body
+        request = self._generation.request
         choice = {"index": number, **self._new_writer().whole(pieces)}
         if self._with_tokens:
             choice |= _token_fields(pieces)
-        if body.include_provenance:
+        if request.include_provenance:
             segments = [segment for piece in pieces for segment in piece.segments or ()]
             choice["provenance"] = provenance(join_segments(segments))
         return choice
@@ -226,7 +224,7 @@ class ChoicesWriter:
 
     def _final_usage(self) -> UsageAnswer:
         usage = self._usage()
-        if self._generation.body.include_speculation:
+        if self._generation.request.include_speculation:
             usage["speculation"] = speculation_answer(self._generation.speculation())
         return usage
 

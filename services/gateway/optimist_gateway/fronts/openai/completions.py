@@ -1,7 +1,6 @@
 """POST /v1/completions."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
@@ -22,7 +21,6 @@ from optimist_gateway.fronts.openai.chunk_writer import (
     reason_name,
 )
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.text.prompt import completion_prompts
 
 PATH = "/v1/completions"
 
@@ -76,8 +74,7 @@ def completion_router(service: Service) -> APIRouter:
         """Continues a text, whole or as server-sent events."""
         return await answering.answer(
             request,
-            body,
-            partial(completion_prompts, body),
+            body.request(),
             lambda generation: ChoicesWriter(
                 generation, service.model_name, kinds, CompletionWriter
             ),

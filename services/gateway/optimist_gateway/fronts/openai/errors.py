@@ -11,19 +11,18 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from typing_extensions import TypedDict
 
-from optimist_gateway.core.answer.output import Finished, FinishReason
+from optimist_gateway.core.error import (
+    RETRY_SECONDS,
+    SHUTTING_DOWN,
+    ApiError,
+    field_name,
+    printable,
+)
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import current_record
 
-# An error repeats at most this much of what the client sent.
-MAX_MESSAGE_CHARACTERS = 400
-MAX_PARAM_CHARACTERS = 100
 # Of a body with more errors the first ones are looked at.
 MAX_ERRORS = 64
-# When nothing was measured that would tell better.
-RETRY_SECONDS = 1.0
-
-SHUTTING_DOWN = "shutting_down"
 # The rest of the body may still come, or another server is to be asked.
 _CLOSING_CODES = (SHUTTING_DOWN, "request_timeout")
 
@@ -33,13 +32,6 @@ _HTTP_MESSAGES = {
     405: ("{method} is not allowed here: {path}", "method_not_allowed"),
     408: ("the request body did not arrive in time", "request_timeout"),
     413: ("the request body is too large", "request_too_large"),
-}
-_STATUS = {
-    FinishReason.REFUSED: 400,
-    FinishReason.OVERLOADED: 429,
-    FinishReason.ERROR: 500,
-    # Whoever paused the scheduler let nothing finish.
-    FinishReason.ABORTED: 503,
 }
 
 
@@ -58,90 +50,36 @@ class ErrorAnswer(TypedDict):
     error: ErrorDetails
 
 
-class ApiError(Exception):
-    """An error that is shown to the client."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        retry_seconds: float | None = None,
-    ) -> None:
-        """Describes the error.
-
-        Args:
-            status: The HTTP status, if nothing was sent yet.
-            message: What is wrong; cut to a few hundred characters.
-            param: The field that is wrong, such as `messages[0].content`.
-            code: A word for programs.
-            retry_seconds: When to try again, if that is known; for 429 and 503.
-        """
-        super().__init__(message)
-        self.status = status
-        self.param = _printable(param, MAX_PARAM_CHARACTERS) if param else None
-        self.code = code
-        self.retry_seconds = retry_seconds
-        self.message = _printable(message, MAX_MESSAGE_CHARACTERS)
-
-    def body(self) -> ErrorAnswer:
-        """Returns the JSON body."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": _TYPES.get(self.status, "invalid_request_error"),
-                "param": self.param,
-                "code": self.code,
-            }
+def error_body(error: ApiError) -> ErrorAnswer:
+    """Returns the JSON body of an error."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": _TYPES.get(error.status, "invalid_request_error"),
+            "param": error.param,
+            "code": error.code,
         }
-
-    def response(self) -> Response:
-        """Returns the HTTP response; an overloaded or unreachable server says when to come back."""
-        headers = {}
-        if self.status in (429, 503):
-            seconds = RETRY_SECONDS if self.retry_seconds is None else self.retry_seconds
-            headers["retry-after"] = str(ceil(seconds))
-            headers["retry-after-ms"] = str(ceil(1000 * seconds))
-        if self.status == 401:
-            headers["www-authenticate"] = "Bearer"
-        if self.code in _CLOSING_CODES:
-            headers["connection"] = "close"
-        return Response(
-            orjson.dumps(self.body()), self.status, headers, media_type="application/json"
-        )
+    }
 
 
-def error_response(error: ApiError, headers: Mapping[str, str]) -> Response:
-    """Returns the HTTP response to a request with these headers, whose body may not be read."""
-    response = error.response()
-    if "expect" in headers:
-        # Whether the client sends its body now is not known.
-        response.headers["connection"] = "close"
-    return response
+def error_response(error: ApiError, request_headers: Mapping[str, str]) -> Response:
+    """Returns the HTTP response to a request with these headers, whose body may not be read.
 
-
-def scheduler_unavailable(reason: str) -> ApiError:
-    """Returns the error for a scheduler that cannot be reached."""
-    return ApiError(503, reason, code="scheduler_unavailable")
-
-
-def shutting_down() -> ApiError:
-    """Returns the error for requests that a gateway which ends does not take, or breaks off."""
-    return ApiError(503, "this server is shutting down; try again", code=SHUTTING_DOWN)
-
-
-def failure(finished: Finished, what: str = "") -> ApiError:
-    """Returns the error for what the scheduler ended without a complete answer.
-
-    Args:
-        finished: The scheduler's account.
-        what: Which of several choices failed; empty if the request has but one.
+    An overloaded or unreachable server says when to come back.
     """
-    status = _STATUS[finished.reason]
-    message = finished.message or f"the scheduler ended the request: {finished.reason.value}"
-    return ApiError(status, f"{what}: {message}" if what else message, code=finished.reason.value)
+    headers = {}
+    if error.status in (429, 503):
+        seconds = RETRY_SECONDS if error.retry_seconds is None else error.retry_seconds
+        headers["retry-after"] = str(ceil(seconds))
+        headers["retry-after-ms"] = str(ceil(1000 * seconds))
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    # With `expect`, whether the client sends its body now is not known.
+    if error.code in _CLOSING_CODES or "expect" in request_headers:
+        headers["connection"] = "close"
+    return Response(
+        orjson.dumps(error_body(error)), error.status, headers, media_type="application/json"
+    )
 
 
 def add_error_handlers(
@@ -203,15 +141,15 @@ def validation_error(error: RequestValidationError) -> ApiError:
         key=lambda pair: len(pair[0]),
     )
     context: Mapping[str, Any] = first.get("ctx") or {}
-    param = str(context["param"]) if "param" in context else _name(location)
+    param = str(context["param"]) if "param" in context else field_name(location)
     if first["type"] == "extra_forbidden":
-        message = f"Unrecognized request argument supplied: {_printable(param, 100)}"
+        message = f"Unrecognized request argument supplied: {printable(param, 100)}"
         return ApiError(400, message, param=param, code="unknown_parameter")
     if not location and "param" not in context:
         return _not_an_object(error.body)
     code = first["type"] if "param" in context else _code(first["type"])
     text = first["msg"].removeprefix("Value error, ")
-    message = text if "param" in context else f"{_printable(param, 100)}: {text}"
+    message = text if "param" in context else f"{printable(param, 100)}: {text}"
     return ApiError(400, message, param=param, code=code)
 
 
@@ -242,20 +180,7 @@ def _location(error: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:
     return tuple(location)
 
 
-def _name(location: tuple[str | int, ...]) -> str:
-    """Returns the name of a field, such as `messages[0].content`."""
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in location]
-    return "".join(parts).removeprefix(".")
-
-
 def _has(value: Any, part: str | int) -> bool:
     if isinstance(value, list):
         return isinstance(part, int) and part < len(value)
     return isinstance(value, dict) and part in value
-
-
-def _printable(text: str, max_characters: int) -> str:
-    """Returns a text that can be sent: of bounded length, without halves of surrogate pairs."""
-    if len(text) > max_characters:
-        text = text[: max_characters - 3] + "..."
-    return text.encode("utf-8", "replace").decode("utf-8")

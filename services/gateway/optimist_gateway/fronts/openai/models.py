@@ -9,14 +9,12 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
+from optimist_gateway.core.error import naming, scheduler_unavailable
 from optimist_gateway.core.model_description import ModelDescription
 from optimist_gateway.fronts.openai.bodies.tokenization import DetokenizeBody, TokenizeBody
 from optimist_gateway.fronts.openai.chunk_writer import SYNTHETIC_FINGERPRINT
-from optimist_gateway.fronts.openai.errors import scheduler_unavailable
-from optimist_gateway.fronts.openai.servable import require_model
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
-from optimist_gateway.text.known_token import require_known
 from optimist_gateway.text.prompt import render_chat, require_tokenizable
 
 
@@ -70,7 +68,7 @@ def model_router(service: Service) -> APIRouter:
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> Response:
         """Describes the model."""
-        require_model(service, name)
+        service.require_model(name)
         return JSONResponse(model())
 
     return router
@@ -114,7 +112,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
 
     def model(name: str | None) -> ModelDescription:
         if name is not None:
-            require_model(service, name)
+            service.require_model(name)
         try:
             return service.schedulers.description
         except SchedulerUnavailableError as error:
@@ -125,17 +123,20 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
         """Returns the tokens of a text, or of the prompt that a conversation makes."""
         described = model(body.model)
         if body.prompt is not None:
-            require_tokenizable(len(body.prompt), "prompt", service.tokenizer, described)
+            with naming(dict):
+                require_tokenizable(len(body.prompt), ("prompt",), service.tokenizer, described)
             token_ids = await service.tokenizer.encode(
                 body.prompt, add_special_tokens=body.add_special_tokens is not False
             )
         else:
-            text = await render_chat(
-                [message.message() for message in body.messages or ()],
-                service.tokenizer,
-                described,
-                add_generation_prompt=body.add_generation_prompt is not False,
-            )
+            messages = [message.message() for message in body.messages or ()]
+            with naming(lambda: {("prompts",): "messages"}):
+                text = await render_chat(
+                    messages,
+                    service.tokenizer,
+                    described,
+                    add_generation_prompt=body.add_generation_prompt is not False,
+                )
             token_ids = await service.tokenizer.encode(
                 text, add_special_tokens=bool(body.add_special_tokens)
             )
@@ -154,7 +155,9 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
     @router.post("/detokenize")
     async def detokenize(body: DetokenizeBody) -> Response:
         """Returns the text of tokens, special ones included."""
-        require_known(body.tokens, "tokens", model(body.model))
+        described = model(body.model)
+        with naming(dict):
+            described.require_known(body.tokens, ("tokens",))
         answer: DetokenizedText = {"prompt": await service.tokenizer.decode(body.tokens)}
         return JSONResponse(answer)
 

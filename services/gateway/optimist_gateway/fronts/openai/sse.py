@@ -10,7 +10,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.core.error import ApiError
+from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody
 from optimist_gateway.generation.generation import Generation
 from optimist_gateway.observing.request_record import current_record
 
@@ -18,16 +19,10 @@ DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 # nginx's status for a client that went away; only logs and metrics see it.
 CLIENT_CLOSED_REQUEST = 499
-DIRECT_BODY = "optimist.direct_body"
-"""Extension of the ASGI scope whose `body` is a `DirectBody`.
-
-Layers of the application look at where an answer begins, and only there; passing all of its chunks
-through each of them costs time, and a task would have to wake up for each.
-"""
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    # Tells nginx not to collect chunks.
+    # nginx is not to collect chunks.
     (b"x-accel-buffering", b"no"),
 ]
 
@@ -50,43 +45,27 @@ async def on_disconnect(receive: Receive, leave: Callable[[], None]) -> AsyncIte
         yield
 
 
-class DirectBody(Protocol):
-    """The body of an answer whose head was sent, at the server's end."""
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether the client has more to read than should be added to."""
-        ...
-
-    last_write: float
-    """When something was sent last, by the event loop's clock; 0 before the first time."""
-
-    def write(self, data: bytes) -> None:
-        """Sends a part, soon if not now; does nothing once the client has gone away."""
-        ...
-
-    def flush(self) -> None:
-        """Sends what was written, before something else is sent."""
-        ...
-
-    def watch(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """Calls these when the client falls behind, and when it has caught up."""
-        ...
-
-
-class EventWriter(Protocol):
-    """Words the events of one answer; each method returns them as they go over the wire."""
+class AnswerWriter(Protocol):
+    """Writes one answer, as events or, of the pieces that it has collected, as a whole."""
 
     def piece(self, index: int, piece: Piece) -> bytes:
-        """Tells what a step adds to a choice; empty if there is nothing to tell."""
+        """Returns the events of what a step adds to a choice, as they go over the wire."""
         ...
 
     def finish(self) -> bytes:
-        """Tells what comes behind all pieces."""
+        """Returns the events that come after all pieces."""
         ...
 
     def fail(self, error: ApiError) -> bytes:
-        """Tells that nothing more comes, and why."""
+        """Returns the event that says that nothing more comes, and why."""
+        ...
+
+    def collect(self, index: int, piece: Piece) -> None:
+        """Takes what a step adds to a choice of an answer that is sent as a whole."""
+        ...
+
+    def whole(self) -> dict[str, Any]:
+        """Returns the whole answer."""
         ...
 
 
@@ -99,7 +78,7 @@ class EventStream(Response):
     status, unless the client has been sent a comment by then.
     """
 
-    # Those of each step lie in one place, as in all classes on the way of a token.
+    # Those of each step lie together, as in all classes on the way of a token.
     __slots__ = (
         "_body",
         "_count",
@@ -115,7 +94,7 @@ class EventStream(Response):
     def __init__(
         self,
         generation: Generation,
-        writer: EventWriter,
+        writer: AnswerWriter,
         count: Callable[[str], None],
         keep_alive_seconds: float,
     ) -> None:
@@ -123,7 +102,7 @@ class EventStream(Response):
 
         Args:
             generation: The request, not yet running.
-            writer: Words its events.
+            writer: Writes its events.
             count: Called with how the request ended: a status, `disconnected` or `broken_stream`.
             keep_alive_seconds: Silence after which a comment is sent.
         """
@@ -133,7 +112,7 @@ class EventStream(Response):
         self._keep_alive_seconds = keep_alive_seconds
         self._loop = asyncio.get_running_loop()
         self._starting = asyncio.Lock()
-        self._body: DirectBody | None = None
+        self._body: ConnectionBody | None = None
         """Set once the head was sent."""
         self._early = b""
         """Events that wait for the head."""
@@ -157,7 +136,7 @@ class EventStream(Response):
         """Sends all events but the last ones, which it returns."""
         generation = self._generation
         try:
-            async with generation.running(self._tell):
+            async with generation.running(self._add):
                 await self._has_events.wait()
                 if self._early:
                     await self._start(scope, send)
@@ -178,7 +157,7 @@ class EventStream(Response):
         self._count("200")
         return self._writer.finish()
 
-    def _tell(self, index: int, piece: Piece) -> None:
+    def _add(self, index: int, piece: Piece) -> None:
         data = self._writer.piece(index, piece)
         if not data:
             return
@@ -201,7 +180,7 @@ class EventStream(Response):
                     "headers": self.raw_headers,
                 }
             )
-            body: DirectBody = scope["extensions"][DIRECT_BODY]["body"]
+            body: ConnectionBody = scope["extensions"][DIRECT_BODY]["body"]
             body.watch(self._generation.choices.pause, self._generation.choices.resume)
             if self._early:
                 body.write(self._early)

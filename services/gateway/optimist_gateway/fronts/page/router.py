@@ -92,6 +92,6 @@ def _answer(request: Request, file: PageFile) -> Response:
 
 
 def _is_known(if_none_match: str, etag: str) -> bool:
-    """Tells whether a browser has this content; proxies may have made its tag a weak one."""
+    """Returns whether a browser has this content; proxies may have made its tag a weak one."""
     tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return etag in tags or tags == ["*"]

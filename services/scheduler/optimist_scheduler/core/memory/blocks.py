@@ -17,8 +17,8 @@ class BlockPool:
 
     A block that several slots reference is never written by any of them. Slots come to share a
     block only by `take`, which gives out cached blocks, and only a block that is full of verified
-    tokens whose keys and values are computed is registered. Its owner writes behind its verified
-    tokens alone, that is behind the block, and so does a slot that took it, as long as what it
+    tokens whose keys and values are computed is registered. Its owner writes after its verified
+    tokens alone, that is after the block, and so does a slot that took it, as long as what it
     takes ends before the first token that it computes: a request of n tokens, whose last one is
     always computed, looks up its first (n - 1) // block_size hashes and no more.
     """
@@ -37,8 +37,6 @@ class BlockPool:
         self._hash_of: dict[int, bytes] = {}
         # The least recently used first.
         self._evictable: OrderedDict[int, None] = OrderedDict()
-        # Slots that held blocks when the cache was cleared.
-        self._is_stale = np.zeros(max_num_seqs, np.bool_)
 
     @property
     def num_free(self) -> int:
@@ -112,7 +110,7 @@ class BlockPool:
 
         Args:
             slot: One that has no blocks.
-            ids: From `match`, with no allocation and no clearing of the cache since [num_matched].
+            ids: From `match`, with no allocation since [num_matched].
 
         Raises:
             ValueError: The slot has blocks, or one of `ids` is not cached. Nothing has changed.
@@ -130,8 +128,7 @@ class BlockPool:
     def register(self, slot: int, first_index: int, hashes: Sequence[bytes]) -> None:
         """Caches blocks of a slot; all their tokens are verified and computed.
 
-        A hash that another block is cached by stays with that one. Blocks from before the cache
-        was cleared stay out of it.
+        A hash that another block is cached by stays with that one.
 
         Args:
             slot: The slot.
@@ -145,8 +142,6 @@ class BlockPool:
         end = first_index + len(hashes)
         if not 0 <= first_index <= end <= self.num_blocks[slot]:
             raise IndexError(f"slot {slot} has {self.num_blocks[slot]} blocks, not {end}")
-        if self._is_stale[slot]:
-            return
         blocks = self._tables[slot, first_index:end].tolist()
         for block, block_hash in zip(blocks, hashes, strict=True):
             if self._hash_of.get(block, block_hash) != block_hash:
@@ -172,21 +167,11 @@ class BlockPool:
         ids = self._tables[slot, :count][::-1].copy()
         self._tables[slot, :count] = -1
         self.num_blocks[slot] = 0
-        self._is_stale[slot] = False
         self._num_references[ids] -= 1
         ids = ids[self._num_references[ids] == 0]
         is_cached = self._is_cached[ids]
         self._evictable.update(dict.fromkeys(ids[is_cached].tolist()))
         self._push(ids[~is_cached])
-
-    def clear_cache(self) -> None:
-        """Forgets every cached block; slots keep theirs, which will never be cached."""
-        self._push(np.array(list(self._evictable), np.int32))
-        self._evictable.clear()
-        self._block_of.clear()
-        self._hash_of.clear()
-        self._is_cached[:] = False
-        self._is_stale[:] = self.num_blocks > 0
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless every block is in one state, and the tables agree."""
@@ -233,6 +218,5 @@ class BlockPool:
         if set(np.flatnonzero(self._is_cached).tolist()) != set(self._hash_of):
             raise AssertionError("a block with a hash is not marked as cached, or one without is")
         exposed = np.flatnonzero((self._num_references > 1) & ~self._is_cached)
-        holders = np.isin(self._tables, exposed).any(axis=1)
-        if (holders & ~self._is_stale).any():
+        if len(exposed):
             raise AssertionError("a block that is not cached is shared")

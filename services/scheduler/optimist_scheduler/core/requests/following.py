@@ -55,9 +55,10 @@ def average(gains: Int32Array, accepted: Int32Array) -> Int32Array:
     return gains + change * (gains >= LEAST_GAIN)
 
 
-def is_worth_a_wait(gains: Int32Array, num_predicted_tokens: Int32Array) -> BoolArray:
-    """Tells for which requests a step may wait [num_rows]."""
-    return (gains >= WAIT_GAIN) | ((gains >= LEAST_GAIN) & (num_predicted_tokens > 0))
+def is_worth_a_wait(gains: Int32Array | int, num_predicted_tokens: Int32Array | int) -> BoolArray:
+    """Returns for which requests a step may wait, of rows [num_rows] or of one []."""
+    is_worth = (gains >= WAIT_GAIN) | ((gains >= LEAST_GAIN) & (num_predicted_tokens > 0))
+    return np.asarray(is_worth)
 
 
 def is_due(

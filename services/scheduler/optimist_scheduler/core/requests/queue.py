@@ -25,7 +25,7 @@ class WaitingQueue:
         return self._requests
 
     def add(self, request: Request) -> None:
-        """Adds a request at its place."""
+        """Adds a request at its position."""
         insort(self._requests, request, key=_ORDER)
         self.version += 1
 
@@ -63,7 +63,7 @@ class WaitingQueue:
         return len(starved)
 
     def touch(self) -> None:
-        """Notes that a request changed, though not its place."""
+        """Notes that a request changed, though not its position."""
         self.version += 1
 
     def resort(self) -> None:

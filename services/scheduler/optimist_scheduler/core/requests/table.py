@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.requests.following import (
-    LEAST_GAIN,
     NOT_FOLLOWED,
-    WAIT_GAIN,
     is_worth_a_wait,
 )
 from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, Int64Array, SlotArray
@@ -50,6 +48,8 @@ class Request:
     """Length below which a stop token does not end the request, in tokens."""
     stop_token_ids: frozenset[int]
     sampling: SamplingParams
+    sampling_message: Any
+    """The same as it came, for the worker."""
     num_predicted_tokens: int
     """Of all predictions."""
     priority: int
@@ -120,8 +120,7 @@ class Request:
     @property
     def is_worth_a_wait(self) -> bool:
         """Whether a step may wait for a window of it; it has no slot."""
-        least = LEAST_GAIN if self.num_predicted_tokens else WAIT_GAIN
-        return self.gain >= least
+        return bool(is_worth_a_wait(self.gain, self.num_predicted_tokens))
 
 
 class Rows(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -24,29 +25,31 @@ class NewRequest:
     """What is asked for."""
 
     request_id: str
-    prompt_token_ids: list[int]
+    prompt_token_ids: Sequence[int]
     max_tokens: int
-    predicted_token_ids: list[int] = field(default_factory=list)
+    predicted_token_ids: Sequence[int] = ()
     """Of several predictions one after the other."""
-    stop_token_ids: list[int] = field(default_factory=list)
+    stop_token_ids: Sequence[int] = ()
     min_tokens: int = 0
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling_message: Any = None
+    """The same as it came: the worker is sent it, and nothing here looks into it."""
     priority: int = 0
     """The smaller, the sooner; 0 unless the policy is priority."""
     cache_salt: str = ""
     """Only requests of the same salt share cached blocks, and what is kept of predictions."""
     max_draft_tokens: int | None = None
     """Most drafts per pass; None for the scheduler's own limit."""
-    num_predicted_tokens: list[int] = field(default_factory=list)
+    num_predicted_tokens: Sequence[int] = ()
     """Tokens of each prediction; empty for one prediction."""
     wants_prediction_positions: bool = False
-    """Whether the owner is told where accepted drafts stand in the predictions."""
-    output_token_ids: list[int] = field(default_factory=list)
-    """Output that the owner has already: the request goes on behind it."""
+    """Whether the owner is told which positions of predictions accepted drafts have."""
+    output_token_ids: Sequence[int] = ()
+    """Output that the owner has already: the request goes on after it."""
     is_followed: bool = False
     """Whether a proposer follows the request."""
     owner: int = 0
-    """Whom to tell: a number of the caller."""
+    """Who gets the output: a number of the caller."""
     handle: int = 0
     """The owner's number of the request."""
 
@@ -63,13 +66,16 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
         request_id=new.request_id,
         owner=new.owner,
         handle=new.handle,
-        token_ids=np.array(new.prompt_token_ids + new.output_token_ids, np.int32),
+        token_ids=np.concatenate(
+            [np.asarray(each, np.int32) for each in (new.prompt_token_ids, new.output_token_ids)]
+        ),
         num_prompt_tokens=num_prompt_tokens,
         wanted_length=num_prompt_tokens + new.max_tokens,
         max_length=min(num_prompt_tokens + new.max_tokens, config.max_length),
         min_length=num_prompt_tokens + new.min_tokens,
         stop_token_ids=frozenset(new.stop_token_ids),
         sampling=new.sampling,
+        sampling_message=new.sampling_message,
         num_predicted_tokens=len(new.predicted_token_ids),
         priority=new.priority,
         cache_salt=new.cache_salt,
@@ -78,7 +84,7 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
         else min(new.max_draft_tokens, config.num_speculative_tokens),
         wants_prediction_positions=new.wants_prediction_positions,
         num_given_tokens=num_output_tokens,
-        # Who has output has been told of the prompt before.
+        # Who has output has had the prompt reported before.
         num_told_tokens=num_prompt_tokens - 1 if num_output_tokens else 0,
         gain=find_first_gain(len(new.predicted_token_ids), is_followed=new.is_followed),
         num_observed_tokens=num_prompt_tokens + num_output_tokens,
@@ -172,4 +178,7 @@ def find_length_fault(num_tokens: int, config: EngineConfig) -> str | None:
 
 
 def _in_vocabulary(token_ids: Sequence[int], vocab_size: int) -> bool:
-    return not token_ids or (min(token_ids) >= 0 and max(token_ids) < vocab_size)
+    if len(token_ids) == 0:
+        return True
+    column = np.asarray(token_ids)
+    return bool(column.min() >= 0 and column.max() < vocab_size)

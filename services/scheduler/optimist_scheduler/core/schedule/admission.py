@@ -67,7 +67,7 @@ def match_prefix(view: ScheduleView, request: Request) -> tuple[Int32Array, int]
     # The last token is always computed: its logits choose the next one.
     num_tokens = len(request.token_ids) - 1
     if request.wants_prompt_logprobs:
-        # What comes behind a token is told only when that is computed.
+        # What comes after a token is reported only when that is computed.
         num_tokens = min(num_tokens, request.num_told_tokens)
     most = num_tokens // view.config.block_size
     cached = view.blocks.match(request.block_hashes[:most])

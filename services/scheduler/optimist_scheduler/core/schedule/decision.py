@@ -31,7 +31,7 @@ class ScheduleDecision:
     versions: Int32Array
     """Versions of these rows that this was decided from [num_rows]."""
     admitted: list[AdmittedRow]
-    """Rows of requests that take a slot, behind the running rows."""
+    """Rows of requests that take a slot, after the running rows."""
     queue_version: int
     """Version of the waiting requests that this was decided from."""
 

@@ -140,7 +140,7 @@ def _share_budget(
     known = first + granted
     num_granted = int(granted.sum())
     extra -= num_granted + min(demand, quota - num_granted)
-    # Behind a prompt that is not computed to its end there is nothing to verify.
+    # After a prompt that is not computed to its end there is nothing to verify.
     drafts = drafts * (known == left)
     drafts = np.clip(extra - (np.cumsum(drafts) - drafts), 0, drafts)
     return known.astype(np.int32), drafts.astype(np.int32)
@@ -149,7 +149,7 @@ def _share_budget(
 def _take_trees(view: ScheduleView, slots: SlotArray, rows: Rows, drafts: Int32Array) -> Int32Array:
     """Returns the drafts of rows, of trees as many as they have nodes at most.
 
-    The worker drafts from where a row really is, which of a tree is not far behind where it was:
+    The worker drafts from where a row really is, which of a tree is not far after where it was:
     most of what is in flight stands side by side.
     """
     placed = view.table.placed

@@ -56,7 +56,7 @@ class Acceptance:
             slots: Each at most once [num_rows].
             agreed: Drafts that agreed with the output [num_rows].
             examined: Drafts that were compared with it: those that agreed and the first that did
-                not, for what stands behind a rejected draft says nothing [num_rows].
+                not, for what comes after a rejected draft says nothing [num_rows].
         """
         keep = np.exp(examined * np.float32(-1 / MEMORY_TOKENS), dtype=np.float32)
         self._examined[slots] = self._examined[slots] * keep + examined

@@ -63,7 +63,7 @@ class Items(NamedTuple):
     """
 
     rows: Int64Array
-    """Which row each is of; those of the drafter come behind those of windows."""
+    """Which row each is of; those of the drafter come after those of windows."""
     levels: Int64Array
     """From 1 on."""
     depths: Float32Array
@@ -105,7 +105,7 @@ def make_items(windows: Float32Array, levels: Float32Array, weight: float) -> It
         weight: Tokens of such a level.
     """
     first, second = windows <= MAX_DEPTH, levels + math.log(weight) <= MAX_DEPTH
-    (rows, places), (more_rows, more_places) = np.nonzero(first), np.nonzero(second)
+    (rows, indexes), (more_rows, more_indexes) = np.nonzero(first), np.nonzero(second)
     depths = np.concatenate([windows[first], levels[second]])
     weights = np.ones(len(depths))
     weights[len(rows) :] = weight
@@ -113,7 +113,7 @@ def make_items(windows: Float32Array, levels: Float32Array, weight: float) -> It
     depths[len(rows) :] += np.float32(math.log(weight))
     items = Items(
         np.concatenate([rows, more_rows + len(windows)]),
-        np.concatenate([places, more_places]) + 1,
+        np.concatenate([indexes, more_indexes]) + 1,
         depths,
         values,
         weights,

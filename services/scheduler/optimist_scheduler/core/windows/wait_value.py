@@ -1,7 +1,7 @@
 """Whether a step had better wait for windows than go on without."""
 
 MEMORY = 1 / 16
-"""Weight of a wait among those that tell how long the next one will be."""
+"""Weight of a wait among those by which the next one is estimated."""
 FORGETTING = 1 / 64
 """By how much less is expected after each wait that did not seem to pay: to find out."""
 
@@ -53,7 +53,7 @@ class WaitValue:
         self._expected += (seconds - self._expected) * MEMORY
 
     def pays(self, num_lacking: int, num_running: int, pass_seconds: float) -> bool:
-        """Tells whether a wait pays.
+        """Returns whether a wait pays.
 
         Args:
             num_lacking: Requests that lack a window.

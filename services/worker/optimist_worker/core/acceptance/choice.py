@@ -1,27 +1,68 @@
-"""Which token is chosen behind each node of a verify pass; a rule says how from the scores.
+"""Which token is chosen after each node of a verify pass; a rule says how from the scores.
 
-A draft is accepted if it is the token chosen behind its parent. So the token behind a node matters
+A draft is accepted if it is the token chosen after its parent. So the token after a node matters
 only if the node is accepted itself; where the sizes may depend on the data, which is on the CPU,
 the others are left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from optimist_worker.core.acceptance.processing import process
+from optimist_worker.core.acceptance.processing import TokenCounts, count_tokens, process
 from optimist_worker.core.acceptance.sampling_table import SamplingColumns
-from optimist_worker.core.acceptance.token_counts import TokenCounts, count_tokens
-from optimist_worker.core.acceptance.tree_walk import TreeWalk
-from optimist_worker.core.acceptance.verdict import Verdict, reach_verdict
-from optimist_worker.core.acceptance.verify_pass import VerifyPass
+from optimist_worker.core.acceptance.verdict import Verdict, VerifyPass, reach_verdict
 from optimist_worker.core.tree import (
     ancestor_matrix,
     chain_parents,
     holds_from_top,
 )
+
+
+class TreeWalk:
+    """Where a path has got to. Elements are counted from 0 for node -1, 1 + i for node i."""
+
+    def __init__(self, parents: Sequence[int], token_ids: Sequence[int]) -> None:
+        """Begins at the top.
+
+        Args:
+            parents: Of each node, `[num_nodes]`.
+            token_ids: Of each node; siblings have different ones, `[num_nodes]`.
+        """
+        self._children: dict[tuple[int, int], int] = {}
+        self._first_child = [0] * (1 + len(parents))
+        for element, (parent, token_id) in enumerate(zip(parents, token_ids, strict=True), 1):
+            self._children[1 + parent, token_id] = element
+            self._first_child[1 + parent] = self._first_child[1 + parent] or element
+        self.ahead = [0]
+        """Elements after which tokens are to be chosen now; empty at the end."""
+
+    def look_ahead(self, most: int) -> None:
+        """Adds the first child of the last element, its first child and so on.
+
+        Args:
+            most: Elements to be looked at, at least one.
+        """
+        while len(self.ahead) < most and (child := self._first_child[self.ahead[-1]]):
+            self.ahead.append(child)
+
+    def follow(self, chosen: Sequence[int]) -> bool:
+        """Goes on by the token chosen after each of the elements ahead.
+
+        Returns:
+            Whether all of them lie on the path.
+        """
+        child, passed = 0, 0
+        for passed, (element, token_id) in enumerate(zip(self.ahead, chosen, strict=True), 1):
+            child = self._children.get((element, token_id), 0)
+            if child not in self.ahead[passed : passed + 1]:
+                break
+        is_through = passed == len(self.ahead)
+        self.ahead = [child] if child else []
+        return is_through
+
 
 _FIRST_LEVELS = 2
 """Levels of a row sampled at once on the CPU; twice as many each time they all agreed."""
@@ -32,7 +73,7 @@ _SCORES_AT_ONCE = 2**25
 
 
 class Candidates(NamedTuple):
-    """Nodes behind which a token is chosen: n of the flat rows of a pass."""
+    """Nodes after which a token is chosen: n of the flat rows of a pass."""
 
     rows: Tensor
     """Int64 `[n]`."""
@@ -57,7 +98,7 @@ class _Tree(NamedTuple):
 
 
 def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
-    """Chooses a token behind every node that is reached, and follows the drafts that agree."""
+    """Chooses a token after every node that is reached, and follows the drafts that agree."""
     logits, drafts = verify.logits, verify.drafts
     # NaN and infinity pass through a maximum, so one reduction finds them and the greedy tokens.
     largest, choices = logits.max(-1)
@@ -103,7 +144,7 @@ class _Sampler:
             self.is_ancestor = ancestor_matrix(tree.parents)
 
     def choose_all(self, choices: Tensor) -> None:
-        """Chooses behind all nodes, in place; the host need not know anything but sizes."""
+        """Chooses after all nodes, in place; the host need not know anything but sizes."""
         number, vocab_size = self.logits.shape
         at_once = max(1, _SCORES_AT_ONCE // vocab_size)
         places = torch.arange(number, device=self.logits.device)
@@ -112,7 +153,7 @@ class _Sampler:
             choices[first : first + at_once] = self._choose(part)
 
     def choose_reached(self, choices: Tensor, is_finite: Tensor) -> None:
-        """Chooses behind nodes of chains that are reached and not simply greedy, in place."""
+        """Chooses after nodes of chains that are reached and not simply greedy, in place."""
         verify, nodes, depths = self.verify, self.verify.nodes, self.tree.depths
         drafts, parents = verify.drafts, self.tree.parents
         columns = verify.sampling.gather(verify.slots)
@@ -122,7 +163,7 @@ class _Sampler:
         while first <= drafts.width:
             levels = min(levels, self._most_levels)
             chosen = verify.by_row(choices).gather(1, parents + 1)
-            # What is chosen behind a parent of this level or further down is not known yet.
+            # What is chosen after a parent of this level or further down is not known yet.
             may_agree = (drafts.token_ids == chosen) | (depths[:, 1:] > first)
             reached = holds_from_top(may_agree, None)
             reached = torch.nn.functional.pad(reached, (1, 0), value=True)
@@ -137,7 +178,7 @@ class _Sampler:
         """Chooses along the paths that rows take down their trees, in place.
 
         A level has one node at most that is reached. Which one is known only when a token is chosen
-        behind its parent; but first children are the likeliest, so some are looked at beforehand.
+        after its parent; but first children are the likeliest, so some are looked at beforehand.
         """
         verify, drafts = self.verify, self.verify.drafts
         columns = verify.sampling.gather(verify.slots)
@@ -171,7 +212,7 @@ class _Sampler:
         return max(1, _CACHED_SCORES // self.logits.shape[-1] // self.verify.drafts.num_rows)
 
     def _choose(self, places: Tensor) -> Tensor:
-        """Chooses behind the nodes at some places of the flat rows, int64 `[n]`."""
+        """Chooses after the nodes at some places of the flat rows, int64 `[n]`."""
         verify = self.verify
         rows, elements = verify.nodes.rows[places], verify.nodes.offsets[places]
         slots = verify.slots[rows]
@@ -186,5 +227,5 @@ class _Sampler:
 
 
 def _may_read(tensor: Tensor) -> bool:
-    """Tells whether the host may look at data, because it need not wait for them."""
+    """Returns whether the host may look at data, because it need not wait for them."""
     return tensor.device.type == "cpu"

@@ -36,7 +36,7 @@ class Stream(IntEnum):
     ACCEPTANCE = 2
     """Whether a draft is accepted under rejection."""
     RESIDUAL = 3
-    """The token behind the last accepted draft under rejection."""
+    """The token after the last accepted draft under rejection."""
 
 
 def philox(

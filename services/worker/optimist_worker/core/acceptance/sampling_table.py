@@ -96,7 +96,7 @@ class SamplingTable:
         return self._bias.index_select(0, slots)
 
     def needs(self, slots: list[int] | npt.NDArray[np.integer]) -> Needs:
-        """Tells what the slots of a step need together."""
+        """Returns what the slots of a step need together."""
         chosen = self._needs[np.asarray(slots, dtype=np.int64)]
         most = chosen.max(0, initial=0).tolist()
         return Needs(

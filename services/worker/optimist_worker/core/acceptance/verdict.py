@@ -1,24 +1,79 @@
-"""What a pass made of its drafts."""
+"""A verify pass: what it has computed, how it is judged, and what came of its drafts."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import torch
 from torch import Tensor
 
+from optimist_worker.core.acceptance.sampling_table import Needs, SamplingTable
 from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.ragged import Ragged
 from optimist_worker.core.tree import holds_from_top, nodes_by_depth
+
+
+class AcceptanceRule(StrEnum):
+    """Which tokens a pass emits, given its logits and drafts."""
+
+    COUPLED = "coupled"
+    """The token that would be sampled anyway; the text for a seed does not depend on drafts."""
+    REJECTION = "rejection"
+    """With probability p/q, else a token of what is left of p; only the distribution stays."""
+    SYNTHETIC = "synthetic"
+    """By chance alone, for measurements; the text means nothing."""
+
+
+@dataclass(slots=True)
+class VerifyPass:
+    """The logits of R rows at each of their drafts, N in all, with what padding there is."""
+
+    logits: Tensor
+    """The target's, `[N, vocab_size]`."""
+    nodes: Ragged
+    """Which node of which row each row of logits is after: element 0 of a row is after its last
+    known token, element 1 + i after its draft i. Rows that emit nothing have no elements."""
+    drafts: Drafts
+    """None for rows that emit nothing."""
+    slots: Tensor
+    """Int64 `[R]`."""
+    num_tokens: Tensor
+    """Known tokens of each row, prompt and verified output, int64 `[R]`."""
+    num_prompt_tokens: Tensor
+    """Int64 `[R]`."""
+    token_ids: Tensor
+    """Tokens of all slots, `[S + 1, L]`; read only if penalties are needed."""
+    sampling: SamplingTable
+    needs: Needs
+    """What the rows need at least."""
+    allowed: Tensor | None = None
+    """Tokens that may come after each node, bool `[N, vocab_size]`; None: all."""
+
+    def by_row(self, values: Tensor) -> Tensor:
+        """Arranges values of the flat rows by row and node, `[N]` to `[R, 1 + K]`.
+
+        What a row does not have is 0.
+        """
+        width = 1 + self.drafts.width
+        if self.nodes.is_exact and len(values) == self.drafts.num_rows * width:
+            return values.view(-1, width)
+        elements = torch.arange(width, device=values.device)
+        places = self.nodes.starts[:-1, None] + elements
+        is_real = places < self.nodes.starts[1:, None]
+        # The value after the last one takes the position of all that is missing.
+        padded = torch.nn.functional.pad(values, (0, 1))
+        return padded[torch.where(is_real, places, len(values))]
 
 
 @dataclass(slots=True)
 class Verdict:
-    """The tokens of R rows: accepted drafts, and behind them one token of the target."""
+    """The tokens of R rows: accepted drafts, and after them one token of the target."""
 
     token_ids: Tensor
     """Int64 `[R, 1 + K]`; the first `num_accepted + 1` count, if the row emits and is finite."""
     num_accepted: Tensor
     """Int64 `[R]`; 0 where logits are not finite."""
     path: Tensor | None
-    """Accepted nodes from the top down, int64 `[R, K]`, behind the last 0; None for chains."""
+    """Accepted nodes from the top down, int64 `[R, K]`, after the last 0; None for chains."""
     is_finite: Tensor
     """Whether all of the row's logits are numbers, bool `[R]`; else it emits nothing."""
 
@@ -32,7 +87,7 @@ def reach_verdict(
         drafts: The drafts.
         is_accepted: Whether each node is accepted if its parent is, bool `[R, K]`; at most one of
             siblings.
-        choices: The token behind each node if it is the last accepted one, int64 `[R, 1 + K]`,
+        choices: The token after each node if it is the last accepted one, int64 `[R, 1 + K]`,
             the first one for node -1.
         is_finite: Whether all of the row's logits are numbers, bool `[R]`.
     """

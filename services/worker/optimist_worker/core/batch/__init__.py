@@ -1,1 +1,1 @@
-"""The rows of a step: their state, the flat batch of a pass, and what comes of it."""
+"""The rows of a step: their state, the flat batch of a pass, and its outputs."""

@@ -1,8 +1,11 @@
 """How large a step may become, from what the host knows before it runs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from optimist_worker.core.acceptance.sampling_table import Needs
+from optimist_worker.core.batch.held_slot import HeldSlot
+from optimist_worker.core.plan import PlannedRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,44 +67,36 @@ def round_up(number: int) -> int:
 
 
 def find_bounds(
-    num_known: list[int],
-    num_drafts: list[int],
-    capacities: list[int],
-    num_unseen: list[int],
-    *,
-    uses_windows: bool,
-    has_trees: bool,
-    uses_drafter: bool,
-    has_grammar: bool,
-    needs: Needs,
+    rows: Sequence[PlannedRow], held: Sequence[HeldSlot], block_size: int, needs: Needs
 ) -> StepBounds:
     """Returns the bounds of a step.
 
     Args:
-        num_known: Known tokens per row as planned, `[num_rows]`.
-        num_drafts: Most drafts per row as planned, `[num_rows]`.
-        capacities: Tokens that each row's blocks hold, `[num_rows]`.
-        num_unseen: Tokens of each row that the drafter may have to be shown; 0 where it will not
-            draft, `[num_rows]`.
-        uses_windows: Whether a row may be drafted for from its window.
-        has_trees: Whether one of these windows is no chain.
-        uses_drafter: Whether a row may have to be drafted for by the drafter.
-        has_grammar: Whether a row has to follow a grammar.
+        rows: As planned, `[num_rows]`.
+        held: Their slots with the blocks that the plan gives them, `[num_rows]`.
+        block_size: Tokens per block.
         needs: What the rows' sampling needs.
     """
-    lengths = [known + drafts for known, drafts in zip(num_known, num_drafts, strict=True)]
+    lengths = [row.num_known_tokens + row.num_draft_tokens for row in rows]
+    num_drafts = [row.num_draft_tokens for row in rows]
+    capacities = [slot.num_blocks * block_size for slot in held]
+    # 0 where the drafter will not draft.
+    num_unseen = [
+        min(slot.num_unseen, capacity) if drafts > 0 and not slot.has_window else 0
+        for drafts, slot, capacity in zip(num_drafts, held, capacities, strict=True)
+    ]
     return StepBounds(
-        num_rows=len(lengths),
+        num_rows=len(rows),
         num_tokens=sum(lengths),
-        num_logits=sum(num_drafts) + len(num_drafts),
+        num_logits=sum(num_drafts) + len(rows),
         max_num_queries=max(lengths),
         max_num_keys=max(capacities),
         max_num_drafts=max(num_drafts),
-        uses_windows=uses_windows,
-        has_trees=has_trees,
-        uses_drafter=uses_drafter,
+        uses_windows=any(slot.has_window for slot in held),
+        has_trees=any(slot.has_window and slot.has_tree for slot in held),
+        uses_drafter=any(num_unseen),
         max_unseen=max(num_unseen),
         num_unseen=sum(num_unseen),
-        has_grammar=has_grammar,
+        has_grammar=any(slot.has_grammar for slot in held),
         needs=needs,
     )

@@ -6,8 +6,7 @@ import torch
 
 from optimist_worker.core.attention.batch import AttentionBatch
 from optimist_worker.core.attention.kv import KVPool
-from optimist_worker.core.batch.fit import FittedRows
-from optimist_worker.core.batch.slot_table import SlotTable
+from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.ragged import Ragged, lay_out
 from optimist_worker.core.tree import ancestor_bits
@@ -49,15 +48,15 @@ def build_verify_batch(
     logits: Ragged,
     size: PassSize,
 ) -> tuple[FlatBatch, Ragged]:
-    """Builds the target's pass: known tokens of each row, its drafts behind them.
+    """Builds the target's pass: known tokens of each row, its drafts after them.
 
     Args:
         table: The state.
         pool: Where keys and values go.
         rows: The rows.
         drafts: Of these rows; within their limits.
-        logits: Which node of which row each row of logits is for: element 0 is behind the last
-            known token, element 1 + i behind draft i.
+        logits: Which node of which row each row of logits is for: element 0 is after the last
+            known token, element 1 + i after draft i.
         size: Of the pass.
 
     Returns:
@@ -107,7 +106,7 @@ def build_known_batch(
     *,
     shift: int = 0,
 ) -> tuple[FlatBatch, Ragged]:
-    """Builds a pass over verified tokens; logits are those behind the last token of each row.
+    """Builds a pass over verified tokens; logits are those after the last token of each row.
 
     Args:
         table: The state.
@@ -116,7 +115,7 @@ def build_known_batch(
         starts: Place of the first token of each row, `[num_rows]`.
         lengths: Tokens per row, `[num_rows]`.
         size: Of the pass.
-        shift: Feeds the tokens that are as many places behind.
+        shift: Feeds the tokens that are as many positions later.
     """
     tokens = lay_out(lengths, size.num_tokens)
     row_slots = slots[tokens.rows]
@@ -149,7 +148,7 @@ def build_level_batch(
     bits: torch.Tensor | None,
     max_length: int,
 ) -> FlatBatch:
-    """Builds a pass over one level of each row's drafts; logits are those behind every token.
+    """Builds a pass over one level of each row's drafts; logits are those after every token.
 
     Args:
         table: The state.
@@ -166,7 +165,7 @@ def build_level_batch(
     offsets = num_fed + torch.arange(num_nodes, device=slots.device)
     places = (first[:, None] + offsets).flatten()
     row_slots = slots.repeat_interleave(num_nodes)
-    # Some models have a table of positions; what lies behind its end is never accepted.
+    # Some models have a table of positions; what lies after its end is never accepted.
     positions = (first + depth - 1).clamp(max=table.token_ids.shape[1] - 1)
     positions = positions.repeat_interleave(num_nodes)
     attention = AttentionBatch(

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.batch.fit import FittedRows
 from optimist_worker.core.batch.flat_batch import FlatBatch
-from optimist_worker.core.batch.slot_table import SlotTable, send
+from optimist_worker.core.batch.slot_table import FittedRows, SlotTable, send
 from optimist_worker.core.ragged import Ragged
 
 _SCORES_AT_ONCE = 2**24
@@ -43,7 +42,7 @@ class LogprobPlaces:
         )
 
     def extend(self, batch: FlatBatch, tokens: Ragged) -> None:
-        """Asks a pass for the logits before tokens of prompts too, behind all others.
+        """Asks a pass for the logits before tokens of prompts too, after all others.
 
         Args:
             batch: The pass.
@@ -95,7 +94,7 @@ def score_output(
 
     Args:
         logits: Behind the nodes, `[num_logits, vocab_size]`.
-        nodes: Which node of which row each row of logits is behind, see `VerifyPass`.
+        nodes: Which node of which row each row of logits is after, see `VerifyPass`.
         verdict: The tokens.
         num_emitted: How many of each row count, int64 `[R]`.
         places: Which rows.

@@ -15,21 +15,21 @@ from optimist_worker.core.plan import PlannedRow, RowLogprobs
 
 
 class WantedLogprobs(NamedTuple):
-    """What one row of a step has to tell."""
+    """What one row of a step has to report."""
 
     row: int
     slot: int
     first_fed: int
     """Position of the first token that is fed."""
     num_prompt_tokens: int
-    """Tokens of the prompt behind that one that are told of."""
+    """Tokens of the prompt after that one that are reported."""
     num_prompt_candidates: int
     num_candidates: int | None
-    """None if its new tokens are not told of."""
+    """None if its new tokens are not reported."""
 
 
 def find_wanted(rows: Sequence[PlannedRow], held: Sequence[HeldSlot]) -> list[WantedLogprobs]:
-    """Returns what the rows of a step have to tell, and notes what they are fed.
+    """Returns what the rows of a step have to report, and notes what they are fed.
 
     Args:
         rows: As planned, `[num_rows]`.
@@ -69,10 +69,10 @@ def place_wanted(wanted: Sequence[WantedLogprobs]) -> LogprobPlaces:
 def read_logprobs(
     wanted: Sequence[WantedLogprobs], scored: Int32Column, outputs: Outputs[Int32Column]
 ) -> list[RowLogprobs]:
-    """Reads what a step has told of its rows.
+    """Reads what a step reports of its rows.
 
     Args:
-        wanted: What they had to tell.
+        wanted: What they had to report.
         scored: See `logprobs.score_tokens`: of the new tokens, `[num_rows * (1 + K)]`, then of the
             prompts'.
         outputs: Of all rows of the step.
@@ -80,10 +80,10 @@ def read_logprobs(
     width = scored.shape[1] // 2
     num_prompt_tokens = sum(one.num_prompt_tokens for one in wanted)
     split = len(scored) - num_prompt_tokens
-    num_telling = sum(one.num_candidates is not None for one in wanted)
-    per_row = split // num_telling if num_telling else 0
+    num_reporting = sum(one.num_candidates is not None for one in wanted)
+    per_row = split // num_reporting if num_reporting else 0
     first, prompt = 0, split
-    told: list[RowLogprobs] = []
+    found: list[RowLogprobs] = []
     for one in wanted:
         of_prompt = scored[prompt : prompt + one.num_prompt_tokens]
         prompt += one.num_prompt_tokens
@@ -94,7 +94,7 @@ def read_logprobs(
         num_candidates = min(one.num_candidates or 0, width)
         num_prompt_candidates = min(one.num_prompt_candidates, width)
         if len(of_prompt) or len(of_output):
-            told.append(
+            found.append(
                 RowLogprobs(
                     one.slot,
                     one.first_fed + 1,
@@ -107,12 +107,12 @@ def read_logprobs(
                     ),
                 )
             )
-    return told
+    return found
 
 
-def has_nan(told: RowLogprobs) -> bool:
-    """Tells whether a token of a row has no likelihood."""
-    return bool(np.isnan(told.logprobs).any())
+def has_nan(row: RowLogprobs) -> bool:
+    """Returns whether a token of a row has no likelihood."""
+    return bool(np.isnan(row.logprobs).any())
 
 
 _Parts = tuple[Float32Column, Int32Column, Float32Column]

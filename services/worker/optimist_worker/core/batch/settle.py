@@ -6,8 +6,7 @@ import torch
 
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.attention.kv import KVPool
-from optimist_worker.core.batch.fit import FittedRows
-from optimist_worker.core.batch.slot_table import SlotTable
+from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """The state of all requests that hold a slot, as tensors on the model's device."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -7,7 +8,7 @@ import torch
 from optimist_worker.core.plan import Admission
 
 MOST_STOP_TOKENS = 32
-"""Stop tokens that are looked for per request; behind any further one a request just runs on until
+"""Stop tokens that are looked for per request; after any further one a request just runs on until
 its scheduler, which knows them all, takes it out."""
 
 
@@ -102,7 +103,7 @@ class SlotTable:
 
         Args:
             slots: Each at most once.
-            blocks: New blocks per slot; those behind the longest sequence are of no use.
+            blocks: New blocks per slot; those after the longest sequence are of no use.
             num_held: Blocks that each slot had.
         """
         rows: list[int] = []
@@ -147,7 +148,7 @@ class SlotTable:
         return read(self.token_ids, slots, places)
 
     def kv_places(self, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Returns where tokens lie in the KV pool, int64; behind the table in the trash.
+        """Returns where tokens lie in the KV pool, int64; after the table in the trash.
 
         Args:
             slots: Of the shape of `places`.
@@ -174,3 +175,54 @@ def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor
+
+
+@dataclass(slots=True)
+class FittedRows:
+    """The rows of a step, `[num_rows]` each."""
+
+    slots: torch.Tensor
+    columns: SlotColumns
+    """As they are before the step."""
+    num_known_tokens: torch.Tensor
+    """Known tokens to feed; 0 for a row that does not run."""
+    ends: torch.Tensor
+    """Place after the last known token fed; the first draft's."""
+    emits: torch.Tensor
+    """Whether the known tokens reach the row's last one, so that tokens come of it."""
+    limits: torch.Tensor
+    """Most drafts after them."""
+    is_short: torch.Tensor
+    """Whether the row does not run because its blocks do not hold its known tokens."""
+
+    @property
+    def starts(self) -> torch.Tensor:
+        """Place of the first token fed."""
+        return self.columns.num_computed_tokens
+
+
+def fit_rows(
+    table: SlotTable, slots: torch.Tensor, num_known: torch.Tensor, num_drafts: torch.Tensor
+) -> FittedRows:
+    """Fits plans to the truth.
+
+    Known tokens beyond a row's last one do not exist and are left out. Drafts are verified only
+    after the last known token, as far as blocks and `max_length` reach. Requests that have ended
+    do not run.
+
+    Args:
+        table: The state.
+        slots: `[num_rows]`.
+        num_known: Known tokens as planned, `[num_rows]`.
+        num_drafts: Most drafts as planned, `[num_rows]`.
+    """
+    columns = table.gather(slots)
+    left = columns.num_tokens - columns.num_computed_tokens
+    wanted = torch.minimum(num_known, left) * (1 - columns.has_ended)
+    is_short = columns.num_computed_tokens + wanted > columns.capacity
+    known = wanted.masked_fill(is_short, 0)
+    ends = columns.num_computed_tokens + known
+    emits = (known == left) & (known > 0)
+    room = torch.minimum(columns.capacity, columns.max_length - 1) - ends
+    limits = torch.minimum(num_drafts, room).clamp(min=0) * emits
+    return FittedRows(slots, columns, known, ends, emits, limits, is_short)

@@ -110,7 +110,7 @@ class EagleHead(nn.Module):
             lm_head: `[vocab_size or draft_vocab_size, hidden_size]`, often the target's.
             norm: Before `lm_head`; none if None.
             target_layers: Which of the target's decoder layers have the features as their output;
-                None: the feature is the last hidden state, behind the final norm.
+                None: the feature is the last hidden state, after the final norm.
             target_ids: The target's token of each row of `lm_head`, int64; None: all, in order.
             vocab_size: Of the target.
         """
@@ -149,7 +149,7 @@ class EagleHead(nn.Module):
         """Runs a flat batch over KV blocks; returns the next features, `[T, hidden_size]`.
 
         Args:
-            token_ids: Tokens at the positions behind, `[T]`.
+            token_ids: Tokens at the positions after, `[T]`.
             positions: `[T]`.
             features: `[T, feature_size]` of the target, or `[T, hidden_size]` of earlier calls.
             attention: Where the batch's keys and values lie.

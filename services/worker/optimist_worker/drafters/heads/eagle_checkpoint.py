@@ -12,9 +12,9 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEm
 
 from optimist_worker.drafters.heads.checkpoint import Checkpoint, fit, read_checkpoint
 from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer, MidLayer
+from optimist_worker.model.division import whole
 from optimist_worker.model.loading import CONFIG_ERRORS
 from optimist_worker.model.model import Model
-from optimist_worker.model.shards import whole
 
 Weights = dict[str, torch.Tensor]
 

@@ -17,7 +17,7 @@ _LM_HEAD = re.compile(r"lm_heads?(?:\.(\d+))?\.weight")
 
 
 class MedusaHeads(nn.Module):
-    """Heads on the target's last hidden state; head `i` says the token `2 + i` places behind it.
+    """Heads on the target's last hidden state; head `i` says the token `2 + i` positions after it.
 
     Each head is a chain of residual layers, x + silu(linear(x)), and an output matrix of its own or
     one that all share. The layers of all heads are computed together.
@@ -55,7 +55,7 @@ class MedusaHeads(nn.Module):
         """Returns the logits, `[num_heads, N, vocab_size]`.
 
         Args:
-            hidden: The target's states behind its final norm, `[N, hidden_size]`.
+            hidden: The target's states after its final norm, `[N, hidden_size]`.
         """
         states = hidden.expand(self.num_heads, -1, -1)
         for weight, bias in zip(self.layer_weight, self.layer_bias, strict=True):

@@ -1,6 +1,6 @@
 """What the objects in the bodies of requests are made of."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -13,14 +13,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from optimist_gateway.fronts.openai.openapi.limits import ID_FORMAT
-
+ID_FORMAT = "token-id"
+"""Format of numbers that are tokens of the model, in the document of the API."""
 MAX_PARTS = 4096
 # No object has as many fields.
 MAX_FIELDS = 128
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """Refuses halves of surrogate pairs, which JSON can carry and no tokenizer takes."""
     try:
         text.encode()
@@ -29,13 +29,13 @@ def _encodable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_encodable)]
+Text = Annotated[str, AfterValidator(encodable)]
 # Which ones there are is known when the scheduler is reached.
 TokenId = Annotated[int, Field(json_schema_extra={"format": ID_FORMAT, "minimum": 0})]
 
 
 def _whole(value: Any, depth: int = 2) -> Any:
-    """Returns numbers that are whole as such: JSON tells 1.0 not from 1, nor does JSON schema.
+    """Returns numbers that are whole as such: 1.0 and 1 are one in JSON and in JSON schema.
 
     Args:
         value: What a field has.
@@ -79,7 +79,7 @@ class Body(BaseModel):
 
     @classmethod
     def _with_one_unknown(cls, names: Iterable[str]) -> list[str]:
-        """Returns the known names and the first unknown one, which is what the error tells of."""
+        """Returns the known names and the first unknown one, which is what the error names."""
         known = {field.alias or name for name, field in cls.model_fields.items()}
         unknown = next(name for name in names if name not in known)
         return [name for name in names if name in known or name == unknown]
@@ -98,3 +98,52 @@ Content = Text | Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_
 def content_text(content: str | list[TextPart]) -> str:
     """Returns the text of a content, whose parts join without anything between them."""
     return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+_NULL = {"type": "null"}
+
+
+def exactly_one(names: Sequence[str]) -> Callable[[dict[str, Any]], None]:
+    """Returns what makes a body's schema say that exactly one of some fields is not null."""
+
+    def write(schema: dict[str, Any]) -> None:
+        nulls: dict[str, Any] = dict.fromkeys(names, _NULL)
+        _alternate(schema, [nulls | {name: _not_null(schema, name)} for name in names])
+
+    return write
+
+
+def _alternate(schema: dict[str, Any], forms: Sequence[dict[str, Any]]) -> None:
+    """Turns the schema of an object into alternatives that differ in some properties.
+
+    Args:
+        schema: Of the object.
+        forms: The properties of each; those that may not be null are required.
+    """
+    properties, required = schema.pop("properties"), schema.pop("required", [])
+    texts = ("title", "description")
+    kept: dict[str, Any] = {name: schema.pop(name) for name in texts if name in schema}
+    alternatives = [
+        {
+            **schema,
+            "properties": properties | form,
+            "required": [*required, *(name for name, value in form.items() if value != _NULL)],
+        }
+        for form in forms
+    ]
+    schema.clear()
+    schema.update(kept, anyOf=alternatives)
+
+
+def _not_null(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    """Returns the schema of a field without null."""
+    field = schema["properties"][name]
+    others = [one for one in field["anyOf"] if one != _NULL]
+    rest = {key: value for key, value in field.items() if key not in ("anyOf", "default")}
+    return {**rest, **others[0]} if len(others) == 1 else {**rest, "anyOf": others}
+
+
+def content_or_calls(schema: dict[str, Any]) -> None:
+    """Makes the schema of an assistant's message say that it has content, calls, or both."""
+    calls = {**_not_null(schema, "tool_calls"), "minItems": 1}
+    _alternate(schema, [{"content": _not_null(schema, "content")}, {"tool_calls": calls}])

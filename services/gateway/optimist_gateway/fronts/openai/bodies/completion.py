@@ -5,11 +5,15 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from optimist_gateway.core.content import Structure
+from optimist_gateway.core.error import Path
+from optimist_gateway.core.request import Request
 from optimist_gateway.fronts.openai.bodies.base import Text
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, TokenIds
 from optimist_gateway.fronts.openai.bodies.unsupported import OF_COMPLETIONS, KnownParameters
 
 MAX_PROMPTS = 1024
+_DEFAULT_MAX_TOKENS = 16
 MAX_COMPLETION_LOGPROBS = 5
 _INT32_MAX = 2**31 - 1
 
@@ -17,7 +21,6 @@ _INT32_MAX = 2**31 - 1
 class CompletionBody(GenerationBody):
     """One prompt or several, each as text or as tokens."""
 
-    default_max_tokens: ClassVar[int | None] = 16
     known_parameters: ClassVar[KnownParameters] = OF_COMPLETIONS
 
     prompt: (
@@ -34,7 +37,7 @@ class CompletionBody(GenerationBody):
     echo: bool | None = None
     """Begins every answer with the prompt."""
     logprobs: int | None = Field(None, ge=0, le=MAX_COMPLETION_LOGPROBS)
-    """Tells the log-probability of each token, and of as many of the likeliest in its place."""
+    """Reports the log-probability of each token, and of as many of the likeliest there."""
 
     def prompts(self) -> dict[str, str | list[int]]:
         """Returns the prompts by the names of their fields."""
@@ -46,21 +49,27 @@ class CompletionBody(GenerationBody):
             return {f"prompt[{index}]": one for index, one in enumerate(several)}
         return {"prompt": [token for token in given if isinstance(token, int)]}
 
-    def num_prompts(self) -> int:
-        """See `GenerationBody.num_prompts`."""
-        return len(self.prompts())
+    def field_names(self) -> dict[Path, str]:
+        """See `AnswerBody.field_names`."""
+        names = super().field_names() | {("prompts",): "prompt", ("num_candidates",): "best_of"}
+        for index, name in enumerate(self.prompts()):
+            names[("prompts", index)] = name
+        if self.structured_outputs is not None:
+            names[("structure",)] = self.structured_outputs.field
+        return names
 
-    def num_candidates(self) -> int:
-        """See `GenerationBody.num_candidates`."""
-        return self.best_of or self.n or 1
-
-    def num_logprobs(self) -> int | None:
-        """See `GenerationBody.num_logprobs`."""
-        return self.logprobs
-
-    def echoes_prompt(self) -> bool:
-        """See `GenerationBody.echoes_prompt`."""
-        return bool(self.echo)
+    def request(self) -> Request:
+        """Returns the request."""
+        outputs = self.structured_outputs
+        return self.as_request(
+            prompts=tuple(self.prompts().values()),
+            num_candidates=self.best_of or self.n or 1,
+            max_tokens=self.max_tokens,
+            default_max_tokens=_DEFAULT_MAX_TOKENS,
+            num_logprobs=self.logprobs,
+            echo=bool(self.echo),
+            structure=None if outputs is None else Structure(outputs.content()),
+        )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

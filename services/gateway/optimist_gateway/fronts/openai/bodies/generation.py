@@ -1,6 +1,6 @@
 """What the bodies of all generation requests have in common."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -12,9 +12,12 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
-from optimist_gateway.core.content import Structure
+from optimist_gateway.core.error import Path
+from optimist_gateway.core.request import MAX_PRIORITY, Request, Sampling
 from optimist_gateway.fronts.openai.bodies.base import (
+    ID_FORMAT,
     Body,
     Content,
     Text,
@@ -28,7 +31,6 @@ from optimist_gateway.fronts.openai.bodies.unsupported import (
     KnownParameters,
     drop_unsupported,
 )
-from optimist_gateway.fronts.openai.openapi.limits import ID_FORMAT
 
 MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 4
@@ -36,7 +38,6 @@ MAX_STOP_TOKENS = 128
 MAX_BIASES = 1024
 MAX_METADATA = 16
 MAX_CACHE_SALT_BYTES = 256
-MAX_PRIORITY = 2**30
 _INT32_MAX = 2**31 - 1
 
 
@@ -45,12 +46,12 @@ def _as_list(value: object) -> object:
 
 
 def _form(value: object) -> str:
-    """Tells one prediction from several of them."""
+    """Returns whether there is one prediction or several."""
     return "several" if isinstance(value, list) else "one"
 
 
 def _form_of_tokens(value: object) -> str:
-    """Tells one prediction's tokens from those of several."""
+    """Returns whether there are the tokens of one prediction or of several."""
     return "several" if isinstance(value, list) and value and isinstance(value[0], list) else "one"
 
 
@@ -123,8 +124,8 @@ class CacheOptions(Body):
     ttl: Literal["30m"] | None = None
 
 
-class AnswerBody(Body):
-    """How an answer is to be generated; `null` is the default everywhere, as in OpenAI's API."""
+class SamplingFields(Body):
+    """How tokens are chosen; `null` is the default everywhere, as in OpenAI's API."""
 
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     top_p: float | None = Field(None, ge=0.0, le=1.0)
@@ -140,6 +141,25 @@ class AnswerBody(Body):
     logit_bias: Annotated[
         dict[_TokenKey, _Bias] | None, Field(max_length=MAX_BIASES), at_most(MAX_BIASES)
     ] = None
+
+    def sampling_values(self) -> Sampling:
+        """Returns the parameters with their defaults."""
+        return Sampling(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=max(self.top_k or 0, 0),
+            top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=self.min_p or 0.0,
+            seed=self.seed,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            logit_bias=self.logit_bias or {},
+        )
+
+
+class AnswerFields(Body):
+    """How an answer ends, and what is reported of it: fields of all fronts."""
+
     stop: (
         Annotated[
             _StopStrings,
@@ -150,13 +170,9 @@ class AnswerBody(Body):
     stop_token_ids: list[TokenId] | None = Field(None, fail_fast=True, max_length=MAX_STOP_TOKENS)
     """Extension: further tokens that end the answer; they are not shown."""
     ignore_eos: bool | None = None
-    """Extension: goes on behind the model's end-of-answer tokens."""
+    """Extension: goes on after the model's end-of-answer tokens."""
     min_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
     """Extension: tokens before which nothing stops the answer."""
-    prediction: Predictions | None = None
-    """The expected answer; extension: a list of several, the most likely one first."""
-    predicted_token_ids: PredictedTokens | None = None
-    """Extension: the expected answer as tokens, or a list of several, instead of `prediction`."""
     num_speculative_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
     """Extension: most drafts to verify in one pass, up to the server's limit; 0 verifies none."""
     priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
@@ -170,19 +186,74 @@ class AnswerBody(Body):
     include_speculation: bool | None = None
     """Extension: adds `speculation` to the usage: what drafts were worth."""
 
+    def as_request(self, **fields: Any) -> Request:
+        """Returns the request that these fields and others of a `Request` make."""
+        return Request(
+            min_tokens=self.min_tokens or 0,
+            stop=self.stop or (),
+            stop_token_ids=self.stop_token_ids or (),
+            ignore_eos=bool(self.ignore_eos),
+            num_speculative_tokens=self.num_speculative_tokens,
+            priority=self.priority or 0,
+            cache_salt=self.cache_salt or "",
+            include_provenance=bool(self.include_provenance),
+            include_speculation=bool(self.include_speculation),
+            **fields,
+        )
+
+
+class AnswerBody(SamplingFields, AnswerFields):
+    """What the REST endpoints have in common that generate."""
+
+    prediction: Predictions | None = None
+    """The expected answer; extension: a list of several, the most likely one first."""
+    predicted_token_ids: PredictedTokens | None = None
+    """Extension: the expected answer as tokens, or a list of several, instead of `prediction`."""
+
+    @model_validator(mode="after")
+    def _has_one_prediction(self) -> Self:
+        if self.prediction is not None and self.predicted_token_ids is not None:
+            raise PydanticCustomError(
+                "invalid_value",
+                "prediction and predicted_token_ids must not both be set",
+                {"param": "predicted_token_ids"},
+            )
+        return self
+
+    def predictions(self) -> dict[str, str | list[int]]:
+        """Returns the expected answers, texts or tokens, by the names of their fields."""
+        if isinstance(self.prediction, PredictionBody):
+            return {"prediction.content": self.prediction.text()}
+        given = self.predicted_token_ids or []
+        if several := [one for one in given if isinstance(one, list)]:
+            return {f"predicted_token_ids[{index}]": one for index, one in enumerate(several)}
+        if tokens := [token for token in given if isinstance(token, int)]:
+            return {"predicted_token_ids": tokens}
+        texts = enumerate(self.prediction or ())
+        return {f"prediction[{index}].content": one.text() for index, one in texts}
+
+    def field_names(self) -> dict[Path, str]:
+        """Returns what fields of the request are called here, as `Request.names` does."""
+        names: dict[Path, str] = {("sampling",): ""}
+        for index, name in enumerate(self.predictions()):
+            names[("predictions", index)] = name
+        return names
+
+    def as_request(self, **fields: Any) -> Request:
+        """See `AnswerFields.as_request`."""
+        return super().as_request(
+            sampling=self.sampling_values(),
+            predictions=tuple(self.predictions().values()),
+            names=self.field_names,
+            **fields,
+        )
+
 
 class GenerationBody(AnswerBody):
-    """What the endpoints take that answer with choices.
+    """What the endpoints take that answer with choices."""
 
-    An endpoint's own body says by the methods below what else it asks for.
-    """
-
-    prompt_field: ClassVar[str] = "prompt"
-    """Name of the field that errors about the prompt name."""
-    default_max_tokens: ClassVar[int | None] = None
-    """Most tokens of an answer if the request does not say; None for as many as fit."""
     known_parameters: ClassVar[KnownParameters] = OF_NONE
-    """Parameters of OpenAI's that are refused by name or change nothing."""
+    """Parameters of OpenAI's that are rejected with their name or change nothing."""
 
     model: str
     n: int | None = Field(None, ge=1, le=_INT32_MAX)
@@ -209,33 +280,31 @@ class GenerationBody(AnswerBody):
     prompt_cache_options: CacheOptions | None = None
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
 
-    def num_prompts(self) -> int:
-        """Returns how many prompts are to be continued."""
-        return 1
-
-    def num_candidates(self) -> int:
-        """Returns how many answers to each prompt are to be generated."""
-        return self.n or 1
-
-    def asked_max_tokens(self) -> int | None:
-        """Returns the most tokens of an answer, or None if the request does not say."""
-        return self.max_tokens
-
-    def num_logprobs(self) -> int | None:
-        """Returns how many of the likeliest tokens are told of per token; None for no logprobs."""
-        return None
-
-    def structure(self) -> Structure | None:
-        """Returns the form of the answer; None if it may be any text."""
-        if self.structured_outputs is None:
-            return None
-        return Structure(*self.structured_outputs.content())
-
-    def echoes_prompt(self) -> bool:
-        """Tells whether answers begin with the prompt."""
-        return False
+    def as_request(self, **fields: Any) -> Request:
+        """See `AnswerFields.as_request`."""
+        options = self.stream_options or StreamOptions()
+        include_usage = bool(options.include_usage)
+        return super().as_request(
+            model=self.model,
+            n=self.n or 1,
+            return_token_ids=bool(self.return_token_ids),
+            stream=bool(self.stream),
+            include_usage=include_usage,
+            continuous_usage=include_usage and bool(options.continuous_usage_stats),
+            **fields,
+        )
 
     @model_validator(mode="before")
     @classmethod
     def _without_unsupported(cls, body: object) -> object:
         return drop_unsupported(body, cls.known_parameters) if isinstance(body, dict) else body
+
+    @model_validator(mode="after")
+    def _has_options_for_a_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError(
+                "invalid_value",
+                "stream_options is only allowed when stream is true",
+                {"param": "stream_options"},
+            )
+        return self

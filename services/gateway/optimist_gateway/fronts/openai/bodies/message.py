@@ -5,18 +5,26 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
     StringConstraints,
     Tag,
+    WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
 from optimist_gateway.core.messages import Message, ToolCall
-from optimist_gateway.fronts.openai.bodies.alternatives import content_or_calls
-from optimist_gateway.fronts.openai.bodies.base import Body, Content, Text, content_text
+from optimist_gateway.fronts.openai.bodies.base import (
+    Body,
+    Content,
+    Text,
+    content_or_calls,
+    content_text,
+    encodable,
+)
 from optimist_gateway.fronts.openai.bodies.tools import FunctionName
 from optimist_gateway.structure.schema import SchemaError, check_json
 
@@ -27,9 +35,12 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _is_json_object(text: str) -> str:
+def _json_object(text: object) -> dict[str, Any]:
+    """Returns the object that a text has; no text is an empty one."""
+    if not isinstance(text, str):
+        raise PydanticKnownError("string_type")
     try:
-        value = json.loads(text or "{}", parse_constant=_refuse)
+        value = json.loads(encodable(text) or "{}", parse_constant=_refuse)
         if not isinstance(value, dict):
             raise ValueError("must be a JSON object")
         check_json(value)
@@ -37,13 +48,13 @@ def _is_json_object(text: str) -> str:
         raise ValueError("must be the text of a JSON object") from None
     except SchemaError as error:
         raise ValueError(error.message) from None
-    return text
+    return value
 
 
-ArgumentsText = Annotated[
-    Text,
-    AfterValidator(_is_json_object),
-    Field(json_schema_extra={"format": "json-object"}),
+Arguments = Annotated[
+    dict[str, Any],
+    BeforeValidator(_json_object),
+    WithJsonSchema({"type": "string", "format": "json-object"}),
 ]
 CallId = Annotated[Text, StringConstraints(min_length=1, max_length=256)]
 
@@ -52,7 +63,7 @@ class CalledFunction(Body):
     """The function of an earlier call."""
 
     name: FunctionName
-    arguments: ArgumentsText
+    arguments: Arguments
     """A JSON object, as text."""
 
 
@@ -65,9 +76,7 @@ class ToolCallBody(Body):
 
     def tool_call(self) -> ToolCall:
         """Returns the call as a plain value."""
-        # No text is no arguments.
-        arguments = json.loads(self.function.arguments or "{}")
-        return ToolCall(self.id, self.function.name, arguments)
+        return ToolCall(self.id, self.function.name, self.function.arguments)
 
 
 class _MessageFields(Body):

@@ -1,8 +1,10 @@
 """The form of an answer's text, in the body of a request."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Discriminator, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 from optimist_gateway.core.content import (
     ChoiceContent,
@@ -11,14 +13,13 @@ from optimist_gateway.core.content import (
     LarkContent,
     RegexContent,
 )
-from optimist_gateway.fronts.openai.bodies.alternatives import exactly_one
-from optimist_gateway.fronts.openai.bodies.base import Body, Text
+from optimist_gateway.fronts.openai.bodies.base import Body, Text, exactly_one
 from optimist_gateway.fronts.openai.bodies.tools import FunctionName, Json
 
 # The worker takes grammars of 64 KiB.
 _MAX_GRAMMAR_CHARACTERS = 2**16
 _MAX_CHOICES = 4096
-_ANY_OBJECT = {"type": "object"}
+ANY_OBJECT = JsonContent({"type": "object"}, is_lenient=False)
 
 GrammarText = Annotated[Text, StringConstraints(min_length=1, max_length=_MAX_GRAMMAR_CHARACTERS)]
 
@@ -40,10 +41,10 @@ class JsonSchemaBody(Body):
 
     name: FunctionName
     description: Text | None = None
-    """Says what it is for; the model is not told of it."""
+    """Says what it is for; the model does not see it."""
     json_schema: Json | None = Field(None, alias="schema")
     strict: bool | None = None
-    """False passes over keywords that no grammar can follow; else they are refused."""
+    """False passes over keywords that no grammar can follow; else they are rejected."""
 
 
 class JsonSchemaFormat(Body):
@@ -77,28 +78,40 @@ class StructuredOutputs(Body):
             raise ValueError("must have exactly one of json, regex, choice and grammar")
         return self
 
-    def content(self) -> tuple[Content, str]:
-        """Returns the form and where in the request it stands."""
+    def content(self) -> Content:
+        """Returns the form."""
         if self.json_schema is not None:
-            return JsonContent(self.json_schema, is_lenient=False), "structured_outputs.json"
+            return JsonContent(self.json_schema, is_lenient=False)
         if self.regex is not None:
-            return RegexContent(self.regex), "structured_outputs.regex"
+            return RegexContent(self.regex)
         if self.choice is not None:
-            return ChoiceContent(self.choice), "structured_outputs.choice"
-        return LarkContent(self.grammar or ""), "structured_outputs.grammar"
+            return ChoiceContent(self.choice)
+        return LarkContent(self.grammar or "")
+
+    @property
+    def field(self) -> str:
+        """Name of the field that has the form."""
+        forms = {"json": self.json_schema, "regex": self.regex, "choice": self.choice}
+        given = (name for name, form in forms.items() if form is not None)
+        return f"structured_outputs.{next(given, 'grammar')}"
 
 
-def format_content(
-    form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None,
-) -> tuple[Content | None, str]:
-    """Returns what a response format asks for, None for any text, and where it stands."""
-    if isinstance(form, JsonObjectFormat):
-        return JsonContent(_ANY_OBJECT, is_lenient=False), "response_format"
+def require_no_grammar_with_tools(
+    outputs: StructuredOutputs, tools: Sequence[Body] | None, choice: object
+) -> None:
+    """Raises PydanticCustomError for a grammar of the client's beside calls."""
+    if outputs.grammar is not None and tools and choice != "none":
+        raise PydanticCustomError(
+            "invalid_value",
+            "structured_outputs.grammar is only allowed without tools",
+            {"param": "structured_outputs.grammar"},
+        )
+
+
+def format_content(form: ResponseFormat | None) -> Content | None:
+    """Returns what a response format asks for, None for any text."""
     if isinstance(form, JsonSchemaFormat):
         schema = form.json_schema
-        content = JsonContent(
-            _ANY_OBJECT if schema.json_schema is None else schema.json_schema,
-            is_lenient=schema.strict is False,
-        )
-        return content, "response_format.json_schema.schema"
-    return None, ""
+        if schema.json_schema is not None:
+            return JsonContent(schema.json_schema, is_lenient=schema.strict is False)
+    return None if form is None or isinstance(form, TextFormat) else ANY_OBJECT

@@ -5,8 +5,7 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from optimist_gateway.fronts.openai.bodies.alternatives import exactly_one
-from optimist_gateway.fronts.openai.bodies.base import Body, Text, TokenId
+from optimist_gateway.fronts.openai.bodies.base import Body, Text, TokenId, exactly_one
 from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES
 from optimist_gateway.fronts.openai.bodies.message import MessageBody
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
-from pydantic_core import PydanticCustomError
 
-from optimist_gateway.core.content import Function, ToolUse
+from optimist_gateway.core.content import Function, ToolChoice, ToolUse
+from optimist_gateway.core.error import FieldError, path_text
 from optimist_gateway.fronts.openai.bodies.base import Body, Text
 from optimist_gateway.structure.schema import MAX_VALUES, SchemaError, check_json
 
@@ -21,7 +21,7 @@ def _bounded(value: dict[str, Any]) -> dict[str, Any]:
     try:
         check_json(value, MAX_INTEGER)
     except SchemaError as error:
-        raise ValueError(f"{error.path}: {error.message}".removeprefix(": ")) from None
+        raise ValueError(f"{path_text(error.path)}: {error.message}".removeprefix(": ")) from None
     return value
 
 
@@ -34,6 +34,7 @@ def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
 FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Json = Annotated[dict[str, Any], AfterValidator(_bounded)]
 """A JSON object of bounded size and depth."""
+Parameters = Annotated[Json, AfterValidator(_of_an_object)]
 
 
 class FunctionBody(Body):
@@ -41,16 +42,23 @@ class FunctionBody(Body):
 
     name: FunctionName
     description: Text | None = None
-    parameters: Annotated[Json, AfterValidator(_of_an_object)] | None = None
+    parameters: Parameters | None = None
     """JSON schema of the arguments."""
     strict: bool | None = None
-    """Refuses parameters that calls cannot be held to wholly."""
+    """Rejects parameters that calls cannot be held to wholly."""
 
-    def schema_of_arguments(self) -> dict[str, Any]:
-        """Returns the JSON schema of the arguments; they are an object."""
-        if self.parameters is None:
-            return _NO_PARAMETERS
-        return {"type": "object", **self.parameters}
+    def function_at(self, index: int) -> Function:
+        """Returns the function, which is at this index of the tools."""
+        return Function(
+            name=self.name,
+            # They are an object, said or not.
+            parameters=(
+                _NO_PARAMETERS if self.parameters is None else {"type": "object", **self.parameters}
+            ),
+            is_strict=bool(self.strict),
+            index=index,
+            description=self.description,
+        )
 
 
 class ToolBody(Body):
@@ -58,16 +66,6 @@ class ToolBody(Body):
 
     type: Literal["function"]
     function: FunctionBody
-
-    def for_template(self) -> dict[str, Any]:
-        """Returns the tool as chat templates want it."""
-        function = self.function
-        described = {} if function.description is None else {"description": function.description}
-        parameters = function.schema_of_arguments()
-        return {
-            "type": "function",
-            "function": {"name": function.name, **described, "parameters": parameters},
-        }
 
 
 class FunctionNameBody(Body):
@@ -98,14 +96,14 @@ class AllowedToolsChoice(Body):
 
 
 def _form(value: object) -> str:
-    """Tells the forms of a choice apart."""
+    """Returns which form a choice has."""
     if isinstance(value, str):
         return "mode"
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return "allowed" if kind == "allowed_tools" else "named"
 
 
-ToolChoice = Annotated[
+ToolChoiceBody = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("mode")]
     | Annotated[NamedTool, Tag("named")]
     | Annotated[AllowedToolsChoice, Tag("allowed")],
@@ -113,63 +111,53 @@ ToolChoice = Annotated[
 ]
 
 
-def check_tools(tools: Sequence[ToolBody], choice: ToolChoice | None) -> None:
-    """Makes sure that names are unique, schemas bounded, and that the choice names some of them.
-
-    Raises:
-        PydanticCustomError: They are not; its context has `param`.
-    """
-    names: set[str] = set()
-    num_values = 0
-    for index, tool in enumerate(tools):
-        num_values += check_json(tool.function.parameters)
-        if num_values > MAX_VALUES:
-            raise _wrong("tools", f"their parameters have more than {MAX_VALUES} values in all")
-        if tool.function.name in names:
-            raise _wrong(f"tools[{index}].function.name", "another tool has this name")
-        names.add(tool.function.name)
-    for param, name in _chosen(choice):
-        if name not in names:
-            raise _wrong(param, f"no tool is called {name}")
-    if choice is not None and choice != "none" and not names:
-        raise _wrong("tool_choice", "is only allowed when tools are specified")
+def tool_choice(choice: ToolChoiceBody | None) -> tuple[ToolChoice | None, list[str]]:
+    """Returns a choice, and where it has the names of functions."""
+    if choice is None:
+        return None, []
+    if isinstance(choice, NamedTool):
+        named = ToolChoice("required", (choice.function.name,), is_single=True)
+        return named, ["tool_choice.function.name"]
+    if isinstance(choice, AllowedToolsChoice):
+        allowed = choice.allowed_tools
+        names = tuple(tool.function.name for tool in allowed.tools)
+        where = "tool_choice.allowed_tools.tools[{}].function.name"
+        return ToolChoice(allowed.mode, names), [where.format(index) for index in range(len(names))]
+    return ToolChoice(choice), []
 
 
 def tool_use(
-    tools: Sequence[ToolBody], choice: ToolChoice | None, *, is_parallel: bool
+    functions: Sequence[Function], choice: ToolChoice | None, *, is_parallel: bool
 ) -> ToolUse | None:
-    """Returns which calls an answer may have; None for none."""
-    if not tools or choice == "none":
+    """Returns which calls an answer may have; None for none.
+
+    Raises:
+        FieldError: Two functions have one name, the schemas are too large together, or the choice
+            names an unknown function.
+    """
+    names: set[str] = set()
+    num_values = 0
+    for function in functions:
+        num_values += check_json(function.parameters)
+        if num_values > MAX_VALUES:
+            raise FieldError(
+                ("tools",), f"their parameters have more than {MAX_VALUES} values in all"
+            )
+        if function.name in names:
+            raise FieldError(("tools", function.index, "name"), "another tool has this name")
+        names.add(function.name)
+    mode = choice.mode if choice is not None else "auto"
+    chosen = choice.names if choice is not None else ()
+    for index, name in enumerate(chosen):
+        if name not in names:
+            raise FieldError(("tool_choice", index), f"no tool is called {name}")
+    if choice is not None and mode != "none" and not names:
+        raise FieldError(("tool_choice",), "is only allowed when tools are specified")
+    if not functions or mode == "none":
         return None
-    names = {name for _, name in _chosen(choice)}
-    functions = [
-        Function(
-            name=tool.function.name,
-            parameters=tool.function.schema_of_arguments(),
-            is_strict=bool(tool.function.strict),
-            param=f"tools[{index}].function.parameters",
-        )
-        for index, tool in enumerate(tools)
-        if not names or tool.function.name in names
-    ]
-    is_required = choice == "required" or isinstance(choice, NamedTool)
-    if isinstance(choice, AllowedToolsChoice):
-        is_required = choice.allowed_tools.mode == "required"
-    # Who names a function wants that one call.
-    return ToolUse(functions, is_required, is_parallel and not isinstance(choice, NamedTool))
-
-
-def _chosen(choice: ToolChoice | None) -> list[tuple[str, str]]:
-    """Returns the names in a choice, each behind where it stands."""
-    if isinstance(choice, NamedTool):
-        return [("tool_choice.function.name", choice.function.name)]
-    if isinstance(choice, AllowedToolsChoice):
-        return [
-            (f"tool_choice.allowed_tools.tools[{index}].function.name", tool.function.name)
-            for index, tool in enumerate(choice.allowed_tools.tools)
-        ]
-    return []
-
-
-def _wrong(param: str, what: str) -> PydanticCustomError:
-    return PydanticCustomError("invalid_value", "{param}: {what}", {"param": param, "what": what})
+    is_single = choice is not None and choice.is_single
+    return ToolUse(
+        [function for function in functions if not chosen or function.name in chosen],
+        is_required=mode == "required",
+        is_parallel=is_parallel and not is_single,
+    )

@@ -6,10 +6,19 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from optimist_common.sampling import MAX_LOGPROBS
+from optimist_gateway.core.error import Path
 from optimist_gateway.fronts.openai.bodies.base import Body, Text
 from optimist_gateway.fronts.openai.bodies.generation import AnswerBody, CacheOptions, Metadata
-from optimist_gateway.fronts.openai.bodies.structure import StructuredOutputs
-from optimist_gateway.fronts.openai.bodies.tools import MAX_TOOLS, FunctionName, Json
+from optimist_gateway.fronts.openai.bodies.structure import (
+    StructuredOutputs,
+    require_no_grammar_with_tools,
+)
+from optimist_gateway.fronts.openai.bodies.tools import (
+    MAX_TOOLS,
+    FunctionBody,
+    FunctionName,
+    Json,
+)
 from optimist_gateway.fronts.openai.bodies.unsupported import KnownParameters, drop_unsupported
 from optimist_gateway.fronts.openai.responses.input import InputItem
 
@@ -58,14 +67,15 @@ class TextOptions(Body):
     verbosity: Literal["medium"] | None = None
 
 
-class FunctionTool(Body):
-    """A function that the model may call; the only kind of tool that is supported."""
+class FunctionKind(Body):
+    """The only kind of tool that is supported."""
 
     type: Literal["function"]
-    name: FunctionName
-    description: Text | None = None
-    parameters: Json | None = None
-    strict: bool | None = None
+
+
+# Fields are checked from the last base to the first: a tool of another kind has another type.
+class FunctionTool(FunctionBody, FunctionKind):
+    """A function that the model may call."""
 
 
 class FunctionChoice(Body):
@@ -133,7 +143,7 @@ class ResponsesBody(AnswerBody):
         None, fail_fast=True, max_length=16
     )
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    """How many of the likeliest tokens `include` tells of for each token."""
+    """How many of the likeliest tokens `include` reports for each token."""
     structured_outputs: StructuredOutputs | None = None
     """Extension: the form of the answer's text, as at the other endpoints."""
     metadata: Metadata | None = None
@@ -150,9 +160,31 @@ class ResponsesBody(AnswerBody):
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
 
     @property
+    def form(self) -> PlainFormat | SchemaFormat | None:
+        """The form of the text, if it has one."""
+        form = self.text.format if self.text is not None else None
+        return None if form is None or form.type == "text" else form
+
+    @property
     def wants_logprobs(self) -> bool:
-        """Whether the response tells how likely its tokens were."""
+        """Whether the response reports how likely its tokens were."""
         return LOGPROBS in (self.include or [])
+
+    def field_names(self) -> dict[Path, str]:
+        """See `AnswerBody.field_names`."""
+        names = super().field_names() | {("prompts",): "input", ("prompts", 0): "input"}
+        if self.structured_outputs is not None:
+            names[("structure",)] = self.structured_outputs.field
+        elif isinstance(self.form, SchemaFormat):
+            names[("structure",)] = "text.format.schema"
+        else:
+            names[("structure",)] = "text.format"
+        if isinstance(self.tool_choice, FunctionChoice):
+            names[("tool_choice", 0)] = "tool_choice.name"
+        elif isinstance(self.tool_choice, AllowedTools):
+            for index in range(len(self.tool_choice.tools)):
+                names[("tool_choice", index)] = f"tool_choice.tools[{index}].name"
+        return names
 
     @model_validator(mode="before")
     @classmethod
@@ -167,4 +199,17 @@ class ResponsesBody(AnswerBody):
                 'top_logprobs needs include: ["message.output_text.logprobs"]',
                 {"param": "top_logprobs"},
             )
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_structure(self) -> Self:
+        if self.structured_outputs is None:
+            return self
+        if self.form is not None:
+            raise PydanticCustomError(
+                "invalid_value",
+                "structured_outputs and text.format must not both be set",
+                {"param": "structured_outputs"},
+            )
+        require_no_grammar_with_tools(self.structured_outputs, self.tools, self.tool_choice)
         return self

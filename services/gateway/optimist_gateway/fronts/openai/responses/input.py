@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from optimist_gateway.fronts.openai.bodies.base import MAX_PARTS, Body, Text
-from optimist_gateway.fronts.openai.bodies.message import ArgumentsText, CallId
+from optimist_gateway.fronts.openai.bodies.message import Arguments, CallId
 from optimist_gateway.fronts.openai.bodies.tools import FunctionName
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -51,7 +51,7 @@ class FunctionCallItem(Body):
     type: Literal["function_call"]
     call_id: CallId
     name: FunctionName
-    arguments: ArgumentsText
+    arguments: Arguments
     id: str | None = None
     status: Status | None = None
     caller: None = None
@@ -72,7 +72,7 @@ class FunctionCallOutputItem(Body):
 
 
 def _kind(item: object) -> object:
-    """Returns the type of an item, which messages need not tell."""
+    """Returns the type of an item, which messages need not have."""
     if isinstance(item, dict):
         return item.get("type", "message")
     return getattr(item, "type", None)

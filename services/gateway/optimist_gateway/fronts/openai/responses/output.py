@@ -6,6 +6,7 @@ from typing import Any, Literal
 from typing_extensions import TypedDict
 
 from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
+from optimist_gateway.fronts.openai.chat import new_call_id
 
 Event = dict[str, Any]
 ItemStatus = Literal["completed", "incomplete"]
@@ -52,8 +53,6 @@ class ResponseOutput:
         self._suffix = response_id.removeprefix("resp_")
         self._items: list[dict[str, Any]] = []
         self._is_open = False
-        self._call_number = -1
-        """Number of the tool call that is open, or was last; -1 after a message."""
 
     @property
     def items(self) -> list[dict[str, Any]]:
@@ -78,21 +77,16 @@ class ResponseOutput:
             self._part_event("response.output_text.delta", delta=text, logprobs=list(logprobs)),
         ]
 
-    def add_call(
-        self, number: int, *, call_id: str = "", name: str = "", arguments: str = ""
-    ) -> list[Event]:
-        """Adds to a tool call.
+    def add_call(self, name: str | None, arguments: str) -> list[Event]:
+        """Begins a tool call, or adds to the one that is open.
 
         Args:
-            number: Which call of the answer, from 0; a new one begins with its id and name.
-            call_id: Name by which its result will refer to it.
-            name: The function's.
+            name: The function's, of a new call.
             arguments: Their next piece, of a JSON text.
         """
         events = []
-        if not (self._is_open and number == self._call_number):
-            events += self.close() + self._open_call(call_id, name)
-            self._call_number = number
+        if name is not None:
+            events += [*self.close(), self._open_call(name)]
         if arguments:
             self._item["arguments"] += arguments
             kind = "response.function_call_arguments.delta"
@@ -137,23 +131,22 @@ class ResponseOutput:
             "role": "assistant",
             "content": [],
         }
-        self._call_number = -1
         events = [self._add(item)]
         part = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
         item["content"].append(part)
         events.append(self._part_event("response.content_part.added", part=_copy(part)))
         return events
 
-    def _open_call(self, call_id: str, name: str) -> list[Event]:
+    def _open_call(self, name: str) -> Event:
         item = {
             "type": "function_call",
             "id": f"fc_{self._suffix}_{len(self._items)}",
             "status": "in_progress",
-            "call_id": call_id,
+            "call_id": new_call_id(),
             "name": name,
             "arguments": "",
         }
-        return [self._add(item)]
+        return self._add(item)
 
     def _add(self, item: dict[str, Any]) -> Event:
         self._items.append(item)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Annotated, Any, Literal, NotRequired
 
 import orjson
@@ -11,6 +10,7 @@ from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.openai.answer_parts import (
     ResponseUsage,
     SegmentAnswer,
@@ -20,9 +20,9 @@ from optimist_gateway.fronts.openai.answer_parts import (
     speculation_answer,
     token_logprobs,
 )
-from optimist_gateway.fronts.openai.chat import new_call_id, read_deltas
+from optimist_gateway.fronts.openai.chat import read_deltas
 from optimist_gateway.fronts.openai.chunk_writer import fingerprint
-from optimist_gateway.fronts.openai.errors import ApiError
+from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
 from optimist_gateway.fronts.openai.responses.output import (
     Event,
@@ -33,7 +33,7 @@ from optimist_gateway.fronts.openai.responses.output import (
 )
 from optimist_gateway.fronts.openai.sse import event
 from optimist_gateway.generation.generation import Generation
-from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
+from optimist_gateway.structure.tool_calls import CallDelta, ToolCallReader
 
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
@@ -132,7 +132,7 @@ class ResponseWriter:
         return self._response
 
     def piece(self, _index: int, piece: Piece) -> bytes:
-        """See `EventWriter.piece`."""
+        """See `AnswerWriter.piece`."""
         begun: list[Event] = []
         if not self._num_events:
             self._response |= fingerprint(self._generation)
@@ -140,14 +140,14 @@ class ResponseWriter:
         return self._wire([*begun, *self._add(piece)])
 
     def finish(self) -> bytes:
-        """See `EventWriter.finish`."""
+        """See `AnswerWriter.finish`."""
         events = self._finish()
         return self._wire([*events, self._state(f"response.{self._response['status']}")])
 
     def fail(self, error: ApiError) -> bytes:
-        """See `EventWriter.fail`; the output of the response is what there was until then."""
+        """See `AnswerWriter.fail`; the output of the response is what there was until then."""
         if not self._num_events:
-            return event(error.body())
+            return event(error_body(error))
         self._output.close("incomplete")
         code = _ERROR_CODES.get(error.status, "server_error")
         self._response |= {
@@ -164,25 +164,14 @@ class ResponseWriter:
         self._new_segments += provenance(piece.segments or ())
         self._is_cut_off = piece.finish_reason is FinishReason.LENGTH
         events: list[Event] = []
-        for number, deltas in groupby(read_deltas(self._reader, [piece]), _call_number):
-            events += self._add_deltas(number, list(deltas))
+        for delta in read_deltas(self._reader, [piece]):
+            if isinstance(delta, CallDelta):
+                events += self._output.add_call(delta.name, delta.arguments)
+            else:
+                events += self._add_text(delta.text)
         if self._logprobs and self._output.has_open_message:
             events += self._add_text("")
         return self._with_provenance(events)
-
-    def _add_deltas(self, number: int | None, deltas: Sequence[Delta]) -> list[Event]:
-        """Adds text, or to a call."""
-        if number is None:
-            return self._add_text(
-                "".join(one.text for one in deltas if isinstance(one, ContentDelta))
-            )
-        calls = [one for one in deltas if isinstance(one, CallDelta)]
-        return self._output.add_call(
-            number,
-            call_id=new_call_id() if calls[0].name else "",
-            name=calls[0].name or "",
-            arguments="".join(one.arguments for one in calls),
-        )
 
     def _add_text(self, text: str) -> list[Event]:
         logprobs, self._logprobs = self._logprobs, []
@@ -193,8 +182,8 @@ class ResponseWriter:
         status: ItemStatus = "incomplete" if self._is_cut_off else "completed"
         events = self._with_provenance(self._output.finish(status))
         usage = response_usage(self._generation.usage())
-        body = self._generation.body
-        if body.include_speculation:
+        request = self._generation.request
+        if request.include_speculation:
             usage["speculation"] = speculation_answer(self._generation.speculation())
         self._response |= {
             **fingerprint(self._generation),
@@ -204,7 +193,7 @@ class ResponseWriter:
             "completed_at": None if self._is_cut_off else int(time.time()),
             "incomplete_details": {"reason": "max_output_tokens"} if self._is_cut_off else None,
         }
-        if body.include_provenance:
+        if request.include_provenance:
             self._response["provenance"] = self._segments
         return events
 
@@ -228,10 +217,6 @@ class ResponseWriter:
         return b"".join(
             b"event: %b\ndata: %b\n\n" % (one["type"].encode(), orjson.dumps(one)) for one in events
         )
-
-
-def _call_number(delta: Delta) -> int | None:
-    return delta.index if isinstance(delta, CallDelta) else None
 
 
 def _settings(body: ResponsesBody) -> dict[str, Any]:

@@ -121,8 +121,8 @@ export class Follower {
 
   #place(segment, points) {
     if (segment.source !== PREDICTION) return null;
-    const told = segment.prediction;
-    if (told) return told.index === 0 && told.end > told.start ? { start: told.start, end: told.end } : null;
+    const part = segment.prediction;
+    if (part) return part.index === 0 && part.end > part.start ? { start: part.start, end: part.end } : null;
     if (!segment.guess || points.length === 0) return null;
     const start = indexOf(this.points, points, this.cursor);
     return start < 0 ? null : { start, end: start + points.length };
@@ -141,10 +141,10 @@ export class Follower {
   }
 
   /** Takes what was read from the prompt. */
-  #repeat(added, told) {
-    added.prompt = told;
+  #repeat(added, part) {
+    added.prompt = part;
     const { from, to, pass } = added;
-    const { message, start, end } = told;
+    const { message, start, end } = part;
     if (message === 0) this.promptRanges.push({ start, end, state: "repeated", from, to, pass });
   }
 

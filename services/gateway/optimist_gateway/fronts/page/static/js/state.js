@@ -54,7 +54,7 @@ export function initialState() {
     /** Passes that are shown; null for all of them. */
     shownPass: null,
     snippet: "curl",
-    /** What screen readers are told. */
+    /** What screen readers say. */
     announcement: "",
   };
 }

@@ -41,7 +41,7 @@ export function plural(count, word, many = `${word}s`) {
   return `${count} ${count === 1 ? word : many}`;
 }
 
-/** Returns what is told when an answer has ended. */
+/** Returns what is said when an answer has ended. */
 export function runSummary(run) {
   const figures = runFigures(run);
   const amount = `${plural(figures.numTokens, "token")} in ${plural(figures.numPasses, "pass", "passes")}`;
@@ -66,7 +66,7 @@ export function raceOutcome({ without, with: predicted }) {
   };
 }
 
-/** Returns what is told when a race has ended. */
+/** Returns what is said when a race has ended. */
 export function raceSummary(race) {
   const outcome = raceOutcome(race);
   if (!outcome.isFinished) return "The race did not finish.";

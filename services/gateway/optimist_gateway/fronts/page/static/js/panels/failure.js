@@ -34,7 +34,7 @@ export function FailureNote({ state, actions }) {
   `;
 }
 
-/** What is wrong with the server is told once, until it is mended. */
+/** What is wrong with the server is said once, until it is mended. */
 function isOfAnswer(error) {
   return error && error.kind !== "locked" && error.kind !== "unreachable";
 }

@@ -1,0 +1,55 @@
+"""What may come after a node of a tree, and what it was found as."""
+
+from optimist_aligner.drafting.candidates import NO_STOP, Candidate
+from optimist_aligner.model.weights import Continuation
+
+Seed = tuple[Candidate, float]
+"""A candidate of the first token, and its logit."""
+
+
+class Path:
+    """A candidate that agrees with the nodes up to here.
+
+    Attributes:
+        factor: Of all that comes after it.
+        factors: The others.
+        agreed: Tokens that agreed before the first node if they count on, else 0.
+        first: Where the first node is in the text; the node after n others is n tokens further on.
+        stop, resume: See Candidate.
+    """
+
+    __slots__ = ("agreed", "factor", "factors", "first", "resume", "stop")
+
+    def __init__(
+        self,
+        factor: float,
+        factors: Continuation,
+        agreed: int,
+        first: int,
+        stop: int = NO_STOP,
+        resume: int = NO_STOP,
+    ) -> None:
+        self.factor, self.factors, self.agreed, self.first = factor, factors, agreed, first
+        self.stop, self.resume = stop, resume
+
+
+class Branch:
+    """What may come after a node."""
+
+    __slots__ = ("paths", "position", "token_id", "weight")
+
+    def __init__(self, token_id: int, weight: float, position: int, paths: list[Path]) -> None:
+        self.token_id, self.weight = token_id, weight
+        self.position = position
+        """See `Sources.positions`."""
+        self.paths = paths
+
+
+class First:
+    """A first token: its odds against none of the candidates, and what it was found as."""
+
+    __slots__ = ("odds", "seeds", "token_id", "value")
+
+    def __init__(self, token_id: int, odds: float) -> None:
+        self.token_id, self.odds, self.value = token_id, odds, 0.0
+        self.seeds: list[Seed] = []

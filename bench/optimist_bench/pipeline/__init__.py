@@ -1,1 +1,0 @@
-"""`optimist bench pipeline`: one worker and a model in stages."""

@@ -1,1 +1,0 @@
-"""`optimist bench windows`: what a window of drafts costs on its way."""

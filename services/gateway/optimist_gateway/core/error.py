@@ -1,0 +1,109 @@
+"""What goes wrong with a request."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+# An error repeats at most this much of what the client sent.
+MAX_MESSAGE_CHARACTERS = 400
+MAX_PARAM_CHARACTERS = 100
+# When nothing was measured that is a better guess.
+RETRY_SECONDS = 1.0
+SHUTTING_DOWN = "shutting_down"
+
+Path = tuple[str | int, ...]
+"""Where something is in a request, in a body or in a JSON value: names and indices."""
+Names = Mapping[Path, str]
+"""What the client calls fields of a request, and with them all below; others keep their names."""
+
+
+class ApiError(Exception):
+    """An error as the client gets it, through whichever front."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_seconds: float | None = None,
+    ) -> None:
+        """Describes the error.
+
+        Args:
+            status: The HTTP status, if nothing was sent yet.
+            message: What is wrong; cut to a few hundred characters.
+            param: The field that is wrong, such as `messages[0].content`.
+            code: A word for programs.
+            retry_seconds: When to try again, if that is known; for 429 and 503.
+        """
+        super().__init__(message)
+        self.status = status
+        self.param = printable(param, MAX_PARAM_CHARACTERS) if param else None
+        self.code = code
+        self.retry_seconds = retry_seconds
+        self.message = printable(message, MAX_MESSAGE_CHARACTERS)
+
+
+class FieldError(Exception):
+    """A field of a request is wrong; the front that the request came through names it."""
+
+    def __init__(
+        self, path: Path, message: str, *, code: str = "invalid_value", is_sentence: bool = False
+    ) -> None:
+        """Describes the error.
+
+        Args:
+            path: The field of the `Request`.
+            message: What is wrong with it.
+            code: A word for programs.
+            is_sentence: Whether the message needs no field name in front.
+        """
+        super().__init__(message)
+        self.path, self.message, self.code, self.is_sentence = path, message, code, is_sentence
+
+    def named(self, names: Names) -> ApiError:
+        """Returns the error for a client that knows the fields by these names."""
+        name = field_name(self.path, names)
+        message = self.message if self.is_sentence else f"{name}: {self.message}"
+        return ApiError(400, message, param=name, code=self.code)
+
+
+@contextmanager
+def naming(names: Callable[[], Names]) -> Iterator[None]:
+    """Raises the FieldErrors of the block as ApiErrors, in the client's names of the fields."""
+    try:
+        yield
+    except FieldError as error:
+        raise error.named(names()) from None
+
+
+def field_name(path: Path, names: Names | None = None) -> str:
+    """Returns what a client calls a field: by the longest part of its path that has a name."""
+    for length in range(len(path), 0, -1):
+        name = (names or {}).get(path[:length])
+        if name is not None:
+            return (name + path_text(path[length:])).removeprefix(".")
+    return path_text(path).removeprefix(".")
+
+
+def path_text(path: Path) -> str:
+    """Returns a path as it follows the name of what it is in, such as `[0].content`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+
+
+def scheduler_unavailable(reason: str) -> ApiError:
+    """Returns the error for a scheduler that cannot be reached."""
+    return ApiError(503, reason, code="scheduler_unavailable")
+
+
+def shutting_down() -> ApiError:
+    """Returns the error for requests that a gateway which ends does not take, or breaks off."""
+    return ApiError(503, "this server is shutting down; try again", code=SHUTTING_DOWN)
+
+
+def printable(text: str, max_characters: int) -> str:
+    """Returns a text that can be sent: of bounded length, without halves of surrogate pairs."""
+    if len(text) > max_characters:
+        text = text[: max_characters - 3] + "..."
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,146 @@
+"""A request for answers, through whichever front it came."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from optimist_gateway.core.content import Function, Structure
+from optimist_gateway.core.error import FieldError, Names
+from optimist_gateway.core.messages import Message
+
+MAX_PRIORITY = 2**30
+# The odd increment of SplitMix64 (Steele, Lea and Flood, 2014), the golden ratio's share of 2**64.
+_SEED_INCREMENT = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a request that the person who runs the gateway sets."""
+
+    max_n: int
+    """Answers to one prompt that are generated."""
+    max_prompts: int
+    """Prompts of a request."""
+    max_choices: int
+    """Answers to all its prompts."""
+    max_prediction_bytes: int
+    """All predictions of a request together, in bytes of UTF-8 text."""
+    keep_alive_seconds: float = 15.0
+    """Silence after which a stream gets a comment."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen; the ranges are checked by the front."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    """0 for all tokens."""
+    top_p: float = 1.0
+    """0 keeps the likeliest token alone."""
+    min_p: float = 0.0
+    seed: int | None = None
+    """None for one by chance."""
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A prompt that a chat template makes of messages."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Function] = ()
+    """Functions that the prompt describes."""
+
+
+TextOrTokens = str | Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a client asks for. Each front validates its own body and makes one of it."""
+
+    model: str
+    prompts: Sequence[Conversation | TextOrTokens]
+    names: Callable[[], Names] = dict
+    """Returns what the client calls the fields that errors are about."""
+    sampling: Sampling = Sampling()
+    n: int = 1
+    """Answers to each prompt."""
+    num_candidates: int = 1
+    """Answers to each prompt that are generated, of which the `n` likeliest are given."""
+    max_tokens: int | None = None
+    """Most tokens of an answer; None for the default, 0 for none after an echoed prompt."""
+    default_max_tokens: int | None = None
+    """None for as many as fit."""
+    min_tokens: int = 0
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    structure: Structure | None = None
+    """The form of the answer; None for any text."""
+    predictions: Sequence[TextOrTokens] = ()
+    """Expected answers, the most likely one first: all as texts or all as tokens."""
+    num_speculative_tokens: int | None = None
+    """Most drafts of a pass; None for the server's limit."""
+    priority: int = 0
+    cache_salt: str = ""
+    num_logprobs: int | None = None
+    """How many of the likeliest tokens are reported with each token; None for no logprobs."""
+    echo: bool = False
+    """Whether answers begin with the prompt."""
+    include_provenance: bool = False
+    include_speculation: bool = False
+    return_token_ids: bool = False
+    stream: bool = False
+    include_usage: bool = False
+    """Whether a stream ends with the usage."""
+    continuous_usage: bool = False
+    """Whether each chunk has the usage so far, too."""
+
+    @property
+    def num_choices(self) -> int:
+        """Answers that are generated: choice `prompt * num_candidates + candidate`."""
+        return len(self.prompts) * self.num_candidates
+
+    def require_allowed(self, limits: Limits) -> None:
+        """Raises FieldError if the request asks for more than the server allows."""
+        # More choices than there are places would never be admitted.
+        for path, number, limit, unit in (
+            ("n", self.n, limits.max_n, ""),
+            ("num_candidates", self.num_candidates, limits.max_n, ""),
+            ("prompts", len(self.prompts), limits.max_prompts, " prompts"),
+            ("prompts", self.num_choices, limits.max_choices, " answers to all prompts"),
+        ):
+            if number > limit:
+                raise FieldError((path,), f"must be at most {limit}{unit} on this server")
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """Returns the seed of choice `index`: that of the request for the first choice.
+
+    The others differ from each other, and from all choices of requests with seeds close by.
+
+    Args:
+        seed: The request's, int64.
+        index: The choice's number, from 0.
+    """
+    return (seed + index * _SEED_INCREMENT + 2**63) % 2**64 - 2**63
+
+
+def cache_salt(client: str, asked: str) -> str:
+    """Returns the salt of a request: equal ones share what is cached.
+
+    A client with a key shares with itself alone, whatever salt it asks for, so that none can find
+    out by its times what others have sent.
+
+    Args:
+        client: Name of the client; empty if no keys are asked for.
+        asked: The request's own salt; empty for none.
+    """
+    if not client:
+        return asked
+    return hashlib.sha256(f"{client}\0{asked}".encode()).hexdigest()

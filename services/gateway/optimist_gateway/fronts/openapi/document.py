@@ -1,0 +1,199 @@
+"""What the OpenAPI document says beyond the bodies: answers, errors, headers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import TypeAdapter
+
+from optimist_gateway.core.model_description import ModelDescription
+from optimist_gateway.fronts.admin.health import Healthy, Unavailable, Version, Working
+from optimist_gateway.fronts.openai.chat import ChatCompletion
+from optimist_gateway.fronts.openai.completions import Completion
+from optimist_gateway.fronts.openai.errors import ErrorAnswer
+from optimist_gateway.fronts.openai.models import (
+    DetokenizedText,
+    Model,
+    ModelList,
+    TokenizerInfo,
+    Tokens,
+)
+from optimist_gateway.fronts.openai.responses.writer import ResponseAnswer
+from optimist_gateway.fronts.openapi.examples import EXAMPLES
+from optimist_gateway.fronts.openapi.limits import set_limits
+from optimist_gateway.generation.generation import Service
+from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
+from optimist_gateway.security.keys import PROBES
+
+_REASONS = {
+    "400": "The request is wrong; `param` names the field.",
+    "401": "There is no key, or a wrong one.",
+    "403": "The key does not allow this.",
+    "404": "There is no such model.",
+    "405": "The path does not take this method.",
+    "408": "The body came too slowly.",
+    "413": "The body is too long.",
+    "415": "The body is not JSON.",
+    "429": "There are too many requests.",
+    "431": "The headers are too long.",
+    "500": "The server failed.",
+    "503": "The scheduler is not reached, overloaded, or the server is about to end.",
+}
+_REQUEST_ID = {
+    "X-Request-Id": {
+        "description": "Name of the request: the client's own if it sent one. The logs have both.",
+        "required": True,
+        "schema": {"type": "string"},
+    }
+}
+_REF = "#/components/schemas/{model}"
+_EVENT = {
+    "description": "A server-sent event; its data is a chunk in JSON, or `[DONE]`.",
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
+}
+_RETRY = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "string"}}}
+_ALLOW = {
+    "Allow": {
+        "description": "The methods that are allowed.",
+        "required": True,
+        "schema": {"type": "string"},
+    }
+}
+_HEADERS: dict[str, dict[str, Any]] = {"405": _ALLOW, "429": _RETRY, "503": _RETRY}
+_STREAMED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
+_ANSWERS: dict[str, type] = {
+    "/v1/chat/completions": ChatCompletion,
+    "/v1/completions": Completion,
+    "/v1/responses": ResponseAnswer,
+    "/v1/models": ModelList,
+    "/v1/models/{name}": Model,
+    "/tokenize": Tokens,
+    "/detokenize": DetokenizedText,
+    "/tokenizer_info": TokenizerInfo,
+    "/version": Version,
+    "/health": Healthy,
+    "/ready": Working,
+    "/startup": Working,
+    "/live": Working,
+}
+"""The whole answer of each path."""
+
+
+def add_document(app: FastAPI, service: Service) -> None:
+    """Makes `/openapi.json` say how the endpoints answer, and what this server takes.
+
+    What only the scheduler knows, the vocabulary and the longest sequence, is in it once the
+    scheduler has been reached.
+
+    Args:
+        app: The application with all its endpoints.
+        service: What all requests share.
+    """
+    generate = app.openapi
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is not None:
+            return app.openapi_schema
+        schema, model = generate(), _description(service)
+        _describe(schema, service.model_name)
+        set_limits(schema["components"]["schemas"], service.limits, model)
+        app.openapi_schema = schema if model is not None else None
+        return schema
+
+    # FastAPI's own way to change the document.
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _description(service: Service) -> ModelDescription | None:
+    try:
+        return service.schedulers.description
+    except SchedulerUnavailableError:
+        return None
+
+
+def _describe(schema: dict[str, Any], model_name: str) -> None:
+    schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    _name_model(schemas, model_name)
+    schemas |= _answer_schemas()
+    for path, operation in _operations(schema):
+        responses = operation["responses"]
+        responses.pop("422", None)
+        responses["200"]["content"] = _json(_ANSWERS[path])
+        for status, reason in _REASONS.items():
+            is_probed = status == "503" and path in PROBES
+            content = _json(Unavailable if is_probed else ErrorAnswer)
+            responses[status] = {"description": reason, "content": content}
+        if path in _STREAMED:
+            responses["200"]["description"] = "The answer, or its events if `stream` is true."
+            responses["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
+        for status, response in responses.items():
+            response["headers"] = _HEADERS.get(status, {}) | _REQUEST_ID
+        _add_examples(path, operation, model_name)
+    _link(schema["paths"])
+
+
+def _json(answer: type) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": _REF.format(model=answer.__name__)}}}
+
+
+def _answer_schemas() -> dict[str, Any]:
+    """Returns the schemas of all answers by name."""
+    answers = sorted({*_ANSWERS.values(), Unavailable, ErrorAnswer}, key=lambda one: one.__name__)
+    _, document = TypeAdapter.json_schemas(
+        [(one.__name__, "serialization", TypeAdapter(one)) for one in answers], ref_template=_REF
+    )
+    schemas: dict[str, Any] = document["$defs"]
+    for schema in schemas.values():
+        # An answer has no other fields.
+        schema["additionalProperties"] = False
+    return schemas
+
+
+def _operations(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            yield path, operation
+
+
+def _name_model(schemas: dict[str, Any], model_name: str) -> None:
+    """Says in bodies which model there is."""
+    for body in schemas.values():
+        for form in body.get("anyOf", [body]):
+            model = form.get("properties", {}).get("model")
+            for one in (model or {}).get("anyOf", [model]):
+                if one is not None and one.get("type") == "string":
+                    one["enum"] = [model_name]
+
+
+def _add_examples(path: str, operation: dict[str, Any], model_name: str) -> None:
+    for parameter in operation.get("parameters", ()):
+        # The only one is the name of the model.
+        parameter["schema"] |= {"enum": [model_name]}
+        parameter["example"] = model_name
+    if path in EXAMPLES:
+        content = operation["requestBody"]["content"]["application/json"]
+        content["examples"] = {
+            name: {"value": example | {"model": model_name}}
+            for name, example in EXAMPLES[path].items()
+        }
+
+
+def _link(paths: dict[str, Any]) -> None:
+    """Says which answers are of use for which requests."""
+    one_model, text = paths["/v1/models/{name}"]["get"], paths["/detokenize"]["post"]
+    paths["/v1/models"]["get"]["responses"]["200"]["links"] = {
+        "model": {
+            "operationId": one_model["operationId"],
+            "parameters": {"name": "$response.body#/data/0/id"},
+        }
+    }
+    paths["/tokenize"]["post"]["responses"]["200"]["links"] = {
+        "text": {
+            "operationId": text["operationId"],
+            "requestBody": {"tokens": "$response.body#/tokens"},
+        }
+    }

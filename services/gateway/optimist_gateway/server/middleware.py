@@ -1,0 +1,186 @@
+"""Layers around the application: who may ask, how much, and what is noted of it."""
+
+import asyncio
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from optimist_gateway.core.error import ApiError
+from optimist_gateway.fronts.openai.errors import error_response
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.observing.request_record import RequestObserver, current_record
+from optimist_gateway.security.keys import ANONYMOUS, PROBES, Client, Keys, current_client
+
+METRICS = "/metrics"
+# The page's files are the same for everybody; what it asks for, it asks with the user's key.
+PAGE, PAGE_FILES = "/", "/page/"
+ADMIN = "/admin"
+
+
+class Authentication:
+    """ASGI middleware: goes by the path that routes are found by, never by the URL or Host."""
+
+    def __init__(
+        self, app: ASGIApp, keys: Keys, metrics: GatewayMetrics, *, public_metrics: bool
+    ) -> None:
+        """Takes the application.
+
+        Args:
+            app: What answers those who may ask.
+            keys: The keys that are valid.
+            metrics: Where refusals are counted.
+            public_metrics: Whether /metrics needs no key.
+        """
+        self._app, self._keys, self._metrics = app, keys, metrics
+        self._open_paths = PROBES | {PAGE} | ({METRICS} if public_metrics else set())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on, or answers 401 or 403."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        try:
+            current_client.set(self._find_client(scope))
+        except ApiError as error:
+            current_record().error = reason = str(error.code)
+            self._metrics.requests.labels("none", str(error.status)).inc()
+            self._metrics.refusals.labels(reason).inc()
+            response = error_response(error, Headers(scope=scope))
+            await response(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _find_client(self, scope: Scope) -> Client:
+        """Returns who asks; raises ApiError if he may not."""
+        path: str = scope["path"]
+        if path in self._open_paths or path.startswith(PAGE_FILES):
+            return ANONYMOUS
+        needs_admin = path == ADMIN or path.startswith(ADMIN + "/")
+        if not needs_admin and not self._keys.asks_clients:
+            return ANONYMOUS
+        where = "as the header Authorization: Bearer KEY"
+        return self._keys.require(shown_key(scope), where, needs_admin=needs_admin)
+
+
+def shown_key(scope: Scope) -> bytes | None:
+    """Returns the key of `Authorization: Bearer` or `x-api-key`; None without exactly one."""
+    shown: list[bytes] = []
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, secret = value.partition(b" ")
+            if scheme.lower() == b"bearer":
+                shown.append(secret.strip())
+        elif name == b"x-api-key":
+            shown.append(value.strip())
+    return shown[0] if len(set(shown)) == 1 and shown[0] else None
+
+
+OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
+    "/v1/completions": "text_completion",
+}
+"""What gets a span, and what OpenTelemetry's conventions for generative AI call it."""
+MAX_PATH_CHARACTERS = 200
+_NOT_OBSERVED = PROBES | {METRICS}
+_NO_ANSWER = 499
+"""Status of a request whose client went away before there was one, as nginx has it."""
+
+
+class Observation:
+    """Wraps the application; add it last, so that refusals by other layers are seen too."""
+
+    def __init__(self, app: ASGIApp, observer: RequestObserver) -> None:
+        """Takes the application, and what observes its requests."""
+        self._app, self._observer = app, observer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if scope["type"] != "http" or scope["path"] in _NOT_OBSERVED:
+            await self._app(scope, receive, send)
+            return
+        method, path = scope["method"], scope["path"]
+        record = self._observer.begin(
+            OPERATIONS.get(path, "") if method == "POST" else "",
+            {"http.request.method": method, "http.route": path, "url.path": path},
+            _trace_parent(scope),
+        )
+        status = _NO_ANSWER
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note_status)
+        except Exception:
+            status = 500
+            raise
+        finally:
+            record.outcome = record.outcome or str(status)
+            # As it was sent: without characters that could begin another line.
+            shown = scope["raw_path"].decode("ascii", "backslashreplace")[:MAX_PATH_CHARACTERS]
+            self._observer.end(
+                record,
+                f"{method} {shown}",
+                {"http.response.status_code": status},
+                failed=status >= 500 or record.outcome == "broken_stream",
+            )
+
+
+def _trace_parent(scope: Scope) -> str:
+    values = [value for name, value in scope["headers"] if name == b"traceparent"]
+    # More than one is none.
+    return values[0].decode("latin-1") if len(values) == 1 else ""
+
+
+class BodyLimit:
+    """ASGI middleware: reading a body that is too long fails with 413, too slow a one with 408.
+
+    FastAPI's own limit answers in plain text when the length is known beforehand.
+    """
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int, read_seconds: float) -> None:
+        self._app = app
+        self._max_body_bytes, self._read_seconds = max_body_bytes, read_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "")
+        deadline = asyncio.get_running_loop().time() + self._read_seconds
+        size = 0
+        is_read = False
+
+        async def limited() -> Message:
+            nonlocal size, is_read
+            if is_read:
+                # What is waited for now is that the client goes away.
+                return await receive()
+            if _exceeds(announced, self._max_body_bytes):
+                raise HTTPException(413)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408) from None
+            size += len(message.get("body", b""))
+            if size > self._max_body_bytes:
+                raise HTTPException(413)
+            is_read = not message.get("more_body", False)
+            return message
+
+        await self._app(scope, limited, send)
+
+
+def _exceeds(announced: str, limit: int) -> bool:
+    """Returns whether a content-length is above a limit; int() rejects very long ones."""
+    return announced.isdecimal() and (len(announced) > 18 or int(announced) > limit)

@@ -1,0 +1,244 @@
+"""What runs the passes of steps: this device alone, or together with other processes."""
+
+import time
+from typing import Protocol
+
+import torch
+
+from optimist_common.columns import Int32Column
+from optimist_worker.core.batch.bounds import StepBounds
+from optimist_worker.core.batch.logprobs import LogprobPlaces
+from optimist_worker.core.plan import Plan, StepResult
+from optimist_worker.execution.graphs import MOST_TOKENS, GraphCache
+from optimist_worker.execution.stage_link import VerdictInbox
+from optimist_worker.execution.stage_verdict import StageMasks
+from optimist_worker.execution.step import Step
+from optimist_worker.model.masks import Masks
+
+
+class DeviceLostError(Exception):
+    """The device computes nothing any more in this process, as after a fault in a kernel."""
+
+
+class RunningStep(Protocol):
+    """A step that has been launched."""
+
+    @property
+    def has_pass(self) -> bool:
+        """Whether anything is computed; else the step changes nothing."""
+
+    def wait(self) -> Int32Column:
+        """Waits for the step; returns what `outputs.pack` has packed.
+
+        Raises:
+            RuntimeError: The device reports that something failed.
+        """
+
+    def take_scored(self) -> Int32Column | None:
+        """Returns log-probabilities, after `wait`, see `StepTensors`."""
+
+    def draft_ns(self) -> int:
+        """Returns the time that drafting took, after `wait`; 0 if nothing was timed."""
+
+
+class Executor:
+    """Launches steps; where other processes hold parts of the model, it has them do the same.
+
+    All calls take effect in their order. Steps are waited for in the order of their launches.
+    """
+
+    num_stages = 1
+    """Stages that work on a plan each."""
+    most_plans = 1
+    """Plans that are launched at most before the oldest one is waited for."""
+    settles_late = False
+    """Whether the state moves on only when a step is waited for."""
+    inbox: VerdictInbox | None = None
+    """Where it arrives by itself that a step is over; None: steps are waited for."""
+
+    def __init__(self, device: torch.device, masks: Masks | StageMasks) -> None:
+        """Runs on a device, with the grammars of all slots."""
+        self.device, self.masks = device, masks
+
+    def release_all(self) -> None:
+        """Has the other processes free every slot."""
+
+    def prepare(self, plan: Plan) -> None:
+        """Has the other processes launch a plan."""
+
+    def launch(
+        self,
+        columns: torch.Tensor,
+        bounds: StepBounds,
+        num_rows: int,
+        wanted: LogprobPlaces | None = None,
+    ) -> RunningStep:
+        """Launches a step.
+
+        Args:
+            columns: Of the plan, see `Step.run`; on the device.
+            bounds: What the host knows of them.
+            num_rows: How many of the rows are not padding.
+            wanted: Which log-probabilities are wanted, on the host; None for none.
+
+        Raises:
+            RuntimeError, ValueError, IndexError: PyTorch refuses it.
+            GroupError: Another process is gone.
+        """
+        raise NotImplementedError
+
+    def finish(self, result: StepResult) -> None:
+        """Has the other processes finish the oldest plan and compare its result."""
+
+    def end(self) -> None:
+        """Has the other processes end."""
+
+    def check_device(self) -> None:
+        """Raises DeviceLostError if the device has failed for good."""
+        if self.device.type == "cuda":
+            try:
+                torch.cuda.synchronize(self.device)
+            except RuntimeError as error:
+                raise DeviceLostError(" ".join(str(error).split())[:300]) from error
+
+    def check_failure(self, error: Exception) -> None:
+        """Raises unless what keeps a request or a step from starting ends these requests only."""
+        self.check_device()
+
+
+class LocalExecutor(Executor):
+    """Runs whole steps on this process's device, on CUDA as graphs where they can be captured."""
+
+    def __init__(
+        self, step: Step, masks: Masks, device: torch.device, *, uses_graphs: bool = True
+    ) -> None:
+        """Runs steps; on CUDA the host does not wait for them."""
+        super().__init__(device, masks)
+        self._step = step
+        self._graphs = None
+        if device.type == "cuda":
+            self._graphs = GraphCache() if uses_graphs else None
+            # One to run, and one to go on with at once.
+            self.most_plans = 2
+
+    def launch(
+        self,
+        columns: torch.Tensor,
+        bounds: StepBounds,
+        num_rows: int,
+        wanted: LogprobPlaces | None = None,
+    ) -> RunningStep:
+        """Launches a step."""
+        if self.device.type == "cuda":
+            # Streams and events are those of the thread's current device.
+            with torch.cuda.device(self.device):
+                return self._launch_cuda(columns, bounds, num_rows, wanted)
+        watch = HostStopwatch()
+        packed, scored = self._step.run(columns, bounds, watch, self.masks, wanted)
+        return _LocalStep(packed[:num_rows], scored, None, watch)
+
+    def _launch_cuda(
+        self, rows: torch.Tensor, bounds: StepBounds, number: int, wanted: LogprobPlaces | None
+    ) -> "_LocalStep":
+        """Launches a step whose first `number` rows are wanted; the others are padding."""
+        # What log-probabilities are wanted of is different in every step.
+        is_plain = wanted is None and not bounds.has_grammar and bounds.num_tokens <= MOST_TOKENS
+        graphs = self._graphs if is_plain else None
+        watch = CudaStopwatch(is_on=graphs is None)
+        scored: torch.Tensor | None = None
+
+        def run(rows: torch.Tensor) -> torch.Tensor:
+            return self._step.run(rows, bounds, watch, self.masks).packed
+
+        if graphs is not None:
+            packed = graphs.run(bounds, rows, run)
+        else:
+            places = None if wanted is None else wanted.to(self.device)
+            packed, scored = self._step.run(rows, bounds, watch, self.masks, places)
+        packed, scored = _fetch(packed), None if scored is None else _fetch(scored)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        return _LocalStep(packed[:number], scored, done, watch)
+
+
+class _LocalStep:
+    """A step that has been launched on this device."""
+
+    has_pass = True
+
+    def __init__(
+        self,
+        packed: torch.Tensor,
+        scored: torch.Tensor | None,
+        done: torch.cuda.Event | None,
+        watch: "HostStopwatch | CudaStopwatch",
+    ) -> None:
+        """Takes tensors on the host, which on CUDA are not there before `done`."""
+        self._packed, self._scored, self._done, self._watch = packed, scored, done, watch
+
+    def wait(self) -> Int32Column:
+        if self._done is not None:
+            self._done.synchronize()
+        packed: Int32Column = self._packed.numpy()
+        return packed
+
+    def take_scored(self) -> Int32Column | None:
+        return None if self._scored is None else self._scored.numpy()
+
+    def draft_ns(self) -> int:
+        return self._watch.total_ns()
+
+
+class HostStopwatch:
+    """Takes the time of parts of a step on devices that compute while the host waits."""
+
+    def __init__(self) -> None:
+        self._total_ns = self._start_ns = 0
+
+    def start(self) -> None:
+        """A part begins."""
+        self._start_ns = time.perf_counter_ns()
+
+    def stop(self) -> None:
+        """A part ends."""
+        self._total_ns += time.perf_counter_ns() - self._start_ns
+
+    def total_ns(self) -> int:
+        """Returns the time of all parts, in nanoseconds."""
+        return self._total_ns
+
+
+class CudaStopwatch:
+    """The same for a CUDA stream; the times are there once the stream has come so far."""
+
+    def __init__(self, *, is_on: bool) -> None:
+        """Starts a watch; one that is not on takes no time, for graphs, which have no events."""
+        self._is_on = is_on
+        self._parts: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def start(self) -> None:
+        """A part begins."""
+        if not self._is_on:
+            return
+        events = _timed_event(), _timed_event()
+        self._parts.append(events)
+        events[0].record()
+
+    def stop(self) -> None:
+        """A part ends."""
+        if self._is_on:
+            self._parts[-1][1].record()
+
+    def total_ns(self) -> int:
+        """Returns the time of all parts, in nanoseconds."""
+        return sum(int(first.elapsed_time(last) * 1e6) for first, last in self._parts)
+
+
+def _timed_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _fetch(tensor: torch.Tensor) -> torch.Tensor:
+    """Starts to copy a tensor to the host."""
+    on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return on_host.copy_(tensor, non_blocking=True)

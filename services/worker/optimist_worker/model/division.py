@@ -1,0 +1,222 @@
+"""How a model is divided: its layers among stages, and each layer among tensor-parallel ranks."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from optimist_common.errors import SetupError, one_line
+from optimist_worker.core.attention.paged_attention import NAME
+
+
+def check_division(
+    name: str, config: Any, number: int, flag: str = "--tensor-parallel-size"
+) -> None:
+    """Raises SetupError unless a model's layers can be divided among a number of ranks.
+
+    Args:
+        name: The model's.
+        config: Its text config.
+        number: Ranks that share each layer.
+        flag: Setting that says so.
+    """
+    heads = int(config.num_attention_heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    if heads % number or kv_heads % number:
+        common = math.gcd(heads, kv_heads)
+        sizes = [str(size) for size in range(1, common + 1) if common % size == 0]
+        raise SetupError(
+            f"{flag}: {number} ranks cannot share the {heads} attention heads and {kv_heads} KV "
+            f"heads of {name}; choose {', '.join(sizes[:-1])}{' or ' * (len(sizes) > 1)}{sizes[-1]}"
+        )
+    if not config.base_model_tp_plan:
+        raise SetupError(
+            f"{flag}: transformers has no plan to divide {name} ({config.model_type}); "
+            "leave it at 1"
+        )
+
+
+def whole(weight: Any) -> Any:
+    """Returns a weight as one tensor; called by all ranks that hold parts of it."""
+    gather = getattr(weight, "full_tensor", None)
+    return weight if gather is None else gather()
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlace:
+    """Where a stage stands in its pipeline."""
+
+    index: int
+    num_stages: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is fed tokens."""
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it has the logits, and judges drafts."""
+        return self.index == self.num_stages - 1
+
+
+def split_layers(costs: Sequence[int], head_cost: int, num_stages: int) -> list[range]:
+    """Divides layers such that the slowest stage is as fast as can be.
+
+    A step of the pipeline takes as long as its slowest stage. What stands before the first layer is
+    a lookup and costs nothing.
+
+    Args:
+        costs: What each layer takes, such as its number of weights.
+        head_cost: The same of what follows the last layer.
+        num_stages: At most the number of layers.
+
+    Returns:
+        The layers of each stage, at least one.
+    """
+    num_layers = len(costs)
+    # least[n]: the least cost of the slowest stage if the layers from n on are all there are.
+    least = [sum(costs[first:]) + head_cost for first in range(num_layers)]
+    ends = [[num_layers] * num_layers]
+    for stages in range(2, num_stages + 1):
+        best = [0] * num_layers
+        end_of = [0] * num_layers
+        for first in range(num_layers - stages + 1):
+            options = [
+                (max(sum(costs[first:end]), least[end]), -end)
+                for end in range(first + 1, num_layers - stages + 2)
+            ]
+            # Of equally good ones the one that leaves the last stage, which also samples, least.
+            best[first], end = min(options)
+            end_of[first] = -end
+        least = best
+        ends.append(end_of)
+    spans, first = [], 0
+    for stages in range(num_stages, 0, -1):
+        end = ends[stages - 1][first]
+        spans.append(range(first, end))
+        first = end
+    return spans
+
+
+_FLAG = "--pipeline-parallel-size"
+
+
+@dataclass(frozen=True, slots=True)
+class StageCut:
+    """Which part of a model a stage has."""
+
+    place: StagePlace
+    layers: range
+    num_layers: int
+    """Of the whole model."""
+    vocab_size: int
+    """Rows of the output matrix, which only the last stage has."""
+    outline: Any
+    """The whole model without data."""
+
+    @property
+    def model_class(self) -> Any:
+        """The model's class, but instances lack what the stage does not have.
+
+        What is not in an instance is not read from the checkpoint.
+        """
+        whole, cut = type(self.outline), self
+
+        def __init__(self: Any, config: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807
+            whole.__init__(self, config, *arguments, **options)
+            cut.remove_others(self)
+
+        members = {
+            "__init__": __init__,
+            # transformers looks at the source of the class's module.
+            "__module__": whole.__module__,
+            # What other stages have is expected to be left over.
+            "_keys_to_ignore_on_load_unexpected": [".*"],
+        }
+        return type(whole.__name__, (whole,), members)
+
+    def remove_others(self, module: Any) -> None:
+        """Takes what other stages have out of a model; names of weights stay."""
+        layers = find_layers(module, self.num_layers)
+        for index in range(self.num_layers):
+            if index not in self.layers:
+                layers[index] = nn.Identity()
+        is_tied = bool(module.all_tied_weights_keys)
+        if not self.place.is_first and not (is_tied and self.place.is_last):
+            module.set_input_embeddings(nn.Identity())
+        if not self.place.is_last:
+            module.set_output_embeddings(nn.Identity())
+            module.all_tied_weights_keys = {}
+
+    def close_gaps(self, module: Any) -> None:
+        """Makes a loaded model run through its own layers only."""
+        module.__class__ = type(self.outline)
+        owner, name = _find_owner(module, self.num_layers)
+        kept = [getattr(owner, name)[index] for index in self.layers]
+        setattr(owner, name, nn.ModuleList(kept))
+        # Decoders look up what kind of layer their n-th one is. Layers know it themselves.
+        config = copy.copy(owner.config)
+        for key, value in list(vars(config).items()):
+            if isinstance(value, list) and len(value) == self.num_layers:
+                config.__dict__[key] = [value[index] for index in self.layers]
+        config.__dict__["num_hidden_layers"] = len(kept)
+        owner.config = config
+
+
+def plan_cut(name: str, config: Any, place: StagePlace) -> StageCut:
+    """Decides which part of a model a stage has.
+
+    Raises:
+        SetupError: The model cannot be divided into so many stages.
+    """
+    auto_model: Any = AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            outline = auto_model.from_config(
+                config, attn_implementation=NAME, trust_remote_code=False
+            )
+    except (ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise SetupError(f"--model: cannot build {name}: {one_line(error)}") from None
+    num_layers = config.get_text_config().num_hidden_layers
+    if num_layers < place.num_stages:
+        raise SetupError(
+            f"{_FLAG}: {name} has {num_layers} layers; choose at most as many stages, not "
+            f"{place.num_stages}"
+        )
+    layers = find_layers(outline, num_layers)
+    head = outline.get_output_embeddings().weight
+    spans = split_layers([_num_weights(layer) for layer in layers], head.numel(), place.num_stages)
+    return StageCut(place, spans[place.index], num_layers, head.shape[0], outline)
+
+
+def find_layers(module: Any, num_layers: int) -> nn.ModuleList:
+    """Returns the decoder layers of a model; raises SetupError if they cannot be told apart."""
+    owner, name = _find_owner(module, num_layers)
+    layers: nn.ModuleList = getattr(owner, name)
+    return layers
+
+
+def _find_owner(module: Any, num_layers: int) -> tuple[Any, str]:
+    """Returns the decoder, and how its list of layers is called."""
+    found = [
+        (part, name)
+        for part in module.modules()
+        if isinstance(part, PreTrainedModel)
+        for name, child in part.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == num_layers
+    ]
+    if len(found) != 1:
+        raise SetupError(
+            f"{_FLAG}: the layers of {type(module).__name__} cannot be told apart; leave it at 1"
+        )
+    return found[0]
+
+
+def _num_weights(module: nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())

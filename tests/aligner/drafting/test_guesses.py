@@ -1,0 +1,88 @@
+from optimist_aligner.drafting.candidates import View
+from optimist_aligner.drafting.guesses import (
+    guess_ahead,
+    guess_beginning,
+    guess_frequent,
+    guess_template,
+)
+from optimist_aligner.following.template import NOWHERE
+from optimist_aligner.model.layout import EXPECTED, FREQUENT, MOST_AHEAD, TEMPLATE
+from tests.aligner.drafting.test_matches import look
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def ahead(view: View, *taken: int) -> str:
+    candidates = list(guess_ahead(view, set(taken)))
+    assert all(each.kind == EXPECTED for each in candidates)
+    assert all(view.text[each.place] == each.token_id for each in candidates)
+    return "".join(chr(each.token_id) for each in candidates)
+
+
+def test_beginning_is_the_first_token_of_each_prediction() -> None:
+    view = look("abc", "")
+    view.text[:] = [*map(ord, "abc"), -1, -1, ord("x"), -1]
+    guessed = guess_beginning(view, [0, 4, 5])
+    assert [(chr(each.token_id), each.place) for each in guessed] == [("a", 0), ("x", 5)]
+
+
+def test_nothing_is_ahead_unless_the_place_is_lost() -> None:
+    assert ahead(look(LETTERS, "abcd")) == ""
+    assert ahead(look(LETTERS, "abcd!")) == LETTERS[4 : 4 + MOST_AHEAD]
+
+
+def test_ahead_ends_with_the_prediction_and_after_some_tokens() -> None:
+    assert ahead(look("abcdef", "abcd!")) == "ef"
+    longer = LETTERS + LETTERS.upper()
+    assert ahead(look(longer, "abcd!")) == longer[4 : 4 + MOST_AHEAD]
+
+
+def test_each_token_is_ahead_once_and_not_where_it_is_a_candidate_already() -> None:
+    assert ahead(look("abcdeefef", "abcd!")) == "ef"
+    assert ahead(look("abcdefgh", "abcd!"), 5) == "egh"
+
+
+def test_line_beginnings_are_guessed_behind_a_line_end() -> None:
+    text = "abcd" + LETTERS * 2 + "\n1 one\n2 two\n3 three\n4 four"
+    guessed = ahead(look(text, "abcd!\n"))
+    assert guessed[-3:] == "123"
+    assert "1" not in ahead(look(text, "abcd!-"))
+
+
+def test_template_goes_on_where_it_was_lost() -> None:
+    view = look("", "abcdefgh-abcdef!")
+    candidates = list(guess_template(view))
+    assert all(each.kind == TEMPLATE for each in candidates)
+    guessed = "".join(chr(each.token_id) for each in candidates)
+    assert guessed.startswith("gh-a")
+    assert len(set(guessed)) == len(guessed)
+    assert all(each.place >= view.start for each in candidates)
+
+
+def test_template_that_was_not_lost_guesses_nothing() -> None:
+    assert not list(guess_template(look("", "abcdefgh-abcdef")))
+    assert not list(guess_template(look("", "abcdefg")))
+
+
+def test_frequent_tokens_are_the_latest_first_and_each_once() -> None:
+    view = look("", "abca")
+    frequent = list(guess_frequent(view, (ord("c"), ord("z")), {ord("z"): 9}))
+    assert [chr(each.token_id) for each in frequent] == ["a", "c", "b", "z"]
+    assert all(each.kind == FREQUENT for each in frequent)
+    assert frequent[0].place == view.start + 3
+    assert frequent[-1].place == NOWHERE
+
+
+def test_counts_and_ages_are_distinguished() -> None:
+    view = look("", "ab" + "c" * 12)
+    few, many = (
+        next(
+            each
+            for each in guess_frequent(view, (ord("z"),), {ord("z"): count})
+            if each.token_id == ord("z")
+        )
+        for count in (1, 100)
+    )
+    assert few.features[0] < many.features[0]
+    latest, *_, oldest = guess_frequent(view, (), {})
+    assert latest.features[1] < oldest.features[1]

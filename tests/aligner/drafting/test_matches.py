@@ -1,0 +1,137 @@
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View
+from optimist_aligner.drafting.matches import find_matches, find_skipped
+from optimist_aligner.follower import Aligner
+from optimist_aligner.following.alignment import CERTAIN_RUN
+from optimist_aligner.model.layout import (
+    BLOCKS,
+    MOST_LENGTH,
+    OWN,
+    OWN_SKIP,
+    PREDICTED,
+    PREDICTED_SKIP,
+)
+from optimist_aligner.text.sources import INT32, Sources
+from optimist_aligner.text.vocabulary import Vocabulary
+
+ALGORITHM = Aligner(Vocabulary([chr(code) for code in range(128)]))
+token_lists = st.lists(st.integers(97, 100), max_size=40)
+
+
+def codes(text: str) -> "array[int]":
+    return array(INT32, map(ord, text))
+
+
+def looked(predictions: list["array[int]"], output: "array[int]", prompt: "array[int]") -> View:
+    follower = ALGORITHM.prepare(Sources(predictions, prompt)).follow()
+    follower.observe(output)
+    return follower.look()
+
+
+def look(predicted: str, output: str, prompt: str = "") -> View:
+    return looked([codes(predicted)], codes(output), codes(prompt))
+
+
+def in_block(candidate: Candidate, name: str) -> bool:
+    block = BLOCKS[name]
+    return any(block.start <= each < block.start + block.num_weights for each in candidate.features)
+
+
+def num_equal(view: View, place: int) -> int:
+    context, before = view.text[-view.num_context :], view.text[:place]
+    length = 0
+    while length < min(len(context), place) and before[-length - 1] == context[-length - 1]:
+        length += 1
+    return length
+
+
+@given(predictions=st.lists(token_lists, max_size=2), output=token_lists, prompt=token_lists)
+def test_candidates_are_what_stands_behind_as_many_equal_tokens_as_they_say(
+    predictions: list[list[int]], output: list[int], prompt: list[int]
+) -> None:
+    view = looked(
+        [array(INT32, each) for each in predictions], array(INT32, output), array(INT32, prompt)
+    )
+    plain = [each for each in find_matches(view) if each.stop == NO_STOP]
+    places = [each.place for each in plain]
+    assert len(set(places)) == len(places)
+    for each in plain:
+        assert each.token_id == view.text[each.place] >= 0
+        assert each.kind == (PREDICTED if each.place < view.num_aligned else OWN)
+        assert each.length == min(MOST_LENGTH, num_equal(view, each.place))
+    taken = set(places)
+    for each in find_skipped(view, taken):
+        assert each.token_id == view.text[each.place] >= 0
+        assert each.kind == (PREDICTED_SKIP if each.place < view.num_aligned else OWN_SKIP)
+        assert view.text[each.place - 1] != view.text[-1]
+        assert view.text[each.place - 3 : each.place - 1] == view.text[-3:-1]
+        assert each.place not in places
+
+
+def test_nothing_said_matches_nothing() -> None:
+    view = look("ab", "")
+    assert find_matches(view) == []
+    assert find_skipped(view, set()) == []
+
+
+def test_places_of_prediction_prompt_and_output_are_found() -> None:
+    view = look("xa1", "a3-a", "ya2")
+    tokens = {(chr(each.token_id), each.kind) for each in find_matches(view)}
+    assert tokens == {("1", PREDICTED), ("2", OWN), ("3", OWN)}
+
+
+def test_cursor_comes_first_and_is_marked() -> None:
+    view = look("ab1 ab2 ab3", "ab1 ab")
+    first, *others = find_matches(view)
+    assert chr(first.token_id) == "2"
+    assert in_block(first, "cursor")
+    assert not any(in_block(each, "cursor") for each in others)
+    assert "1" in {chr(each.token_id) for each in others}
+
+
+def test_when_certain_of_the_place_no_other_is_looked_for_in_the_sources() -> None:
+    start = "abcdefghijklmnopqrst"[:CERTAIN_RUN]
+    predicted = f"{start}1{start}2"
+    places = [each.place for each in find_matches(look(predicted, start))]
+    assert places == [CERTAIN_RUN]
+    places = [each.place for each in find_matches(look(predicted, start[1:]))]
+    assert len(places) == 2
+
+
+def test_expected_token_that_did_not_come_is_marked() -> None:
+    view = look("abcdefxb", "abcdez")
+    assert view.rejected == ord("f")
+    view = look("abcdefg-ez?ezf!", "abcdez")
+    marked = {chr(each.token_id): in_block(each, "rejected") for each in find_matches(view)}
+    assert marked == {"?": False, "f": True}
+
+
+def test_rule_is_a_candidate_besides_what_it_replaces() -> None:
+    view = look("use old here, use old there", "use NEW here, use ")
+    candidates = find_matches(view)
+    (ruled,) = [each for each in candidates if each.stop != NO_STOP]
+    assert chr(ruled.token_id) == "N"
+    assert in_block(ruled, "rule")
+    assert ruled.resume == len("use old here, use old")
+    assert ruled.stop - ruled.place == len("NEW")
+    assert chr(candidates[0].token_id) == "o"
+    assert in_block(candidates[0], "rule_passed")
+
+
+def test_replacement_that_was_begun_is_the_first_candidate() -> None:
+    view = look("use old here, use old there", "use NEW here, use NE")
+    first = find_matches(view)[0]
+    assert chr(first.token_id) == "W"
+    assert first.place + 1 == first.stop
+
+
+def test_skipped_are_of_the_kind_of_where_they_stand() -> None:
+    view = look("qab1x", "rab2-sab3+" + "ab!", prompt="ab4y")
+    kinds = {chr(each.token_id): each.kind for each in find_skipped(view, set())}
+    assert kinds == {"x": PREDICTED_SKIP, "y": OWN_SKIP, "-": OWN_SKIP, "+": OWN_SKIP}
+    place = view.text.index(ord("x"))
+    assert "x" not in {chr(each.token_id) for each in find_skipped(view, {place})}

@@ -1,0 +1,1 @@
+"""Faults: when they come, what does them, and how long requests stand still after them."""

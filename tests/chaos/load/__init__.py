@@ -1,0 +1,1 @@
+"""Requests of all kinds, the clients that ask them, and what became of them."""

@@ -1,0 +1,157 @@
+"""A client as users have them: it comes back when it is refused, and has a deadline."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import httpx
+
+from tests.chaos.load.answer import Answer
+from tests.chaos.load.case import Case
+
+_REFUSALS = (429, 503)
+# Without a connection there is no Retry-After.
+_RECONNECT_SECONDS = 0.25
+
+
+class Ending(StrEnum):
+    """How a request ended for its client."""
+
+    ANSWERED = "answered"
+    LEFT = "left"
+    """The client went away on purpose."""
+    LATE = "late"
+    """The deadline came first."""
+    LOST = "lost"
+    """An error, or a connection that broke although its gateway was well."""
+
+
+@dataclass
+class Outcome:
+    """What became of a request."""
+
+    case: Case
+    began: float
+    """Of the event loop's clock, as the other times."""
+    ended: float = 0.0
+    ending: Ending = Ending.LOST
+    answer: Answer = field(default_factory=Answer)
+    """The last one, as far as it came."""
+    times: list[float] = field(default_factory=list)
+    """When chunks with tokens came."""
+    num_refused: int = 0
+    """Answers 429 or 503 that were followed."""
+    num_broken: int = 0
+    """Times that a harmed gateway took the answer with it, or was not there."""
+    message: str = ""
+    """Why it was lost."""
+
+
+class LostError(Exception):
+    """The answer is an error, or breaks off."""
+
+
+class _RefusedError(Exception):
+    """Come back later."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+
+class Client:
+    """Asks gateways in turn, on a connection for each try."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        deadline_seconds: float,
+        may_break: Callable[[str, float], bool],
+        seed: int = 0,
+    ) -> None:
+        """Connects to nobody yet.
+
+        Args:
+            urls: Of the gateways.
+            deadline_seconds: From a request's beginning, all its tries included.
+            may_break: Tells of a gateway's URL and a time whether it was harmed since.
+            seed: Of the choice of gateways.
+        """
+        self._urls, self._deadline_seconds = urls, deadline_seconds
+        self._may_break, self._rng = may_break, random.Random(f"client {seed}")
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        self._http = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)
+
+    async def close(self) -> None:
+        """Ends what is left of it."""
+        await self._http.aclose()
+
+    async def ask(self, case: Case, leave_seconds: float | None = None) -> Outcome:
+        """Asks until there is an answer; leaves after `leave_seconds`, if they are given."""
+        loop = asyncio.get_running_loop()
+        outcome = Outcome(case, loop.time())
+        seconds = self._deadline_seconds if leave_seconds is None else leave_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ask_until_answered(outcome)
+            outcome.ending = Ending.ANSWERED
+        except TimeoutError:
+            outcome.ending = Ending.LATE if leave_seconds is None else Ending.LEFT
+        except LostError as error:
+            outcome.message = str(error)
+        outcome.ended = loop.time()
+        return outcome
+
+    async def _ask_until_answered(self, outcome: Outcome) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            url, began = self._rng.choice(self._urls), loop.time()
+            outcome.answer = Answer()
+            try:
+                await self._try_once(url, outcome)
+                return
+            except _RefusedError as refused:
+                outcome.num_refused += 1
+                await asyncio.sleep(refused.seconds * self._rng.uniform(1.0, 1.2))
+            except httpx.TransportError as error:
+                if not self._may_break(url, began):
+                    raise LostError(f"{type(error).__name__}: {error}") from None
+                outcome.num_broken += 1
+                await asyncio.sleep(_RECONNECT_SECONDS)
+
+    async def _try_once(self, url: str, outcome: Outcome) -> None:
+        case, loop = outcome.case, asyncio.get_running_loop()
+        async with self._http.stream("POST", url + case.path, json=case.body) as response:
+            if response.status_code in _REFUSALS:
+                raise _RefusedError(float(response.headers["retry-after"]))
+            if response.status_code != 200:
+                text = (await response.aread()).decode()
+                raise LostError(f"{response.status_code}: {text}")
+            if not case.is_streamed:
+                outcome.answer.take(json.loads(await response.aread()))
+                return
+            is_done = False
+            async for line in response.aiter_lines():
+                if is_done and line:
+                    raise LostError(f"behind the end comes {line[:200]}")
+                if line == "data: [DONE]":
+                    is_done = True
+                elif line.startswith("data: ") and outcome.answer.take(_chunk(line)):
+                    outcome.times.append(loop.time())
+            if not is_done:
+                raise LostError("the stream ended without its end")
+
+
+def _chunk(line: str) -> dict[str, Any]:
+    """Returns a chunk; raises for the error that ends a stream."""
+    chunk: dict[str, Any] = json.loads(line.removeprefix("data: "))
+    if (error := chunk.get("error")) is None:
+        return chunk
+    if error.get("code") == "shutting_down":
+        # Its grace is over: another gateway, or this one when it is back, is to be asked.
+        raise httpx.RemoteProtocolError("the gateway shuts down")
+    raise LostError(f"error in the stream: {error}")

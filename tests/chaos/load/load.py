@@ -1,0 +1,131 @@
+"""Many clients that ask all kinds of requests, and what came of them."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.chaos.load.answer import Answer, difference, has_duplicates, is_beginning
+from tests.chaos.load.case import Case
+from tests.chaos.load.client import Client, Ending, Outcome
+
+_LEAVE_SECONDS = (0.05, 2.0)
+MAX_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """How much is asked."""
+
+    num_clients: int = 6
+    """At once; each asks again when it has its answer."""
+    mean_think_seconds: float = 0.2
+    """Between an answer and a client's next request."""
+    leaving_share: float = 0.08
+    """Of requests whose clients go away."""
+    seed: int = 0
+
+
+async def ask_each(client: Client, cases: Sequence[Case], at_once: int = 4) -> dict[str, Answer]:
+    """Asks each once, some at a time, with nothing in the way; returns answers by names of cases.
+
+    Raises:
+        RuntimeError: One was not answered.
+    """
+    places = asyncio.Semaphore(at_once)
+
+    async def ask(case: Case) -> Answer:
+        async with places:
+            outcome = await client.ask(case)
+        if outcome.ending is not Ending.ANSWERED or not outcome.answer.is_complete:
+            raise RuntimeError(f"{case.name} {outcome.ending}: {outcome.message}")
+        return outcome.answer
+
+    answers = await asyncio.gather(*map(ask, cases))
+    return {case.name: answer for case, answer in zip(cases, answers, strict=True)}
+
+
+async def keep_asking(
+    client: Client, cases: Sequence[Case], settings: LoadSettings, until: asyncio.Event
+) -> list[Outcome]:
+    """Begins requests until the event; returns when all have ended."""
+    outcomes: list[Outcome] = []
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(settings.num_clients):
+            rng = random.Random(f"load {settings.seed} {number}")
+            tasks.create_task(_ask_again(client, cases, settings, rng, until, outcomes))
+    return outcomes
+
+
+async def _ask_again(
+    client: Client,
+    cases: Sequence[Case],
+    settings: LoadSettings,
+    rng: random.Random,
+    until: asyncio.Event,
+    outcomes: list[Outcome],
+) -> None:
+    while not until.is_set():
+        leaves = rng.random() < settings.leaving_share
+        leave_seconds = rng.uniform(*_LEAVE_SECONDS) if leaves else None
+        outcomes.append(await client.ask(rng.choice(cases), leave_seconds))
+        await asyncio.sleep(rng.expovariate(1 / settings.mean_think_seconds))
+
+
+def report_outcomes(outcomes: Sequence[Outcome], expected: dict[str, Answer]) -> dict[str, Any]:
+    """Counts how requests ended, and shows the first that did not end well.
+
+    Args:
+        outcomes: Of all requests.
+        expected: The right answers by the names of the cases.
+    """
+    endings = Counter(one.ending for one in outcomes)
+    equal = duplicates = 0
+    wrong: list[str] = []
+    for one in outcomes:
+        right = expected[one.case.name]
+        if one.ending is Ending.ANSWERED:
+            differs = difference(one.answer, right)
+        elif one.ending is Ending.LEFT and not is_beginning(one.answer, right):
+            differs = f"left, and not the beginning: {one.answer}, expected {right}"
+        else:
+            differs = ""
+        duplicates += has_duplicates(one.answer, right)
+        equal += one.ending is Ending.ANSWERED and not differs
+        if differs:
+            wrong.append(f"{one.case.name}: {differs}")
+    lost = [
+        f"{one.case.name}: {one.ending} after {one.ended - one.began:.1f} s {one.message}"
+        for one in outcomes
+        if one.ending in (Ending.LOST, Ending.LATE)
+    ]
+    return {
+        "requests": len(outcomes),
+        "answered": endings[Ending.ANSWERED],
+        "answers_equal": equal,
+        "left": endings[Ending.LEFT],
+        "lost": endings[Ending.LOST],
+        "duplicates": duplicates,
+        "deadline_misses": endings[Ending.LATE],
+        "refused_and_asked_again": sum(one.num_refused for one in outcomes),
+        "broken_with_their_gateway": sum(one.num_broken for one in outcomes),
+        "by_kind": dict(sorted(Counter(_kind(one) for one in outcomes).items())),
+        "wrong_shown": [text[:2000] for text in wrong[:MAX_SHOWN]],
+        "lost_shown": [text[:2000] for text in lost[:MAX_SHOWN]],
+    }
+
+
+def is_all_right(counts: dict[str, Any]) -> bool:
+    """Tells whether every request was answered in time, with the right answer, once."""
+    return bool(
+        counts["answers_equal"] == counts["answered"] > 0
+        and counts["answered"] + counts["left"] == counts["requests"]
+        and not counts["wrong_shown"]
+    )
+
+
+def _kind(outcome: Outcome) -> str:
+    kind = outcome.case.name.rpartition("-")[0]
+    return f"{kind} {'streamed' if outcome.case.is_streamed else 'whole'}"

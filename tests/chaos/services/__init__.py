@@ -1,0 +1,1 @@
+"""All services as processes, and the network between them."""

@@ -1,0 +1,100 @@
+"""What services hold: memory, descriptors, threads, tasks, requests and blocks."""
+
+import asyncio
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from optimist_bench.harness.process_time import count_descriptors, read_resident_bytes
+from tests.chaos.services.fleet import Fleet
+from tests.chaos.services.member import Member
+
+SETTLE_SECONDS = 40.0
+_POLL_SECONDS = 1.0
+_MIB = 1 << 20
+# What may be there more than before. Connections are opened anew by whoever lost them, and gRPC's
+# threads come and go; memory that was once needed is kept by its allocator. Requests and blocks
+# have no such excuse.
+_TOLERANCE = {"descriptors": 8, "threads": 8, "tasks": 4}
+_MEMORY_FACTOR, _MEMORY_MIB = 1.25, 32.0
+_METRICS = {
+    "optimist_gateway_tasks": "tasks",
+    "optimist_gateway_requests_running": "requests_running",
+    "optimist_scheduler_running": "running",
+    "optimist_scheduler_waiting": "waiting",
+    "optimist_scheduler_free_blocks": "free_blocks",
+    "optimist_proposer_live_requests": "live_requests",
+}
+_MUST_BE_EQUAL = ("requests_running", "running", "waiting", "free_blocks")
+
+Levels = dict[str, dict[str, float]]
+"""Figures by member and name."""
+
+
+async def read_levels(fleet: Fleet) -> Levels:
+    """Reads all figures of all members."""
+    members = fleet.members.values()
+    figures = await asyncio.gather(*(asyncio.to_thread(_read, member) for member in members))
+    return {member.name: one for member, one in zip(members, figures, strict=True)}
+
+
+async def settle(fleet: Fleet, before: Levels) -> Levels:
+    """Waits until all figures are back, or for as long as that may take; returns them."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    levels = await read_levels(fleet)
+    while excesses(before, levels) and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_SECONDS)
+        levels = await read_levels(fleet)
+    return levels
+
+
+def excesses(before: Levels, after: Levels) -> list[str]:
+    """Names each figure that is not back where it was."""
+    found = []
+    for member, figures in after.items():
+        for name, value in figures.items():
+            was = before[member][name]
+            if name in _MUST_BE_EQUAL:
+                is_back = value == was
+            elif name == "memory_mib":
+                is_back = value <= _MEMORY_FACTOR * was + _MEMORY_MIB
+            else:
+                is_back = value <= was + _TOLERANCE.get(name, float("inf"))
+            if not is_back:
+                found.append(f"{member}: {name} {was:g}, and now {value:g}")
+    return found
+
+
+def side_by_side(before: Levels, after: Levels) -> dict[str, Any]:
+    """Returns before and after of each figure."""
+    return {
+        member: {name: [before[member][name], value] for name, value in figures.items()}
+        for member, figures in after.items()
+    }
+
+
+def read_metrics(url: str) -> Mapping[str, float]:
+    """Returns the metrics without labels, by their names; sums those with labels."""
+    with urllib.request.urlopen(url, timeout=10.0) as response:
+        lines = response.read().decode().splitlines()
+    values: dict[str, float] = {}
+    for line in lines:
+        if not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            name = name.partition("{")[0]
+            values[name] = values.get(name, 0.0) + float(value)
+    return values
+
+
+def _read(member: Member) -> dict[str, float]:
+    levels = {
+        "memory_mib": round(read_resident_bytes(member.pid) / _MIB, 1),
+        "descriptors": count_descriptors(member.pid),
+        "threads": sum(1 for _ in Path(f"/proc/{member.pid}/task").iterdir()),
+    }
+    if member.metrics_url:
+        metrics = read_metrics(member.metrics_url)
+        levels |= {short: metrics[name] for name, short in _METRICS.items() if name in metrics}
+    return levels

@@ -1,0 +1,36 @@
+import pytest
+
+from tests.chaos.services.levels import Levels, excesses
+
+BEFORE: Levels = {
+    "scheduler-1": {
+        "memory_mib": 80.0,
+        "descriptors": 20,
+        "threads": 9,
+        "running": 0,
+        "waiting": 0,
+        "free_blocks": 1000,
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("memory_mib", 200.0),
+        ("descriptors", 60),
+        ("threads", 40),
+        ("running", 1),
+        ("waiting", 2),
+        ("free_blocks", 999),
+    ],
+)
+def test_what_is_not_back_is_named(name: str, value: float) -> None:
+    after = {"scheduler-1": BEFORE["scheduler-1"] | {name: value}}
+    (told,) = excesses(BEFORE, after)
+    assert told.startswith(f"scheduler-1: {name}")
+
+
+def test_less_is_back_and_so_is_a_little_more() -> None:
+    after = {"scheduler-1": BEFORE["scheduler-1"] | {"memory_mib": 90.0, "descriptors": 12}}
+    assert excesses(BEFORE, after) == []

@@ -1,0 +1,75 @@
+"""A process ends with its starter, at whatever moment that ends, and tokenizers need no PyTorch."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.stack import BUNDLED_MODEL
+
+BEGIN = """
+import os, signal, sys, time
+from optimist_common.process import end_with_this_process, hide_torch
+ask = end_with_this_process(signal.SIGKILL)
+"""
+RUNS_AS_LONG = """
+if os.fork() == 0:
+    ask()
+    print("runs", flush=True)
+    time.sleep(1000)
+    os._exit(0)
+time.sleep(0.5)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+STARTER_IS_GONE = """
+if os.fork() == 0:
+    if os.fork() == 0:
+        # Its parent is not the one that it was to end with.
+        ask()
+        print("runs", flush=True)
+    else:
+        print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+    os._exit(0)
+os.wait()
+"""
+READ = """
+hide_torch()
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+print(len(tokenizer.encode("x = 1")), [name for name in sys.modules if name.startswith("torch.")])
+"""
+HIDE_AFTER_IMPORT = """
+import torch
+hide_torch()
+import torch
+print(torch.ones(1).item())
+"""
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone sends the signal")
+
+
+def output_of(script: str, *words: str) -> tuple[str, str]:
+    """Returns what a script and its descendants print, once all of them have ended."""
+    command = [sys.executable, "-c", BEGIN + script, *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        return process.communicate(timeout=60)
+    finally:
+        process.kill()
+
+
+@needs_linux
+@pytest.mark.parametrize(
+    ("script", "output"), [(RUNS_AS_LONG, "runs\n"), (STARTER_IS_GONE, "137\n")]
+)
+def test_a_process_ends_with_its_starter(script: str, output: str) -> None:
+    assert output_of(script)[0] == output
+
+
+def test_tokenizers_are_read_without_torch_and_without_advice() -> None:
+    output, errors = output_of(READ, str(BUNDLED_MODEL))
+    assert output.split(maxsplit=1)[1] == "[]\n"
+    assert errors == ""
+
+
+def test_what_was_imported_stays() -> None:
+    assert output_of(HIDE_AFTER_IMPORT)[0] == "1.0\n"

@@ -1,0 +1,63 @@
+"""The seeds of a request's choices, and who shares cached prompts with whom."""
+
+from collections.abc import Callable
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_gateway.core.request import cache_salt, choice_seed
+from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.text.tokenizer import Tokenizer
+from tests.gateway.conftest import asking
+from tests.gateway.fake_scheduler import FakeScheduler
+from tests.gateway.server.test_authentication import BODY, CHAT, bearer
+
+SEEDS = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(SEEDS)
+def test_the_first_choice_has_the_request_s_own(seed: int) -> None:
+    assert choice_seed(seed, 0) == seed
+
+
+@given(SEEDS, st.integers(1, 128))
+def test_all_fit_and_differ_also_from_those_of_seeds_close_by(seed: int, near: int) -> None:
+    near = (seed + near + 2**63) % 2**64 - 2**63
+    seeds = [choice_seed(one, index) for one in (seed, near) for index in range(128)]
+    assert all(-(2**63) <= one < 2**63 for one in seeds)
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_the_documented_formula() -> None:
+    assert choice_seed(7, 1) == 7 - (2**64 - 0x9E3779B97F4A7C15)
+    assert choice_seed(-1, 2) == (2 * 0x9E3779B97F4A7C15 - 1) % 2**64
+
+
+def test_without_keys_the_request_says_whom_it_shares_with() -> None:
+    assert cache_salt("", "") == ""
+    assert cache_salt("", "team") == "team"
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), min_size=2, max_size=4, unique=True))
+def test_clients_share_with_themselves_alone(asked: list[tuple[str, str]]) -> None:
+    named = [(f"key {client}".replace("\0", ""), salt) for client, salt in asked]
+    for one, other in combinations(named, 2):
+        assert (cache_salt(*one) == cache_salt(*other)) == (one == other)
+    assert all(len(cache_salt(*one)) == 64 for one in named)
+
+
+async def test_keys_share_nothing_with_each_other(
+    settings: GatewaySettings,
+    tokenizer: Tokenizer,
+    scheduler: FakeScheduler,
+    say: Callable[..., list[int]],
+) -> None:
+    say("x")
+    async with asking(settings, tokenizer, api_keys=["ann:key-a", "bob:key-b"]) as http:
+        for key in ("key-a", "key-b", "key-a"):
+            body = BODY | {"cache_salt": "team"}
+            assert (await http.post(CHAT, json=body, headers=bearer(key))).status_code == 200
+    ann, bob, ann_again = (add.cache_salt for add in scheduler.adds)
+    assert ann == ann_again != bob
+    assert "team" not in (ann, bob)

@@ -1,0 +1,1 @@
+"""Services that are lost in the middle of requests."""

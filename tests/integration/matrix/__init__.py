@@ -1,0 +1,1 @@
+"""Many requests in every way to schedule or to draft: the same answers."""

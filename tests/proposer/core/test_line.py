@@ -1,0 +1,183 @@
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import INT32, Sources
+from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower
+from tests.proposer.text import NEWLINES, as_text, followed, num_passes, texts, tokens
+
+LINE = LineAlgorithm(NEWLINES)
+POEM = "one\ntwo\nthree\nfour\nfive\n"
+SEVERAL = ["one\ntwo", "three\nfour\nfive\n", ""]
+
+
+def observed(predicted: str | list[str], output: str) -> LineFollower:
+    follower = followed(LINE, predicted, output)
+    assert isinstance(follower, LineFollower)
+    return follower
+
+
+def expected_next(predicted: str | list[str], output: str) -> str | None:
+    """Returns what is expected after `output`; None when it is lost."""
+    follower = observed(predicted, output)
+    draft = follower.propose(1000, 0.0)
+    assert follower.index != LOST or draft == Draft()
+    return None if follower.index == LOST else as_text(draft.token_ids)
+
+
+EQUAL_LINES = "if a\nend\nif b\nend\nif c\nend\nlast\n"
+RENAMED = "x = 1\nprint(x)\nend\nreturn x\ndone\nbye\n"
+
+
+@pytest.mark.parametrize(
+    ("predicted", "output", "expected"),
+    [
+        pytest.param(POEM, "", POEM, id="the first token is the prediction's first"),
+        pytest.param(POEM, "on", "e\ntwo\nthree\nfour\nfive\n", id="within a line"),
+        pytest.param(POEM, "x\ny\nz\n", None, id="nothing matches"),
+        pytest.param(POEM, POEM + "s", None, id="longer than the prediction"),
+        pytest.param(POEM, "one\ntwo\nth", "ree\nfour\nfive\n", id="shorter"),
+        pytest.param(POEM, "one\ntx", None, id="the first difference loses at once"),
+        pytest.param(POEM, "one\nTWO\n", None, id="a changed line"),
+        pytest.param(POEM, "one\nTWO\nthr", None, id="the line after it is not complete"),
+        pytest.param(POEM, "one\nTWO\nthree\n", "four\nfive\n", id="it is complete"),
+        pytest.param(POEM, "one\nnew\ntwo\n", "three\nfour\nfive\n", id="an inserted line"),
+        pytest.param(POEM, "one\nthree\n", "four\nfive\n", id="a deleted line"),
+        pytest.param(POEM, "two\n", "three\nfour\nfive\n", id="the first is deleted"),
+        pytest.param(POEM, "two\nthree\none\n", "two\nthree\nfour\nfive\n", id="a moved line"),
+        pytest.param(POEM, "one\ntwo\ntwo\n", "three\nfour\nfive\n", id="a line twice"),
+        pytest.param(POEM, "one\nTWO\nthree\nfx", None, id="part of a line differs"),
+        pytest.param(POEM, "one\nTWO\nthree\nFOUR\nfive\n", "", id="two differences at once"),
+        pytest.param(RENAMED, "y = 1\nprint(y)\n", None, id="renamed"),
+        pytest.param(RENAMED, "y = 1\nprint(y)\nend\n", "return x\ndone\nbye\n", id="not here"),
+        pytest.param(RENAMED, "y = 1\nprint(y)\nend\nreturn y\ndone\n", "bye\n", id="and again"),
+        pytest.param("a\n\nb\n\nc\n\nd\n", "a\n\nX\n\n", "c\n\nd\n", id="blank lines"),
+        pytest.param(
+            EQUAL_LINES,
+            "if a\nend\nif b\nnew\nend\n",
+            "if c\nend\nlast\n",
+            id="equal lines are distinguished by what came before",
+        ),
+        # The output was in line 4 when it was lost; both "b" have as much in common before them.
+        pytest.param("a\na\nb\na\nb\nlast\n", "b\na\na\nc\nb\n", "last\n", id="forward"),
+        pytest.param("r\na\nr\nb\nc\n", "r\na\nr\nb\nc\nr\n", "b\nc\n", id="all are before"),
+        pytest.param("one\ntwo", "ONE\none\ntw", "o", id="a last line without newline"),
+        pytest.param("one\ntwo", "one\ntwo\nthree\n", None, id="it goes on"),
+        pytest.param("b\nab", "b\nab\nb\n", "ab", id="an output that ends it is kept whole"),
+        # Were "a" taken as completed, the "b\n" after it would look like a predicted line.
+        pytest.param("b\na", "b\nab\n", None, id="an open last line is no completed one"),
+        pytest.param("", "", "", id="an empty prediction"),
+        pytest.param("", "a\nb\n", None, id="an empty prediction, and output"),
+        pytest.param("one§two§three§", "ONE§two§", "three§", id="a newline within a token"),
+        pytest.param("one§two§three§", "ONE§two\n", None, id="another newline"),
+        pytest.param(SEVERAL, "", "one\ntwo", id="several predictions begin with the first"),
+        pytest.param(SEVERAL, "three\n", "four\nfive\n", id="the second by its lines"),
+        pytest.param(SEVERAL, "three\nfour\nfive\n", "", id="the end of the second"),
+        pytest.param(SEVERAL, "two\n", None, id="the end of the first is no line"),
+        pytest.param([], "one\n", None, id="no prediction"),
+    ],
+)
+def test_what_is_expected_after_an_output(
+    predicted: str | list[str], output: str, expected: str | None
+) -> None:
+    assert expected_next(predicted, output) == expected
+
+
+@pytest.mark.parametrize(
+    ("output", "index"),
+    [
+        ("one\na long line that is new\ntwo\n", len("one\ntwo\n")),
+        ("one\nTWO\nthree\nfou", POEM.index("r\nfive")),
+        ("x" * 10_000 + "\ntwo\n", len("one\ntwo\n")),
+    ],
+)
+def test_the_index_is_one_in_the_prediction(output: str, index: int) -> None:
+    assert observed(POEM, output).index == index
+
+
+def test_alignment_is_tried_only_when_a_line_is_completed() -> None:
+    follower = LINE.prepare(Sources([tokens(POEM)])).follow()
+    steps = [("one\n", 0), ("TW", 0), ("O", 0), ("\n", 1), ("thre", 1), ("e\nfour\n", 2)]
+    for output, num_alignments in steps:
+        follower.observe(tokens(output))
+        assert follower.num_alignments == num_alignments
+
+
+def test_long_line_while_lost_takes_no_more_room_than_the_longest_predicted() -> None:
+    assert len(observed(POEM, "x" * 10_000).tail) == len("three\n") + 1
+
+
+@given(texts, st.integers(0, 40))
+def test_exact_prediction_is_never_lost(text: str, length: int) -> None:
+    output = text[:length]
+    follower = observed(text, output)
+    assert (follower.index, follower.num_losses) == (len(output), 0)
+
+
+@given(texts, texts)
+def test_alignments_are_at_most_the_completed_lines(predicted: str, output: str) -> None:
+    follower = observed(predicted, output)
+    num_lines = output.count("\n") + output.count("§")
+    assert follower.num_losses - 1 <= follower.num_alignments <= num_lines
+
+
+@given(texts, texts)
+def test_aligned_means_the_current_line_equals_the_predicted_one(
+    predicted: str, output: str
+) -> None:
+    follower = observed(predicted, output)
+    if follower.index == LOST:
+        return
+    current = output[max(output.rfind("\n"), output.rfind("§")) + 1 :]
+    assert predicted[: follower.index].endswith(current)
+
+
+DISTINCT = [f"line {number}\n" for number in range(8)]
+
+
+@given(
+    number=st.integers(0, 6),
+    edit=st.sampled_from(["changed", "inserted", "deleted"]),
+    seed=st.permutations(DISTINCT),
+)
+def test_one_edited_line_costs_no_more_than_the_next_common_line(
+    number: int, edit: str, seed: list[str]
+) -> None:
+    replacement = {"changed": ["new\n"], "inserted": ["new\n", seed[number]], "deleted": []}
+    head, tail = seed[:number], seed[number + 1 :]
+    output = "".join([*head, *replacement[edit], tail[0]])
+    assert expected_next("".join(seed), output) == "".join(tail[1:])
+
+
+def test_passes_on_an_example_edit() -> None:
+    predicted = "def area(w, h):\n    return w * h\n\n\ndef main():\n    print(area(2, 3))\n"
+    output = predicted.replace("w * h", "h * w")
+    assert num_passes(LINE, tokens(predicted), tokens(predicted), 64) == 2
+    passes = num_passes(LINE, tokens(predicted), tokens(output), 64)
+    # One for the head, one per token from the change to the end of the next line, one for the tail.
+    assert passes == 1 + len(" * w\n\n") + 1
+
+
+@pytest.mark.parametrize("size", [1, 3, 64])
+def test_prediction_of_many_equal_lines(size: int) -> None:
+    follower = LINE.prepare(Sources([array(INT32, [ord("\n")] * 500)])).follow()
+    for _ in range(500 // size):
+        follower.observe(array(INT32, [ord("\n")] * size))
+    assert follower.index == 500 // size * size
+
+
+def test_prompt_is_no_prediction() -> None:
+    follower = LINE.prepare(Sources([tokens("one\n")], tokens("two\nthree\n"))).follow()
+    follower.observe(tokens("two\n"))
+    assert follower.index == LOST
+
+
+def test_evidence_is_what_matched_since_the_line_began() -> None:
+    follower = observed(POEM, "x\none\ntw")
+    values = follower.propose(2, 0.0).values
+    assert list(values) == pytest.approx([6 / 7, 6 / 8])
+    assert list(follower.propose(9, 0.0).positions) == list(range(6, 15))
+    assert len(follower.propose(64, 0.5)) == 6

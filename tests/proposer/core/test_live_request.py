@@ -1,0 +1,120 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.output_log import encode_output
+from tests.proposer.holding import prepared
+from tests.proposer.text import as_text, texts, tokens
+
+LINES = "".join(f"line {number}\n" for number in range(40))
+
+
+def live(*predictions: str) -> LiveRequest:
+    return LiveRequest("a", b"generate", prepared(*predictions))
+
+
+def fold(request: LiveRequest, position: int, text: str) -> str | None:
+    new = request.fold(position, tokens(text))
+    return None if new is None else as_text(new)
+
+
+def test_only_what_is_new_is_taken() -> None:
+    request = live("one\n")
+    assert fold(request, 0, "one") == "one"
+    assert fold(request, 1, "ne\n") == "\n"
+    assert fold(request, 0, "xxx") == ""
+    assert fold(request, 4, "") == ""
+    assert fold(request, 5, "x") is None
+    assert as_text(request.output) == "one\n"
+
+
+def test_window_is_sent_at_first_and_not_while_it_holds() -> None:
+    request = live(LINES)
+    first = request.next_window(40, 0.0)
+    assert first is not None
+    assert (first.base, as_text(first.draft.token_ids)) == (0, LINES[:40])
+    fold(request, 0, LINES[:20])
+    assert request.next_window(40, 0.0) is None
+    fold(request, 20, LINES[20:21])
+    refreshed = request.next_window(40, 0.0)
+    assert refreshed is not None
+    assert (refreshed.base, as_text(refreshed.draft.token_ids)) == (21, LINES[21:61])
+
+
+def test_used_up_prediction_is_not_sent_again() -> None:
+    request = live("one\ntwo\n")
+    assert request.next_window(64, 0.0) is not None
+    fold(request, 0, "one\n")
+    assert request.next_window(64, 0.0) is None
+    fold(request, 4, "two\n")
+    assert request.next_window(64, 0.0) is None
+
+
+def test_nothing_to_expect_is_said_once() -> None:
+    request = live("one\ntwo\n")
+    request.next_window(64, 0.0)
+    fold(request, 0, "X")
+    lost = request.next_window(64, 0.0)
+    assert lost is not None
+    assert (lost.base, len(lost.draft)) == (1, 0)
+    fold(request, 1, "Y")
+    assert request.next_window(64, 0.0) is None
+    fold(request, 2, "\none\n")
+    found = request.next_window(64, 0.0)
+    assert found is not None
+    assert as_text(found.draft.token_ids) == "two\n"
+
+
+def logged(request: LiveRequest, parts: list[str]) -> bytes:
+    """Returns the log of an output that was written part by part."""
+    log, position = b"", 0
+    for part in parts:
+        runs, _ = encode_output(request.prepared.sources, position, tokens(part), 0)
+        log += runs
+        position += len(part)
+    return log
+
+
+def test_log_is_caught_up_with_from_where_it_was_read_last() -> None:
+    request = live("one\ntwo\n")
+    assert as_text(request.catch_up(4, logged(request, ["ONE\n"]))) == "ONE\n"
+    fold(request, 4, "t")
+    more = logged(request, ["ONE\n", "two", "\nX"])
+    assert as_text(request.catch_up(9, more)) == "wo\nX"
+    assert (request.num_known, request.num_logged) == (9, 9)
+    assert request.catch_up(9, more) == tokens("")
+
+
+def test_log_that_was_written_again_is_read_anew() -> None:
+    request = live("one\ntwo\n")
+    request.catch_up(6, logged(request, ["on", "e\n", "tw"]))
+    again = logged(request, ["one\ntwo\n"])
+    assert as_text(request.catch_up(8, again)) == "o\n"
+    fold(request, 8, "X")
+    assert request.catch_up(4, logged(request, ["one\n"])) == tokens("")
+    assert (request.num_known, request.num_logged) == (9, 4)
+
+
+def test_log_of_another_length_is_an_error_and_moves_nothing() -> None:
+    request = live("one\ntwo\n")
+    with pytest.raises(ValueError, match="a log has 4 tokens, not 5"):
+        request.catch_up(5, logged(request, ["one\n"]))
+    assert request.num_known == 0
+
+
+@given(texts, texts, st.lists(st.integers(0, 40), max_size=4))
+def test_division_of_the_output_changes_nothing(
+    predicted: str, output: str, cuts: list[int]
+) -> None:
+    whole, parts = live(predicted), live(predicted)
+    fold(whole, 0, output)
+    for end in sorted({min(cut, len(output)) for cut in cuts} | {len(output)}):
+        # Each observation begins before what is known, as late ones do.
+        start = max(parts.num_known - 2, 0)
+        fold(parts, start, output[start:end])
+    assert parts.output == whole.output
+    first, second = whole.next_window(64, 0.0), parts.next_window(64, 0.0)
+    assert first is not None
+    assert second is not None
+    assert first.draft == second.draft

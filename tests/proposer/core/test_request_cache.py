@@ -1,0 +1,102 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.request_cache import RequestCache
+from optimist_proposer.core.sources import Prepared
+from tests.proposer.holding import prepared
+from tests.proposer.text import tokens
+
+SHARED = prepared("shared\n")
+
+
+def live(name: str, sources: Prepared | None = None) -> LiveRequest:
+    return LiveRequest(name, b"generate", sources or prepared(name))
+
+
+def test_forgets_the_request_used_least_recently() -> None:
+    cache = RequestCache(2, 1_000_000)
+    assert cache.put(live("a")) == cache.put(live("b")) == []
+    assert cache.get("a") is not None
+    assert cache.put(live("c")) == ["b"]
+    assert [cache.get(name) is not None for name in "abc"] == [True, False, True]
+
+
+def test_sources_that_nobody_uses_go_first() -> None:
+    one = live("a")
+    size = one.num_bytes + one.prepared.num_bytes
+    cache = RequestCache(10, 2 * size + 600)
+    cache.put(one)
+    cache.pop("a")
+    assert cache.get_sources(one.prepared.name) is not None
+    cache.put(live("b"))
+    cache.put(live("c"))
+    assert cache.num_requests == 2
+    assert cache.get_sources(one.prepared.name) is None
+
+
+def test_shared_sources_count_once() -> None:
+    cache = RequestCache(10, 1_000_000)
+    for name in "abc":
+        cache.put(live(name, SHARED))
+    assert cache.num_sources == 1
+    assert cache.num_bytes == SHARED.num_bytes + 3 * live("a", SHARED).num_bytes
+
+
+def test_sources_of_requests_that_were_refused_give_way_to_others() -> None:
+    kinds = [prepared(f"{number}\n" * 9) for number in range(8)]
+    size = kinds[0].num_bytes
+    used = live("a", kinds[0])
+    cache = RequestCache(10, used.num_bytes + 3 * size)
+    cache.put(used)
+    for kind in kinds[1:]:
+        cache.put_sources(kind)
+        assert cache.get_sources(kind.name) is kind
+        assert cache.num_bytes <= used.num_bytes + 3 * size
+    held = [kind for kind in kinds if cache.get_sources(kind.name) is not None]
+    assert held == [kinds[0], *kinds[-2:]]
+
+
+def test_sources_larger_than_the_bound_are_the_only_ones() -> None:
+    cache = RequestCache(10, 1)
+    for text in ("one\n", "two\n"):
+        cache.put_sources(prepared(text))
+    assert cache.num_sources == 1
+
+
+def test_request_that_grew_counts_with_its_output() -> None:
+    cache = RequestCache(10, 1_000_000)
+    request = live("a")
+    cache.put(request)
+    before = cache.num_bytes
+    request.fold(0, tokens("x" * 100))
+    cache.put(request)
+    assert cache.num_bytes > before
+    cache.pop("a")
+    assert cache.num_bytes == request.prepared.num_bytes
+
+
+def test_one_request_is_kept_however_large() -> None:
+    cache = RequestCache(10, 1)
+    cache.put(live("a"))
+    assert cache.get("a") is not None
+    assert cache.put(live("b")) == ["a"]
+    assert cache.get("b") is not None
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 2)), max_size=40))
+def test_bounds_and_bytes_hold_after_any_use(steps: list[tuple[str, int]]) -> None:
+    kinds = [prepared("one\n"), prepared("two\n"), prepared("x" * 90)]
+    cache = RequestCache(3, 130_000)
+    for name, kind in steps:
+        if kind == 2 and cache.get(name) is not None:
+            cache.pop(name)
+        else:
+            cache.put(live(name, kinds[kind]))
+        assert cache.num_requests <= 3
+        held = [request for name in "abcdef" if (request := cache.get(name))]
+        named = [one for one in kinds if cache.get_sources(one.name)]
+        assert cache.num_bytes == sum(one.num_bytes for one in held) + sum(
+            one.num_bytes for one in named
+        )
+        assert {id(request.prepared) for request in held} <= {id(one) for one in named}

@@ -1,0 +1,175 @@
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from prometheus_client import REGISTRY
+
+from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.output_log import decode_output
+from optimist_proposer.core.sources import Prepared
+from optimist_proposer.core.stored_request import LogWrite
+from optimist_proposer.store.store import StoreError
+from optimist_proposer.store.write_behind import WriteBehind
+from tests.proposer.holding import MemoryStore, prepared
+from tests.proposer.text import as_text, tokens
+
+
+def live(request_id: str) -> LiveRequest:
+    return LiveRequest(request_id, b"generate", prepared("one\ntwo\n"))
+
+
+async def write(behind: WriteBehind, request: LiveRequest, text: str = "") -> None:
+    """Lets a request grow, and writes it."""
+    request.fold(request.num_known, tokens(text))
+    behind.note(request)
+    await behind.stop()
+
+
+def writer(store: MemoryStore, max_waiting: int = 10) -> WriteBehind:
+    return WriteBehind(store, max_waiting, lambda request: None)
+
+
+def stored_text(store: MemoryStore, request_id: str, sources: Prepared) -> str:
+    stored = store.requests[request_id]
+    assert stored is not None
+    return as_text(decode_output(sources.sources, 0, stored.log))
+
+
+def dropped() -> float:
+    return REGISTRY.get_sample_value("optimist_proposer_writes_dropped_total") or 0
+
+
+class NotifyingStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.num_writes = asyncio.Event(), 0
+
+    async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
+        answers = await super().write(writes, closed)
+        self.num_writes += len(writes)
+        self.written.set()
+        return answers
+
+
+async def test_writes_while_it_runs() -> None:
+    store = NotifyingStore()
+    behind = writer(store)
+    task = asyncio.create_task(behind.run())
+    request = live("a")
+    for position, text in ((0, "one\n"), (4, "two\n")):
+        request.fold(position, tokens(text))
+        behind.note(request)
+        await store.written.wait()
+        store.written.clear()
+    assert stored_text(store, "a", request.prepared) == "one\ntwo\n"
+    task.cancel()
+
+
+async def test_several_steps_are_one_write() -> None:
+    store = NotifyingStore()
+    behind, request = writer(store), live("a")
+    for position, text in enumerate("one\n"):
+        request.fold(position, tokens(text))
+        behind.note(request)
+    await behind.stop()
+    assert store.num_writes == 1
+    assert stored_text(store, "a", request.prepared) == "one\n"
+
+
+async def test_too_many_waiting_drop_the_oldest() -> None:
+    store, before = MemoryStore(), dropped()
+    behind = writer(store, max_waiting=2)
+    for name in "abc":
+        behind.note(live(name))
+    await behind.stop()
+    assert set(store.requests) == {"b", "c"}
+    assert dropped() - before == 1
+
+
+async def test_emptied_store_gets_everything_again() -> None:
+    store, request = MemoryStore(), live("a")
+    behind = writer(store)
+    await write(behind, request, "one\n")
+    store.requests.clear()
+    await write(behind, request, "two\n")
+    assert stored_text(store, "a", request.prepared) == "one\ntwo\n"
+
+
+async def test_close_replaces_a_waiting_write_and_opening_a_waiting_close() -> None:
+    store = MemoryStore()
+    behind = writer(store)
+    behind.note(live("a"))
+    behind.close("a")
+    behind.close("b")
+    behind.note(live("b"))
+    await behind.stop()
+    assert store.requests["a"] is None
+    assert store.requests["b"] is not None
+
+
+class FailingStore(MemoryStore):
+    is_away = True
+
+    async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
+        if self.is_away:
+            raise StoreError("gone")
+        return await super().write(writes, closed)
+
+
+async def test_failed_writes_are_dropped_and_made_up_for_by_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, request, before = FailingStore(), live("a"), dropped()
+    behind = writer(store)
+    for text in "one":
+        await write(behind, request, text)
+    assert dropped() - before == 3
+    assert caplog.text.count("outputs are not shared for now: gone") == 1
+    store.is_away = False
+    await write(behind, request, "\n")
+    assert stored_text(store, "a", request.prepared) == "one\n"
+
+
+async def test_superseded_copy_is_handed_over() -> None:
+    store = MemoryStore()
+    superseded: list[LiveRequest] = []
+    behind = WriteBehind(store, 10, superseded.append)
+    request = live("a")
+    await write(behind, request)
+    store.requests["a"] = None
+    await write(behind, request, "one")
+    assert superseded == [request]
+
+
+async def test_store_that_hangs_does_not_keep_it_from_stopping() -> None:
+    class HangingStore(MemoryStore):
+        async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
+            await asyncio.sleep(3600)
+            return []
+
+    behind = writer(HangingStore())
+    behind.note(live("a"))
+    await behind.stop()
+
+
+async def test_fault_in_a_write_does_not_end_writing(caplog: pytest.LogCaptureFixture) -> None:
+    class FaultyStore(NotifyingStore):
+        num_faults = 1
+
+        async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
+            if self.num_faults:
+                self.num_faults -= 1
+                raise IndexError("broken")
+            return await super().write(writes, closed)
+
+    store = FaultyStore()
+    behind = writer(store)
+    task = asyncio.create_task(behind.run())
+    behind.note(live("a"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    behind.note(live("b"))
+    await store.written.wait()
+    task.cancel()
+    assert set(store.requests) == {"b"}
+    assert "IndexError: broken" in caplog.text

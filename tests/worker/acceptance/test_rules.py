@@ -1,0 +1,185 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from optimist_common.sampling import SamplingParams
+from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection, verify_synthetic
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.drafts import Drafts
+from tests.worker.acceptance.test_coupled import VOCAB_SIZE, hand_made_pass, one_hot_logits
+from tests.worker.drafters.markov import Rows, draft, generate, nothing_drafted, random_logits
+
+TARGET = random_logits(VOCAB_SIZE, 1)
+NEAR = TARGET + random_logits(VOCAB_SIZE, 2, 0.5)
+SAMPLED = SamplingParams(temperature=1.0)
+TREE = (-1, -1, 0, 0, 1, -1, 2, 6)
+
+
+@pytest.mark.parametrize("rule", [None, AcceptanceRule.REJECTION])
+@pytest.mark.parametrize(
+    "params", [SamplingParams(), SamplingParams(presence_penalty=0.7, logit_bias={2: 1.0})]
+)
+def test_greedy_text_is_the_targets(params: SamplingParams, rule: AcceptanceRule | None) -> None:
+    truth = generate(Rows(TARGET, params, 3), nothing_drafted, verify_coupled, 8)
+    for shape in (TREE, (-1, 0, 1)):
+        rows = Rows(TARGET, params, 3)
+        drafts = lambda rows, shape=shape: draft(rows, shape, NEAR, rule)  # noqa: E731
+        assert torch.equal(generate(rows, drafts, verify_rejection, 8), truth)
+
+
+def test_greedy_and_sampled_rows_share_a_pass() -> None:
+    rows = Rows(TARGET, SAMPLED, 100)
+    verify = rows.verify_pass(draft(rows, TREE, NEAR, AcceptanceRule.REJECTION))
+    columns = rows.table.gather(rows.slots)
+    is_greedy = rows.slots % 2 == 0
+
+    def gather(slots: torch.Tensor) -> object:
+        samples = ~is_greedy[slots]
+        return type(columns)(*(column[slots] for column in columns))._replace(samples=samples)
+
+    verify.sampling.gather = gather  # type: ignore[method-assign, assignment]
+    mixed = verify_rejection(verify)
+    greedy = generate(Rows(TARGET, SamplingParams(), 1), nothing_drafted, verify_coupled, 1)
+    assert (mixed.token_ids[is_greedy, 0] == greedy[0, 0]).all()
+    assert not (mixed.token_ids[~is_greedy, 0] == greedy[0, 0]).all()
+
+
+def test_drafts_from_the_target_itself_are_all_accepted() -> None:
+    for shape, depth in (((-1, 0, 1), 3), ((-1, -1, -1, 0, 0, 3), None)):
+        rows = Rows(TARGET, SAMPLED, 2000)
+        drafts = draft(rows, shape, TARGET, AcceptanceRule.REJECTION)
+        verdict = verify_rejection(rows.verify_pass(drafts))
+        if depth is None:
+            assert (verdict.num_accepted >= 1).all()
+        else:
+            assert (verdict.num_accepted == depth).all()
+
+
+def test_acceptance_is_as_likely_as_can_be() -> None:
+    """Sum of min(p, q) over the tokens (Leviathan et al., 2023)."""
+    rows = Rows(TARGET, SAMPLED, 20_000)
+    verdict = verify_rejection(rows.verify_pass(draft(rows, (-1,), NEAR, AcceptanceRule.REJECTION)))
+    last = int(rows.last_tokens()[0])
+    best = float(torch.minimum(TARGET[last].softmax(-1), NEAR[last].softmax(-1)).sum())
+    assert verdict.num_accepted.double().mean().item() == pytest.approx(best, abs=0.012)
+
+
+def test_siblings_make_acceptance_likelier() -> None:
+    rates = []
+    for shape in ((-1,), (-1, -1), (-1, -1, -1), (-1,) * VOCAB_SIZE):
+        rows = Rows(TARGET, SAMPLED, 4000)
+        drafts = draft(rows, shape, random_logits(VOCAB_SIZE, 3), AcceptanceRule.REJECTION)
+        verdict = verify_rejection(rows.verify_pass(drafts))
+        rates.append(verdict.num_accepted.double().mean().item())
+    assert rates == sorted(rates)
+    assert rates[-1] == 1.0
+
+
+def test_siblings_that_are_not_looked_at_may_still_be_emitted() -> None:
+    rows = Rows(TARGET, SAMPLED, 500)
+    drafts = draft(rows, (-1, -1, -1), NEAR, AcceptanceRule.REJECTION)
+    verdict = verify_rejection(rows.verify_pass(replace(drafts, max_siblings=1)))
+    assert verdict.path is not None
+    accepted = verdict.num_accepted == 1
+    nodes = verdict.path[accepted, 0]
+    assert set(nodes.tolist()) == {0, 1, 2}
+    tokens = drafts.token_ids[accepted].gather(1, nodes[:, None])[:, 0]
+    assert torch.equal(tokens, verdict.token_ids[accepted, 0])
+
+
+def test_more_siblings_than_tokens_with_a_chance_are_certain() -> None:
+    params = SamplingParams(temperature=1.0, top_k=2)
+    rows = Rows(TARGET, params, 1000)
+    drafts = draft(rows, (-1, -1, -1, -1), NEAR, AcceptanceRule.REJECTION)
+    assert drafts.probabilities is not None
+    torch.testing.assert_close(drafts.probabilities.sum(-1), torch.ones(1000, 4))
+    assert (drafts.probabilities.gather(2, drafts.token_ids[:, :, None]) > 0).all()
+    verdict = verify_rejection(rows.verify_pass(drafts))
+    allowed = TARGET[int(rows.last_tokens()[0])].topk(2).indices
+    assert torch.isin(verdict.token_ids[:, 0], allowed).all()
+
+
+def test_rounding_cannot_empty_what_is_left() -> None:
+    """The draft's distribution is above the target's everywhere but where both are 0."""
+    rows = Rows(TARGET, SAMPLED, 1)
+    drafts = draft(rows, (-1, -1), TARGET, AcceptanceRule.REJECTION)
+    assert drafts.probabilities is not None
+    too_much = replace(drafts, probabilities=torch.full_like(drafts.probabilities, 1e6))
+    verdict = verify_rejection(rows.verify_pass(too_much))
+    assert 0 <= verdict.token_ids[0, 0] < VOCAB_SIZE
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_logits_that_are_not_finite_spoil_their_row_alone(bad: float) -> None:
+    rows = Rows(TARGET, SAMPLED, 3)
+    verify = rows.verify_pass(draft(rows, (-1, 0), NEAR, AcceptanceRule.REJECTION))
+    expected = verify_rejection(verify)
+    verify.logits[4, 2] = bad
+    verdict = verify_rejection(verify)
+    assert verdict.is_finite.tolist() == [True, False, True]
+    assert verdict.num_accepted[1] == 0
+    assert torch.equal(verdict.token_ids[[0, 2]], expected.token_ids[[0, 2]])
+
+
+def test_drafts_beyond_the_vocabulary_are_wrong() -> None:
+    drafts = Drafts(
+        torch.tensor([[VOCAB_SIZE, 1], [-1, 1]]), torch.full((2,), 2), torch.zeros(2).long()
+    )
+    verify = hand_made_pass(one_hot_logits([1] * 6) * 500, drafts, [True] * 2, 0)
+    for slot in range(2):
+        verify.sampling.set(slot, SAMPLED)
+    verify.needs = verify.sampling.needs([0, 1])
+    verdict = verify_rejection(verify)
+    assert verdict.num_accepted.tolist() == [0, 0]
+    assert verdict.token_ids[:, 0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 0.85, 1.0])
+@pytest.mark.parametrize("shape", [(-1, 0, 1, 2), (-1, -1, 0, 0, 2)])
+@pytest.mark.parametrize("logits", [TARGET, -TARGET], ids=["right", "wrong"])
+def test_as_many_are_accepted_as_was_asked_for(
+    logits: torch.Tensor, shape: tuple[int, ...], rate: float
+) -> None:
+    rows = Rows(TARGET, SamplingParams(), 20_000)
+    verdict = verify_synthetic(rows.verify_pass(draft(rows, shape, logits, None)), rate)
+    depth = 4 if shape[1] == 0 else 3
+    for number in range(1, depth + 1):
+        share = (verdict.num_accepted >= number).double().mean().item()
+        assert share == pytest.approx(rate**number, abs=0.015)
+    assert int(verdict.num_accepted.max()) <= depth
+
+
+def test_accepted_are_first_children_and_behind_them_comes_the_likeliest() -> None:
+    rows = Rows(TARGET, SamplingParams(), 200)
+    drafts = draft(rows, (-1, -1, 0, 0, 2), random_logits(VOCAB_SIZE, 5), None)
+    verdict = verify_synthetic(rows.verify_pass(drafts), 0.6)
+    assert verdict.path is not None
+    for row in range(200):
+        number = int(verdict.num_accepted[row])
+        assert verdict.path[row, :number].tolist() == [0, 2, 4][:number]
+        before = drafts.token_ids[row, verdict.path[row, number - 1]] if number else None
+        last = int(rows.last_tokens()[row]) if before is None else int(before)
+        assert verdict.token_ids[row, number] == TARGET[last].argmax()
+
+
+def test_the_same_pass_gets_the_same_verdict() -> None:
+    rows = Rows(TARGET, SamplingParams(), 50)
+    verify = rows.verify_pass(draft(rows, (-1, 0, 1), TARGET, None))
+    first, second = verify_synthetic(verify, 0.5), verify_synthetic(verify, 0.5)
+    assert torch.equal(first.num_accepted, second.num_accepted)
+
+
+def test_neither_bad_logits_nor_bad_drafts_are_accepted() -> None:
+    drafts = Drafts(
+        torch.tensor([[1, 2], [1, VOCAB_SIZE], [1, 2]]),
+        torch.tensor([2, 2, 1]),
+        torch.zeros(3, dtype=torch.int64),
+    )
+    logits = one_hot_logits([3] * 8)
+    logits[0, 0] = float("nan")
+    verdict = verify_synthetic(hand_made_pass(logits, drafts, [True] * 3, 2), 1.0)
+    assert verdict.is_finite.tolist() == [False, True, True]
+    assert verdict.num_accepted.tolist() == [0, 1, 1]
+    assert verdict.token_ids[1, :2].tolist() == [1, 3]
