@@ -169,6 +169,7 @@ async def test_a_request_in_progress_becomes_urgent(urgent: Priorities) -> None:
         ("priority=1", "request_id"),
         (f"request_id={'a' * 129}&priority=1", "request_id"),
         ("request_id=a", "priority"),
+        ("request_id=a&priority=" + "9" * 5000, "priority"),
         ("request_id=a&priority=1.5", "priority"),
         ("request_id=a&priority=1073741825", "priority"),
         # The policy is fcfs.

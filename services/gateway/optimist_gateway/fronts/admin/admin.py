@@ -1,9 +1,9 @@
 """POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats: for admin keys only."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query
 from google.protobuf.json_format import MessageToDict
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -26,12 +26,14 @@ def admin_router(service: Service) -> APIRouter:
     admin = service.admin
 
     @router.post("/pause")
-    async def pause(request: Request) -> dict[str, Any]:
+    async def pause(
+        mode: Literal["keep", "wait", "abort"] = "keep",
+        timeout_seconds: Annotated[int, Query(ge=1, le=MAX_PAUSE_SECONDS)] = PAUSE_SECONDS,
+    ) -> dict[str, Any]:
         """Stops planning at all schedulers; answers once nothing runs any more.
 
         A scheduler that does not come to rest in time takes it back.
         """
-        mode, timeout_seconds = _mode(request), _timeout_seconds(request)
         command = scheduler_pb2.ConnectRequest(pause=scheduler_pb2.Pause(mode=PAUSE_MODES[mode]))
         await _ask_all(admin, command, timeout_seconds)
         return {"status": "paused", "mode": mode}
@@ -44,12 +46,10 @@ def admin_router(service: Service) -> APIRouter:
         return {"status": "running"}
 
     @router.post("/priority")
-    async def priority(request: Request) -> dict[str, Any]:
+    async def change_priority(priority: int, request_id: str = "") -> dict[str, Any]:
         """Changes how urgent a request in progress is, whichever gateway it came through."""
-        request_id = request.query_params.get("request_id", "")
-        wanted = _priority(request)
-        num_choices = await set_priority(service, request_id, wanted)
-        return {"request_id": request_id, "priority": wanted, "num_choices": num_choices}
+        num_choices = await set_priority(service, request_id, priority)
+        return {"request_id": request_id, "priority": priority, "num_choices": num_choices}
 
     @router.get("/stats")
     async def stats() -> dict[str, Any]:
@@ -134,29 +134,8 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.lstrip("-").isdecimal() else value
 
 
-def _priority(request: Request) -> int:
-    text = request.query_params.get("priority", "")
-    if not (text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 12):
-        raise _wrong("priority", "must be a whole number")
-    return int(text)
-
-
 def _wrong(param: str, fault: str) -> ApiError:
     return ApiError(400, f"{param}: {fault}", param=param, code="invalid_value")
-
-
-def _mode(request: Request) -> str:
-    mode = request.query_params.get("mode", "keep")
-    if mode not in PAUSE_MODES:
-        raise _wrong("mode", "must be keep, wait or abort")
-    return mode
-
-
-def _timeout_seconds(request: Request) -> int:
-    text = request.query_params.get("timeout_seconds", str(PAUSE_SECONDS))
-    if not (text.isdecimal() and len(text) < 9 and 1 <= int(text) <= MAX_PAUSE_SECONDS):
-        raise _wrong("timeout_seconds", f"must be a whole number from 1 to {MAX_PAUSE_SECONDS}")
-    return int(text)
 
 
 async def _ask_all(

@@ -167,8 +167,10 @@ def _code(pydantic_type: str) -> str:
 
 
 def _location(error: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:
-    """Returns the path of an error in the body, without pydantic's names of union members."""
+    """Returns the path of a wrong field, without pydantic's names of union members."""
     parts = error["loc"][1:]
+    if error["loc"][0] == "query":
+        return tuple(parts)
     location: list[str | int] = []
     value = body
     for index, part in enumerate(parts):
