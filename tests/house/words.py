@@ -43,7 +43,6 @@ REMAINING: tuple[str, ...] = (
     "tests/chaos/",
     "tests/clients/",
     "tests/deploy/",
-    "tests/gateway/",
     "tests/integration/",
     "tests/scheduler/",
     "tests/security/",
