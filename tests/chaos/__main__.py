@@ -22,7 +22,7 @@ from tests.chaos.soak import SoakSettings, soak
 
 
 class RunningSettings(ServiceSettings):
-    """What every run can be told."""
+    """Settings of every run."""
 
     seed: int = Field(0, ge=0, description="of everything that is drawn; 0 draws it too")
     logs: str = Field("", description="directory for logs; empty for a temporary one")
@@ -69,7 +69,9 @@ class LongSettings(FleetSettings):
     section: ClassVar[str] = "soak"
 
     seconds: float = Field(3600.0, gt=0, description="how long the load goes on")
-    window_seconds: float = Field(300.0, gt=0, description="figures are told for each such time")
+    window_seconds: float = Field(
+        300.0, gt=0, description="figures are reported for each such time"
+    )
     capacity_seconds: float = Field(60.0, gt=0, description="how long capacity is measured before")
     share: float = Field(0.5, gt=0, le=1, description="of the capacity that is asked for")
 

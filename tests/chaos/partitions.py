@@ -116,7 +116,7 @@ async def _run_one(
         outcomes = await load
     counts = report_outcomes(outcomes, expected)
     later = await _read_counters(fleet)
-    failures = [one.ended - cut for one in outcomes if _is_told(one)]
+    failures = [one.ended - cut for one in outcomes if _is_unavailable(one)]
     others_lost = counts["lost"] - len(failures)
     row: dict[str, Any] = {
         "partition": partition.name,
@@ -128,7 +128,7 @@ async def _run_one(
         "moved": later["moved"] - counters["moved"],
         "longest_pause_s": round(_longest_pause(outcomes), 2),
         "median_answer_s": round(_median_seconds(outcomes, cut, healed), 2),
-        "told_unavailable_s": [round(seconds, 1) for seconds in sorted(failures)],
+        "unavailable_s": [round(seconds, 1) for seconds in sorted(failures)],
         "wrong_shown": counts["wrong_shown"],
         "lost_shown": counts["lost_shown"],
     }
@@ -143,7 +143,7 @@ async def _run_one(
     return row
 
 
-def _is_told(outcome: Outcome) -> bool:
+def _is_unavailable(outcome: Outcome) -> bool:
     """Tells whether a stream ended with the error that no scheduler is reached."""
     return outcome.ending is Ending.LOST and "scheduler_unavailable" in outcome.message
 

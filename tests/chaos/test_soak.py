@@ -43,7 +43,7 @@ def test_figures_are_of_the_requests_that_began_in_a_window() -> None:
     assert windows[3]["ttft_ms_p50"] is None
 
 
-def test_memory_that_grows_is_told_and_warming_up_is_not() -> None:
+def test_memory_that_grows_is_reported_and_warming_up_is_not() -> None:
     warming = [50.0, 90.0, *[100.0] * 8]
     flat = find_trends([], samples(warming))
     assert flat["worker-1 memory_mib"]["is_flat"]
@@ -52,7 +52,7 @@ def test_memory_that_grows_is_told_and_warming_up_is_not() -> None:
     assert growing["worker-1 descriptors"]["is_flat"]
 
 
-def test_latency_that_grows_is_told() -> None:
+def test_latency_that_grows_is_reported() -> None:
     growing = {10.0 * number + 1: 0.1 + 0.05 * number for number in range(4)}
     asked = outcomes(growing | {began + 1: seconds for began, seconds in growing.items()})
     windows = split_into_windows(SETTINGS, 0.0, asked, [])

@@ -77,10 +77,10 @@ def test_lm_eval_scores_as_transformers_does(stack: Stack, tmp_path: Path) -> No
     model: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_MODEL, dtype=torch.float32)
     model.eval()
     for sample in samples:
-        for number, told in enumerate(sample["filtered_resps"]):
+        for number, responses in enumerate(sample["filtered_resps"]):
             asked = sample["arguments"][f"gen_args_{number}"]
             expected = _score(tokenizer, model, asked["arg_0"], asked["arg_1"])
-            assert float(told[0]) == pytest.approx(expected, rel=1e-4, abs=1e-3)
+            assert float(responses[0]) == pytest.approx(expected, rel=1e-4, abs=1e-3)
 
 
 def _score(tokenizer: Any, model: Any, context: str, rest: str) -> float:

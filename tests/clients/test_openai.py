@@ -68,8 +68,8 @@ def test_streams_say_the_same_and_end_with_usage(client: OpenAI) -> None:
 
 def test_logprobs_join_to_the_text(client: OpenAI) -> None:
     choice = complete(client, max_tokens=12, logprobs=True, top_logprobs=3).choices[0]
-    told = b"".join(bytes(token.bytes) for token in choice.logprobs.content)
-    assert told.decode() == choice.message.content
+    joined = b"".join(bytes(token.bytes) for token in choice.logprobs.content)
+    assert joined.decode() == choice.message.content
     for token in choice.logprobs.content:
         assert len(token.top_logprobs) == 3
         assert token.logprob == token.top_logprobs[0].logprob <= 0
@@ -177,7 +177,7 @@ async def test_plain_and_async_clients_agree(stack: Stack, client: OpenAI) -> No
     assert text == complete(client, max_tokens=16).choices[0].message.content
 
 
-def test_clients_try_again_when_told_to(stack: Stack) -> None:
+def test_clients_try_again_as_the_answer_says(stack: Stack) -> None:
     num_asked = 0
 
     def refuse_once(request: httpx.Request) -> httpx.Response:

@@ -126,8 +126,8 @@ def test_the_cluster_scales_what_exists_by_what_its_pods_do(hpa: Installation) -
             asked.add(series)
     assert asked <= known_metrics()
     (values,) = documents(KUBERNETES / "components" / "autoscaling-hpa" / "adapter-rules.yaml")
-    told = {rule["seriesQuery"].split("{")[0] for rule in values["rules"]["custom"]}
-    assert told == asked
+    served = {rule["seriesQuery"].split("{")[0] for rule in values["rules"]["custom"]}
+    assert served == asked
 
 
 def test_both_ways_into_the_world_lead_to_the_gateway(

@@ -85,7 +85,7 @@ class Nodes:
             if role[:1] == ["slave"] and "connected" in role
         ]
 
-    def told_masters(self) -> set[int]:
+    def known_masters(self) -> set[int]:
         """Returns what the Sentinels say, 0 for one that does not answer."""
         query = ("sentinel", "get-master-addr-by-name", "optimist")
         return {int([*self.ask(port, *query), "0", "0"][1]) for port in self.sentinels}
@@ -126,12 +126,12 @@ def test_another_redis_takes_the_place_of_one_that_ends_and_keeps_it(nodes: Node
     wait_for(lambda: sorted(nodes.replicas()) == sorted(others), "two replicas of the first")
     wait_for(nodes.know_each_other, "Sentinels that know each other")
     assert nodes.masters() == [first]
-    assert nodes.told_masters() == {first}
+    assert nodes.known_masters() == {first}
 
     nodes.kill(first)
     wait_for(lambda: len(nodes.masters()) == 1, "a new master")
     (second,) = nodes.masters()
-    wait_for(lambda: nodes.told_masters() == {second}, "Sentinels that agree")
+    wait_for(lambda: nodes.known_masters() == {second}, "Sentinels that agree")
 
     # The pod that comes back is first in the list and nevertheless no master.
     nodes.start("redis", first)
@@ -142,4 +142,4 @@ def test_another_redis_takes_the_place_of_one_that_ends_and_keeps_it(nodes: Node
     for port in nodes.sentinels:
         nodes.kill(port)
     nodes.start("sentinel", nodes.sentinels[0])
-    wait_for(lambda: second in nodes.told_masters(), "a Sentinel that asks its way")
+    wait_for(lambda: second in nodes.known_masters(), "a Sentinel that asks its way")

@@ -111,7 +111,9 @@ MANY: list[Any] = [
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_long_and_many_errors_are_told_shortly(http: httpx.AsyncClient, path: str) -> None:
+async def test_long_and_many_errors_are_reported_shortly(
+    http: httpx.AsyncClient, path: str
+) -> None:
     valid: dict[str, Any] = {"model": "tiny"}
     valid |= {"messages": [{"role": "user", "content": "a"}]} if "chat" in path else {}
     valid |= {"prompt": "a"} if path in ("/v1/completions", "/tokenize") else {}
@@ -139,13 +141,15 @@ async def test_long_and_many_errors_are_told_shortly(http: httpx.AsyncClient, pa
     ],
     ids=lambda content: repr(content[:24]),
 )
-async def test_what_is_hardly_json_is_told_shortly(http: httpx.AsyncClient, content: bytes) -> None:
+async def test_what_is_hardly_json_is_reported_shortly(
+    http: httpx.AsyncClient, content: bytes
+) -> None:
     for path in PATHS:
         for kind in ("application/json", "text/plain", "x" * 2000):
             check(await http.post(path, content=content, headers={"content-type": kind}))
 
 
-async def test_long_names_are_told_shortly(http: httpx.AsyncClient) -> None:
+async def test_long_names_are_reported_shortly(http: httpx.AsyncClient) -> None:
     for path in (
         f"/{LONG}",
         f"/v1/models/{LONG}",

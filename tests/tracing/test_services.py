@@ -63,7 +63,7 @@ def test_a_request_is_one_trace_through_all_services(traced: Traced) -> None:
     response = traced.http.post("/v1/completions", json=BODY, headers={"traceparent": trace_parent})
     assert response.status_code == 200, response.text
     usage = response.json()["usage"]
-    # The worker is told with the next plan that a slot is free.
+    # The next plan says to the worker that a slot is free.
     untraced = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-00"}
     assert traced.http.post("/v1/completions", json=BODY, headers=untraced).status_code == 200
     spans = traced.collector.wait(lambda spans: is_whole(spans, TRACE_ID))

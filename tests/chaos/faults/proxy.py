@@ -1,4 +1,4 @@
-"""A TCP proxy that disturbs what it forwards, and can be told so at any time."""
+"""A TCP proxy that disturbs what it forwards; how can be changed at any time."""
 
 import asyncio
 import random
@@ -253,7 +253,7 @@ async def _cancel(tasks: Iterable[asyncio.Future[None]]) -> None:
 def _reset(ends: Iterable[asyncio.StreamWriter]) -> None:
     for end in ends:
         connection = end.get_extra_info("socket")
-        # asyncio has closed the one whose error it told.
+        # asyncio has closed the one whose error it raised.
         if connection.fileno() >= 0:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
             end.transport.abort()

@@ -15,9 +15,9 @@ class Choice:
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     logprobs: list[tuple[str, float | None]] = field(default_factory=list)
-    """Of each token that was told with one; None for a prompt's first."""
+    """Of each token that came with one; None for a prompt's first."""
     num_ends: int = 0
-    """How often an end was told."""
+    """How often an end came."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Answer:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every choice that began has ended, and the usage is told."""
+        """Whether every choice that began has ended, and the usage has come."""
         ended = all(choice.num_ends for choice in self.choices.values())
         return bool(self.choices) and ended and self.completion_tokens is not None
 
@@ -97,12 +97,12 @@ def _is_subsequence(wanted: Iterable[int], tokens: Iterable[int]) -> bool:
     return all(token in rest for token in wanted)
 
 
-def _logprobs(told: dict[str, Any] | None) -> list[tuple[str, float | None]]:
-    if not told:
+def _logprobs(received: dict[str, Any] | None) -> list[tuple[str, float | None]]:
+    if not received:
         return []
-    if "content" in told:
-        return [(one["token"], one["logprob"]) for one in told["content"] or []]
-    return list(zip(told["tokens"], told["token_logprobs"], strict=True))
+    if "content" in received:
+        return [(one["token"], one["logprob"]) for one in received["content"] or []]
+    return list(zip(received["tokens"], received["token_logprobs"], strict=True))
 
 
 def _are_close(

@@ -6,7 +6,7 @@ from tests.chaos.load.answer import Answer, difference, has_duplicates, is_begin
 
 
 def chunk(text: str, token_ids: list[int], finish: str | None = None, index: int = 0) -> dict:  # type: ignore[type-arg]
-    told = {"content": [{"token": text, "logprob": -0.5}]} if token_ids else None
+    logprobs = {"content": [{"token": text, "logprob": -0.5}]} if token_ids else None
     return {
         "choices": [
             {
@@ -14,7 +14,7 @@ def chunk(text: str, token_ids: list[int], finish: str | None = None, index: int
                 "delta": {"content": text},
                 "token_ids": token_ids,
                 "finish_reason": finish,
-                "logprobs": told,
+                "logprobs": logprobs,
             }
         ]
     }

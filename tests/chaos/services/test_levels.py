@@ -27,8 +27,8 @@ BEFORE: Levels = {
 )
 def test_what_is_not_back_is_named(name: str, value: float) -> None:
     after = {"scheduler-1": BEFORE["scheduler-1"] | {name: value}}
-    (told,) = excesses(BEFORE, after)
-    assert told.startswith(f"scheduler-1: {name}")
+    (excess,) = excesses(BEFORE, after)
+    assert excess.startswith(f"scheduler-1: {name}")
 
 
 def test_less_is_back_and_so_is_a_little_more() -> None:
