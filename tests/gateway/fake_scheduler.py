@@ -1,7 +1,7 @@
 """A scheduler over real gRPC that answers every request as a script says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,6 +9,10 @@ from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.draft_source import DraftSource
 from optimist_common.network.server import GrpcServer
+
+Say = Callable[..., list[int]]
+"""Lets the scheduler answer a text; see the fixture `say`."""
+USER: Any = [{"role": "user", "content": "Hello"}]
 
 EOS = 1
 MAX_MODEL_LEN = 4096

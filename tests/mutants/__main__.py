@@ -37,10 +37,10 @@ RULES = (
     # Decisions that were made ahead.
     "repair",
     # What is delivered, and where an answer ends.
-    *("find_stop", "find_new_tokens", "_cut_at_stops", "_find_earlier", "tell_logprobs"),
+    *("find_stop", "find_new_tokens", "_cut_at_stops", "_find_earlier", "report_logprobs"),
     # Windows, and who drafted.
     *("follow_windows", "RequestTable.move_tree", "_learn_windows", "learn_drafter"),
-    *("DraftAccounts._count", "DraftAccounts._count_nodes", "DraftAccounts.open"),
+    *("DraftAccounts._count", "DraftAccounts.open", "WorkerWindows.find_drafted", "_check_nodes"),
 )
 SURVIVORS = Path(__file__).with_name("survivors.txt")
 _TESTS = REPOSITORY / "tests" / "scheduler" / "core"

@@ -94,14 +94,26 @@ class Row:
             told.candidate_logprobs += logprobs
         return told if places else None
 
+    @property
+    def since(self) -> tuple[int, ...]:
+        """Output since the window's base."""
+        return tuple(self.token_ids[self.num_prompt_tokens + self.window_base :])
+
     def nodes(self) -> list[tuple[int, ...]]:
-        """Returns the window's nodes behind the output, each as the path from there."""
-        output = self.token_ids[self.num_prompt_tokens :]
-        since = tuple(output[self.window_base :])
-        if len(output) < self.window_base:
+        """Returns the window's nodes after the output, each as the path from there."""
+        if len(self.token_ids) < self.num_prompt_tokens + self.window_base:
             return []
-        size = len(since)
-        return [path[size:] for path in self.window if path[:size] == since and len(path) > size]
+        size = len(self.since)
+        return [
+            path[size:] for path in self.window if path[:size] == self.since and len(path) > size
+        ]
+
+    def find_nodes(self, accepted: list[int]) -> list[int]:
+        """Returns the node that the row is at, and those of the next tokens."""
+        paths = [*self.window, ()]
+        ends = range(len(accepted) + 1)
+        nodes = [paths.index(self.since + tuple(accepted[:end])) for end in ends]
+        return [-1 if node == len(self.window) else node for node in nodes]
 
     def extend(self, token_ids: list[int]) -> None:
         for token_id in token_ids:
@@ -297,19 +309,19 @@ class FakeWorker:
         assert sum(known) + sum(drafts) <= self.description.max_num_batched_tokens
 
         lengths, emitted, drafted, accepted, sources = [], [], [], [], []
-        tokens: list[int] = []
+        tokens, window_nodes, accepted_nodes = list[int](), list[int](), list[int]()
         num_fed = deepest = 0
         response = worker_pb2.ExecuteResponse(
             sequence=plan.sequence, repeat=self._num_repeated, slots=plan.slots
         )
         for slot, num_known, num_drafts in zip(slots, known, drafts, strict=True):
             row = self.rows[slot]
-            new, counts, source = list[int](), (0, 0), DraftSource.TARGET
+            new, counts, source, nodes = list[int](), (0, 0), DraftSource.TARGET, [-1]
             if row.request_id in self.failing:
                 response.errors.add(slot=slot, message=f"{row.request_id} fails")
             elif not row.ended:
                 num_computed = row.num_computed
-                new, counts, source = self._run_row(row, num_known, num_drafts)
+                new, counts, source, nodes = self._run_row(row, num_known, num_drafts)
                 told = row.tell(self.description.vocab_size, num_computed, len(new))
                 if told is not None and not self.is_silent:
                     response.logprobs.append(told.message(slot))
@@ -323,11 +335,16 @@ class FakeWorker:
             drafted.append(counts[0])
             accepted.append(counts[1])
             sources.append(source)
+            window_nodes.append(nodes[0])
+            accepted_nodes += nodes[1:]
         response.lengths, response.num_emitted_tokens = to_bytes(lengths), to_bytes(emitted)
         response.token_ids = to_bytes(tokens)
         response.num_drafted_tokens = to_bytes(drafted)
         response.num_accepted_tokens = to_bytes(accepted)
         response.draft_sources = to_bytes(sources)
+        if DraftSource.PREDICTION in sources:
+            response.window_nodes = to_bytes(window_nodes)
+            response.accepted_nodes = to_bytes(accepted_nodes)
         self.draft_sources.update(sources)
         response.num_tokens, response.draft_ns = num_fed, 2000 * deepest
         response.step_ns = 1000 * (10 + num_fed) + response.draft_ns
@@ -335,7 +352,7 @@ class FakeWorker:
 
     def _run_row(
         self, row: Row, num_known: int, num_drafts: int
-    ) -> tuple[list[int], tuple[int, int], DraftSource]:
+    ) -> tuple[list[int], tuple[int, int], DraftSource, list[int]]:
         end = row.num_computed + num_known
         capacity = len(row.blocks) * self.description.block_size
         assert num_known > 0
@@ -358,16 +375,18 @@ class FakeWorker:
             )
         row.num_computed = end
         if end < len(row.token_ids):
-            return [], (0, 0), DraftSource.TARGET
+            return [], (0, 0), DraftSource.TARGET, [-1]
         new: list[int] = []
         while not new or tuple(new) in nodes:
             new.append(next_token(row.token_ids + new, self.description.vocab_size))
+        is_windows = source == DraftSource.PREDICTION
+        of_window = row.find_nodes(new[:-1]) if is_windows else [-1]
         row.extend(new)
         # The accepted path moves to the front of what the drafts were written to.
         for position in range(end, end + len(new) - 1):
             self._kv[self._place(row, position)] = prefix_hash(row.token_ids[: position + 1])
         row.num_computed += len(new) - 1
-        return new, (len(nodes), len(new) - 1), source
+        return new, (len(nodes), len(new) - 1), source, of_window
 
     def _draft(self, row: Row, most: int) -> tuple[DraftSource, set[tuple[int, ...]]]:
         """Returns the source and the nodes, each as the path that leads to it."""

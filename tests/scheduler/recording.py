@@ -148,8 +148,8 @@ class Recording:
         message = proposer_pb2.Window(
             request_id=request_id,
             base=base,
-            token_ids=to_bytes(window.token_ids),
-            parents=b"" if window.parents is None else to_bytes(window.parents),
+            token_ids=to_bytes(window.tree.token_ids),
+            parents=b"" if window.tree.parents is None else to_bytes(window.tree.parents),
             prediction_positions=to_bytes(window.positions),
             values=floats_to_bytes(window.values),
         )

@@ -29,26 +29,19 @@ pytestmark = [
 OPTIONS = ("--dtype", "float32", "--block-size", "32", "--max-num-batched-tokens", "256")
 NUM_BLOCKS = 80
 """So few that requests at once preempt each other; one alone may have 64."""
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "maxLength": 40}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 OPTIONS_OF_ANSWERS: tuple[dict[str, Any], ...] = (
     {"stop": ["return"]},
     {"logprobs": True, "top_logprobs": 2},
     {"presence_penalty": 0.5, "frequency_penalty": 0.5},
     {"extra_body": {"repetition_penalty": 1.3}},
     {"extra_body": {"structured_outputs": {"regex": "[a-z ]{5,60}"}}},
-    {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {
-                "name": "it",
-                "schema": {
-                    "type": "object",
-                    "properties": {"a": {"type": "string", "maxLength": 40}},
-                    "required": ["a"],
-                    "additionalProperties": False,
-                },
-            },
-        }
-    },
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMA}}},
     {"max_tokens": 7},
     {"extra_body": {"min_tokens": 200, "max_tokens": 220}},
 )

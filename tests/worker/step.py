@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
+from optimist_common.draft_source import DraftSource
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, StepResult, WindowUpdate
@@ -40,6 +41,8 @@ class RowResult(NamedTuple):
     num_drafted_tokens: int
     num_accepted_tokens: int
     error: str | None
+    nodes: list[int]
+    """Of its window, where drafts came from that: where the row was, and the accepted ones."""
 
 
 SIZES = Sizes(
@@ -105,6 +108,12 @@ def plan_rows(sequence: int, rows: Sequence[PlannedRow] = (), **parts: Any) -> P
 
 def rows_of(result: StepResult) -> list[RowResult]:
     ends = np.cumsum(result.num_emitted_tokens)
+    is_window = result.draft_sources == DraftSource.PREDICTION
+    node_ends = np.cumsum(result.num_accepted_tokens * is_window)
+    accepted = [
+        result.accepted_nodes[end - number : end].tolist()
+        for end, number in zip(node_ends, result.num_accepted_tokens, strict=True)
+    ]
     return [
         RowResult(
             slot=int(slot),
@@ -113,6 +122,7 @@ def rows_of(result: StepResult) -> list[RowResult]:
             num_drafted_tokens=int(result.num_drafted_tokens[i]),
             num_accepted_tokens=int(result.num_accepted_tokens[i]),
             error=result.errors.get(int(slot)),
+            nodes=[int(result.window_nodes[i]), *accepted[i]] if is_window[i] else [],
         )
         for i, slot in enumerate(result.slots)
     ]

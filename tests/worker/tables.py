@@ -45,8 +45,8 @@ class Tables:
 
     def settle(
         self, slots: list[int], said: list[tuple[list[int], int]], drafted: WindowDrafts | None
-    ) -> None:
-        """Lets slots say what a pass makes of drafts, and their windows follow.
+    ) -> torch.Tensor:
+        """Lets slots say what a pass makes of drafts; returns how their windows follow.
 
         Args:
             slots: Each at most once, but for the one for padding, which says nothing.
@@ -75,7 +75,7 @@ class Tables:
             is_finite=torch.ones(len(slots), dtype=torch.bool),
         )
         places = None if drafted is None else drafted.places
-        self.windows.follow(index, places, verdict, number)
+        return self.windows.follow(index, places, verdict, number)
 
     def fit(self, *rows: tuple[int, int, int]) -> FittedRows:
         """Fits rows of slot, known tokens and most drafts."""

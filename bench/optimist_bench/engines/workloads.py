@@ -101,7 +101,7 @@ def read_files(path: str) -> list[str]:
 
     Args:
         path: A directory of text files, or one with a `pairs.jsonl` or that file itself: JSON
-            lines, of which `before` is read. Empty for our own sources.
+            lines, of which `before` is read. Empty for our own sources, of long ones the beginning.
 
     Raises:
         SetupError: There is no such directory or file, or a line has no text.
@@ -112,7 +112,15 @@ def read_files(path: str) -> list[str]:
         raise SetupError(f"--files: {path} does not exist")
     texts = _texts_of_pairs(pairs) if pairs.is_file() else _texts_of_directory(pairs)
     shortest, longest = FILE_CHARS
+    if not path:
+        # There must be enough of our own, however long they become.
+        texts = (text if len(text) <= longest else _beginning(text, longest) for text in texts)
     return [text.rstrip() for text in texts if shortest <= len(text) <= longest]
+
+
+def _beginning(text: str, longest: int) -> str:
+    """Returns as much of a text as fits, up to an empty line."""
+    return text[: max(text.rfind("\n\n", 0, longest), 0)]
 
 
 def _texts_of_pairs(path: Path) -> Iterator[str]:

@@ -187,6 +187,10 @@ class SimulatedWorker:
         emitted = np.where(emits, 1 + accepted, 0)
         self._computed[slots] = reached + accepted
         self._length[slots] = length + emitted
+        # The node of the last token, and the accepted ones after it.
+        nodes = length - 1 - self._window_base[slots]
+        kept = accepted * (sources == int(DraftSource.PREDICTION))
+        first = np.repeat(nodes + 1 - np.cumsum(kept) + kept, kept)
         diverged = emits & ~is_expected
         self._diverged_at[slots[diverged]] = self._length[slots[diverged]] - 1
         return worker_pb2.ExecuteResponse(
@@ -199,6 +203,8 @@ class SimulatedWorker:
             num_drafted_tokens=to_bytes(drafted),
             num_accepted_tokens=to_bytes(accepted),
             draft_sources=to_bytes(sources),
+            window_nodes=to_bytes(nodes),
+            accepted_nodes=to_bytes(first + np.arange(len(first))),
             num_tokens=int(known.sum() + drafted.sum()),
         )
 

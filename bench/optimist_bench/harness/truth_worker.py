@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from optimist.worker.v1 import worker_pb2
 from optimist_bench.harness.simulated_worker import PlanError
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.draft_source import DraftSource
+from optimist_common.token_tree import ROOT, TokenTree
 
 
 @dataclass(slots=True)
@@ -19,55 +22,33 @@ class _Row:
     num_computed: int
     is_followed: bool = False
     """Whether the output so far is a path of the window."""
-    node: int = -1
-    """Last node that the output has passed; -1 for none."""
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
+    node: int = ROOT
+    """Last node that the output has passed."""
+    tree: TokenTree = field(default_factory=lambda: TokenTree(np.empty(0, np.int32)))
 
     @property
     def num_output(self) -> int:
         return self.length - self.num_prompt_tokens
 
     def set_window(self, window: worker_pb2.Window) -> None:
-        self.tokens = from_bytes(window.token_ids).tolist()
-        self.parents = from_bytes(window.parents).tolist() or list(range(-1, len(self.tokens) - 1))
-        self.node, self.is_followed = -1, window.base <= self.num_output
+        self.tree = TokenTree.from_columns(from_bytes(window.token_ids), from_bytes(window.parents))
+        self.node, self.is_followed = ROOT, window.base <= self.num_output
         self.follow(self.truth[window.base : self.num_output])
 
     def follow(self, token_ids: Sequence[int]) -> None:
         """Moves on in the window."""
-        for token_id in token_ids:
-            if not self.is_followed:
-                return
-            node = self.find_child(token_id)
-            self.is_followed, self.node = node is not None, -1 if node is None else node
+        if self.is_followed and token_ids:
+            path = self.tree.walk(token_ids, self.node)
+            self.is_followed = len(path) == len(token_ids)
+            self.node = path[-1] if path else self.node
 
-    def find_child(self, token_id: int) -> int | None:
-        """Returns the node with a token after the present one; None if there is none."""
-        for node in range(self.node + 1, len(self.tokens)):
-            if self.parents[node] == self.node and self.tokens[node] == token_id:
-                return node
-        return None
-
-    def count_accepted(self, most: int) -> tuple[int, int]:
-        """Returns how many of the first `most` nodes there are, and how many come true."""
+    def find_drafts(self, most: int) -> tuple[int, list[int]]:
+        """Returns how many of the first `most` nodes there are, and those that come true."""
         if not self.is_followed or most <= 0:
-            return 0, 0
-        subtree, drafted = {self.node}, set[int]()
-        for node in range(self.node + 1, len(self.tokens)):
-            if self.parents[node] in subtree:
-                subtree.add(node)
-                drafted.add(node)
-                if len(drafted) == most:
-                    break
-        start, num_accepted = self.node, 0
-        for token_id in self.truth[self.num_output :]:
-            child = self.find_child(token_id)
-            if child is None or child not in drafted:
-                break
-            self.node, num_accepted = child, num_accepted + 1
-        self.node = start
-        return len(drafted), num_accepted
+            return 0, []
+        drafted = self.tree.find_subtree(self.node)[:most].tolist()
+        path = self.tree.walk(self.truth[self.num_output : self.num_output + most], self.node)
+        return len(drafted), [node for node in path if node in drafted]
 
 
 class TruthWorker:
@@ -107,17 +88,20 @@ class TruthWorker:
         columns = request.slots, request.num_known_tokens, request.num_draft_tokens
         plan = zip(*(from_bytes(column).tolist() for column in columns), strict=True)
         emitted: list[list[int]] = []
-        drafts: list[tuple[int, int]] = []
+        drafted: list[int] = []
+        nodes: list[int] = []
+        accepted: list[list[int]] = []
         lengths: list[int] = []
         num_fed = 0
         for slot, num_known, num_drafts in plan:
             row = self._row(slot)
-            new, counts = self._run(row, num_known, num_drafts)
+            nodes.append(row.node)
+            new, num_drafted, kept = self._run(row, num_known, num_drafts)
             emitted.append(new)
-            drafts.append(counts)
+            drafted.append(num_drafted)
+            accepted.append(kept)
             lengths.append(row.length)
-            num_fed += num_known + counts[0]
-        drafted = [count for count, _ in drafts]
+            num_fed += num_known + num_drafted
         return worker_pb2.ExecuteResponse(
             sequence=request.sequence,
             slots=request.slots,
@@ -125,8 +109,10 @@ class TruthWorker:
             num_emitted_tokens=to_bytes([len(new) for new in emitted]),
             token_ids=to_bytes([token_id for new in emitted for token_id in new]),
             num_drafted_tokens=to_bytes(drafted),
-            num_accepted_tokens=to_bytes([count for _, count in drafts]),
+            num_accepted_tokens=to_bytes([len(kept) for kept in accepted]),
             draft_sources=to_bytes([DraftSource.PREDICTION * (count > 0) for count in drafted]),
+            window_nodes=to_bytes(nodes),
+            accepted_nodes=to_bytes([node for kept in accepted for node in kept]),
             num_tokens=num_fed,
         )
 
@@ -158,19 +144,19 @@ class TruthWorker:
             num_computed,
         )
 
-    def _run(self, row: _Row, num_known: int, num_drafts: int) -> tuple[list[int], tuple[int, int]]:
-        """Returns the new tokens of a row, and how many drafts were verified and accepted."""
+    def _run(self, row: _Row, num_known: int, num_drafts: int) -> tuple[list[int], int, list[int]]:
+        """Returns the new tokens of a row, how many drafts were verified, and accepted nodes."""
         left = min(row.max_length - row.length, len(row.truth) - row.num_output)
         if left <= 0:
-            return [], (0, 0)
+            return [], 0, []
         row.num_computed += num_known
         if row.num_computed > row.length:
             raise PlanError("num_known_tokens: more than there are")
         if row.num_computed < row.length:
-            return [], (0, 0)
-        num_drafted, num_accepted = row.count_accepted(min(num_drafts, left - 1))
-        new = list(row.truth[row.num_output : row.num_output + num_accepted + 1])
+            return [], 0, []
+        num_drafted, accepted = row.find_drafts(min(num_drafts, left - 1))
+        new = list(row.truth[row.num_output : row.num_output + len(accepted) + 1])
         row.follow(new)
         row.length += len(new)
-        row.num_computed += num_accepted
-        return new, (num_drafted, num_accepted)
+        row.num_computed += len(accepted)
+        return new, num_drafted, accepted

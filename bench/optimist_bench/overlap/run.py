@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_bench.harness.simulated_worker import SimulatedModel
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.token_tree import TokenTree
 from optimist_scheduler.core.windows.window import Window
 from optimist_scheduler.engine.fleet import Fleet
 from optimist_scheduler.gateways.stream import GatewayStream
@@ -214,7 +215,7 @@ class Run:
         self._bases[handle] = base
         token_ids = PREDICTION[base : base + WINDOW_TOKENS]
         positions = np.arange(base, base + len(token_ids), dtype=np.int32)
-        window = Window(base, token_ids, None, positions, np.empty(0, np.float32))
+        window = Window(base, TokenTree(token_ids), positions, np.empty(0, np.float32))
         self._fleet.dispatcher.set_window(f"request-{handle}", window)
 
 

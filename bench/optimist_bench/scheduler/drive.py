@@ -59,6 +59,8 @@ def _worker_result(response: worker_pb2.ExecuteResponse) -> WorkerResult:
         num_drafted_tokens=from_bytes(response.num_drafted_tokens),
         num_accepted_tokens=from_bytes(response.num_accepted_tokens),
         draft_sources=from_bytes(response.draft_sources),
+        window_nodes=from_bytes(response.window_nodes),
+        accepted_nodes=from_bytes(response.accepted_nodes),
         errors={},
         num_tokens=response.num_tokens,
         num_live_rows=0,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimist_bench.harness.simulated_worker import SimulatedModel
+from optimist_common.token_tree import TokenTree
 from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.values.output import StepOutputs
 from optimist_scheduler.core.windows.window import Window
@@ -78,7 +79,7 @@ class Traffic:
         token_ids = self._prediction[base : base + WINDOW_TOKENS]
         self._window_end[handle] = base + len(token_ids)
         positions = np.arange(base, base + len(token_ids), dtype=np.int32)
-        window = Window(base, token_ids, None, positions, VALUES[: len(token_ids)])
+        window = Window(base, TokenTree(token_ids), positions, VALUES[: len(token_ids)])
         return NewWindow(self._request_ids[handle], window)
 
     def observe(self, outputs: StepOutputs) -> list[int]:

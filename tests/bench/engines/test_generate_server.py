@@ -15,12 +15,8 @@ from optimist_bench.peers.generate_server import GenerateServer
 from optimist_bench.peers.generate_stream import Piece, Request
 from tests.stack import free_port
 
-BODY = {
-    "messages": [{"role": "user", "content": "abc"}],
-    "max_tokens": 4,
-    "stream": True,
-    "temperature": 0,
-}
+MESSAGES = [{"role": "user", "content": "abc"}]
+BODY = {"messages": MESSAGES, "max_tokens": 4, "stream": True, "temperature": 0}
 
 
 class _Tokenizer:

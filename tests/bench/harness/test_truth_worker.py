@@ -11,6 +11,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_bench.harness.simulated_worker import PlanError, SimulatedModel
 from optimist_bench.harness.truth_worker import TruthWorker
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.token_tree import TokenTree
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
@@ -88,7 +89,7 @@ def test_texts_come_out_whatever_is_proposed() -> None:
             tokens = np.array(TRUTHS[number][len(text) :], np.int32)
             tokens[random.randrange(len(tokens)) :] += 1 if len(tokens) else 0
             positions = np.full(len(tokens), -1, np.int32)
-            window = Window(len(text), tokens % 16, None, positions, np.empty(0, np.float32))
+            window = Window(len(text), TokenTree(tokens % 16), positions, np.empty(0, np.float32))
             scheduler.set_window(f"r{number}", window)
         while scheduler.can_send and (plan := scheduler.schedule(0.0)) is not None:
             plans.append(plan_message(plan))

@@ -1,7 +1,6 @@
 """Chat through the official client."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,10 +9,7 @@ from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_from_bytes
-from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, FakeScheduler, tokens
-
-Say = Callable[..., list[int]]
-USER: Any = [{"role": "user", "content": "Hello"}]
+from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, USER, FakeScheduler, Say, tokens
 
 
 async def chat(client: AsyncOpenAI, extra: dict[str, Any] | None = None, **options: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -11,10 +10,8 @@ from openai import AsyncOpenAI, BadRequestError
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
-from tests.gateway.fake_scheduler import FakeScheduler, tokens
+from tests.gateway.fake_scheduler import USER, FakeScheduler, Say, tokens
 
-Say = Callable[..., list[int]]
-USER: Any = [{"role": "user", "content": "Hello"}]
 WEATHER = {
     "type": "object",
     "properties": {"city": {"type": "string"}},

@@ -1,7 +1,6 @@
 """Several answers to one request, through the official client."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -13,12 +12,10 @@ from tokenizers import Tokenizer as Backend
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.request import choice_seed
 from tests.gateway.conftest import script_of, until
-from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, tokens
+from tests.gateway.fake_scheduler import USER, FakeScheduler, Say, Script, Step, tokens
 from tests.gateway.server.test_app import sample
 from tests.gateway.server.test_sse import until_nothing_runs
 
-Say = Callable[..., list[int]]
-USER: Any = [{"role": "user", "content": "Hello"}]
 TEXTS = ["The quick brown fox", "def main(argument):", "東京 jumps"]
 CHAT = "/v1/chat/completions"
 PREDICTION: Any = [{"type": "content", "content": text} for text in TEXTS]

@@ -1,15 +1,12 @@
 """Completions through the official client."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
 from tokenizers import Tokenizer as Backend
 
-from tests.gateway.fake_scheduler import FakeScheduler, tokens
-
-Say = Callable[..., list[int]]
+from tests.gateway.fake_scheduler import FakeScheduler, Say, tokens
 
 
 async def test_a_whole_answer(client: AsyncOpenAI, say: Say, scheduler: FakeScheduler) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -14,12 +14,10 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import asking
-from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Script
+from tests.gateway.fake_scheduler import MAX_MODEL_LEN, USER, FakeScheduler, Say, Script
 
-Say = Callable[..., list[int]]
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-USER = [{"role": "user", "content": "Hello"}]
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Log-probabilities of both endpoints, echo, and the best of several answers."""
 
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -16,7 +15,9 @@ from optimist_gateway.fronts.openai.answer_parts import completion_logprobs
 from tests.gateway.conftest import script_of
 from tests.gateway.fake_scheduler import (
     EOS,
+    USER,
     FakeScheduler,
+    Say,
     Script,
     Step,
     candidates,
@@ -24,8 +25,6 @@ from tests.gateway.fake_scheduler import (
     tokens,
 )
 
-Say = Callable[..., list[int]]
-USER: Any = [{"role": "user", "content": "Hello"}]
 TEXT = "The quick 東京 \N{ROCKET} fox"
 COMPLETIONS = "/v1/completions"
 

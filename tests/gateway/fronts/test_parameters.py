@@ -1,6 +1,5 @@
 """Every parameter of OpenAI's types is honoured, changes nothing, or is rejected with its name."""
 
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -9,10 +8,8 @@ from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 
 from optimist.scheduler.v1 import scheduler_pb2
-from tests.gateway.fake_scheduler import FakeScheduler
-from tests.gateway.fronts.test_errors import CHAT, COMPLETIONS, USER, error_of, post
-
-Say = Callable[..., list[int]]
+from tests.gateway.fake_scheduler import USER, FakeScheduler, Say
+from tests.gateway.fronts.test_errors import CHAT, COMPLETIONS, error_of, post
 
 COMMON: dict[str, Any] = {
     "frequency_penalty": 0.5,

@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import CHAT_TEMPLATE, asking, served
-from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens
-from tests.gateway.fronts.test_errors import CHAT, USER, error_of, post
+from tests.gateway.fake_scheduler import MAX_MODEL_LEN, USER, FakeScheduler, tokens
+from tests.gateway.fronts.test_errors import CHAT, error_of, post
 
 TEXT = "The quick 東京 <|end|> fox"
 

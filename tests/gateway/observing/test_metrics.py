@@ -1,7 +1,6 @@
 """What the gateway counts, read as Prometheus reads it."""
 
 import asyncio
-from collections.abc import Callable
 
 import httpx
 import pytest
@@ -13,9 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.observing.metrics import TokenHistogram
 from tests.gateway.conftest import until
-from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
+from tests.gateway.fake_scheduler import FakeScheduler, Say, Script, Step
 
-Say = Callable[..., list[int]]
 BODY = {"model": "tiny", "prompt": "The quick"}
 GATEWAY = "optimist_gateway_"
 

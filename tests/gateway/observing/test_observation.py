@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -12,9 +12,8 @@ from optimist_common.observing.logs import JsonFormatter
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import served, until
-from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step
+from tests.gateway.fake_scheduler import EOS, FakeScheduler, Say, Script, Step
 
-Say = Callable[..., list[int]]
 SECRET = "The secret brown fox"
 BODY = {"model": "tiny", "prompt": SECRET}
 

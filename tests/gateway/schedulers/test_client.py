@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-from collections.abc import Callable
-from typing import Any
 
 import httpx
 import openai
@@ -19,11 +17,16 @@ from optimist_gateway.schedulers.request_stream import (
     SlowReaderError,
 )
 from tests.gateway.conftest import until, until_healthy
-from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
+from tests.gateway.fake_scheduler import (
+    EOS,
+    USER,
+    FakeScheduler,
+    Say,
+    Script,
+    Step,
+    start_scheduler,
+)
 from tests.gateway.schedulers.reading import Reading
-
-Say = Callable[..., list[int]]
-USER: Any = [{"role": "user", "content": "Hello"}]
 
 
 async def connect(client: SchedulerPool) -> asyncio.Task[None]:

@@ -1,8 +1,5 @@
 """Models, health, metrics and documentation of a running gateway."""
 
-from collections.abc import Callable
-from typing import Any
-
 import httpx
 import orjson
 import pytest
@@ -11,10 +8,7 @@ from openai import AsyncOpenAI
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import asking, served
-from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, FakeScheduler
-
-Say = Callable[..., list[int]]
-USER: Any = [{"role": "user", "content": "Hello"}]
+from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, USER, FakeScheduler, Say
 
 
 async def test_the_model_is_listed(client: AsyncOpenAI) -> None:

@@ -16,10 +16,9 @@ from optimist_common.network.server import GrpcServer
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import script_of, served, until
-from tests.gateway.fake_scheduler import FakeScheduler, start_scheduler, tokens
+from tests.gateway.fake_scheduler import USER, FakeScheduler, start_scheduler, tokens
 
 TEXT = "The quick brown fox jumps over the lazy dog."
-USER: Any = [{"role": "user", "content": "Hello"}]
 ADMIN = {"authorization": "Bearer admin-key"}
 
 

@@ -12,9 +12,8 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import served, until
-from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
+from tests.gateway.fake_scheduler import FakeScheduler, Say, Script, Step
 
-Say = Callable[..., list[int]]
 CHAT = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
 STREAM = BODY | {"stream": True}

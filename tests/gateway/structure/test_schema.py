@@ -1,5 +1,6 @@
 """Schemas before they become grammars."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -50,6 +51,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"$defs": {"a": {"$ref": "https://example.org/s"}}}, ".$defs.a.$ref"),
     ({"$ref": "file:///etc/passwd"}, ".$ref"),
     ({"x-guidance": {"lenient": True}}, ".x-guidance"),
+]
+UNBOUNDED: list[tuple[dict[str, Any], str]] = [
     ({"enum": [float("nan")]}, ".enum[0]"),
     ({"const": "\ud800"}, ".const"),
     ({"properties": {"\ud800": {}}}, ".properties"),
@@ -58,10 +61,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "path"), REFUSED)
-def test_what_cannot_be_followed_is_named(schema: dict[str, Any], path: str) -> None:
+@pytest.mark.parametrize(
+    ("check", "schema", "path"),
+    [(plain_schema, *one) for one in REFUSED] + [(check_json, *one) for one in UNBOUNDED],
+)
+def test_what_cannot_be_followed_is_named(
+    check: Callable[[Any], object], schema: dict[str, Any], path: str
+) -> None:
     with pytest.raises(SchemaError) as caught:
-        plain_schema(schema)
+        check(schema)
     assert path_text(caught.value.path) == path
 
 
@@ -82,14 +90,11 @@ def test_keywords_that_ask_for_nothing_are_fine() -> None:
     assert plain_schema(schema) == schema
 
 
-def test_as_deep_as_allowed() -> None:
-    assert plain_schema(nested(MAX_DEPTH - 2))["type"] == "array"
-
-
 def test_json_is_counted_and_its_integers_may_be_bounded() -> None:
     value = {"a": [1, 2.5, None], "b": {"c": "x", "d": -5}}
     assert check_json(value) == 8
     assert check_json(value, 5) == 8
+    assert check_json(nested(MAX_DEPTH - 2)) == 2 * MAX_DEPTH - 2
     with pytest.raises(SchemaError, match="at most 4") as caught:
         check_json(value, 4)
     assert path_text(caught.value.path) == ".b.d"

@@ -1,6 +1,6 @@
 """Several predictions of one request, on their way to the scheduler."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -14,10 +14,8 @@ from optimist_gateway.core.model_description import ModelDescription
 from optimist_gateway.core.request import Request
 from optimist_gateway.text.prediction import MAX_TOKENS, predicted_tokens
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens
+from tests.gateway.fake_scheduler import MAX_MODEL_LEN, USER, FakeScheduler, Say, tokens
 
-Say = Callable[..., list[int]]
-USER: Any = [{"role": "user", "content": "Hello"}]
 TEXTS = ["def main(argument):\r\n    return 1\r", "The quick brown fox", "東京 \N{ROCKET}"]
 
 

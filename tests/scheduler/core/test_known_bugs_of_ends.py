@@ -233,7 +233,7 @@ def test_sglang_15690_statistics_are_not_polluted_by_finished_requests(depth: in
     situation.propose(0, wrong_at=0)
     situation.fill()
     finished = situation.abort(0)
-    rates = situation.scheduler._state.widths._claims
+    rates = situation.scheduler._state.widths._calibration
     rate = rates.rate(np.array([0], np.int32))[0]
     while situation.sent:
         situation.answer()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.width.acceptance import Acceptance
-from optimist_scheduler.core.width.claims import Claims
+from optimist_scheduler.core.width.calibration import Calibration
 from optimist_scheduler.core.width.goodput import choose_goodput
 from optimist_scheduler.core.windows.window import LEAST_HAZARD, PRIOR_HAZARD, WINDOW_PRIOR
 from tests.scheduler.drive import make_window, window_of
@@ -78,74 +78,76 @@ def test_a_tree_is_drafted_as_far_as_its_nodes_are_worth_it() -> None:
 )
 def test_no_other_thresholds_bring_more(rows: list[list[float]], us_per_token: int) -> None:
     most = 5
-    claims = np.full((len(rows), most), np.inf, np.float32)
+    hazards = np.full((len(rows), most), np.inf, np.float32)
     for row, steps in enumerate(rows):
-        claims[row, : len(steps)] = np.cumsum(steps)
+        hazards[row, : len(steps)] = np.cumsum(steps)
     curve = CostCurve(*zip(*[(2**i, 1000 + us_per_token * 2**i) for i in range(8)], strict=True))
     num_rows = len(rows)
     limits = np.full(num_rows, most, np.int32)
     choice = choose_goodput(
-        np.full(num_rows, 0.5), limits, np.ones(num_rows, np.bool_), num_rows, curve, None, claims
+        np.full(num_rows, 0.5), limits, np.ones(num_rows, np.bool_), num_rows, curve, None, hazards
     )
-    order = np.sort(claims[np.isfinite(claims)])
+    order = np.sort(hazards[np.isfinite(hazards)])
     tokens = num_rows + np.concatenate([[0], np.cumsum(np.exp(-order.astype(np.float64)))])
     goodputs = tokens / curve.cost(num_rows + np.arange(len(tokens)))
     chosen = int(choice.widths.sum())
     assert goodputs[chosen] >= goodputs.max() / 1.0201
     if chosen:
         # Between two choices, drafts are those up to this depth.
-        assert ((claims <= choice.depths[:, None]).sum(axis=1) >= choice.widths).all()
+        assert ((hazards <= choice.depths[:, None]).sum(axis=1) >= choice.widths).all()
     assert (choice.depths > 0).all() == (chosen > 0)
 
 
-def observe(claims: Claims, agreed: int, examined: int, hazard: float, times: int = 1) -> None:
+def observe(
+    calibration: Calibration, agreed: int, examined: int, hazard: float, times: int = 1
+) -> None:
     for _ in range(times):
-        claimed = floats(hazard * examined)
-        claims.observe(ints(0), ints(agreed), ints(examined), claimed, np.ones(1, np.bool_))
+        estimated = floats(hazard * examined)
+        calibration.observe(ints(0), ints(agreed), ints(examined), estimated, np.ones(1, np.bool_))
 
 
 @given(st.lists(st.tuples(st.integers(0, 64), st.booleans()), max_size=60))
 def test_windows_without_values_are_believed_by_what_they_did(
     passes: list[tuple[int, bool]],
 ) -> None:
-    claims, acceptance = Claims(1), Acceptance(1, WINDOW_PRIOR)
+    calibration, acceptance = Calibration(1), Acceptance(1, WINDOW_PRIOR)
     for agreed, is_rejected in passes:
         examined = ints(agreed + is_rejected)
         acceptance.observe(ints(0), ints(agreed), examined)
-        claimed = examined * np.float32(PRIOR_HAZARD)
-        claims.observe(ints(0), ints(agreed), examined, claimed, np.zeros(1, np.bool_))
+        estimated = examined * np.float32(PRIOR_HAZARD)
+        calibration.observe(ints(0), ints(agreed), examined, estimated, np.zeros(1, np.bool_))
     rate = acceptance.rate(ints(0))
-    assert claims.rate(ints(0)) == pytest.approx(rate, rel=1e-5)
+    assert calibration.rate(ints(0)) == pytest.approx(rate, rel=1e-5)
     hazard = max(-float(np.log(rate[0])), 1 / 1024)
-    assert claims.scale(ints(0))[0] * PRIOR_HAZARD == pytest.approx(hazard, rel=1e-3)
-    assert claims.common_scale == pytest.approx(1)
+    assert calibration.scale(ints(0))[0] * PRIOR_HAZARD == pytest.approx(hazard, rel=1e-3)
+    assert calibration.common_scale == pytest.approx(1)
 
 
 @pytest.mark.parametrize("hazard", [LEAST_HAZARD, 0.1, 0.7, 3.0])
 def test_a_window_that_is_right_as_often_as_it_says_is_believed(hazard: float) -> None:
-    claims, random = Claims(1), np.random.default_rng(0)
+    calibration, random = Calibration(1), np.random.default_rng(0)
     scales = []
     for _ in range(3000):
         agreed = min(int(random.geometric(1 - np.exp(-hazard))) - 1, 32)
-        observe(claims, agreed, min(agreed + 1, 32), hazard)
-        scales.append(float(claims.scale(ints(0))[0]))
+        observe(calibration, agreed, min(agreed + 1, 32), hazard)
+        scales.append(float(calibration.scale(ints(0))[0]))
     assert np.median(scales[200:]) == pytest.approx(1, rel=0.25)
-    assert claims.common_scale == pytest.approx(1, rel=0.5)
+    assert calibration.common_scale == pytest.approx(1, rel=0.5)
 
 
-def test_a_window_that_claims_too_much_is_soon_doubted() -> None:
-    claims = Claims(2)
-    observe(claims, 0, 1, LEAST_HAZARD, times=16)
-    assert np.exp(-claims.scale(ints(0))[0] * LEAST_HAZARD) < 0.7
-    observe(claims, 0, 1, LEAST_HAZARD, times=200)
-    assert np.exp(-claims.scale(ints(0))[0] * LEAST_HAZARD) < 0.05
+def test_a_window_that_promises_too_much_is_soon_doubted() -> None:
+    calibration = Calibration(2)
+    observe(calibration, 0, 1, LEAST_HAZARD, times=16)
+    assert np.exp(-calibration.scale(ints(0))[0] * LEAST_HAZARD) < 0.7
+    observe(calibration, 0, 1, LEAST_HAZARD, times=200)
+    assert np.exp(-calibration.scale(ints(0))[0] * LEAST_HAZARD) < 0.05
     # Others do not suffer for it, but those that come next are believed less.
-    assert claims.scale(ints(1))[0] == pytest.approx(1, rel=1e-4)
-    claims.reset(1)
-    assert claims.scale(ints(1))[0] > 10
+    assert calibration.scale(ints(1))[0] == pytest.approx(1, rel=1e-4)
+    calibration.reset(1)
+    assert calibration.scale(ints(1))[0] > 10
 
 
-def test_a_window_that_claims_too_little_is_soon_believed_more() -> None:
-    claims = Claims(1)
-    observe(claims, 8, 8, 0.7, times=20)
-    assert np.exp(-claims.scale(ints(0))[0] * 0.7) > 0.97
+def test_a_window_that_promises_too_little_is_soon_believed_more() -> None:
+    calibration = Calibration(1)
+    observe(calibration, 8, 8, 0.7, times=20)
+    assert np.exp(-calibration.scale(ints(0))[0] * 0.7) > 0.97

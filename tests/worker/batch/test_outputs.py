@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_common.columns import Int32Column
+from optimist_common.draft_source import DraftSource
 from optimist_worker.core.batch.outputs import Outputs, collect_result, no_outputs, pack, unpack
 from optimist_worker.core.plan import Plan, PlannedRow, plan_repeat
 from tests.worker.step import plan_rows
 
-NAMES = Outputs._fields[:-1]
+NAMES = Outputs._fields[:-2]
 
 
 @given(
@@ -24,15 +25,27 @@ def test_what_is_packed_is_unpacked(emitted: list[int], width: int, num_padded: 
     columns["is_short"] = torch.arange(number) % 2 == 0
     columns = {name: pad(column, num_padded) for name, column in columns.items()}
     tokens = torch.arange((number + num_padded) * width).view(-1, width)
-    packed = pack(Outputs(**columns, token_ids=tokens))
+    accepted = [max(count - 1, 0) for count in emitted]
+    columns["num_accepted_tokens"] = pad(torch.tensor(accepted), num_padded)
+    sources = torch.arange(number) % 3
+    columns["draft_sources"] = pad(sources, num_padded)
+    nodes = -tokens[:, 1:]
+    packed = pack(Outputs(**columns, token_ids=tokens, accepted_nodes=nodes))
     assert packed.dtype == torch.int32
-    assert packed.shape == (number + num_padded, len(NAMES) + width)
+    assert packed.shape == (number + num_padded, len(NAMES) + 2 * width - 1)
     outputs = unpack(packed[:number].numpy())
     for name in NAMES:
         assert getattr(outputs, name).tolist() == columns[name][:number].tolist()
     expected = [row * width + i for row, count in enumerate(emitted) for i in range(count)]
     assert outputs.token_ids.tolist() == expected
     assert outputs.token_ids.dtype == np.int32
+    of_windows = [
+        nodes[row, i].item()
+        for row, count in enumerate(accepted)
+        for i in range(count)
+        if sources[row] == DraftSource.PREDICTION
+    ]
+    assert outputs.accepted_nodes.tolist() == of_windows
 
 
 def pad(column: torch.Tensor, number: int) -> torch.Tensor:
@@ -45,7 +58,8 @@ def test_rows_may_emit_one_token_at_most(emitted: list[int]) -> None:
     columns = {name: torch.zeros(number, dtype=torch.int64) for name in NAMES}
     columns["num_emitted_tokens"] = torch.tensor(emitted)
     tokens = torch.arange(number)[:, None]
-    outputs = unpack(pack(Outputs(**columns, token_ids=tokens)).numpy())
+    packed = pack(Outputs(**columns, token_ids=tokens, accepted_nodes=tokens[:, 1:]))
+    outputs = unpack(packed.numpy())
     assert outputs.token_ids.tolist() == [row for row, count in enumerate(emitted) if count]
 
 
@@ -59,10 +73,8 @@ ROWS = [PlannedRow(slot, 1, 3, []) for slot in (4, 1, 3, 0)]
 
 def outputs(**columns: list[int]) -> Outputs[Int32Column]:
     number = len(columns["lengths"])
-    tokens = columns.pop("token_ids")
-    whole = {name: columns.get(name, [0] * number) for name in Outputs._fields[:-1]}
-    arrays = {name: np.array(column, np.int32) for name, column in whole.items()}
-    return Outputs(**arrays, token_ids=np.array(tokens, np.int32))
+    whole = {name: columns.get(name, [0] * number) for name in Outputs._fields}
+    return Outputs(**{name: np.array(column, np.int32) for name, column in whole.items()})
 
 
 OUTPUTS = outputs(
@@ -73,7 +85,9 @@ OUTPUTS = outputs(
     draft_sources=[1, 0, 3],
     has_ended=[0, 0, 1],
     num_fed_tokens=[4, 5, 3],
+    window_nodes=[7, 0, 0],
     token_ids=[20, 21, 40],
+    accepted_nodes=[9],
 )
 
 
@@ -92,6 +106,7 @@ def test_results_are_in_the_order_of_the_plan(plan: Plan) -> None:
     assert result.num_drafted_tokens.tolist() == [3, 0, 0, 2]
     assert result.num_accepted_tokens.tolist() == [1, 0, 0, 0]
     assert result.draft_sources.tolist() == [1, 0, 0, 3]
+    assert (result.window_nodes.tolist(), result.accepted_nodes.tolist()) == ([7, 0, 0, 0], [9])
     assert result.errors == {1: "why"}
     assert result.num_tokens == 12
     # Slot 0 has ended and slot 1 has failed.

@@ -6,7 +6,7 @@ from optimist_worker.core.batch.window_layout import (
     FIRST_NODE,
     NOWHERE,
     NUM_PLACES,
-    TOP,
+    ROOT_PLACE,
     lay_out_window,
 )
 from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
@@ -22,7 +22,7 @@ def places(tokens: list[int], parents: list[int]) -> list[tuple[int, int, int, i
     assert not layout[:3, NOWHERE].any()
     assert not layout[:3, FIRST_NODE:][:, ~is_used[FIRST_NODE:]].any()
     number = int(is_used.sum())
-    assert layout[:, TOP].tolist() == [0, 0, number, 0]
+    assert layout[:, ROOT_PLACE].tolist() == [0, 0, number, 0]
     # Whatever is not in use has a depth that no output has.
     assert (layout[3] < -(2**32)).sum() == NUM_PLACES - 1 - number
     keys, *others = layout[:, is_used].tolist()
@@ -49,12 +49,13 @@ def test_tokens_outside_of_the_vocabulary_are_left_out(outside: int) -> None:
     assert [place[1] for place in places([7, outside, 9], [])] == [7]
     assert places([outside], []) == places([], []) == []
     found = places([7, outside, 9, 8, 4], [-1, 0, 1, 0, 3])
-    assert found == [(1, 7, 1, 3, 1), (2, 8, 2, 3, 2), (3, 4, 3, 3, 3)]
+    # The others keep their places.
+    assert found == [(1, 7, 1, 3, 1), (2, 8, 2, 3, 2), (5, 4, 3, 3, 3)]
 
 
 def test_siblings_have_different_tokens() -> None:
     found = places([7, 7, 8, 8, 7], [-1, -1, 0, 1, 2])
-    assert [place[:2] for place in found] == [(1, 7), (2, 8), (3, 7)]
+    assert [place[:2] for place in found] == [(1, 7), (2, 8), (4, 7)]
 
 
 def test_a_window_may_be_full() -> None:

@@ -305,7 +305,7 @@ class Comparison:
         trees = [model for model in self.models.values() if model.is_tree and model.left()]
         has_trees = bool(trees) or self.data.draw(st.booleans())
         drafted = draft(self.tables, limits, has_trees=has_trees)
-        said = []
+        said, expected = [], []
         for row, slot in enumerate(order):
             model, nodes = self.models[slot], nodes_of(drafted, row)
             assert nodes == model.drafts(limits[slot])
@@ -314,8 +314,12 @@ class Comparison:
             behind = [token for token, parent in model.left() if parent == max(path, default=-1)]
             token = self.data.draw(st.sampled_from([*behind, *behind, 10, 11]))
             said.append((path, token))
+            expected.append(model.find_nodes(path) if nodes else None)
             model.output += [*(nodes[node][0] for node in path), token]
-        self.tables.settle(order, said, drafted)
+        followed = self.tables.settle(order, said, drafted)
+        for row, found in enumerate(expected):
+            if found is not None:
+                assert followed[row, : len(found)].tolist() == found
         for slot, model in self.models.items():
             (left,) = self.tables.windows.count_left(torch.tensor([slot])).tolist()
             assert left == len(model.left())

@@ -24,23 +24,31 @@ class ModelWindow:
         self.is_tree = bool(update.parents)
 
     def left(self) -> list[Node]:
-        """The nodes behind the path that the output has taken, parents counted among them."""
+        """The nodes after the path that the output has taken, parents counted among them."""
+        return [(token, parent) for _, token, parent in self._find_left()[1]]
+
+    def find_nodes(self, path: list[int]) -> list[int]:
+        """The node that the output is at, and nodes of a path of what is left, as sent."""
+        at, left = self._find_left()
+        return [at, *(left[node][0] for node in path)]
+
+    def _find_left(self) -> tuple[int, list[tuple[int, int, int]]]:
         if self.update is None:
-            return []
+            return -1, []
         children = self._children(self.update)
         place = -1
         for token in self.output[self.update.base :]:
             if token not in children[place]:
-                return []
+                return -1, []
             place = children[place][token]
         parents = {node: above for above, behind in children.items() for node in behind.values()}
         indices = {place: -1}
-        found: list[Node] = []
+        found: list[tuple[int, int, int]] = []
         for node in sorted(parents):
             if parents[node] in indices:
                 indices[node] = len(found)
-                found.append((self.update.token_ids[node], indices[parents[node]]))
-        return found
+                found.append((node, self.update.token_ids[node], indices[parents[node]]))
+        return place, found
 
     def drafts(self, limit: int) -> list[Node]:
         """What is drafted of it."""

@@ -105,7 +105,7 @@ def test_a_window_may_be_a_chain(parents: list[int]) -> None:
 
 def test_a_window_may_have_the_most_nodes_or_none() -> None:
     message = request()
-    message.windows[0].token_ids = to_bytes([7] * MOST_WINDOW_NODES)
+    message.windows[0].token_ids = to_bytes(range(MOST_WINDOW_NODES))
     message.windows[0].parents = to_bytes([-1] * MOST_WINDOW_NODES)
     assert len(decode_plan(message, LIMITS).windows[0].parents) == MOST_WINDOW_NODES
     message.windows[0].token_ids = message.windows[0].parents = b""
@@ -137,7 +137,9 @@ def test_results_are_encoded() -> None:
         token_ids=column(7, 8),
         num_drafted_tokens=column(4, 0),
         num_accepted_tokens=column(1, 0),
-        draft_sources=column(3, 0),
+        draft_sources=column(1, 0),
+        window_nodes=column(5, -1),
+        accepted_nodes=column(6),
         errors={1: "why"},
         num_tokens=6,
         num_live_rows=1,
@@ -164,7 +166,9 @@ def test_results_are_encoded() -> None:
     assert from_bytes(response.token_ids).tolist() == [7, 8]
     assert from_bytes(response.num_drafted_tokens).tolist() == [4, 0]
     assert from_bytes(response.num_accepted_tokens).tolist() == [1, 0]
-    assert from_bytes(response.draft_sources).tolist() == [3, 0]
+    assert from_bytes(response.draft_sources).tolist() == [1, 0]
+    assert from_bytes(response.window_nodes).tolist() == [5, -1]
+    assert from_bytes(response.accepted_nodes).tolist() == [6]
     assert [(error.slot, error.message) for error in response.errors] == [(1, "why")]
     (row,) = response.logprobs
     assert (row.slot, row.first_prompt_position, row.num_prompt_tokens) == (3, 4, 1)
@@ -213,7 +217,7 @@ def test_results_are_encoded() -> None:
         ("windows.token_ids", b"1", ""),
         ("windows.token_ids", [7] * 257, ": 257 nodes"),
         ("windows.parents", b"12345", ": 5 bytes"),
-        ("windows.parents", [-1, 0], ": has 2 nodes, but token_ids has 3"),
+        ("windows.parents", [-1, 0], ": 2 of 3 nodes"),
         ("windows.parents", [-1, 1, 0], ": 1 is not in -1 to 0"),
         ("windows.parents", [0, 0, 0], ": 0 is not in -1 to -1"),
         ("windows.parents", [-1, 0, -2], ": -2 is not in -1 to 1"),

@@ -122,9 +122,11 @@ def test_a_branch_that_comes_true_is_accepted_and_followed(llama: Runner) -> Non
     (row,) = run(llama, plan)
     assert (row.num_drafted_tokens, row.num_accepted_tokens) == (8, 5)
     assert row.token_ids == truth[:6]
+    assert row.nodes == [-1, 0, 1, 5, 6, 7]
     # What was accepted of the tree is read again, and only what comes behind it is drafted.
     (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 8, [])]))
     assert (row.num_accepted_tokens, row.token_ids) == (8, truth[6:15])
+    assert row.nodes == [8, *range(11, 19)]
     (row,) = run(llama, plan_rows(3, rows=[PlannedRow(0, 1, 8, [])]))
     assert (row.num_drafted_tokens, row.token_ids) == (5, truth[15:21])
 
@@ -371,4 +373,4 @@ def test_a_sequence_ends_at_max_model_len(llama: Runner) -> None:
     assert row.num_drafted_tokens == 3
     for _ in range(5):
         (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 4, [])]))
-    assert row == (0, MAX_MODEL_LEN, [], 0, 0, None)
+    assert row == (0, MAX_MODEL_LEN, [], 0, 0, None, [])

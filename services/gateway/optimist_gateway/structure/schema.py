@@ -57,13 +57,12 @@ def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict
     """Returns a schema without annotations.
 
     Args:
-        schema: A JSON schema, as an object.
-        is_lenient: Leaves out keywords that no grammar can follow, instead of refusing them.
+        schema: A JSON schema, as an object; it has passed `check_json`.
+        is_lenient: Leaves out keywords that no grammar can follow, instead of rejecting them.
 
     Raises:
-        SchemaError: The schema is too deep or too large, is no text, or has such a keyword.
+        SchemaError: The schema has such a keyword.
     """
-    check_json(schema)
     return _object(_Place((), schema), is_lenient=is_lenient)
 
 

@@ -1,57 +1,44 @@
-"""The window that a request was sent, and how its output walks it."""
+"""The window that a request was sent, and where in it the output is."""
 
 from array import array
 
-from optimist_aligner.drafting.draft import NO_PARENT, Draft
-from optimist_aligner.text.sources import INT32
+import numpy as np
+
+from optimist_aligner.drafting.draft import Draft
+from optimist_common.token_tree import ROOT, TokenTree
 
 
 class SentWindow:
-    """A tree of expected tokens behind the first `base` of the output."""
+    """A tree of expected tokens after the first `base` of the output."""
 
-    __slots__ = ("_at", "_heights", "base", "draft", "is_alive")
+    __slots__ = ("_heights", "_node", "base", "draft", "is_alive", "tree")
 
     def __init__(self, base: int, draft: Draft) -> None:
-        """Takes the output position of the roots and the tree."""
+        """Takes the output position of the nodes without a parent, and what is expected."""
         self.base, self.draft = base, draft
+        self.tree = TokenTree.from_columns(
+            np.array(draft.token_ids, np.int32), np.array(draft.parents, np.int32)
+        )
         self.is_alive = True
         """Whether all of the output since `base` is a path of the tree."""
-        self._at = NO_PARENT
-        # Longest path below each node, and last, where NO_PARENT points, that of the whole tree.
+        self._node = ROOT
         # Most windows are left before anyone asks.
-        self._heights: array[int] | None = None
+        self._heights: list[int] | None = None
 
     @property
     def num_ahead(self) -> int:
-        """Tokens of the longest path behind the output; 0 if the output left the tree."""
+        """Tokens of the longest path after the output; 0 if the output left the tree."""
         if not self.is_alive:
             return 0
         if self._heights is None:
-            self._heights = _heights(self.draft)
-        return self._heights[self._at]
+            self._heights = self.tree.count_heights()
+        return self._heights[self._node]
 
     def walk(self, token_ids: "array[int]") -> None:
         """Follows new output tokens."""
-        if not self.is_alive:
+        if not self.is_alive or not token_ids:
             return
-        find, parents, at = self.draft.token_ids.index, self.draft.parents, self._at
-        try:
-            for token_id in token_ids:
-                node = find(token_id, at + 1)
-                while parents[node] != at:
-                    node = find(token_id, node + 1)
-                at = node
-        except ValueError:
-            self.is_alive = False
-        self._at = at
-
-
-def _heights(draft: Draft) -> "array[int]":
-    size = len(draft)
-    if draft.is_chain:
-        return array(INT32, [*range(size - 1, -1, -1), size])
-    heights = array(INT32, bytes((size + 1) * array(INT32).itemsize))
-    for node in range(size - 1, -1, -1):
-        parent = draft.parents[node]
-        heights[parent] = max(heights[parent], heights[node] + 1)
-    return heights
+        path = self.tree.walk(token_ids, self._node)
+        self.is_alive = len(path) == len(token_ids)
+        if path:
+            self._node = path[-1]

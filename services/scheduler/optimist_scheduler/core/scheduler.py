@@ -12,7 +12,7 @@ from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Request
 from optimist_scheduler.core.requests.validate import NewRequest, build_request, find_length_fault
-from optimist_scheduler.core.results.deliver import finish, tell_end
+from optimist_scheduler.core.results.deliver import finish, make_end
 from optimist_scheduler.core.results.settle import settle
 from optimist_scheduler.core.schedule.ahead import is_worth_sending
 from optimist_scheduler.core.schedule.apply import apply_schedule
@@ -215,7 +215,7 @@ class Scheduler:
         unaligned = [table.request_ids[slot] for slot in running[is_unaligned].tolist()]
         for request in self._state.waiting.requests:
             window = request.window
-            if request.is_worth_a_wait and (window is None or not len(window.token_ids)):
+            if request.is_worth_a_wait and (window is None or not window.num_nodes):
                 unaligned.append(request.request_id)
         return unaligned
 
@@ -337,7 +337,7 @@ class Scheduler:
         """
         fault = _find_adoption_fault(request, self.config)
         if fault is not None:
-            return tell_end(request, len(request.token_ids), FinishReason.ERROR, fault)
+            return make_end(request, len(request.token_ids), FinishReason.ERROR, fault)
         request.max_length = min(request.wanted_length, self.config.max_length)
         self._num_added = max(self._num_added, request.arrival)
         self._requests[request.request_id] = request

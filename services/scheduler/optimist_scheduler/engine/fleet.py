@@ -7,7 +7,7 @@ from typing import NoReturn
 from optimist_common.network.endpoints import Change, Endpoints, Peer
 from optimist_common.observing.tracing import OFF, Tracer
 from optimist_scheduler.core.requests.table import Request
-from optimist_scheduler.core.results.deliver import tell_end
+from optimist_scheduler.core.results.deliver import make_end
 from optimist_scheduler.core.values.output import FinishReason
 from optimist_scheduler.engine.engine import LOSSES, Engine
 from optimist_scheduler.gateways.commands import Commands
@@ -154,7 +154,7 @@ class Fleet:
                 self.dispatcher.leave(each)
         self.delivery.end(
             [
-                tell_end(request, len(request.token_ids), FinishReason.ERROR, reason)
+                make_end(request, len(request.token_ids), FinishReason.ERROR, reason)
                 for request in requests
             ]
         )

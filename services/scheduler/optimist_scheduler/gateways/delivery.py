@@ -12,9 +12,9 @@ from optimist_scheduler.core.values.output import (
     NO_OUTPUTS,
     Ended,
     Finished,
+    ReportedLogprobs,
+    ReportedPositions,
     StepOutputs,
-    ToldLogprobs,
-    ToldPositions,
 )
 from optimist_scheduler.gateways.stream import GatewayStream
 from optimist_scheduler.observing import metrics
@@ -22,7 +22,7 @@ from optimist_scheduler.observing.request_watch import RequestWatch, write_queue
 from optimist_scheduler.proposers.proposers import Proposers
 from optimist_scheduler.workers.translate import finished_message, outputs_message
 
-Part = TypeVar("Part", Ended, ToldLogprobs, ToldPositions)
+Part = TypeVar("Part", Ended, ReportedLogprobs, ReportedPositions)
 
 
 class Delivery:

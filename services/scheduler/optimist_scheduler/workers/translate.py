@@ -17,9 +17,9 @@ from optimist_scheduler.core.values.logprobs import Logprobs
 from optimist_scheduler.core.values.output import (
     Finished,
     FinishReason,
+    ReportedLogprobs,
+    ReportedPositions,
     StepOutputs,
-    ToldLogprobs,
-    ToldPositions,
 )
 from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError, make_window
 
@@ -102,7 +102,7 @@ def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
     )
 
 
-def _positions_message(told: ToldPositions) -> scheduler_pb2.PredictionPositions:
+def _positions_message(told: ReportedPositions) -> scheduler_pb2.PredictionPositions:
     in_prompt = np.maximum(NO_POSITION - told.positions, 0)
     return scheduler_pb2.PredictionPositions(
         handle=told.handle,
@@ -141,6 +141,8 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
         num_drafted_tokens=from_bytes(message.num_drafted_tokens),
         num_accepted_tokens=from_bytes(message.num_accepted_tokens),
         draft_sources=from_bytes(message.draft_sources),
+        window_nodes=from_bytes(message.window_nodes),
+        accepted_nodes=from_bytes(message.accepted_nodes),
         errors={error.slot: error.message for error in message.errors},
         repeat=message.repeat,
         num_tokens=message.num_tokens,
@@ -181,7 +183,7 @@ def _logprobs(message: worker_pb2.RowLogprobs) -> Logprobs:
     )
 
 
-def _logprobs_message(told: ToldLogprobs) -> scheduler_pb2.Logprobs:
+def _logprobs_message(told: ReportedLogprobs) -> scheduler_pb2.Logprobs:
     logprobs = told.logprobs
     return scheduler_pb2.Logprobs(
         handle=told.handle,
@@ -199,8 +201,8 @@ def _window(slot: int, window: Window) -> worker_pb2.Window:
     return worker_pb2.Window(
         slot=slot,
         base=window.base,
-        token_ids=to_bytes(window.token_ids),
-        parents=b"" if window.parents is None else to_bytes(window.parents),
+        token_ids=to_bytes(window.tree.token_ids),
+        parents=b"" if window.tree.parents is None else to_bytes(window.tree.parents),
     )
 
 

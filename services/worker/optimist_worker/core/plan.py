@@ -46,8 +46,8 @@ class WindowUpdate:
     token_ids: list[int]
     """`[num_nodes]`, likely ones first."""
     parents: list[int] = field(default_factory=list)
-    """The node that each node comes after, before it in the list, or -1 for none, `[num_nodes]`;
-    empty for a chain."""
+    """The parent of each node, before it in the list, or -1 for none, `[num_nodes]`; empty for a
+    chain."""
 
 
 class PlannedRow(NamedTuple):
@@ -121,7 +121,7 @@ class StepResult:
     """What became of the rows, in the plan's order.
 
     The columns have one element per row, `[num_rows]`, but for `token_ids`, which holds the new
-    tokens of all rows one after the other, `[sum(num_emitted_tokens)]`.
+    tokens of all rows one after the other, `[sum(num_emitted_tokens)]`, and `accepted_nodes`.
     """
 
     sequence: int
@@ -145,6 +145,11 @@ class StepResult:
     """Time that the drafter took, in nanoseconds."""
     logprobs: Sequence[RowLogprobs] = ()
     """Of the rows whose requests want some."""
+    window_nodes: Int32Column = field(default_factory=lambda: _NO_ROWS)
+    """Node of its window that each row was at when it drafted, -1 for none; counts for rows whose
+    drafts came from their window."""
+    accepted_nodes: Int32Column = field(default_factory=lambda: _NO_ROWS)
+    """Accepted nodes of all these rows, `[sum of their num_accepted_tokens]`."""
 
 
 class PlanError(ValueError):

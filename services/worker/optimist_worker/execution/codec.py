@@ -7,8 +7,10 @@ import numpy as np
 from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, floats_to_bytes, from_bytes, to_bytes
+from optimist_common.draft_source import DraftSource
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
+from optimist_common.token_tree import TokenTree
 from optimist_worker.core.plan import (
     MOST_REPEATS,
     MOST_WINDOW_NODES,
@@ -97,6 +99,9 @@ def encode_result(
         draft_sources=to_bytes(result.draft_sources),
         draft_ns=result.draft_ns,
     )
+    if (result.draft_sources == DraftSource.PREDICTION).any():
+        response.window_nodes = to_bytes(result.window_nodes)
+        response.accepted_nodes = to_bytes(result.accepted_nodes)
     for slot, message in result.errors.items():
         response.errors.add(slot=slot, message=message)
     for row in result.logprobs:
@@ -188,29 +193,18 @@ def _window(message: worker_pb2.Window, limits: Limits) -> WindowUpdate:
     if message.base < 0:
         raise PlanError(f"windows.base: must not be negative, not {message.base}")
     token_ids = _column("windows.token_ids", message.token_ids)
+    tree = TokenTree.from_columns(token_ids, _column("windows.parents", message.parents))
     number = len(token_ids)
     if number > MOST_WINDOW_NODES:
         raise PlanError(f"windows.token_ids: {number} nodes, more than {MOST_WINDOW_NODES}")
+    if (fault := tree.find_fault(allows_twins=True)) is not None:
+        raise PlanError(f"windows.{fault}")
     return WindowUpdate(
         slot=_slot("windows.slot", message.slot, limits),
         base=message.base,
         token_ids=token_ids.tolist(),
-        parents=_parents(_column("windows.parents", message.parents), number),
+        parents=[] if tree.parents is None else tree.parents.tolist(),
     )
-
-
-def _parents(parents: Int32Column, number: int) -> list[int]:
-    """Returns the parents of a tree, and nothing for a chain."""
-    if not len(parents):
-        return []
-    if len(parents) != number:
-        raise PlanError(f"windows.parents: has {len(parents)} nodes, but token_ids has {number}")
-    before = np.arange(-1, number - 1, dtype=np.int32)
-    is_wrong = (parents < -1) | (parents > before)
-    if is_wrong.any():
-        node = int(is_wrong.argmax())
-        raise PlanError(f"windows.parents: {parents[node]} is not in -1 to {node - 1}")
-    return [] if np.array_equal(parents, before) else parents.tolist()
 
 
 def _slot(name: str, slot: int, limits: Limits) -> int:

@@ -94,6 +94,8 @@ def digest(result: StepResult) -> bytes:
         result.num_drafted_tokens,
         result.num_accepted_tokens,
         result.draft_sources,
+        result.window_nodes,
+        result.accepted_nodes,
         np.array(sorted(result.errors), np.int32),
     )
     checksum = zlib.crc32(f"{result.sequence} {result.repeat} {result.num_tokens}".encode())

@@ -156,8 +156,9 @@ class Step:
         """Moves the state on by a verdict; returns what `outputs.pack` has packed."""
         rows, bounds = prepared.rows, prepared.bounds
         settled = settle_rows(self._table, rows, verdict)
+        nodes = torch.zeros_like(verdict.token_ids)
         if bounds.uses_windows:
-            self._windows.follow(rows.slots, prepared.places, verdict, settled.num_emitted)
+            nodes = self._windows.follow(rows.slots, prepared.places, verdict, settled.num_emitted)
         compact(self._table, self._pool, rows, verdict)
         if self._drafter is not None and prepared.tokens is not None:
             watch.start()
@@ -174,13 +175,14 @@ class Step:
                 )
             )
             watch.stop()
-        return self._report(rows, prepared.proposal.drafts, verdict, settled, bounds)
+        return self._report(prepared, verdict, settled, nodes)
 
     @torch.inference_mode()
     def skip(self, prepared: PreparedStep) -> torch.Tensor:
         """Returns what `outputs.pack` has packed of a step whose rows feed no token."""
-        rows, drafts = prepared.rows, prepared.proposal.drafts
-        return self._report(rows, drafts, nothing(drafts), keep_rows(rows), prepared.bounds)
+        verdict = nothing(prepared.proposal.drafts)
+        nodes = torch.zeros_like(verdict.token_ids)
+        return self._report(prepared, verdict, keep_rows(prepared.rows), nodes)
 
     def _draft_windows(self, rows: FittedRows, width: int, bounds: StepBounds) -> WindowDrafts:
         if width == 0 or not bounds.uses_windows:
@@ -232,13 +234,12 @@ class Step:
 
     def _report(
         self,
-        rows: FittedRows,
-        drafts: Drafts,
+        prepared: PreparedStep,
         verdict: Verdict,
         settled: SettledRows,
-        bounds: StepBounds,
+        nodes: torch.Tensor,
     ) -> torch.Tensor:
-        number = settled.num_emitted
+        rows, drafts, number = prepared.rows, prepared.proposal.drafts, settled.num_emitted
         has_emitted, nothing_left = number > 0, torch.zeros_like(number)
         columns = Outputs(
             lengths=settled.num_tokens,
@@ -246,14 +247,16 @@ class Step:
             num_drafted_tokens=drafts.num_tokens * has_emitted,
             num_accepted_tokens=verdict.num_accepted * has_emitted,
             draft_sources=drafts.sources * has_emitted,
+            window_nodes=nodes[:, 0],
             is_short=rows.is_short,
             is_broken=rows.emits & ~verdict.is_finite,
             has_ended=settled.has_ended,
             num_window_tokens=self._windows.count_left(rows.slots)
-            if bounds.uses_windows
+            if prepared.bounds.uses_windows
             else nothing_left,
             num_fed_tokens=rows.num_known_tokens + drafts.num_tokens,
             token_ids=verdict.token_ids,
+            accepted_nodes=nodes[:, 1:],
         )
         return pack(columns)
 

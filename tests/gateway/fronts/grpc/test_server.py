@@ -1,7 +1,6 @@
 """The gRPC API over a real socket, through its client and through plain gRPC."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ from optimist_client import AsyncClient, Client, Message, OptimistError, PromptP
 from optimist_gateway.server.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import served
-from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Script, Step, tokens
+from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Say, Script, Step, tokens
 
-Say = Callable[..., list[int]]
 ONCE = RetryPolicy(max_retries=0)
 KEYS = ["anna:anna-has-a-long-key", "bert:bert-has-a-long-key"]
 

@@ -1,7 +1,6 @@
 """/v1/responses through the official client."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -10,9 +9,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from optimist.scheduler.v1 import scheduler_pb2
-from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, tokens
-
-Say = Callable[..., list[int]]
+from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Say, tokens
 
 
 async def respond(client: AsyncOpenAI, extra: dict[str, Any] | None = None, **options: Any) -> Any:

@@ -1,16 +1,14 @@
 """Tools, forms and log-probabilities at /v1/responses, through the official client."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 from pydantic import BaseModel
 
-from tests.gateway.fake_scheduler import FakeScheduler
+from tests.gateway.fake_scheduler import FakeScheduler, Say
 
-Say = Callable[..., list[int]]
 WEATHER: Any = {
     "type": "function",
     "name": "weather",

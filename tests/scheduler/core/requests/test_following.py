@@ -134,7 +134,7 @@ def test_the_window_of_what_comes_to_rest_is_dropped() -> None:
     rest(situation)
     assert situation.table.window_end[situation.slot(0)] == 0
     window = situation.send().windows
-    assert [(slot, len(tree.token_ids)) for slot, tree in window] == [(situation.slot(0), 0)]
+    assert [(slot, new.num_nodes) for slot, new in window] == [(situation.slot(0), 0)]
 
 
 def test_a_window_that_promises_a_token_wakes() -> None:

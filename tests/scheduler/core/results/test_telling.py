@@ -12,13 +12,13 @@ from optimist_common.columns import floats_from_bytes, from_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.results.check import ResultError
-from optimist_scheduler.core.results.telling import MISSING
+from optimist_scheduler.core.results.reports import MISSING
 from optimist_scheduler.core.values.logprobs import Logprobs
 from optimist_scheduler.core.values.output import (
     NO_OUTPUTS,
     FinishReason,
-    ToldLogprobs,
-    ToldPositions,
+    ReportedLogprobs,
+    ReportedPositions,
 )
 from optimist_scheduler.gateways.delivery import split_by_owner
 from optimist_scheduler.workers.translate import (
@@ -262,8 +262,8 @@ def test_what_is_told_to_several_streams_goes_to_each_its_own() -> None:
     places = np.array([3, -1, -5], np.int32)
     outputs = replace(
         NO_OUTPUTS,
-        logprobs=[ToldLogprobs(1, 10, told()), ToldLogprobs(2, 20, told())],
-        positions=[ToldPositions(3, 30, places)],
+        logprobs=[ReportedLogprobs(1, 10, told()), ReportedLogprobs(2, 20, told())],
+        positions=[ReportedPositions(3, 30, places)],
     )
     parts = dict(split_by_owner(outputs))
     assert {owner: [one.handle for one in part.logprobs] for owner, part in parts.items()} == {

@@ -95,9 +95,7 @@ def columns(table: RequestTable) -> np.ndarray:
     names = [name for name in RequestTable.__annotations__ if hasattr(table, name)]
     parts = [getattr(table, name) for name in names] + [
         table.token_ids,
-        table.placed.expected,
-        table.placed.positions,
-        table.placed.numbers,
+        table.windows.expected,
     ]
     return np.concatenate([part.ravel() for part in parts])
 

@@ -37,9 +37,9 @@ def follow(window: Window, output: list[int]) -> Window | None:
 def columns(window: Window | None) -> tuple[list[int], list[int], list[int], list[float]]:
     """Returns tokens, parents, positions and values."""
     assert window is not None
-    parents = list(window.find_parents())
-    positions, values = window.positions.tolist(), window.values.tolist()
-    return window.token_ids.tolist(), parents, positions, [round(each, 6) for each in values]
+    tokens, parents = window.tree.token_ids.tolist(), list(window.tree.list_parents())
+    values = [round(each, 6) for each in window.values.tolist()]
+    return tokens, parents, window.positions.tolist(), values
 
 
 def test_what_is_left_behind_a_path_is_a_tree_with_chances_of_its_own() -> None:
@@ -58,18 +58,18 @@ def test_what_is_left_behind_a_path_is_a_tree_with_chances_of_its_own() -> None:
     chain = follow(window, [9, 1, 3])
     assert columns(chain) == ([5, 7], [-1, 0], [7, -1], [0.5, 0.25])
     assert chain is not None
-    assert chain.parents is None
+    assert chain.tree.parents is None
     assert columns(follow(left, [9, 1, 3, 5])) == ([7], [-1], [-1], [0.5])
     end = follow(window, [9, 4])
     assert end is not None
-    assert len(end.token_ids) == 0
+    assert end.num_nodes == 0
     for output in ([9, 4, 1], [9, 2], [9, 1, 2, 3]):
         assert follow(window, output) is None
 
 
 def test_a_chain_is_one_however_it_is_said() -> None:
     chain = window_of(0, [(1, -1, 0), (2, 0, 1), (3, 1, 2)], [1, 0.5, 0])
-    assert chain.parents is None
+    assert chain.tree.parents is None
     assert columns(follow(chain, [1])) == ([2, 3], [-1, 0], [1, 2], [0.5, 0])
     assert columns(follow(chain, [1, 2])) == ([3], [-1], [2], [0])
     assert follow(chain, [1, 3]) is None
@@ -81,7 +81,6 @@ def test_hazards_add_up_along_paths_and_no_step_is_certain() -> None:
     step = 1 / 64
     expected = [step, 2 * step, step + np.log(2), 2 * step + np.log(4)]
     assert tree.find_hazards().tolist() == pytest.approx(expected)
-    assert tree.find_likeliest_path().tolist() == [0, 1, 3]
     chain = window_of(0, [(1, -1, 0), (2, 0, 1)], [0.5, 0])
     assert chain.find_hazards().tolist() == pytest.approx([np.log(2), 7 * np.log(10)])
 
@@ -197,9 +196,9 @@ def test_a_plan_carries_the_tree() -> None:
     tree = make_window(*window)
     situation.scheduler.set_window("r0", tree)
     (message,) = plan_message(situation.send()).windows
-    assert tree.parents is not None
-    assert from_bytes(message.token_ids).tolist() == tree.token_ids.tolist()
-    assert from_bytes(message.parents).tolist() == tree.parents.tolist()
+    assert tree.tree.parents is not None
+    assert from_bytes(message.token_ids).tolist() == tree.tree.token_ids.tolist()
+    assert from_bytes(message.parents).tolist() == tree.tree.parents.tolist()
     situation.finish()
 
 
@@ -247,8 +246,8 @@ class BranchingProposer(FakeProposerServicer):
             others = [(2, 2, [(token + 2) % 50 for token in right[2:]]), (2, 2, right[2:])]
             others = [each for each in others if each[2]]
             window = make_window(0, 0, [*right[:2], *wrong(right[2:])], others)
-            message.token_ids = to_bytes(window.token_ids)
-            message.parents = to_bytes(list(window.find_parents()))
+            message.token_ids = to_bytes(window.tree.token_ids)
+            message.parents = to_bytes(list(window.tree.list_parents()))
             positions = np.minimum(window.positions, len(truth(PROMPT)) - 1)
             message.prediction_positions = to_bytes(positions)
             message.values = floats_to_bytes([0.5] * len(positions))

@@ -265,8 +265,8 @@ class Window(_message.Message):
     token_ids: _builtins.bytes
     """The expected tokens [num_nodes]."""
     parents: _builtins.bytes
-    """Index of the node that each node comes behind, -1 for none; less than its own index [num_nodes]. Empty
-    for a chain.
+    """Index of the node that each node comes after, -1 for none; less than its own index, and siblings
+    should have different tokens [num_nodes]. Empty for a chain.
     """
     def __init__(
         self,
@@ -305,6 +305,8 @@ class ExecuteResponse(_message.Message):
     DRAFT_SOURCES_FIELD_NUMBER: _builtins.int
     DRAFT_NS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    WINDOW_NODES_FIELD_NUMBER: _builtins.int
+    ACCEPTED_NODES_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of the plan."""
     slots: _builtins.bytes
@@ -331,6 +333,13 @@ class ExecuteResponse(_message.Message):
     """Where each row's drafts came from, a DraftSource; UNSPECIFIED where there was none."""
     draft_ns: _builtins.int
     """How much of step_ns the drafter took, in nanoseconds."""
+    window_nodes: _builtins.bytes
+    """Node of its window that each row was at when it drafted, -1 for none; counts for rows whose drafts came
+    from their window, the last one that came with this plan or before. The drafts are the first
+    num_drafted_tokens of the nodes after it. Empty if there was no such row, and from older workers.
+    """
+    accepted_nodes: _builtins.bytes
+    """The accepted nodes of all these rows, one after the other [sum(num_accepted_tokens) of these rows]."""
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowError]:
         """Rows that failed; they emitted nothing and their slots still have to be released."""
@@ -357,10 +366,12 @@ class ExecuteResponse(_message.Message):
         draft_sources: _builtins.bytes = ...,
         draft_ns: _builtins.int = ...,
         logprobs: _abc.Iterable[Global___RowLogprobs] | None = ...,
+        window_nodes: _builtins.bytes = ...,
+        accepted_nodes: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_ns", b"draft_ns", "draft_sources", b"draft_sources", "errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_tokens", b"num_tokens", "repeat", b"repeat", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "draft_ns", b"draft_ns", "draft_sources", b"draft_sources", "errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_tokens", b"num_tokens", "repeat", b"repeat", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids", "window_nodes", b"window_nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.requests.table import Request
-from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, Int64Array, SlotArray
+from optimist_scheduler.core.values.arrays import Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.values.output import NUM_SOURCES
 
 _DRAFTED, _KEPT = 1, 2
@@ -14,27 +14,22 @@ _MOST_UNCOUNTED = 64
 class DraftAccounts:
     """Counts, per slot, drafts that were kept, and predicted positions drafted and never kept.
 
-    Verifications are noted when they happen and counted later, many at once.
+    Drafts are noted with their step and counted later, those of many steps at once.
     """
 
-    def __init__(
-        self, max_num_seqs: int, max_num_predicted_tokens: int, positions: Int32Array
-    ) -> None:
+    def __init__(self, max_num_seqs: int, max_num_predicted_tokens: int) -> None:
         """Starts with empty accounts.
 
         Args:
             max_num_seqs: Number of slots.
             max_num_predicted_tokens: Of all predictions of a request.
-            positions: Where each token of likeliest paths was read from, see `PlacedWindows`
-                [max_num_seqs, max_length].
         """
         self._num_accepted = np.zeros((max_num_seqs, NUM_SOURCES), np.int32)
         # Memory that is never touched is never taken.
         self._marks = np.zeros((max_num_seqs, max_num_predicted_tokens), np.uint8)
-        self._positions = positions.reshape(-1)
-        self._others: list[tuple[SlotArray | Int32Array, ...]] = []
-        self._runs: list[tuple[SlotArray | Int32Array | Int64Array, ...]] = []
-        self._nodes: list[tuple[SlotArray | Int32Array | BoolArray, ...]] = []
+        self._others: list[tuple[SlotArray, Int32Array, Int32Array]] = []
+        self._kept: list[tuple[SlotArray, Int32Array]] = []
+        self._drafted: list[tuple[SlotArray, Int32Array]] = []
 
     def open(self, slot: int, request: Request) -> None:
         """Goes on with a request's account in a slot, which `close` has left."""
@@ -49,7 +44,7 @@ class DraftAccounts:
         request.prediction_marks = self._marks[slot, : request.num_predicted_tokens].tobytes()
 
     def record_others(self, slots: SlotArray, sources: Int32Array, kept: Int32Array) -> None:
-        """Notes drafts that do not come from windows.
+        """Notes drafts whose positions are not known, or that have none.
 
         Args:
             slots: Each at most once [num_rows].
@@ -58,68 +53,46 @@ class DraftAccounts:
         """
         self._others.append((slots, sources, kept))
 
-    def record_runs(self, slots: SlotArray, cells: Int64Array, kept: Int32Array) -> None:
-        """Notes drafts of likeliest paths that were all kept.
+    def record_kept(self, slots: SlotArray, positions: Int32Array) -> None:
+        """Notes drafts from windows that were accepted and delivered.
 
         Args:
-            slots: Each at most once [num_rows].
-            cells: Where the first of them lies in the plane of positions, which is not written
-                there again before the accounts are closed [num_rows].
-            kept: How many of them were accepted and delivered [num_rows].
+            slots: [num_drafts].
+            positions: Where they were read from, see `Window.positions` [num_drafts].
         """
-        self._runs.append((slots, cells, kept))
-        if len(self._runs) >= _MOST_UNCOUNTED:
+        self._kept.append((slots, positions))
+        if len(self._kept) >= _MOST_UNCOUNTED:
             self._count()
 
-    def record_nodes(self, slots: SlotArray, positions: Int32Array, is_kept: BoolArray) -> None:
-        """Notes single drafts of windows.
-
-        Args:
-            slots: [num_nodes].
-            positions: Where they were read from, see `Window.positions` [num_nodes].
-            is_kept: Whether it was accepted and delivered [num_nodes].
-        """
-        self._nodes.append((slots, positions, is_kept))
+    def record_drafted(self, slots: SlotArray, positions: Int32Array) -> None:
+        """Notes drafts from windows, those that were kept among them or not; see `record_kept`."""
+        self._drafted.append((slots, positions))
 
     def _count(self) -> None:
         if self._others:
             slots, sources, kept = map(np.concatenate, zip(*self._others, strict=True))
             self._others.clear()
-            self._add(slots * np.int32(NUM_SOURCES) + sources, kept)
-        if self._runs:
-            self._count_runs(*map(np.concatenate, zip(*self._runs, strict=True)))
-            self._runs.clear()
-        if self._nodes:
-            slots, positions, is_kept = map(np.concatenate, zip(*self._nodes, strict=True))
-            self._nodes.clear()
-            self._count_nodes(slots, positions, is_kept)
+            self._add(np.repeat(slots, kept), np.repeat(sources, kept))
+        marks = self._marks.reshape(-1)
+        if self._drafted:
+            slots, positions = map(np.concatenate, zip(*self._drafted, strict=True))
+            self._drafted.clear()
+            marks[self._predicted_cells(slots, positions)] |= np.uint8(_DRAFTED)
+        if self._kept:
+            slots, positions = map(np.concatenate, zip(*self._kept, strict=True))
+            self._kept.clear()
+            marks[self._predicted_cells(slots, positions)] = _DRAFTED | _KEPT
+            self._add(slots, np.where(positions >= 0, DraftSource.PREDICTION, DraftSource.NGRAM))
 
-    def _count_runs(self, slots: SlotArray, cells: Int64Array, kept: Int32Array) -> None:
-        before = np.cumsum(kept) - kept
-        places = np.repeat(cells - before, kept) + np.arange(int(kept.sum()))
-        positions = self._positions.take(places, mode="clip")
-        if len(positions) and int(positions.min()) >= 0:
-            # As it is mostly.
-            marked = np.repeat(slots * np.int64(self._marks.shape[1]), kept) + positions
-            self._marks.reshape(-1)[marked] = _DRAFTED | _KEPT
-            self._add(slots * np.int32(NUM_SOURCES) + DraftSource.PREDICTION, kept)
-        else:
-            is_kept = np.ones(len(positions), np.bool_)
-            self._count_nodes(np.repeat(slots, kept), positions, is_kept)
+    def _predicted_cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
+        """Returns where the positions that are in predictions lie in the marks, flattened."""
+        cells: Int64Array = slots * np.int64(self._marks.shape[1]) + positions
+        return cells[positions >= 0]
 
-    def _count_nodes(self, slots: SlotArray, positions: Int32Array, is_kept: BoolArray) -> None:
-        is_predicted = positions >= 0
-        # A worker that drafts from what it was not given must not mark what is not there.
-        inside = is_predicted & (positions < self._marks.shape[1])
-        self._marks[slots[inside], positions[inside]] |= np.uint8(_DRAFTED)
-        marked = inside & is_kept
-        self._marks[slots[marked], positions[marked]] |= np.uint8(_KEPT)
-        sources = np.where(is_predicted[is_kept], DraftSource.PREDICTION, DraftSource.NGRAM)
-        cells = slots[is_kept] * np.int32(NUM_SOURCES) + sources
-        self._add(cells, np.ones_like(cells))
-
-    def _add(self, cells: Int32Array, kept: Int32Array) -> None:
-        np.add.at(self._num_accepted.reshape(-1), cells, kept)
+    def _add(self, slots: SlotArray, sources: SlotArray) -> None:
+        cells = slots * np.int64(NUM_SOURCES) + sources
+        counts = np.bincount(cells, minlength=self._num_accepted.size)
+        self._num_accepted += counts.reshape(self._num_accepted.shape).astype(np.int32)
 
 
 def num_rejected_tokens(request: Request) -> int:

@@ -83,10 +83,10 @@ def wakes(window: Window, scale: float) -> bool:
 
     Args:
         window: The window; one that says no values is believed.
-        scale: What the hazards that it claims are to be multiplied by, if that is more than 1.
+        scale: What its hazards are to be multiplied by, if that is more than 1.
     """
     if not window.has_values:
-        return len(window.token_ids) > 0
+        return window.num_nodes > 0
     # A node's value is its chance, and of those side by side one comes at most.
     chances = np.power(window.values, np.float32(max(scale, 1.0))) * np.float32(TOKEN)
     return int(chances.astype(np.int64).sum()) >= TOKEN

@@ -9,6 +9,8 @@ from optimist_scheduler.core.values.arrays import Int32Array, SlotArray
 from optimist_scheduler.core.values.logprobs import Logprobs
 from optimist_scheduler.core.windows.window import Window
 
+_NO_NODES: Int32Array = np.empty(0, np.int32)
+
 
 @dataclass(slots=True)
 class Admission:
@@ -61,6 +63,11 @@ class StepResult:
     num_accepted_tokens: Int32Array
     draft_sources: Int32Array
     """Where each row's drafts came from, a DraftSource; TARGET where there was none."""
+    window_nodes: Int32Array = field(default_factory=lambda: _NO_NODES)
+    """Node of its window that each row was at when it drafted, ROOT for none; counts for rows with
+    drafts from their window [num_rows]. Empty if the worker does not report it."""
+    accepted_nodes: Int32Array = field(default_factory=lambda: _NO_NODES)
+    """Accepted nodes of all these rows, row after row [sum of their num_accepted_tokens]."""
     errors: dict[int, str] = field(default_factory=dict)
     """What went wrong, by slot."""
     repeat: int = 0

@@ -22,6 +22,7 @@ from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, SlotArr
 from optimist_scheduler.core.values.stats import SchedulerStats
 from optimist_scheduler.core.width.widths import DraftWidths
 from optimist_scheduler.core.windows.window import NO_WINDOW, Window
+from optimist_scheduler.core.windows.worker_windows import WorkerWindows
 
 WIDTH_INTERVAL = 8
 """Results between two choices of draft widths."""
@@ -39,11 +40,9 @@ class StepInFlight:
     num_draft_tokens: Int32Array
     emits: Int32Array
     """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
-    window_numbers: Int32Array
-    """Which window each row had, see `PlacedWindows.numbers` [num_rows]."""
-    windows: list[Window | None]
-    """What they were, from some place on, by slot."""
     num_repeats: int
+    windows: Sequence[tuple[int, Window]] = ()
+    """Windows that the worker takes with the plan, by slot; none once it has a result."""
     num_runs: int = 0
     """Results that were settled."""
 
@@ -65,9 +64,8 @@ class SchedulerState:
         self.blocks = BlockPool(
             config.num_blocks, max_num_seqs, config.num_blocks_for(config.max_length)
         )
-        self.accounts = DraftAccounts(
-            max_num_seqs, MAX_PREDICTED_TOKENS, self.table.placed.positions
-        )
+        self.worker_windows = WorkerWindows(max_num_seqs)
+        self.accounts = DraftAccounts(max_num_seqs, MAX_PREDICTED_TOKENS)
         self.stops = StopTokens(config.vocab_size)
         self.widths = DraftWidths(config.draft_width, max_num_seqs, config.drafter)
         self.costs = CostCurve([tokens for tokens, _ in costs], [us for _, us in costs])
@@ -165,7 +163,7 @@ class SchedulerState:
         place = bisect(self._running_order, request.order)
         self._running_order.insert(place, request.order)
         self.running = np.insert(self.running, place, slot)
-        if request.window is not None and len(request.window.token_ids):
+        if request.window is not None and request.window.num_nodes:
             self.unsent_windows[slot] = None
         if self.config.enable_prefix_caching:
             self.stats.num_prefix_queries += len(request.token_ids)
@@ -248,12 +246,12 @@ class SchedulerState:
 
     def weigh_window(self, slot: int) -> None:
         """Sets how much a slot may draft from its window, where that says what is worth it."""
-        placed = self.table.placed
-        width = self.widths.take_window(slot, has_values=bool(placed.is_valued[slot]))
+        windows = self.table.windows
+        width = self.widths.take_window(slot, has_values=bool(windows.is_valued[slot]))
         if width is not None:
             self.table.draft_width[slot] = width
-        if placed.is_tree[slot]:
-            placed.weigh_tree(slot, float(self.widths.depths[slot]))
+        if windows.is_tree[slot]:
+            windows.weigh_tree(slot, float(self.widths.depths[slot]))
 
     def choose_widths(self, slots: SlotArray, base_tokens: int) -> None:
         """Chooses anew how much some rows may draft.
@@ -262,13 +260,13 @@ class SchedulerState:
             slots: Running slots that emit a token in a pass [num_rows].
             base_tokens: Tokens of the pass without drafts.
         """
-        table, placed = self.table, self.table.placed
+        table, windows = self.table, self.table.windows
         lengths, ends = table.num_tokens[slots], table.window_end[slots]
-        drafting, is_valued = ends > lengths, placed.is_valued[slots]
-        claims = None
+        drafting, is_valued = ends > lengths, windows.is_valued[slots]
+        hazards = None
         if self.widths.goes_by_value and is_valued.any():
             most = self.widths.most_drafts(slots)
-            claims = placed.find_claims(slots, lengths, ends, most)
+            hazards = windows.find_hazards(slots, lengths, ends, most)
         widths = self.widths.choose(
             slots,
             drafting,
@@ -276,11 +274,11 @@ class SchedulerState:
             self.costs,
             self.drafter_costs,
             self.stats.num_results // WIDTH_INTERVAL,
-            claims,
+            hazards,
             is_valued & drafting,
         )
         table.draft_width[slots], table.drafter_width[slots] = widths
-        placed.weigh_trees(self.widths.depths)
+        windows.weigh_trees(self.widths.depths)
         self.widths.remember(slots, widths, drafting)
 
     def promote_starved(self, now: float) -> None:

@@ -13,8 +13,8 @@ from optimist_scheduler.core.requests.following import (
 )
 from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.values.output import NUM_SOURCES
-from optimist_scheduler.core.windows.placed_windows import PlacedWindows
 from optimist_scheduler.core.windows.window import NO_WINDOW, Window
+from optimist_scheduler.core.windows.window_planes import WindowPlanes
 
 NO_SLOT = -1
 
@@ -87,7 +87,7 @@ class Request:
     """Whether it ran when its worker was lost, and does not go on yet."""
     num_drafted_tokens: int = 0
     """Drafts that were verified, before the present slot."""
-    num_told_tokens: int = 0
+    num_reported_tokens: int = 0
     """Tokens of the prompt, behind the first, whose log-probabilities were told."""
     num_given_tokens: int = 0
     """Output that the owner had when it added the request; not part of the account."""
@@ -104,7 +104,7 @@ class Request:
         """Whether log-probabilities of its prompt are still to be told."""
         return (
             self.sampling.num_prompt_logprobs is not None
-            and self.num_told_tokens < self.num_prompt_tokens - 1
+            and self.num_reported_tokens < self.num_prompt_tokens - 1
         )
 
     @property
@@ -211,7 +211,7 @@ class RequestTable:
         # Memory that is never touched is never taken.
         self.token_ids = np.zeros((max_num_seqs, max_length), np.int32)
         """Prompt and verified output [max_num_seqs, max_length]."""
-        self.placed = PlacedWindows(max_num_seqs, max_length)
+        self.windows = WindowPlanes(max_num_seqs, max_length)
         self.requests: list[Request | None] = [None] * max_num_seqs
         self.request_ids = [""] * max_num_seqs
         """Of the requests, for those who need nothing else of them."""
@@ -274,7 +274,7 @@ class RequestTable:
         self.token_ids[slot, :num_tokens] = request.token_ids
         self.generation[slot] += 1
         self.version[slot] += 1
-        self._place_window(slot)
+        self._set_window(slot)
         return slot
 
     def release(self, slot: int) -> Request:
@@ -287,7 +287,7 @@ class RequestTable:
         request.gain = int(self.gain[slot])
         request.num_observed_tokens = int(self.num_observed_tokens[slot])
         self.requests[slot] = None
-        self.placed.set(slot, None, int(self.num_tokens[slot]))
+        self.windows.set(slot, None, int(self.num_tokens[slot]))
         self.status[slot] = SlotStatus.FREE
         self.generation[slot] += 1
         self.version[slot] += 1
@@ -300,19 +300,19 @@ class RequestTable:
         The version stays if the next pass may draft as much as it may at most, before and after.
         """
         before = int(self.window_end[slot])
-        self._place_window(slot, before)
+        self._set_window(slot)
         assumed = self.num_tokens[slot] + self.num_output_placeholders[slot]
         if min(before, self.window_end[slot]) - assumed < self.draft_width[slot]:
             self.version[slot] += 1
 
-    def _place_window(self, slot: int, end: int = 0) -> None:
-        """Notes what a slot's output is expected to go on with, in place of what ends there."""
+    def _set_window(self, slot: int) -> None:
+        """Notes what a slot's output is expected to go on with."""
         request = self.request(slot)
         if request.window is not None:
             num_prompt_tokens = int(self.num_prompt_tokens[slot])
             request.window = request.window.follow(self.tokens(slot), num_prompt_tokens)
         length = int(self.num_tokens[slot])
-        self.window_end[slot] = self.placed.set(slot, request.window, length, end)
+        self.window_end[slot] = self.windows.set(slot, request.window, length)
 
     def move_tree(self, slot: int, token_ids: Int32Array, *, is_likeliest: bool) -> None:
         """Moves a slot's tree on by tokens that the slot got.
@@ -323,14 +323,14 @@ class RequestTable:
             is_likeliest: Whether they keep to the likeliest path.
         """
         request = self.request(slot)
-        left = self.placed.trees[slot].window.pass_tokens(token_ids)
+        left = self.windows.trees[slot].window.pass_tokens(token_ids)
         # The worker may not have the tree yet: it is to forget what it has instead.
         request.window = left or NO_WINDOW
         if left is not None and is_likeliest:
-            self.placed.move_tree(slot, left)
+            self.windows.move_tree(slot, left)
         else:
             length = int(self.num_tokens[slot])
-            self.window_end[slot] = self.placed.place(slot, left, length)
+            self.window_end[slot] = self.windows.set(slot, left, length)
 
     def check_integrity(self) -> None:
         """Raises AssertionError if columns, requests and free slots contradict each other."""

@@ -85,7 +85,7 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
         wants_prediction_positions=new.wants_prediction_positions,
         num_given_tokens=num_output_tokens,
         # Who has output has had the prompt reported before.
-        num_told_tokens=num_prompt_tokens - 1 if num_output_tokens else 0,
+        num_reported_tokens=num_prompt_tokens - 1 if num_output_tokens else 0,
         gain=find_first_gain(len(new.predicted_token_ids), is_followed=new.is_followed),
         num_observed_tokens=num_prompt_tokens + num_output_tokens,
     )

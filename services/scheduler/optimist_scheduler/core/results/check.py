@@ -3,13 +3,14 @@
 import numpy as np
 
 from optimist_common.draft_source import DraftSource
-from optimist_scheduler.core.requests.config import EngineConfig
+from optimist_common.token_tree import ROOT
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.requests.state import SchedulerState, StepInFlight
 from optimist_scheduler.core.requests.table import Rows
 from optimist_scheduler.core.values.arrays import BoolArray, is_same
 from optimist_scheduler.core.values.logprobs import find_logprobs_fault
 from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.windows.worker_windows import WorkerWindows
 
 
 class ResultError(ValueError):
@@ -38,12 +39,12 @@ def find_step(state: SchedulerState, result: StepResult) -> StepInFlight | None:
 
 
 def check_result(
-    config: EngineConfig, step: StepInFlight, rows: Rows, alive: BoolArray, result: StepResult
+    state: SchedulerState, step: StepInFlight, rows: Rows, alive: BoolArray, result: StepResult
 ) -> None:
     """Raises ResultError unless a result fits its plan; rows of requests that are over may lag.
 
     Args:
-        config: The bounds.
+        state: The bounds, and the windows that the worker has.
         step: The plan.
         rows: Its rows before the result.
         alive: Which of them belong to requests that are not over [num_rows].
@@ -52,7 +53,8 @@ def check_result(
     _check_shape(step, result)
     if has_drafts := result.has_drafts:
         _check_drafts(step, result)
-        _check_sources(config.drafter, result)
+        _check_sources(state.config.drafter, result)
+    _check_nodes(state.worker_windows, step, result)
     emits, works = step.emits, alive
     if result.repeat:
         emits = np.ones_like(emits)
@@ -72,8 +74,8 @@ def check_result(
             raise ResultError("lengths: not the known length and what was emitted, or too long")
     tokens = result.token_ids
     # Negative numbers are large without their sign.
-    if len(tokens) and int(tokens.view(np.uint32).max()) >= config.vocab_size:
-        raise ResultError(f"token_ids: not from 0 to {config.vocab_size - 1}")
+    if len(tokens) and int(tokens.view(np.uint32).max()) >= state.config.vocab_size:
+        raise ResultError(f"token_ids: not from 0 to {state.config.vocab_size - 1}")
 
 
 def check_logprobs(
@@ -120,6 +122,28 @@ def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
         raise ResultError(f"num_drafted_tokens: the drafter makes at most {drafter.max_tokens}")
     if (result.num_accepted_tokens[others] > drafter.max_depth).any():
         raise ResultError(f"num_accepted_tokens: drafts are at most {drafter.max_depth} deep")
+
+
+def _check_nodes(windows: WorkerWindows, step: StepInFlight, result: StepResult) -> None:
+    """Raises ResultError unless nodes can be those of the windows that the worker has."""
+    nodes, accepted_nodes = result.window_nodes, result.accepted_nodes
+    if len(nodes) == len(accepted_nodes) == 0:
+        # No row has drafted from its window, or the worker does not report nodes.
+        return
+    if len(nodes) != len(step.slots):
+        raise ResultError("window_nodes: not one element per row")
+    is_windows = result.draft_sources == DraftSource.PREDICTION
+    num_accepted = result.num_accepted_tokens * is_windows
+    num_nodes = windows.num_nodes.take(step.slots)
+    is_wrong = (nodes < ROOT) | (nodes >= num_nodes - result.num_drafted_tokens)
+    if (is_wrong & is_windows).any():
+        raise ResultError("window_nodes: not in the window, or not so many drafts after it")
+    limits = np.repeat(num_nodes, num_accepted)
+    if len(accepted_nodes) != len(limits):
+        raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {len(limits)}")
+    # Negative numbers are large without their sign.
+    if (accepted_nodes.view(np.uint32) >= limits).any():
+        raise ResultError("accepted_nodes: not in the window")
 
 
 def _check_shape(step: StepInFlight, result: StepResult) -> None:

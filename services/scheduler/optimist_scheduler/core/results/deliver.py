@@ -7,103 +7,22 @@ import numpy as np
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.requests.account import num_rejected_tokens
 from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED, average, is_due
-from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.requests.state import SchedulerState, StepInFlight
-from optimist_scheduler.core.requests.table import NO_SLOT, Request, Rows
-from optimist_scheduler.core.results.new_tokens import NewTokens
-from optimist_scheduler.core.results.verified import record_drafts
+from optimist_scheduler.core.requests.state import SchedulerState
+from optimist_scheduler.core.requests.table import NO_SLOT, Request
+from optimist_scheduler.core.results.new_tokens import UNKNOWN_NODE, NewTokens
 from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, Int64Array
 from optimist_scheduler.core.values.output import (
     NO_OUTPUTS,
     Ended,
     Finished,
     FinishReason,
+    ReportedLogprobs,
+    ReportedPositions,
     StepOutputs,
-    ToldLogprobs,
-    ToldPositions,
 )
 
 
-def find_new_tokens(
-    state: SchedulerState, step: StepInFlight, rows: Rows, alive: BoolArray, result: StepResult
-) -> NewTokens:
-    """Returns the tokens of the requests that are not over, cut where the requests end.
-
-    Args:
-        state: The state.
-        step: The plan.
-        rows: Its rows before the result.
-        alive: Which of them belong to requests that are not over [num_rows].
-        result: The result.
-    """
-    slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
-    drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
-    sources = result.draft_sources
-    numbers = step.window_numbers
-    if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
-        gets = alive & (counts > 0)
-        token_ids = token_ids[np.repeat(gets, counts)]
-        slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
-        accepted, sources, numbers = accepted[gets], sources[gets], numbers[gets]
-        rows = Rows(*(column[gets] for column in rows))
-    starts, of_row = rows.num_tokens, np.arange(len(slots))
-    cells = state.table.cells(slots, starts)
-    if len(token_ids) != len(slots):
-        of_row = np.repeat(of_row, counts)
-        cells = (cells - (np.cumsum(counts) - counts))[of_row] + np.arange(len(token_ids))
-    new = NewTokens(
-        slots,
-        starts,
-        rows.window_end,
-        counts,
-        drafted,
-        accepted,
-        sources,
-        numbers,
-        token_ids,
-        of_row,
-        cells,
-    )
-    _cut_at_stops(state, new)
-    is_full = new.starts + new.num_tokens >= rows.max_length
-    for row in is_full.nonzero()[0].tolist():
-        new.reasons.setdefault(row, FinishReason.LENGTH)
-    return new
-
-
-def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
-    if not np.count_nonzero(may_stop := state.stops.find(new.token_ids)):
-        return
-    counts = new.num_tokens.copy()
-    first_cells = state.table.cells(new.slots, new.starts)
-    for row in np.unique(new.rows[may_stop]).tolist():
-        slot, start = int(new.slots[row]), int(new.starts[row])
-        request = state.table.request(slot)
-        index = find_stop(request, start, new.token_ids[new.rows == row].tolist())
-        if index is not None:
-            counts[row] = index + 1
-            new.reasons[row] = FinishReason.STOP
-    kept = new.cells < (first_cells + counts)[new.rows]
-    new.token_ids, new.rows, new.cells = new.token_ids[kept], new.rows[kept], new.cells[kept]
-    new.num_tokens = counts
-    new.num_accepted_tokens = np.minimum(new.num_accepted_tokens, counts)
-
-
-def find_stop(request: Request, length: int, token_ids: list[int]) -> int | None:
-    """Returns which of a request's new tokens ends it, if one does.
-
-    Args:
-        request: The request.
-        length: Tokens that it had before, prompt and output.
-        token_ids: The new ones.
-    """
-    for index, token_id in enumerate(token_ids):
-        if token_id in request.stop_token_ids and length + index + 1 >= request.min_length:
-            return index
-    return None
-
-
-def keep(state: SchedulerState, step: StepInFlight, new: NewTokens) -> None:
+def keep(state: SchedulerState, new: NewTokens) -> None:
     """Appends the tokens to their sequences, and drafts to their accounts."""
     table = state.table
     table.token_ids.reshape(-1)[new.cells] = new.token_ids
@@ -111,7 +30,25 @@ def keep(state: SchedulerState, step: StepInFlight, new: NewTokens) -> None:
     table.num_passes[new.slots] += 1
     if np.count_nonzero(new.num_drafted_tokens):
         table.num_drafted_tokens[new.slots] += new.num_drafted_tokens
-        record_drafts(state, step, new)
+        _record_drafts(state, new)
+
+
+def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
+    slots, kept, accounts = new.slots, new.num_accepted_tokens, state.accounts
+    slots_of_kept, positions = np.repeat(slots, kept), new.accepted_positions
+    is_known = (new.draft_sources == DraftSource.PREDICTION) & (new.window_nodes != UNKNOWN_NODE)
+    if np.count_nonzero(is_known) < len(slots):
+        others = ~is_known
+        accounts.record_others(slots[others], new.draft_sources[others], kept[others])
+        has_position = np.repeat(is_known, kept)
+        slots_of_kept, positions = slots_of_kept[has_position], positions[has_position]
+    accounts.record_kept(slots_of_kept, positions)
+    is_cut = is_known & (new.num_drafted_tokens > kept)
+    if np.count_nonzero(is_cut):
+        drafted = state.worker_windows.find_drafted(
+            slots[is_cut], new.window_nodes[is_cut], new.num_drafted_tokens[is_cut]
+        )
+        accounts.record_drafted(*drafted)
 
 
 def follow_windows(state: SchedulerState, new: NewTokens) -> None:
@@ -125,7 +62,7 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     if not has_window.any():
         return
     num_agreed = inside
-    wrong = table.placed.expected.reshape(-1)[new.cells] != new.token_ids
+    wrong = table.windows.expected.reshape(-1)[new.cells] != new.token_ids
     if wrong.any():
         # What lies behind a window cannot be wrong.
         wrong &= new.cells < table.cells(new.slots, window_ends)[new.rows]
@@ -137,7 +74,7 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
         num_agreed[rows] = cells - table.cells(new.slots[rows], new.starts[rows])
         table.window_end[new.slots[rows]] = 0
     _learn_windows(state, new, has_window, inside, num_agreed)
-    if table.placed.trees:
+    if table.windows.trees:
         _move_trees(state, new, num_agreed < inside)
 
 
@@ -168,11 +105,11 @@ def _learn_windows(
     if not has_window.all():
         slots, starts = slots[has_window], starts[has_window]
         inside, num_agreed = inside[has_window], num_agreed[has_window]
-    placed = state.table.placed
-    hazards, before = placed.hazards.reshape(-1), placed.cells(slots, starts - 1)
+    windows = state.table.windows
+    hazards, before = windows.hazards.reshape(-1), windows.cells(slots, starts - 1)
     examined = np.minimum(num_agreed + 1, inside)
-    claimed = hazards.take(before + examined) - hazards.take(before)
-    state.widths.observe(slots, inside, num_agreed, claimed, placed.is_valued[slots])
+    estimated = hazards.take(before + examined) - hazards.take(before)
+    state.widths.observe(slots, inside, num_agreed, estimated, windows.is_valued[slots])
 
 
 def _move_trees(state: SchedulerState, new: NewTokens, has_left: BoolArray) -> None:
@@ -185,7 +122,7 @@ def _move_trees(state: SchedulerState, new: NewTokens, has_left: BoolArray) -> N
     """
     table = state.table
     ends = np.cumsum(new.num_tokens)
-    for row in np.flatnonzero(table.placed.is_tree[new.slots]).tolist():
+    for row in np.flatnonzero(table.windows.is_tree[new.slots]).tolist():
         slot, end = int(new.slots[row]), int(ends[row])
         token_ids = new.token_ids[end - int(new.num_tokens[row]) : end]
         table.move_tree(slot, token_ids, is_likeliest=not has_left[row])
@@ -220,8 +157,8 @@ def build_outputs(
     state: SchedulerState,
     new: NewTokens,
     errors: dict[int, str],
-    logprobs: Sequence[ToldLogprobs] = (),
-    positions: Sequence[ToldPositions] = (),
+    logprobs: Sequence[ReportedLogprobs] = (),
+    positions: Sequence[ReportedPositions] = (),
 ) -> StepOutputs:
     """Ends requests and returns what their owners get.
 
@@ -230,7 +167,7 @@ def build_outputs(
         new: The tokens, which were kept.
         errors: What went wrong, by slot, for requests that are not over.
         logprobs: How likely tokens were.
-        positions: Where accepted drafts stand.
+        positions: Where accepted drafts were read from.
     """
     table = state.table
     observed = _find_observed(state, new)
@@ -302,10 +239,10 @@ def finish(
     else:
         num_tokens = len(request.token_ids)
     state.end(request)
-    return tell_end(request, num_tokens, reason, message)
+    return make_end(request, num_tokens, reason, message)
 
 
-def tell_end(request: Request, num_tokens: int, reason: FinishReason, message: str) -> Ended:
+def make_end(request: Request, num_tokens: int, reason: FinishReason, message: str) -> Ended:
     """Returns the account of a request that is over, `num_tokens` long."""
     by_source = list(request.num_accepted_by_source)
     num_before = request.num_prompt_tokens + request.num_given_tokens

@@ -11,15 +11,15 @@ from optimist_scheduler.core.requests.table import Rows, SlotStatus
 from optimist_scheduler.core.results.check import check_logprobs, check_result, find_step
 from optimist_scheduler.core.results.deliver import (
     build_outputs,
-    find_new_tokens,
     follow_windows,
     keep,
     learn_drafter,
     learn_gains,
 )
-from optimist_scheduler.core.results.telling import tell_logprobs, tell_positions
+from optimist_scheduler.core.results.new_tokens import find_new_tokens
+from optimist_scheduler.core.results.reports import report_logprobs, report_positions
 from optimist_scheduler.core.values.arrays import BoolArray, SlotArray
-from optimist_scheduler.core.values.output import StepOutputs, ToldLogprobs, ToldPositions
+from optimist_scheduler.core.values.output import ReportedLogprobs, ReportedPositions, StepOutputs
 
 UNUSED_WIDTH_INTERVAL = 8 * WIDTH_INTERVAL
 """The same while none of the rows drafts: new ones begin with what was chosen last."""
@@ -41,13 +41,17 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     if step is None:
         state.stats.num_late_results += 1
         return None
+    # Also if the result is refused: once more, the same windows change nothing.
+    for slot, window in step.windows:
+        state.worker_windows.set(slot, window)
     alive = _find_alive(state, step, is_repeat=result.repeat > 0)
     rows = state.table.gather(step.slots)
-    check_result(state.config, step, rows, alive, result)
+    check_result(state, step, rows, alive, result)
     if result.logprobs:
         check_logprobs(state, step, alive, result)
     state.stats.num_results += 1
     step.num_runs += 1
+    step.windows = ()
     if result.repeat:
         state.stats.num_repeats += 1
         # As if it had been planned just now: all of it is taken back but what was emitted.
@@ -57,15 +61,15 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     else:
         _take_back(state, step, rows, result)
     new = find_new_tokens(state, step, rows, alive, result)
-    keep(state, step, new)
+    keep(state, new)
     errors = _take_errors(state, step, alive, result)
-    logprobs: Sequence[ToldLogprobs] = ()
-    positions: Sequence[ToldPositions] = ()
+    logprobs: Sequence[ReportedLogprobs] = ()
+    positions: Sequence[ReportedPositions] = ()
     if state.logprob_slots:
-        logprobs, wrong = tell_logprobs(state, step, new, alive, result)
+        logprobs, wrong = report_logprobs(state, step, new, alive, result)
         errors |= wrong
     if state.position_slots:
-        positions = tell_positions(state, step, new)
+        positions = report_positions(state, new)
     follow_windows(state, new)
     learn_drafter(state, new)
     learn_gains(state, new)

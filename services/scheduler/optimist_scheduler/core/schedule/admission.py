@@ -68,7 +68,7 @@ def match_prefix(view: ScheduleView, request: Request) -> tuple[Int32Array, int]
     num_tokens = len(request.token_ids) - 1
     if request.wants_prompt_logprobs:
         # What comes after a token is reported only when that is computed.
-        num_tokens = min(num_tokens, request.num_told_tokens)
+        num_tokens = min(num_tokens, request.num_reported_tokens)
     most = num_tokens // view.config.block_size
     cached = view.blocks.match(request.block_hashes[:most])
     return cached, view.blocks.num_evictable(cached)
@@ -104,7 +104,7 @@ def _gives_way(request: Request, other: Request) -> bool:
 def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: int) -> int:
     num_tokens = len(request.token_ids)
     window = request.window and request.window.follow(request.token_ids, request.num_prompt_tokens)
-    if window is not None and len(window.token_ids):
+    if window is not None and window.num_nodes:
         width = view.widths.first(request.max_draft_tokens, window)
     else:
         width = view.widths.first_of_drafter(

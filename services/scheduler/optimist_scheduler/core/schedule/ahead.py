@@ -35,16 +35,16 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
 def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
     """Returns how likely the rows go on as they are planned [num_rows]."""
     rows = state.table.gather(slots)
-    placed = state.table.placed
+    windows = state.table.windows
     num_drafts = rows.num_output_placeholders - rows.num_emits_in_flight
-    if state.widths.goes_by_value and placed.num_valued:
-        chances = _claimed_chances(state, slots, rows, num_drafts)
+    if state.widths.goes_by_value and windows.num_valued:
+        chances = _estimate_chances(state, slots, rows, num_drafts)
     else:
         chances = np.power(state.widths.rate(slots), num_drafts)
     assumed = rows.num_tokens + rows.num_output_placeholders
-    if placed.trees:
+    if windows.trees:
         emitted = rows.num_tokens + rows.num_emits_in_flight
-        assumed = np.where(placed.is_tree[slots], emitted, assumed)
+        assumed = np.where(windows.is_tree[slots], emitted, assumed)
     will_draft = rows.window_end > assumed
     waits = (rows.draft_width > 0) & ~will_draft & (rows.num_plans_in_flight > 0)
     chances = np.where(waits & state.table.is_worth_a_wait(slots), 0.0, chances)
@@ -53,19 +53,19 @@ def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
     return chances
 
 
-def _claimed_chances(
+def _estimate_chances(
     state: SchedulerState, slots: SlotArray, rows: Rows, num_drafts: Int32Array
 ) -> FloatArray:
     """Returns how likely what is in flight is accepted, by what windows say [num_rows]."""
-    placed = state.table.placed
+    windows = state.table.windows
     # Of a tree, what is in flight leads to its likeliest path's end at most.
     inside = np.maximum(np.minimum(rows.window_end - rows.num_tokens, num_drafts), 0)
-    before = placed.cells(slots, rows.num_tokens - 1)
-    hazards = placed.hazards.reshape(-1)
-    claimed = (hazards.take(before + inside) - hazards.take(before)) * state.widths.scales[slots]
-    chances: FloatArray = np.exp(-claimed)
-    is_unknown = (inside < num_drafts) | ~placed.is_valued[slots]
+    before = windows.cells(slots, rows.num_tokens - 1)
+    hazards = windows.hazards.reshape(-1)
+    estimated = (hazards.take(before + inside) - hazards.take(before)) * state.widths.scales[slots]
+    chances: FloatArray = np.exp(-estimated)
+    is_unknown = (inside < num_drafts) | ~windows.is_valued[slots]
     if is_unknown.any():
         known = state.widths.rate(slots) ** num_drafts
-        chances = np.where(is_unknown & ~placed.is_tree[slots], known, chances)
+        chances = np.where(is_unknown & ~windows.is_tree[slots], known, chances)
     return chances

@@ -6,7 +6,7 @@ from optimist_scheduler.core.requests.plan import Admission, Plan
 from optimist_scheduler.core.requests.state import SchedulerState, StepInFlight
 from optimist_scheduler.core.schedule.decision import ScheduleDecision
 from optimist_scheduler.core.values.arrays import Int32Array, SlotArray
-from optimist_scheduler.core.windows.window import Window
+from optimist_scheduler.core.windows.window import NO_WINDOW, Window
 
 
 def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | None:
@@ -30,13 +30,16 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
     state.num_plans += 1
     state.stats.num_plans += 1
     step = _advance(state, slots, known, drafts, decision.rows.num_repeats)
+    windows = _take_windows(state)
+    # Who takes a slot has nothing to draft from but what comes with it.
+    step.windows = [(admission.slot, NO_WINDOW) for admission in admissions] + windows
     state.in_flight.append(step)
     released, state.released_slots = state.released_slots, []
     return Plan(
         state.num_plans,
         released,
         admissions,
-        _take_windows(state),
+        windows,
         slots,
         known,
         drafts,
@@ -92,8 +95,6 @@ def _advance(
         known,
         drafts,
         emits,
-        table.placed.numbers.take(slots),
-        table.placed.windows.copy(),
         num_repeats,
     )
 

@@ -109,15 +109,15 @@ def _share_budget(
     assumed = rows.num_tokens + rows.num_output_placeholders
     left = assumed - rows.num_computed_tokens
     runs = _find_rows_to_run(view, slots, rows)
-    placed, drafts = view.table.placed, np.zeros(len(left), np.int32)
+    windows, drafts = view.table.windows, np.zeros(len(left), np.int32)
     if np.count_nonzero(rows.window_end):
         # What is in flight may already reach the length limit.
         ahead = np.minimum(rows.window_end, rows.max_length - 1) - assumed
         drafts = np.minimum(np.maximum(ahead, 0), rows.draft_width)
-    if placed.trees:
+    if windows.trees:
         drafts = _take_trees(view, slots, rows, drafts)
-    if view.widths.goes_by_value and placed.num_valued:
-        drafts = placed.limit_by_value(slots, assumed, drafts, view.widths.depths[slots])
+    if view.widths.goes_by_value and windows.num_valued:
+        drafts = windows.limit_by_value(slots, assumed, drafts, view.widths.depths[slots])
     if view.config.drafter is not None:
         # It drafts from where the row really is, whatever is in flight.
         room = np.maximum(rows.max_length - 1 - assumed, 0)
@@ -152,12 +152,12 @@ def _take_trees(view: ScheduleView, slots: SlotArray, rows: Rows, drafts: Int32A
     The worker drafts from where a row really is, which of a tree is not far after where it was:
     most of what is in flight stands side by side.
     """
-    placed = view.table.placed
+    windows = view.table.windows
     least = rows.num_tokens + rows.num_emits_in_flight
-    left = (rows.window_end - least + placed.num_side_nodes[slots]) * (rows.window_end > least)
+    left = (rows.window_end - least + windows.num_side_nodes[slots]) * (rows.window_end > least)
     room = rows.max_length - 1 - rows.num_tokens - rows.num_output_placeholders
     of_trees = np.clip(np.minimum(left, room), 0, rows.draft_width)
-    return np.where(placed.is_tree[slots], of_trees, drafts)
+    return np.where(windows.is_tree[slots], of_trees, drafts)
 
 
 def _find_rows_to_run(view: ScheduleView, slots: SlotArray, rows: Rows) -> Int32Array:

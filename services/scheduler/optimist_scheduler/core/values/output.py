@@ -51,7 +51,7 @@ class Ended(NamedTuple):
     finished: Finished
 
 
-class ToldLogprobs(NamedTuple):
+class ReportedLogprobs(NamedTuple):
     """How likely tokens of a request were, and whom to tell."""
 
     owner: int
@@ -60,7 +60,7 @@ class ToldLogprobs(NamedTuple):
     """Of the prompt's tokens, and of all that the step brings or none of them."""
 
 
-class ToldPositions(NamedTuple):
+class ReportedPositions(NamedTuple):
     """Where accepted drafts of a request were read from, and whom to tell."""
 
     owner: int
@@ -92,9 +92,9 @@ class StepOutputs:
     """What such rows got in earlier steps and proposers were not sent, by row."""
     ended: list[Ended]
     """Requests that ended with this step; their last tokens are in the columns."""
-    logprobs: Sequence[ToldLogprobs] = ()
+    logprobs: Sequence[ReportedLogprobs] = ()
     """For requests that want some; those of a prompt may come before any token."""
-    positions: Sequence[ToldPositions] = ()
+    positions: Sequence[ReportedPositions] = ()
     """For requests that want some, of the rows with an accepted draft."""
 
     @property

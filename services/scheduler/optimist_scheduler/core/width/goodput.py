@@ -62,7 +62,7 @@ def choose_goodput(
     base_tokens: int,
     curve: CostCurve,
     drafter: DrafterRows | None = None,
-    claims: Float32Array | None = None,
+    hazards: Float32Array | None = None,
 ) -> GoodputChoice:
     """Chooses widths that maximise expected tokens over cost of the pass.
 
@@ -74,7 +74,7 @@ def choose_goodput(
         base_tokens: Tokens of the pass without drafts.
         curve: Time of a pass by its tokens.
         drafter: The drafter's rates, limits and costs, if there is one.
-        claims: Minus the logarithm of the chance of each draft, where more is known than a rate:
+        hazards: Minus the logarithm of the chance of each draft, where more is known than a rate:
             never falling along a row, infinite beyond the window's end; NaN at the beginning of a
             row to go by its rate. By default all do [num_rows, most drafts].
 
@@ -90,7 +90,7 @@ def choose_goodput(
     able = np.flatnonzero(drafting & (limits > 0))
     served = np.flatnonzero(~drafting & (drafter.limits > 0)) if drafter else able[:0]
     if len(able) or len(served):
-        windows = _find_depths(rates, limits, claims, able)
+        windows = _find_depths(rates, limits, hazards, able)
         of_drafter, weight = _NO_LEVELS, 1.0
         if drafter is not None and len(served):
             weight = drafter.tokens_per_level
@@ -124,17 +124,17 @@ def _nothing(base_tokens: int, num_rows: int, curve: CostCurve) -> Best:
 def _find_depths(
     rates: npt.NDArray[np.floating],
     limits: Int32Array,
-    claims: Float32Array | None,
+    hazards: Float32Array | None,
     able: Int64Array,
 ) -> Float32Array:
     """Returns minus the logarithm of each draft's chance, for the rows that are able to draft."""
     depths = make_rows(rates[able], limits[able], 1.0).find_depths()
-    if claims is None or depths.size == 0:
+    if hazards is None or depths.size == 0:
         return depths
-    own = claims[able, : depths.shape[1]]
-    is_claimed = ~np.isnan(own[:, 0])
+    own = hazards[able, : depths.shape[1]]
+    is_known = ~np.isnan(own[:, 0])
     beyond = np.arange(depths.shape[1]) >= limits[able][:, None]
-    return np.where(is_claimed[:, None] & ~beyond, own, depths)
+    return np.where(is_known[:, None] & ~beyond, own, depths)
 
 
 def _find_threshold(best: Best, curve: CostCurve) -> float:

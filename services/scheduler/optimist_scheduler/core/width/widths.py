@@ -9,7 +9,7 @@ from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.values.arrays import BoolArray, Float32Array, Int32Array, SlotArray
 from optimist_scheduler.core.width.acceptance import DRAFTER_PRIOR, Acceptance
 from optimist_scheduler.core.width.adaptive import START_WIDTH, AdaptiveWidths
-from optimist_scheduler.core.width.claims import Claims
+from optimist_scheduler.core.width.calibration import Calibration
 from optimist_scheduler.core.width.crossover import choose_crossover
 from optimist_scheduler.core.width.drafter import Drafter, DrafterRows
 from optimist_scheduler.core.width.goodput import choose_goodput
@@ -56,18 +56,18 @@ class DraftWidths:
         self._policy = policy
         self._drafter = drafter
         self._limits = np.zeros(max_num_seqs, np.int32)
-        self._claims = Claims(max_num_seqs)
+        self._calibration = Calibration(max_num_seqs)
         self._entry = MAX_DEPTH
         """Minus the logarithm of the least chance of a new row's drafts that are worth it."""
         self.depths = np.full(max_num_seqs, np.inf, np.float32)
-        """Largest claimed hazard, cumulated, of a draft of the window that is worth its cost; it
+        """Largest estimated hazard, cumulated, of a draft of the window that is worth its cost; it
         counts for windows that say values [max_num_seqs]."""
         self.goes_by_value = policy == "goodput"
         """Whether what windows say of their chances counts."""
         self.goes_by_share = policy == "adaptive"
         """Whether the share of accepted drafts counts."""
         self.scales = np.ones(max_num_seqs, np.float32)
-        """What the hazards that windows claim are multiplied by, since the last choice
+        """What the hazards that windows estimate are multiplied by, since the last choice
         [max_num_seqs]."""
         self._adaptive = AdaptiveWidths(max_num_seqs)
         self._level_limits = np.zeros(max_num_seqs, np.int32)
@@ -89,8 +89,8 @@ class DraftWidths:
             What it may draft to begin with, from its window and from the drafter.
         """
         self._limits[slot] = limit
-        self._claims.reset(slot)
-        self.scales[slot] = self._claims.common_scale
+        self._calibration.reset(slot)
+        self.scales[slot] = self._calibration.common_scale
         if self.goes_by_value:
             self.depths[slot] = self._first_depth
         self._adaptive.reset(slot, limit)
@@ -102,7 +102,7 @@ class DraftWidths:
 
     def first(self, limit: int, window: Window) -> int:
         """Returns how much of its window such a request begins with; changes nothing."""
-        width = min(self._first_width(limit), len(window.token_ids))
+        width = min(self._first_width(limit), window.num_nodes)
         if not (self.goes_by_value and window.has_values):
             return width
         hazards = np.maximum.accumulate(window.find_hazards())
@@ -110,7 +110,7 @@ class DraftWidths:
 
     @property
     def _first_depth(self) -> np.float32:
-        return np.float32(self._entry / self._claims.common_scale)
+        return np.float32(self._entry / self._calibration.common_scale)
 
     def _first_width(self, limit: int) -> int:
         return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
@@ -137,7 +137,7 @@ class DraftWidths:
         slots: SlotArray,
         drafted: Int32Array,
         accepted: Int32Array,
-        claimed: Float32Array | None = None,
+        estimated: Float32Array | None = None,
         is_valued: BoolArray | None = None,
     ) -> None:
         """Learns from the windows of the rows of a settled step.
@@ -150,21 +150,21 @@ class DraftWidths:
             drafted: Tokens of the window that were compared with the output, or stood behind such;
                 a row with 0 is left as it is [num_rows].
             accepted: How many of them, from the first on, agreed [num_rows].
-            claimed: Hazard of those that agreed and the first that did not, by what the windows
+            estimated: Hazard of those that agreed and the first that did not, by what the windows
                 say; by default what windows without values are taken to say [num_rows].
             is_valued: Whether it was said; by default by none [num_rows].
         """
         examined = np.minimum(accepted + 1, drafted)
-        if claimed is None:
-            claimed = examined * np.float32(PRIOR_HAZARD)
+        if estimated is None:
+            estimated = examined * np.float32(PRIOR_HAZARD)
         if is_valued is None:
             is_valued = np.zeros(len(slots), np.bool_)
-        self._claims.observe(slots, accepted, examined, claimed, is_valued)
+        self._calibration.observe(slots, accepted, examined, estimated, is_valued)
         missed = accepted < examined
         if missed.any():
             # Doubts count at once, not only with the next choice.
             slots = slots[missed]
-            scales = self._claims.scale(slots)
+            scales = self._calibration.scale(slots)
             self.depths[slots] *= self.scales[slots] / scales
             self.scales[slots] = scales
 
@@ -193,7 +193,7 @@ class DraftWidths:
 
     def rate(self, slots: SlotArray) -> Float32Array:
         """Returns the chance that a draft is accepted if those before it were [num_rows]."""
-        return self._claims.rate(slots)
+        return self._calibration.rate(slots)
 
     def rate_of_drafter(self, slots: SlotArray) -> Float32Array:
         """Returns the same for levels of the drafter [num_rows]."""
@@ -207,7 +207,7 @@ class DraftWidths:
         curve: CostCurve,
         drafter_curve: CostCurve,
         choice: int,
-        claims: Float32Array | None = None,
+        hazards: Float32Array | None = None,
         is_valued: BoolArray | None = None,
     ) -> Widths:
         """Returns the most drafts per row, 0 to the request's limit, and sets `depths`.
@@ -222,23 +222,23 @@ class DraftWidths:
             drafter_curve: Time of the drafter by the largest level of a pass.
             choice: Number of the choice, counted up by the caller; decides whose turn it is to be
                 probed.
-            claims: Cumulated hazards that windows say of what comes next, infinite beyond their
+            hazards: Cumulated hazards that windows say of what comes next, infinite beyond their
                 ends; by default no window says any [num_rows, most drafts].
             is_valued: Whether a row goes by them [num_rows].
         """
         limits = self._limits[slots]
         if self._policy not in ("goodput", "crossover"):
             return self._choose_without_costs(slots, limits)
-        rates, rows = self._claims.rate(slots), self._find_drafter_rows(slots, drafter_curve)
+        rates, rows = self._calibration.rate(slots), self._find_drafter_rows(slots, drafter_curve)
         arguments = rates, limits, drafting, base_tokens, curve, rows
         if self.goes_by_value:
-            self.scales[slots] = scales = self._claims.scale(slots)
-            if claims is not None and is_valued is not None:
-                claims = claims * scales[:, None]
-                claims[~is_valued, :1] = np.nan
+            self.scales[slots] = scales = self._calibration.scale(slots)
+            if hazards is not None and is_valued is not None:
+                hazards = hazards * scales[:, None]
+                hazards[~is_valued, :1] = np.nan
             else:
-                is_valued, claims = np.zeros(len(slots), np.bool_), None
-            widths, levels, depths, self._entry = choose_goodput(*arguments, claims)
+                is_valued, hazards = np.zeros(len(slots), np.bool_), None
+            widths, levels, depths, self._entry = choose_goodput(*arguments, hazards)
             # Where the window itself says how many are worth it, nothing else limits them.
             widths = np.where(is_valued & (depths > 0), limits, widths)
         else:

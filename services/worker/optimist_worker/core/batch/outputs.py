@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 
 from optimist_common.columns import Int32Column
+from optimist_common.draft_source import DraftSource
 from optimist_worker.core.plan import Plan, RowLogprobs, StepResult
 
 Column = TypeVar("Column", torch.Tensor, Int32Column)
@@ -22,6 +23,9 @@ class Outputs(NamedTuple, Generic[Column]):
     num_drafted_tokens: Column
     num_accepted_tokens: Column
     draft_sources: Column
+    window_nodes: Column
+    """Node of its window that each row was at when it drafted, -1 for none; counts where the drafts
+    came from the window."""
     is_short: Column
     """1 where the blocks did not hold the known tokens."""
     is_broken: Column
@@ -33,31 +37,38 @@ class Outputs(NamedTuple, Generic[Column]):
     """Tokens that the pass was fed, drafts included."""
     token_ids: Column
     """Emitted tokens, one row after the other."""
+    accepted_nodes: Column
+    """Accepted nodes of the rows whose drafts came from their windows, one row after the other."""
 
 
-_NUM_COLUMNS = len(Outputs._fields) - 1
+_NUM_COLUMNS = len(Outputs._fields) - 2
 
 
 def pack(outputs: Outputs[torch.Tensor]) -> torch.Tensor:
     """Packs outputs, int64 or bool `[num_rows]`.
 
     Args:
-        outputs: With `token_ids` `[num_rows, width]`; as many of a row count as it has emitted.
+        outputs: With `token_ids` `[num_rows, width]`, of which as many of a row count as it has
+            emitted, and `accepted_nodes` `[num_rows, width - 1]`.
 
     Returns:
-        Int32 `[num_rows, columns and tokens]`.
+        Int32 `[num_rows, columns, tokens and nodes]`.
     """
-    *columns, token_ids = outputs
-    return torch.cat([torch.stack(columns, 1), token_ids], 1).int()
+    *columns, token_ids, nodes = outputs
+    return torch.cat([torch.stack(columns, 1), token_ids, nodes], 1).int()
 
 
 def unpack(packed: Int32Column) -> Outputs[Int32Column]:
-    """Reads what `pack` has packed, int32 `[num_rows, columns and tokens]`."""
-    columns, token_ids = packed.T[:_NUM_COLUMNS], packed[:, _NUM_COLUMNS:]
-    if token_ids.shape[1] == 1 and columns[1].all():
-        return Outputs._make([*columns, token_ids[:, 0]])
-    is_emitted = columns[1][:, None] > np.arange(token_ids.shape[1])
-    return Outputs._make([*columns, token_ids[is_emitted]])
+    """Reads what `pack` has packed, int32 `[num_rows, columns, tokens and nodes]`."""
+    columns, width = packed.T[:_NUM_COLUMNS], (packed.shape[1] - _NUM_COLUMNS + 1) // 2
+    token_ids, nodes = packed[:, _NUM_COLUMNS:][:, :width], packed[:, _NUM_COLUMNS:][:, width:]
+    _, num_emitted, _, num_accepted, sources, *_ = columns
+    if width == 1 and num_emitted.all():
+        return Outputs._make([*columns, token_ids[:, 0], nodes.ravel()])
+    is_emitted = num_emitted[:, None] > np.arange(width)
+    num_nodes = num_accepted * (sources == DraftSource.PREDICTION)
+    is_accepted = num_nodes[:, None] > np.arange(nodes.shape[1])
+    return Outputs._make([*columns, token_ids[is_emitted], nodes[is_accepted]])
 
 
 def no_outputs() -> Outputs[Int32Column]:
@@ -85,12 +96,12 @@ def collect_result(
         draft_ns: Time that the drafter took.
         logprobs: Of the rows that want some; those that failed are left out.
     """
-    columns = np.array(outputs[:-1])
+    columns = np.array(outputs[:-2])
     if len(slots) < len(plan.slots):
         columns = _spread(columns, np.isin(plan.slots, slots))
         for row, slot in enumerate(plan.slots.tolist()):
             columns[0, row] += lengths.get(slot, 0)
-    spread: Outputs[Int32Column] = Outputs._make([*columns, outputs.token_ids])
+    spread: Outputs[Int32Column] = Outputs._make([*columns, *outputs[-2:]])
     has_failed = np.isin(slots, list(errors)) if errors else np.zeros(len(slots), np.bool_)
     return StepResult(
         sequence=plan.sequence,
@@ -102,6 +113,8 @@ def collect_result(
         num_drafted_tokens=spread.num_drafted_tokens,
         num_accepted_tokens=spread.num_accepted_tokens,
         draft_sources=spread.draft_sources,
+        window_nodes=spread.window_nodes,
+        accepted_nodes=spread.accepted_nodes,
         errors=errors,
         num_tokens=int(outputs.num_fed_tokens.sum()),
         num_live_rows=int(np.count_nonzero((outputs.has_ended == 0) & ~has_failed)),

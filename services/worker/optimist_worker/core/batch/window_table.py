@@ -102,31 +102,30 @@ class WindowTable:
         places: torch.Tensor | None,
         verdict: Verdict,
         number: torch.Tensor,
-    ) -> None:
-        """Moves on by a pass: along the accepted drafts, and by the token behind them.
+    ) -> torch.Tensor:
+        """Moves on by a pass: along the accepted drafts, and by the token after them.
 
         Args:
             slots: `[num_rows]`; padding may name the last row several times.
             places: Of what was drafted, as `draft` has returned them.
             verdict: On the drafts.
             number: How many tokens each row has emitted, `[num_rows]`.
+
+        Returns:
+            Indices in the windows of the node at which each row was, -1 for none, and after it of
+            its accepted drafts, `[num_rows, 1 + width]`; counts where these are the window's.
         """
         here, first, last = self._here.index_select(1, slots)
-        accepted = verdict.num_accepted
-        reached = here + accepted
-        if places is not None:
-            node = (accepted - 1).clamp(min=0)[:, None]
-            if verdict.path is not None:
-                node = verdict.path.gather(1, node)
-            drafted = places.gather(1, node.clamp(max=places.shape[1] - 1))[:, 0]
-            reached = torch.where(accepted > 0, drafted, here)
+        passed = _find_passed(here, places, verdict)
+        accepted = verdict.num_accepted[:, None]
+        reached = passed.gather(1, accepted)
         # Where nothing is left, what was accepted was not the window's.
-        reached = torch.where(last > first, reached, NOWHERE)
-        behind = verdict.token_ids.gather(1, accepted[:, None])
-        wanted = reached[:, None] * self._vocab_size + behind
-        # Place 0 has the least key there is, so it stands for a token that does not go on.
+        reached = torch.where((last > first)[:, None], reached, NOWHERE)
+        wanted = reached * self._vocab_size + verdict.token_ids.gather(1, accepted)
+        # Place 0 has the least key there is, so it is what a token leads to that does not go on.
         found = (self._places[0].index_select(0, slots) == wanted).view(torch.uint8).argmax(1)
         self._move(slots, torch.where(number > 0, found, here))
+        return passed - FIRST_NODE
 
     def _find_output(self, slots: torch.Tensor, base: int, layout: torch.Tensor) -> torch.Tensor:
         """Returns the place of a window at which the output is, `[1]`.
@@ -151,6 +150,16 @@ class WindowTable:
     def _move(self, slots: torch.Tensor, places: torch.Tensor) -> None:
         spans = self._places[1:, slots, places]
         self._here.index_copy_(1, slots, torch.cat([places[None], spans]))
+
+
+def _find_passed(here: torch.Tensor, places: torch.Tensor | None, verdict: Verdict) -> torch.Tensor:
+    """Returns where rows were, and the places of accepted drafts, `[num_rows, 1 + width]`."""
+    offsets = torch.arange(verdict.token_ids.shape[1], device=here.device)
+    if places is None:
+        return here[:, None] + offsets
+    nodes = offsets[:-1].expand(len(here), -1) if verdict.path is None else verdict.path
+    drafted = places.gather(1, nodes.clamp(max=places.shape[1] - 1))
+    return torch.cat([here[:, None], drafted], 1)
 
 
 def _sources(number: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
-"""The windows of running requests, token by token at their places in the sequences."""
+"""The windows of running requests, token by token at their positions in the sequences."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,8 +8,7 @@ from optimist_scheduler.core.values.arrays import Float32Array, Int32Array, Int6
 from optimist_scheduler.core.windows.window import Window
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedTree:
+class WeighedTree(NamedTuple):
     """A tree that begins where its slot's sequence ends."""
 
     window: Window
@@ -17,10 +16,10 @@ class PlacedTree:
     """Cumulated hazards of the nodes, never falling [num_nodes]."""
 
 
-class PlacedWindows:
-    """Likeliest paths as planes, by slot and place in the sequence, and the trees beside them.
+class WindowPlanes:
+    """Likeliest paths as planes, by slot and position in the sequence, and the trees of windows.
 
-    A chain is its likeliest path. Of a tree, what stands beside that path is kept as a window that
+    A chain is its likeliest path. Of a tree, what is not on that path is kept as a window that
     moves on with the output.
     """
 
@@ -30,14 +29,9 @@ class PlacedWindows:
         shape = max_num_seqs, max_length
         self.expected = np.zeros(shape, np.int32)
         """The tokens [max_num_seqs, max_length]."""
-        self.positions = np.zeros(shape, np.int32)
-        """Where they were read from, see `Window.positions` [max_num_seqs, max_length]."""
         self.hazards = np.zeros(shape, np.float32)
-        """Their claimed hazards, cumulated; 0 at the last place before [max_num_seqs, max_length].
-        """
-        self.numbers = np.zeros(max_num_seqs, np.int32)
-        """Moves when a slot gets a window that does not only go on with the one it has
-        [max_num_seqs]."""
+        """Their hazards by the values of windows, cumulated; 0 at the last position before
+        [max_num_seqs, max_length]."""
         self.is_valued = np.zeros(max_num_seqs, np.bool_)
         """Whether the window says values [max_num_seqs]."""
         self.num_valued = 0
@@ -49,75 +43,50 @@ class PlacedWindows:
         self.num_worth = np.zeros(max_num_seqs, np.int32)
         """Nodes of a tree that are worth their cost [max_num_seqs]."""
         self._first_cells = np.arange(max_num_seqs, dtype=np.int64) * max_length
-        self.windows: list[Window | None] = [None] * max_num_seqs
-        """What the worker has, or will have with the next plan, by slot."""
-        self.trees: dict[int, PlacedTree] = {}
+        self.trees: dict[int, WeighedTree] = {}
         """By slot."""
 
-    def cells(self, slots: SlotArray, places: Int32Array) -> Int64Array:
-        """Returns where places of sequences lie in the planes, flattened."""
-        return self._first_cells[slots] + places
+    def cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
+        """Returns where positions of sequences lie in the planes, flattened."""
+        return self._first_cells[slots] + positions
 
-    def set(self, slot: int, window: Window | None, length: int, end: int = 0) -> int:
-        """Replaces the window of a slot whose sequence is so long.
+    def set(self, slot: int, window: Window | None, length: int) -> int:
+        """Replaces the window of a slot.
 
         Args:
             slot: The slot.
             window: Begins where the sequence ends; None if nothing is expected.
             length: Prompt and output tokens.
-            end: Length of the sequence at the end of the present window; 0 if that is over.
 
         Returns:
             Length of the sequence at the end of the likeliest path; 0 if there is none.
         """
-        if window is None or not self._goes_on(slot, window, length, end):
-            self.numbers[slot] += 1
-        self.windows[slot] = window
-        return self.place(slot, window, length)
-
-    def _goes_on(self, slot: int, window: Window, length: int, end: int) -> bool:
-        """Tells whether a chain begins with all that is left of the slot's present one."""
-        size = end - length
-        if (
-            size <= 0
-            or size > len(window.token_ids)
-            or self.is_tree[slot]
-            or window.parents is not None
-        ):
-            return False
-        return np.array_equal(
-            self.positions[slot, length:end], window.positions[:size]
-        ) and np.array_equal(self.expected[slot, length:end], window.token_ids[:size])
-
-    def place(self, slot: int, window: Window | None, length: int) -> int:
-        """Writes what is left of the slot's window; returns what `set` does."""
         self._set_tree(slot, None)
-        if window is None or len(window.token_ids) == 0:
+        if window is None or window.num_nodes == 0:
             self._set_valued(slot, is_valued=False)
             return 0
         self._set_valued(slot, is_valued=window.has_values)
         hazards = window.find_hazards()
-        end = min(length + len(window.token_ids), self.expected.shape[1])
+        end = min(length + window.num_nodes, self.expected.shape[1])
         path: slice | Int64Array = slice(end - length)
-        if window.parents is not None:
-            path = window.find_likeliest_path()[: end - length]
+        if window.tree.parents is not None:
+            path = window.tree.find_likeliest_path()[: end - length]
             end = length + len(path)
-            self._set_tree(slot, PlacedTree(window, np.maximum.accumulate(hazards)))
-        self.expected[slot, length:end] = window.token_ids[path]
-        self.positions[slot, length:end] = window.positions[path]
+            self._set_tree(slot, WeighedTree(window, np.maximum.accumulate(hazards)))
+        self.expected[slot, length:end] = window.tree.token_ids[path]
         self.hazards[slot, length - 1] = 0
         self.hazards[slot, length:end] = hazards[path]
         return end
 
     def move_tree(self, slot: int, window: Window) -> None:
         """Takes what is left of a tree whose likeliest path the output has kept to."""
-        if window.parents is None:
+        if window.tree.parents is None:
             self._set_tree(slot, None)
         else:
             hazards = np.maximum.accumulate(window.find_hazards())
-            self._set_tree(slot, PlacedTree(window, hazards))
+            self._set_tree(slot, WeighedTree(window, hazards))
 
-    def find_claims(
+    def find_hazards(
         self, slots: SlotArray, lengths: Int32Array, ends: Int32Array, most: int
     ) -> Float32Array:
         """Returns cumulated hazards of what comes next in windows [num_rows, most].
@@ -130,16 +99,16 @@ class PlacedWindows:
             ends: Length of each sequence at the end of its window [num_rows].
             most: How many to look at.
         """
-        places = np.arange(most + 1)
-        cells = self.cells(slots, lengths - 1)[:, None] + places
-        hazards = self.hazards.reshape(-1).take(cells, mode="clip")
-        claims: Float32Array = hazards[:, 1:] - hazards[:, :1]
-        claims[places[1:] > (ends - lengths)[:, None]] = np.inf
+        offsets = np.arange(most + 1)
+        cells = self.cells(slots, lengths - 1)[:, None] + offsets
+        cumulated = self.hazards.reshape(-1).take(cells, mode="clip")
+        hazards: Float32Array = cumulated[:, 1:] - cumulated[:, :1]
+        hazards[offsets[1:] > (ends - lengths)[:, None]] = np.inf
         for row in np.flatnonzero(self.is_tree[slots]).tolist():
             own = self.trees[int(slots[row])].hazards[:most]
-            claims[row, : len(own)] = own
-            claims[row, len(own) :] = np.inf
-        return claims
+            hazards[row, : len(own)] = own
+            hazards[row, len(own) :] = np.inf
+        return hazards
 
     def limit_by_value(
         self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, depths: Float32Array
@@ -148,13 +117,13 @@ class PlacedWindows:
 
         Args:
             slots: Each at most once [num_rows].
-            lengths: Where the drafts come behind [num_rows].
+            lengths: Length of each sequence before the drafts [num_rows].
             drafts: Most drafts, all inside the likeliest path except those of trees [num_rows].
             depths: Largest cumulated hazard of a draft that is worth its cost [num_rows].
         """
         before = self.cells(slots, lengths - 1)
         hazards = self.hazards.reshape(-1)
-        # Of trees, drafts may be more than there are places.
+        # Of trees, drafts may be more than there are positions.
         cells = before + drafts
         reach = (hazards.take(cells, mode="clip") if self.trees else hazards[cells]) - hazards[
             before
@@ -174,12 +143,12 @@ class PlacedWindows:
     def _count_worth(
         self, before: Int64Array, drafts: Int32Array, depths: Float32Array
     ) -> Int32Array:
-        """Returns how many drafts behind cells are worth their cost [num_rows]."""
-        places = np.arange(1, int(drafts.max()) + 1)
+        """Returns how many drafts after cells are worth their cost [num_rows]."""
+        offsets = np.arange(1, int(drafts.max()) + 1)
         hazards = self.hazards.reshape(-1)
         most = hazards[before] + depths
-        is_worth = hazards.take(before[:, None] + places, mode="clip") <= most[:, None]
-        is_worth &= places <= drafts[:, None]
+        is_worth = hazards.take(before[:, None] + offsets, mode="clip") <= most[:, None]
+        is_worth &= offsets <= drafts[:, None]
         worth: Int32Array = is_worth.sum(axis=1, dtype=np.int32)
         return worth
 
@@ -201,7 +170,7 @@ class PlacedWindows:
         self.num_valued += is_valued - int(self.is_valued[slot])
         self.is_valued[slot] = is_valued
 
-    def _set_tree(self, slot: int, tree: PlacedTree | None) -> None:
+    def _set_tree(self, slot: int, tree: WeighedTree | None) -> None:
         if tree is None:
             if self.is_tree[slot]:
                 del self.trees[slot]
@@ -210,5 +179,5 @@ class PlacedWindows:
             return
         self.trees[slot] = tree
         self.is_tree[slot] = True
-        num_nodes = len(tree.window.token_ids)
-        self.num_side_nodes[slot] = num_nodes - len(tree.window.find_likeliest_path())
+        num_path_nodes = len(tree.window.tree.find_likeliest_path())
+        self.num_side_nodes[slot] = tree.window.num_nodes - num_path_nodes

@@ -19,34 +19,34 @@ MOST_COMMON_SCALE = 256.0
 _PRIOR_HAZARD = -math.log(WINDOW_PRIOR)
 
 
-class Claims:
-    """Decayed counts per slot of examined and agreeing tokens, and of the hazard claimed of them.
+class Calibration:
+    """Decayed counts per slot of examined and agreeing tokens, and of the estimated hazard.
 
     The hazard of a token is minus the logarithm of its chance, given those before it. The share of
     tokens that agreed has a hazard too, and a row's scale is that one over the mean of what was
-    claimed: 1 for windows that say what is, more for those that promise too much. A window's
-    hazards times the scale are what is expected of it. Windows that claim the same of all their
-    tokens are expected to do as they did, whatever that claim is; of others, tokens keep their
+    estimated: 1 for windows that say what is, more for those that promise too much. A window's
+    hazards times the scale are what is expected of it. Windows that estimate the same for
+    all their tokens are expected to do as they did, whatever that is; of others, tokens keep their
     relation to each other.
     """
 
     def __init__(self, max_num_seqs: int) -> None:
         """Starts with empty slots."""
         self._counts = np.zeros((4, max_num_seqs), np.float32)
-        """Examined tokens, those that agreed, claimed hazards, and how many examined tokens the
+        """Examined tokens, those that agreed, estimated hazards, and how many examined tokens the
         first trust weighs still [4, max_num_seqs]."""
         self._counts[3] = PRIOR_TOKENS
         self._first_scales = np.ones(max_num_seqs, np.float32)
-        agreed, claimed = PRIOR_TOKENS * WINDOW_PRIOR, PRIOR_TOKENS * _PRIOR_HAZARD
-        self._all_counts = np.array([PRIOR_TOKENS, agreed, claimed])
+        agreed, estimated = PRIOR_TOKENS * WINDOW_PRIOR, PRIOR_TOKENS * _PRIOR_HAZARD
+        self._all_counts = np.array([PRIOR_TOKENS, agreed, estimated])
         """The first three of all rows with windows that say values [3]."""
 
     @property
     def common_scale(self) -> float:
         """Scale of all rows with windows that say values, of late: what new rows begin with."""
-        examined, agreed, claimed = map(float, self._all_counts)
+        examined, agreed, estimated = map(float, self._all_counts)
         hazard = max(-math.log(min(max(agreed / examined, 1e-9), 1.0)), MIN_HAZARD)
-        scale = hazard * examined / claimed
+        scale = hazard * examined / estimated
         return min(max(scale, 1 / MOST_COMMON_SCALE), MOST_COMMON_SCALE)
 
     def reset(self, slot: int) -> None:
@@ -60,7 +60,7 @@ class Claims:
         slots: SlotArray,
         agreed: Int32Array,
         examined: Int32Array,
-        claimed: Float32Array,
+        estimated: Float32Array,
         is_valued: BoolArray,
     ) -> None:
         """Counts tokens.
@@ -70,11 +70,11 @@ class Claims:
             agreed: Tokens that agreed with the output [num_rows].
             examined: Tokens that were compared with it: those that agreed and the first that did
                 not, for what stands behind it says nothing [num_rows].
-            claimed: Hazard of the examined tokens together [num_rows].
+            estimated: Hazard of the examined tokens together [num_rows].
             is_valued: Whether the window said so itself [num_rows].
         """
         new = np.zeros((4, len(slots)), np.float32)
-        new[0], new[1], new[2] = examined, agreed, claimed
+        new[0], new[1], new[2] = examined, agreed, estimated
         counts = self._counts.take(slots, axis=1)
         counts *= np.exp(new[0] * np.float32(-1 / MEMORY_TOKENS))
         counts += new
@@ -91,18 +91,18 @@ class Claims:
 
     def scale(self, slots: SlotArray) -> Float32Array:
         """Returns what hazards of the rows' windows are to be multiplied by [num_rows]."""
-        rates, claimed = self._weigh(slots)
+        rates, estimated = self._weigh(slots)
         hazards = np.maximum(-np.log(np.maximum(rates, np.float32(1e-9))), np.float32(MIN_HAZARD))
-        scales: Float32Array = (hazards / claimed).astype(np.float32)
+        scales: Float32Array = (hazards / estimated).astype(np.float32)
         return scales
 
     def _weigh(self, slots: SlotArray) -> tuple[Float32Array, Float32Array]:
-        """Returns the share of tokens that agree, and the mean of what is claimed [num_rows].
+        """Returns the share of tokens that agree, and the mean of what is estimated [num_rows].
 
-        What a row is trusted with at first counts as tokens that claimed what the row's claim.
+        What a row is trusted with at first counts as tokens with the mean hazard of the row's.
         """
-        examined, agreed, claimed, trust = self._counts[:, slots]
-        means = np.where(examined > 0, claimed / np.maximum(examined, 1e-9), _PRIOR_HAZARD)
+        examined, agreed, estimated, trust = self._counts[:, slots]
+        means = np.where(examined > 0, estimated / np.maximum(examined, 1e-9), _PRIOR_HAZARD)
         means = np.maximum(means, 1e-6)
         trusted = trust * np.exp(-means * self._first_scales[slots])
         rates: Float32Array = ((agreed + trusted) / (examined + trust)).astype(np.float32)
