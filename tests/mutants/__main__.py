@@ -40,7 +40,12 @@ RULES = (
     *("find_stop", "find_new_tokens", "_cut_at_stops", "_find_earlier", "report_logprobs"),
     # Windows, and who drafted.
     *("follow_windows", "RequestTable.move_tree", "_learn_windows", "learn_drafter"),
-    *("DraftAccounts._count", "DraftAccounts.open", "WorkerWindows.find_drafted", "_check_nodes"),
+    *(
+        "DraftAccounts._count",
+        "DraftAccounts.open",
+        "WorkerWindows.find_drafted",
+        "find_draft_nodes",
+    ),
 )
 SURVIVORS = Path(__file__).with_name("survivors.txt")
 _TESTS = REPOSITORY / "tests" / "scheduler" / "core"

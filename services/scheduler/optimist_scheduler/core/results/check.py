@@ -1,5 +1,7 @@
 """Whether a result can be what became of a plan."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from optimist_common.draft_source import DraftSource
@@ -7,10 +9,14 @@ from optimist_common.token_tree import ROOT
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.requests.state import SchedulerState, StepInFlight
 from optimist_scheduler.core.requests.table import Rows
-from optimist_scheduler.core.values.arrays import BoolArray, is_same
+from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, SlotArray, is_same
 from optimist_scheduler.core.values.logprobs import find_logprobs_fault
 from optimist_scheduler.core.width.drafter import Drafter
-from optimist_scheduler.core.windows.worker_windows import WorkerWindows
+from optimist_scheduler.core.windows.window import MAX_NODES, NO_POSITION
+from optimist_scheduler.core.windows.worker_windows import NO_NODE
+
+UNKNOWN_NODE = -2
+"""Where a row was in its window, if the worker does not report it."""
 
 
 class ResultError(ValueError):
@@ -54,7 +60,6 @@ def check_result(
     if has_drafts := result.has_drafts:
         _check_drafts(step, result)
         _check_sources(state.config.drafter, result)
-    _check_nodes(state.worker_windows, step, result)
     emits, works = step.emits, alive
     if result.repeat:
         emits = np.ones_like(emits)
@@ -76,6 +81,56 @@ def check_result(
     # Negative numbers are large without their sign.
     if len(tokens) and int(tokens.view(np.uint32).max()) >= state.config.vocab_size:
         raise ResultError(f"token_ids: not from 0 to {state.config.vocab_size - 1}")
+
+
+class DraftNodes(NamedTuple):
+    """Which nodes of their windows the rows of a step have drafted."""
+
+    window_nodes: Int32Array
+    """See StepResult; UNKNOWN_NODE if the worker does not report it [num_rows]."""
+    accepted_slots: SlotArray
+    """Slot of each accepted draft, row after row [sum(num_accepted_tokens)]."""
+    accepted_positions: Int32Array
+    """Where accepted drafts were read from, see `Window.positions`
+    [sum(num_accepted_tokens)]."""
+
+
+def find_draft_nodes(state: SchedulerState, step: StepInFlight, result: StepResult) -> DraftNodes:
+    """Returns the nodes of drafts, which `check_result` has found to be as many as planned.
+
+    Raises:
+        ResultError: They cannot be those of the windows that the worker has.
+    """
+    nodes, accepted_nodes = result.window_nodes, result.accepted_nodes
+    slots = np.repeat(step.slots, result.num_accepted_tokens)
+    if len(nodes) == len(accepted_nodes) == 0:
+        # No row has drafted from its window, or the worker does not report nodes.
+        unknown = np.full(len(step.slots), UNKNOWN_NODE, np.int32)
+        return DraftNodes(unknown, slots, np.full(len(slots), NO_POSITION, np.int32))
+    if len(nodes) != len(step.slots):
+        raise ResultError("window_nodes: not one element per row")
+    windows, is_windows = state.worker_windows, result.draft_sources == DraftSource.PREDICTION
+    num_after = windows.num_nodes.take(step.slots) - nodes - 1
+    # A negative number anywhere makes the whole negative.
+    ahead = (nodes - ROOT) | (num_after - result.num_drafted_tokens)
+    if ahead.min() < 0 and (is_windows & (ahead < 0)).any():
+        raise ResultError("window_nodes: not in the window, or not so many drafts after it")
+    of_windows: slice | BoolArray = slice(None)
+    if state.config.drafter is not None:
+        of_windows = np.repeat(is_windows, result.num_accepted_tokens)
+    window_slots = slots[of_windows]
+    if len(accepted_nodes) != len(window_slots):
+        raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {len(window_slots)}")
+    # Negative numbers are large without their sign.
+    is_inside = not len(accepted_nodes) or int(accepted_nodes.view(np.uint32).max()) < MAX_NODES
+    found = windows.find_positions(window_slots, accepted_nodes * is_inside)
+    if not is_inside or (found == NO_NODE).any():
+        raise ResultError("accepted_nodes: not in the window")
+    positions = found
+    if len(found) < len(slots):
+        positions = np.full(len(slots), NO_POSITION, np.int32)
+        positions[of_windows] = found
+    return DraftNodes(nodes, slots, positions)
 
 
 def check_logprobs(
@@ -122,28 +177,6 @@ def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
         raise ResultError(f"num_drafted_tokens: the drafter makes at most {drafter.max_tokens}")
     if (result.num_accepted_tokens[others] > drafter.max_depth).any():
         raise ResultError(f"num_accepted_tokens: drafts are at most {drafter.max_depth} deep")
-
-
-def _check_nodes(windows: WorkerWindows, step: StepInFlight, result: StepResult) -> None:
-    """Raises ResultError unless nodes can be those of the windows that the worker has."""
-    nodes, accepted_nodes = result.window_nodes, result.accepted_nodes
-    if len(nodes) == len(accepted_nodes) == 0:
-        # No row has drafted from its window, or the worker does not report nodes.
-        return
-    if len(nodes) != len(step.slots):
-        raise ResultError("window_nodes: not one element per row")
-    is_windows = result.draft_sources == DraftSource.PREDICTION
-    num_accepted = result.num_accepted_tokens * is_windows
-    num_nodes = windows.num_nodes.take(step.slots)
-    is_wrong = (nodes < ROOT) | (nodes >= num_nodes - result.num_drafted_tokens)
-    if (is_wrong & is_windows).any():
-        raise ResultError("window_nodes: not in the window, or not so many drafts after it")
-    limits = np.repeat(num_nodes, num_accepted)
-    if len(accepted_nodes) != len(limits):
-        raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {len(limits)}")
-    # Negative numbers are large without their sign.
-    if (accepted_nodes.view(np.uint32) >= limits).any():
-        raise ResultError("accepted_nodes: not in the window")
 
 
 def _check_shape(step: StepInFlight, result: StepResult) -> None:

@@ -9,7 +9,8 @@ from optimist_scheduler.core.requests.account import num_rejected_tokens
 from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED, average, is_due
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import NO_SLOT, Request
-from optimist_scheduler.core.results.new_tokens import UNKNOWN_NODE, NewTokens
+from optimist_scheduler.core.results.check import UNKNOWN_NODE
+from optimist_scheduler.core.results.new_tokens import NewTokens
 from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, Int64Array
 from optimist_scheduler.core.values.output import (
     NO_OUTPUTS,
@@ -35,10 +36,10 @@ def keep(state: SchedulerState, new: NewTokens) -> None:
 
 def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
     slots, kept, accounts = new.slots, new.num_accepted_tokens, state.accounts
-    slots_of_kept, positions = np.repeat(slots, kept), new.accepted_positions
-    is_known = (new.draft_sources == DraftSource.PREDICTION) & (new.window_nodes != UNKNOWN_NODE)
-    if np.count_nonzero(is_known) < len(slots):
-        others = ~is_known
+    window_nodes, slots_of_kept, positions = new.nodes
+    is_known = (new.draft_sources == DraftSource.PREDICTION) & (window_nodes != UNKNOWN_NODE)
+    others = (kept > 0) & ~is_known
+    if np.count_nonzero(others):
         accounts.record_others(slots[others], new.draft_sources[others], kept[others])
         has_position = np.repeat(is_known, kept)
         slots_of_kept, positions = slots_of_kept[has_position], positions[has_position]
@@ -46,7 +47,7 @@ def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
     is_cut = is_known & (new.num_drafted_tokens > kept)
     if np.count_nonzero(is_cut):
         drafted = state.worker_windows.find_drafted(
-            slots[is_cut], new.window_nodes[is_cut], new.num_drafted_tokens[is_cut]
+            slots[is_cut], window_nodes[is_cut], new.num_drafted_tokens[is_cut]
         )
         accounts.record_drafted(*drafted)
 

@@ -4,16 +4,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.requests.state import SchedulerState, StepInFlight
 from optimist_scheduler.core.requests.table import Request, Rows
+from optimist_scheduler.core.results.check import DraftNodes
 from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.values.output import FinishReason
-from optimist_scheduler.core.windows.window import NO_POSITION
-
-UNKNOWN_NODE = -2
-"""Where a row was in its window, if the worker does not report it."""
 
 
 @dataclass(slots=True)
@@ -31,11 +27,7 @@ class NewTokens:
     num_drafted_tokens: Int32Array
     num_accepted_tokens: Int32Array
     draft_sources: Int32Array
-    window_nodes: Int32Array
-    """See StepResult; UNKNOWN_NODE if the worker does not report it [num_rows]."""
-    accepted_positions: Int32Array
-    """Where accepted drafts were read from, see `Window.positions`, row after row
-    [sum(num_accepted_tokens)]."""
+    nodes: DraftNodes
     token_ids: Int32Array
     """The new tokens, row after row [num_new]."""
     rows: Int64Array
@@ -47,7 +39,12 @@ class NewTokens:
 
 
 def find_new_tokens(
-    state: SchedulerState, step: StepInFlight, rows: Rows, alive: BoolArray, result: StepResult
+    state: SchedulerState,
+    step: StepInFlight,
+    rows: Rows,
+    alive: BoolArray,
+    result: StepResult,
+    nodes: DraftNodes,
 ) -> NewTokens:
     """Returns the tokens of the requests that are not over, cut where the requests end.
 
@@ -57,17 +54,22 @@ def find_new_tokens(
         rows: Its rows before the result.
         alive: Which of them belong to requests that are not over [num_rows].
         result: The result.
+        nodes: The nodes of its drafts.
     """
     slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
     sources = result.draft_sources
-    nodes, positions = _find_nodes(state, step, result)
     if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
         gets = alive & (counts > 0)
         token_ids = token_ids[np.repeat(gets, counts)]
-        positions = positions[np.repeat(gets, accepted)]
+        of_accepted = np.repeat(gets, accepted)
+        nodes = DraftNodes(
+            nodes.window_nodes[gets],
+            nodes.accepted_slots[of_accepted],
+            nodes.accepted_positions[of_accepted],
+        )
         slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
-        accepted, sources, nodes = accepted[gets], sources[gets], nodes[gets]
+        accepted, sources = accepted[gets], sources[gets]
         rows = Rows(*(column[gets] for column in rows))
     starts, of_row = rows.num_tokens, np.arange(len(slots))
     cells = state.table.cells(slots, starts)
@@ -83,7 +85,6 @@ def find_new_tokens(
         accepted,
         sources,
         nodes,
-        positions,
         token_ids,
         of_row,
         cells,
@@ -93,22 +94,6 @@ def find_new_tokens(
     for row in is_full.nonzero()[0].tolist():
         new.reasons.setdefault(row, FinishReason.LENGTH)
     return new
-
-
-def _find_nodes(
-    state: SchedulerState, step: StepInFlight, result: StepResult
-) -> tuple[Int32Array, Int32Array]:
-    """Returns the rows' nodes, and the positions of accepted drafts, see `NewTokens`."""
-    nodes, accepted = result.window_nodes, result.num_accepted_tokens
-    positions: Int32Array = np.full(int(accepted.sum()), NO_POSITION, np.int32)
-    if len(nodes) == 0:
-        return np.full(len(accepted), UNKNOWN_NODE, np.int32), positions
-    slots, windows = np.repeat(step.slots, accepted), state.worker_windows
-    if len(result.accepted_nodes) == len(positions):
-        return nodes, windows.find_positions(slots, result.accepted_nodes)
-    is_windows = np.repeat(result.draft_sources == DraftSource.PREDICTION, accepted)
-    positions[is_windows] = windows.find_positions(slots[is_windows], result.accepted_nodes)
-    return nodes, positions
 
 
 def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
@@ -126,7 +111,11 @@ def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
     new.token_ids, new.rows, new.cells = new.token_ids[kept], new.rows[kept], new.cells[kept]
     num_accepted = np.minimum(new.num_accepted_tokens, counts)
     is_kept = _find_first(new.num_accepted_tokens, num_accepted)
-    new.accepted_positions = new.accepted_positions[is_kept]
+    nodes = new.nodes
+    new.nodes = nodes._replace(
+        accepted_slots=nodes.accepted_slots[is_kept],
+        accepted_positions=nodes.accepted_positions[is_kept],
+    )
     new.num_tokens, new.num_accepted_tokens = counts, num_accepted
 
 

@@ -72,7 +72,7 @@ def report_positions(state: SchedulerState, new: NewTokens) -> list[ReportedPosi
     rows = (new.num_accepted_tokens > 0) & np.isin(new.slots, [*state.position_slots])
     for row in np.flatnonzero(rows).tolist():
         slot, end = int(new.slots[row]), int(ends[row])
-        positions = new.accepted_positions[end - int(new.num_accepted_tokens[row]) : end]
+        positions = new.nodes.accepted_positions[end - int(new.num_accepted_tokens[row]) : end]
         owner, handle = int(table.owner[slot]), int(table.handle[slot])
         reported.append(ReportedPositions(owner, handle, positions))
     return reported

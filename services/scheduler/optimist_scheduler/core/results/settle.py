@@ -8,7 +8,12 @@ from optimist_scheduler.core.requests.following import LEAST_GAIN
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState, StepInFlight
 from optimist_scheduler.core.requests.table import Rows, SlotStatus
-from optimist_scheduler.core.results.check import check_logprobs, check_result, find_step
+from optimist_scheduler.core.results.check import (
+    check_logprobs,
+    check_result,
+    find_draft_nodes,
+    find_step,
+)
 from optimist_scheduler.core.results.deliver import (
     build_outputs,
     follow_windows,
@@ -47,6 +52,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     alive = _find_alive(state, step, is_repeat=result.repeat > 0)
     rows = state.table.gather(step.slots)
     check_result(state, step, rows, alive, result)
+    nodes = find_draft_nodes(state, step, result)
     if result.logprobs:
         check_logprobs(state, step, alive, result)
     state.stats.num_results += 1
@@ -60,7 +66,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         _reduce_lease(state, step, 1)
     else:
         _take_back(state, step, rows, result)
-    new = find_new_tokens(state, step, rows, alive, result)
+    new = find_new_tokens(state, step, rows, alive, result, nodes)
     keep(state, new)
     errors = _take_errors(state, step, alive, result)
     logprobs: Sequence[ReportedLogprobs] = ()

@@ -4,7 +4,10 @@ import numpy as np
 
 from optimist_common.token_tree import TokenTree
 from optimist_scheduler.core.values.arrays import Int32Array, SlotArray
-from optimist_scheduler.core.windows.window import MAX_NODES, NO_POSITION, Window
+from optimist_scheduler.core.windows.window import MAX_NODES, Window
+
+NO_NODE = -(2**31)
+"""Position of what is no node of a window."""
 
 
 class WorkerWindows:
@@ -16,7 +19,7 @@ class WorkerWindows:
 
     def __init__(self, max_num_seqs: int) -> None:
         """Starts with no window in any slot."""
-        self._positions = np.full((max_num_seqs, MAX_NODES), NO_POSITION, np.int32)
+        self._positions = np.full((max_num_seqs, MAX_NODES), NO_NODE, np.int32)
         self.num_nodes = np.zeros(max_num_seqs, np.int32)
         """Nodes of each window [max_num_seqs]."""
         self._trees: dict[int, TokenTree] = {}
@@ -26,6 +29,7 @@ class WorkerWindows:
         """Replaces the window of a slot."""
         number = window.num_nodes
         self._positions[slot, :number] = window.positions
+        self._positions[slot, number : self.num_nodes[slot]] = NO_NODE
         self.num_nodes[slot] = number
         if window.tree.parents is None:
             self._trees.pop(slot, None)
@@ -34,6 +38,8 @@ class WorkerWindows:
 
     def find_positions(self, slots: SlotArray, nodes: Int32Array) -> Int32Array:
         """Returns where nodes were read from, see `Window.positions` [num_nodes].
+
+        NO_NODE for what is none.
 
         Args:
             slots: Slot of each node [num_nodes].
