@@ -47,7 +47,7 @@ def import_all(package: str) -> subprocess.CompletedProcess[str]:
 def test_every_module_can_be_imported_without_torch(package: str) -> None:
     result = import_all(package)
     assert result.returncode == 0, result.stderr
-    assert f"{package}.settings" in result.stdout.split()
+    assert any(name.endswith(".settings") for name in result.stdout.split())
 
 
 def test_the_worker_cannot_be_imported_without_torch() -> None:

@@ -35,7 +35,6 @@ REMAINING: tuple[str, ...] = (
     "protos/optimist/",
     "services/scheduler/",
     "services/worker/",
-    "tests/gateway/",
     "tests/scheduler/",
     "tests/worker/",
 )

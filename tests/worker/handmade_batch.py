@@ -10,7 +10,7 @@ from optimist_worker.core.attention.kv import KVPool
 
 @dataclass(frozen=True)
 class BatchRow:
-    """Some known tokens, or drafts in a chain, and behind them maybe a tree of drafts."""
+    """Some known tokens, or drafts in a chain, and after them maybe a tree of drafts."""
 
     num_computed: int
     num_tokens: int

@@ -15,10 +15,9 @@ from optimist_worker.core.plan import Admission, Plan, PlannedRow, StepResult, W
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.step import Step
-from optimist_worker.model.feature_tap import FeatureTap
 from optimist_worker.model.masks import Masks
 from optimist_worker.model.memory import DeviceState, Sizes
-from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.model import FeatureTap, Model, load_model
 from optimist_worker.runner.engine import Engine
 from optimist_worker.runner.runner import Runner
 

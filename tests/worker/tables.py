@@ -50,7 +50,7 @@ class Tables:
 
         Args:
             slots: Each at most once, but for the one for padding, which says nothing.
-            said: Accepted nodes of each slot, and the token behind them.
+            said: Accepted nodes of each slot, and the token after them.
             drafted: What was drafted for the slots.
         """
         index = torch.tensor(slots)

@@ -37,7 +37,7 @@ def test_mistral_s_templates_get_ids_of_nine_letters() -> None:
     assert short[0]["tool_call_id"] == "00000000x"
 
 
-def test_other_templates_are_told_of_tools_in_the_system_message() -> None:
+def test_other_templates_get_tools_in_the_system_message() -> None:
     messages, tools = with_tools(conversation(), [TOOL], JSON)
     assert tools is None
     assert [message["role"] for message in messages] == [

@@ -113,12 +113,12 @@ def test_text_before_calls_loses_its_last_white_space(before: str, made: list[Ca
 
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
-def test_arguments_are_told_as_they_come(form: ToolFormat) -> None:
+def test_arguments_are_passed_on_as_they_come(form: ToolFormat) -> None:
     text = written(form, [("f", '{"a": "x}\\"{", "b": [1, {}]}')])
     reader = ToolCallReader(form, NAMES)
-    told = [joined_arguments(reader.push(char)) for char in text]
-    assert max(len(one) for one in told) == 1
-    assert "".join(told) == '{"a": "x}\\"{", "b": [1, {}]}'
+    passed = [joined_arguments(reader.push(char)) for char in text]
+    assert max(len(one) for one in passed) == 1
+    assert "".join(passed) == '{"a": "x}\\"{", "b": [1, {}]}'
     assert reader.num_calls == 1
     assert reader.finish() == []
 
@@ -141,7 +141,7 @@ def test_json_that_is_no_call_is_text(form: ToolFormat, text: str) -> None:
     assert read(form, *text) == (text, [])
 
 
-def test_text_is_told_at_once_unless_it_may_begin_a_call() -> None:
+def test_text_comes_at_once_unless_it_may_begin_a_call() -> None:
     reader = ToolCallReader(HERMES, NAMES)
     assert reader.push("a < b <tool") == [ContentDelta("a < b")]
     assert reader.push("s ") == [ContentDelta(" <tools")]
@@ -151,7 +151,7 @@ def test_text_is_told_at_once_unless_it_may_begin_a_call() -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
-def test_arguments_that_break_off_are_told(form: ToolFormat) -> None:
+def test_arguments_that_break_off_are_passed_on(form: ToolFormat) -> None:
     text = written(form, [("f", '{"a": "b')])
     text = text[: text.index('"b') + 2]
     assert read(form, text) == ("", [("f", '{"a": "b')])

@@ -1,4 +1,4 @@
-"""Formats of tool calls, told by chat templates."""
+"""Formats of tool calls, found by chat templates."""
 
 import pytest
 

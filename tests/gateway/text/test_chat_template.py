@@ -60,8 +60,8 @@ async def prompt(directory: Path, tools: list[dict[str, Any]]) -> str:
 
 def test_a_template_gets_tools_and_arguments_as_objects() -> None:
     text = render(HERMES_TEMPLATE, template_messages(CONVERSATION), [TOOL], {})
-    told = text[text.index("<tools>\n") + 8 : text.index("</tools>")]
-    assert json.loads(told) == TOOL
+    listed = text[text.index("<tools>\n") + 8 : text.index("</tools>")]
+    assert json.loads(listed) == TOOL
     call = text[text.rindex("<tool_call>\n") + 12 : text.rindex("\n</tool_call>")]
     assert json.loads(call) == {"name": "f", "arguments": {"a": "ä\n<"}}
     assert text.endswith("<|tool|>done<|assistant|>")

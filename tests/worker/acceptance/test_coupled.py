@@ -85,7 +85,7 @@ def test_rows_of_all_kinds_share_a_pass() -> None:
     assert verdict.is_finite.all()
 
 
-def test_a_path_through_a_tree_is_told() -> None:
+def test_a_path_through_a_tree_is_reported() -> None:
     drafts = Drafts(
         token_ids=torch.tensor([[1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]),
         num_tokens=torch.tensor([5, 3]),
@@ -93,7 +93,7 @@ def test_a_path_through_a_tree_is_told() -> None:
         parents=torch.tensor([[-1, -1, 1, 1, 3], [-1, -1, 1, 1, 3]]),
         max_siblings=2,
     )
-    # Behind node -1 comes 2, behind node 1 comes 4, behind node 3 comes 5, behind node 4 comes 6.
+    # After node -1 comes 2, after node 1 comes 4, after node 3 comes 5, after node 4 comes 6.
     first, second = [2, 0, 4, 0, 5, 6], [2, 0, 4, 0]
     verdict = verify_coupled(hand_made_pass(one_hot_logits(first + second), drafts, [True] * 2, 0))
     assert verdict.num_accepted.tolist() == [3, 1]

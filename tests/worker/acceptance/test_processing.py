@@ -26,7 +26,7 @@ def process_alike(logits: Tensor, params: SamplingParams, counts: TokenCounts | 
 
 
 def counts_of(token_ids: list[int], num_prompt: int, drafts: list[int]) -> TokenCounts:
-    """Counts before the first draft, the second and so on, and behind the last."""
+    """Counts before the first draft, the second and so on, and after the last."""
     known = count_tokens(
         torch.tensor([token_ids], dtype=torch.int32),
         torch.tensor([num_prompt]),

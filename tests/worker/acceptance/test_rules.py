@@ -151,7 +151,7 @@ def test_as_many_are_accepted_as_was_asked_for(
     assert int(verdict.num_accepted.max()) <= depth
 
 
-def test_accepted_are_first_children_and_behind_them_comes_the_likeliest() -> None:
+def test_accepted_are_first_children_and_after_them_comes_the_likeliest() -> None:
     rows = Rows(TARGET, SamplingParams(), 200)
     drafts = draft(rows, (-1, -1, 0, 0, 2), random_logits(VOCAB_SIZE, 5), None)
     verdict = verify_synthetic(rows.verify_pass(drafts), 0.6)

@@ -30,7 +30,7 @@ def test_a_path_along_first_children_is_gone_through() -> None:
 def test_a_path_goes_on_at_another_child() -> None:
     walk = TreeWalk(PARENTS, TOKENS)
     walk.look_ahead(9)
-    # What was chosen behind the others does not matter any more.
+    # What was chosen after the others does not matter any more.
     assert not walk.follow([11, 10, 13, 13])
     assert walk.ahead == [2]
     walk.look_ahead(9)

@@ -21,7 +21,7 @@ MIXED = [
     BatchRow(64, 20),
     BatchRow(50, 3, TREE[:4]),
 ]
-"""A decoded token, a prompt, a chain, a tree, a chunk, and a tree behind several known tokens."""
+"""A decoded token, a prompt, a chain, a tree, a chunk, and a tree after several known tokens."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def test_only_nodes_make_a_tree() -> None:
     assert no_drafts(2, torch.device("cpu")).is_tree.tolist() == [False, False]
 
 
-def test_what_is_behind_the_widest_row_is_left_out() -> None:
+def test_what_is_after_the_widest_row_is_left_out() -> None:
     drafts = trees([2, 3, 1])
     assert drafts.trim(4) is drafts
     assert drafts.depths.shape == (3, 4)

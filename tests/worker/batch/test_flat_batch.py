@@ -90,7 +90,7 @@ def drafts_of(rows: list[Row], width: int, *, has_trees: bool) -> Drafts:
 
 
 @given(rows=passes(), num_padded=st.integers(0, 3), num_padded_rows=st.integers(0, 2))
-def test_a_pass_feeds_known_tokens_and_the_drafts_behind_them(
+def test_a_pass_feeds_known_tokens_and_the_drafts_after_them(
     rows: list[Row], num_padded: int, num_padded_rows: int
 ) -> None:
     tables = prepare(rows)
@@ -181,7 +181,7 @@ def test_verified_tokens_are_fed_from_any_place_on(
     assert set(batch.attention.slot_mapping[number:].tolist()) <= set(TRASH)
 
 
-def test_a_level_lies_behind_what_was_fed_before() -> None:
+def test_a_level_lies_after_what_was_fed_before() -> None:
     tables = make_tables()
     tables.admit(1, [1] * 6)
     tables.admit(2, [1] * 3)

@@ -50,7 +50,7 @@ def settle(tables: Tables, rows: FittedRows, verdict: Verdict) -> list[int]:
     return emitted
 
 
-def test_accepted_drafts_and_the_token_behind_them_are_kept(tables: Tables) -> None:
+def test_accepted_drafts_and_the_token_after_them_are_kept(tables: Tables) -> None:
     rows = tables.fit((1, 5, 4))
     assert settle(tables, rows, verdict_of(([20, 21, 22, 9, 9], 2))) == [3]
     assert state(tables, 1) == (8, 7, False)
@@ -99,7 +99,7 @@ def test_stop_tokens_end_a_request(
     tables: Tables, tokens: list[int], num_accepted: int, has_ended: bool
 ) -> None:
     rows = tables.fit((1, 5, 4))
-    # What was accepted behind a stop token is still told.
+    # What was accepted after a stop token is still reported.
     assert settle(tables, rows, verdict_of((tokens, num_accepted))) == [num_accepted + 1]
     assert state(tables, 1)[2] == has_ended
 

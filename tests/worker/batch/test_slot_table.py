@@ -101,7 +101,7 @@ def test_places_outside_of_the_table_are_trash(tables: Tables) -> None:
     assert set(places(tables, 4, [0, 9])) <= set(trash)
 
 
-def test_blocks_behind_the_longest_sequence_are_of_no_use(tables: Tables) -> None:
+def test_blocks_after_the_longest_sequence_are_of_no_use(tables: Tables) -> None:
     tables.admit(0, [7], 8)
     others = tables.table.block_tables[1:].clone()
     tables.table.append_blocks([0], [[1, 2, 3, 4, 5, 6, 7]], [8])
@@ -184,7 +184,7 @@ def test_rows_are_fitted_to_their_state(
     assert fit(*case) == expected
 
 
-def test_drafts_leave_room_for_the_token_behind_them() -> None:
+def test_drafts_leave_room_for_the_token_after_them() -> None:
     assert fit(9, 8, 1, 20, max_length=14) == (1, True, 4, False)
     assert fit(9, 8, 1, 20, max_length=10) == (1, True, 0, False)
     assert fit(MAX_LEN - 1, MAX_LEN - 2, 1, 9) == (1, True, 0, False)

@@ -17,9 +17,8 @@ from optimist_worker.drafters.heads.medusa import MedusaHeads
 from optimist_worker.drafters.medusa import MedusaDrafter
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
-from optimist_worker.model.feature_tap import FeatureTap
 from optimist_worker.model.memory import DeviceState, Sizes
-from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.model import FeatureTap, Model, load_model
 from optimist_worker.runner.runner import Runner
 from tests.worker.step import SIZES, local_runner
 

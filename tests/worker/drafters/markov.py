@@ -22,7 +22,7 @@ Judge = Callable[[VerifyPass], Verdict]
 
 
 def random_logits(vocab_size: int, seed: int, scale: float = 1.5) -> Tensor:
-    """The logits behind each token, float32 `[vocab_size, vocab_size]`."""
+    """The logits after each token, float32 `[vocab_size, vocab_size]`."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(vocab_size, vocab_size, generator=generator) * scale
 

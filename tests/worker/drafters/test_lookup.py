@@ -8,7 +8,7 @@ from optimist_worker.drafters.ngram import find_sources
 
 
 def find(token_ids: list[int], cursor: int = -1, padding: int = 0) -> int:
-    """Looks one row up; what lies behind its length is noise."""
+    """Looks one row up; what lies after its length is noise."""
     row = torch.tensor([token_ids + [token_ids[-1]] * padding])
     found = find_sources(row, torch.tensor([len(token_ids)]), torch.tensor([cursor]))
     return int(found[0])
@@ -25,7 +25,7 @@ def test_of_equal_matches_the_one_next_to_the_cursor_is_taken() -> None:
     assert find(text) == 2
 
 
-def test_where_nothing_matches_the_copy_goes_on_behind_the_cursor() -> None:
+def test_where_nothing_matches_the_copy_goes_on_after_the_cursor() -> None:
     assert find([1, 2, 3, 4, 9], cursor=2) == 2
     assert find([1, 2, 3, 4, 9]) == -1
     assert find([1, 2, 9], cursor=3) == -1

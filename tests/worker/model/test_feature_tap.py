@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from optimist_worker.model.feature_tap import FeatureTap
+from optimist_worker.model.model import FeatureTap
 
 
 class Layer(nn.Module):
@@ -40,7 +40,7 @@ def test_the_last_hidden_state() -> None:
     assert torch.equal(tap.take(), torch.full((2, 3), 30.0))
 
 
-def test_outputs_of_layers_lie_one_behind_the_other() -> None:
+def test_outputs_of_layers_lie_one_after_the_other() -> None:
     decoder = Decoder()
     tap = FeatureTap(decoder, (0, 2))
     decoder.base_model(HIDDEN, 2.0, 3.0, 5.0)

@@ -1,4 +1,4 @@
-"""Masks behind every draft are those of a matcher that was given the same tokens one by one."""
+"""Masks after every draft are those of a matcher that was given the same tokens one by one."""
 
 import json
 import random
@@ -58,7 +58,7 @@ def encode(text: str) -> list[int]:
 
 
 def fresh_mask(grammar: str, path: list[int]) -> set[int] | None:
-    """Tokens allowed behind a path, from a new matcher; None if the path is refused."""
+    """Tokens allowed after a path, from a new matcher; None if the path is refused."""
     matcher = LLMatcher(ORACLE, LLMatcher.grammar_from_lark(grammar), log_level=0)
     for index, token_id in enumerate(path):
         if token_id in EOS and matcher.is_accepting():

@@ -119,7 +119,7 @@ def test_damaged_generation_configs_are_refused(config_only: Path, content: str)
 
 
 @pytest.mark.parametrize(("dummy", "verb"), [(False, "loaded"), (True, "made")])
-def test_log_tells_size_and_duration(
+def test_log_reports_size_and_duration(
     dummy: bool, verb: str, llama_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):

@@ -1,4 +1,4 @@
-"""Outputs follow their grammars behind every draft, whoever drafts."""
+"""Outputs follow their grammars after every draft, whoever drafts."""
 
 import re
 from pathlib import Path

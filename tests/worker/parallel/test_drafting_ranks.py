@@ -29,16 +29,16 @@ def test_every_drafter_drafts_alike_and_ranks_that_diverge_end(
     assert code_of_1 == 3, output_of_1
     assert "plan 0 came to something else than on rank 0" in output_of_1
     assert code != 0
-    told: dict[str, list[list[list[int]]]] = {}
+    found: dict[str, list[list[list[int]]]] = {}
     for line in output.splitlines():
         if line.startswith("{"):
-            told |= json.loads(line)
-    assert list(told) == drafters, output
+            found |= json.loads(line)
+    assert list(found) == drafters, output
     for drafter in drafters:
         expected = generate_drafted(build_runner(settings_of(str(target), drafter)))
-        assert told[drafter] == expected, drafter
+        assert found[drafter] == expected, drafter
         texts = [[token for step in steps for token in step][:32] for steps in expected]
-        undrafted = [[token for step in steps for token in step] for steps in told["none"]]
+        undrafted = [[token for step in steps for token in step] for steps in found["none"]]
         assert texts == undrafted
-    fewest = min(len(steps) for drafter in drafters for steps in told[drafter])
+    fewest = min(len(steps) for drafter in drafters for steps in found[drafter])
     assert fewest < 32

@@ -82,7 +82,7 @@ async def test_a_rank_that_dies_takes_the_worker_with_it(model: Path) -> None:
             await read(call)
             os.kill(worker.ranks()[1], signal.SIGKILL)
             await call.write(plan(2, 0))
-            # What fails with it is not told as the request's fault: the scheduler keeps it.
+            # What fails with it is not reported as the request's fault: the scheduler keeps it.
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await read(call)
             assert error.value.code() == grpc.StatusCode.UNAVAILABLE

@@ -40,8 +40,8 @@ class QueueLink:
         self._states.append((number, hidden, failure))
 
     def take_over(self, number: int, *_: Any) -> HandedOn:
-        told, hidden, failure = self._states.popleft()
-        assert told == number
+        given, hidden, failure = self._states.popleft()
+        assert given == number
         return HandedOn(hidden, failure)
 
     def send_verdict(self, data: bytes) -> None:
@@ -158,7 +158,7 @@ def test_a_plan_starts_before_the_last_one_is_settled(pair: Pair, llama: Runner)
         assert rows_of(pair.collect(*launched))[0].token_ids == truth[:1]
 
 
-def test_a_window_for_a_row_on_its_way_takes_effect_behind_it(pair: Pair, llama: Runner) -> None:
+def test_a_window_for_a_row_on_its_way_takes_effect_after_it(pair: Pair, llama: Runner) -> None:
     truth = generate(llama, PROMPT, 8)
     pair.execute(begin(1, 0))
     on_its_way = pair.launch(decode(2, 0, 4))

@@ -1,4 +1,4 @@
-"""Stages of every family, one behind the other in this process."""
+"""Stages of every family, one after the other in this process."""
 
 from pathlib import Path
 

@@ -47,6 +47,6 @@ def test_a_verdict_is_read_as_it_was_written(
         assert torch.equal(read.scored, scored)
 
 
-def test_a_failure_is_told_in_place_of_a_verdict() -> None:
+def test_a_failure_comes_in_place_of_a_verdict() -> None:
     read = read_verdict(write_verdict(StageVerdict(3, None, failure="stage 1: no memory")))
     assert (read.number, read.verdict, read.failure) == (3, None, "stage 1: no memory")

@@ -132,7 +132,7 @@ async def test_what_is_wrong_with_requests_is_found_alike(
             request = plan(lockstep.next_sequence(), slot, admit=True, **fields)
             answer = await lockstep.execute(request)
             assert [error.slot for error in answer.errors] == [slot]
-        # A plan without a pass, right behind one with a pass.
+        # A plan without a pass, right after one with a pass.
         await lockstep.send(plan(lockstep.next_sequence(), 2, admit=True))
         release = worker_pb2.ExecuteRequest(
             sequence=lockstep.next_sequence(), released_slots=to_bytes([0, 1])
@@ -182,7 +182,7 @@ async def test_the_first_stage_goes_on_while_the_second_is_at_work(
     assert following["begin_ns"] < ends[first["pass"]]
 
 
-async def test_the_description_tells_the_stages(two_stages: RankedWorker, alone: Runner) -> None:
+async def test_the_description_reports_the_stages(two_stages: RankedWorker, alone: Runner) -> None:
     async with stub_of(two_stages) as stub:
         description = await stub.Describe(worker_pb2.DescribeRequest())
     assert description.num_pipeline_stages == 2

@@ -71,7 +71,7 @@ async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(pair: RankedWorker) 
         again.cancel()
 
 
-async def test_the_description_tells_of_one_worker(pair: RankedWorker, runner: Runner) -> None:
+async def test_the_description_reports_of_one_worker(pair: RankedWorker, runner: Runner) -> None:
     async with open_channel(pair.address) as channel:
         stub = worker_pb2_grpc.WorkerServiceStub(channel)
         description = await stub.Describe(worker_pb2.DescribeRequest())

@@ -33,10 +33,9 @@ from optimist_worker.drafters.medusa import MedusaDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.execution.executor import HostStopwatch
 from optimist_worker.execution.step import Step
-from optimist_worker.model.feature_tap import FeatureTap
 from optimist_worker.model.masks import Masks
 from optimist_worker.model.memory import DeviceState
-from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.model import FeatureTap, Model, load_model
 from tests.worker.drafters.drafting import SHAPES, random_eagle, random_medusa
 from tests.worker.step import SIZES
 
@@ -236,7 +235,7 @@ def test_a_step_with_a_drafter_waits_for_nothing(
 
 @pytest.mark.parametrize("rule", AcceptanceRule)
 @pytest.mark.parametrize("kind", ["chains", "trees"])
-def test_a_step_that_tells_logprobs_waits_for_nothing(
+def test_a_step_that_reports_logprobs_waits_for_nothing(
     target: Model, shapeless: Model, kind: str, rule: AcceptanceRule
 ) -> None:
     parts = _make(target, shapeless, "none", SHAPES["chain"], rule)

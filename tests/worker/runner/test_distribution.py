@@ -46,7 +46,7 @@ DRAFTERS = {
 }
 CHAIN = (-1, 0, 1)
 TREE = (-1, -1, 0, 0, 1, -1, 2)
-"""Three tokens behind the last known one, two and one behind these, and one more level."""
+"""Three tokens after the last known one, two and one after these, and one more level."""
 
 PARAMS = {
     "temperature": SamplingParams(temperature=1.3),

@@ -283,7 +283,7 @@ def test_own_text_is_looked_at_only_where_a_row_drafts_from_it(llama_path: Path)
     plans += [plan_rows(number, later) for number in (1, 2)]
     said = [[rows_of(runner.execute(plan)) for plan in plans] for runner in pair]
     assert said[0] == said[1]
-    # What it said behind the window's drafts stands nowhere before.
+    # What it said after the window's drafts stands nowhere before.
     assert [step[0].num_drafted_tokens for step in said[0]] == [1, 0, 0]
 
 

@@ -69,7 +69,7 @@ def test_text_is_the_same_for_any_window(
 
 @st.composite
 def window_trees(draw: st.DrawFn, truth: list[int], length: int) -> WindowUpdate:
-    """A chain near the true text, and branches behind any of its nodes; some come true."""
+    """A chain near the true text, and branches after any of its nodes; some come true."""
     base = max(0, length - draw(st.integers(0, 3)))
     tokens: list[int] = []
     parents: list[int] = []
@@ -110,7 +110,7 @@ def test_a_branch_that_comes_true_is_accepted_and_followed(llama: Runner) -> Non
     truth = generate(llama, PROMPT, 30)
     wrong = [(token + 1) % VOCAB_SIZE for token in truth[2:5]]
     llama.release_all()
-    # The first branch is wrong; behind the second one there is another wrong one.
+    # The first branch is wrong; after the second one there is another wrong one.
     tokens = [*truth[:2], *wrong, *truth[2:6], 3, 3, *truth[6:20]]
     parents = [-1, 0, 1, 2, 3, 1, 5, 6, 7, 7, 9, 8, *range(11, 24)]
     plan = plan_rows(
@@ -123,7 +123,7 @@ def test_a_branch_that_comes_true_is_accepted_and_followed(llama: Runner) -> Non
     assert (row.num_drafted_tokens, row.num_accepted_tokens) == (8, 5)
     assert row.token_ids == truth[:6]
     assert row.nodes == [-1, 0, 1, 5, 6, 7]
-    # What was accepted of the tree is read again, and only what comes behind it is drafted.
+    # What was accepted of the tree is read again, and only what comes after it is drafted.
     (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 8, [])]))
     assert (row.num_accepted_tokens, row.token_ids) == (8, truth[6:15])
     assert row.nodes == [8, *range(11, 19)]

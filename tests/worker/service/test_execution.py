@@ -169,7 +169,7 @@ async def test_plans_that_wait_are_run_without_repeats_and_without_idling(llama:
     assert [response.idle_ns for response in responses] == [0] * 4
 
 
-async def test_waiting_for_a_plan_is_told_as_idle_time(stub: Stub) -> None:
+async def test_waiting_for_a_plan_counts_as_idle_time(stub: Stub) -> None:
     name = "optimist_worker_idle_seconds_total"
     before = REGISTRY.get_sample_value(name) or 0.0
     call = stub.Execute()

@@ -145,7 +145,7 @@ def execute(servicer: WorkerServicer) -> Any:
     return aclosing(servicer.Execute(one_plan(), context))
 
 
-async def test_a_stuck_step_is_told_of_whatever_streams_are_opened(
+async def test_a_stuck_step_is_reported_of_whatever_streams_are_opened(
     llama: Runner, stuck: StuckStep
 ) -> None:
     servicer = WorkerServicer(llama, LIMITS, COSTS)

@@ -55,7 +55,7 @@ async def test_few_plans_are_read_ahead_of_their_answers() -> None:
     stream.close()
 
 
-async def test_tells_whether_a_plan_is_waiting() -> None:
+async def test_whether_a_plan_is_waiting_is_known() -> None:
     stream = PlanStream(Sender(2, ends=False).requests())
     assert state(stream) == (True, True)
     await settle()
@@ -92,7 +92,7 @@ async def test_a_step_counts_as_long_as_it_has_no_answer() -> None:
     await asyncio.sleep(0.001)
     assert stream.seconds_at_work() > 0.0
     stream.close()
-    # A device has the first plan and is to be given the second one behind it.
+    # A device has the first plan and is to be given the second one after it.
     assert stream.take() is None
     await asyncio.sleep(0.001)
     assert stream.seconds_at_work() > 0.0

@@ -12,8 +12,8 @@ from optimist_worker.core.tree import chain_parents, node_depths
 class Drafts:
     """R rows of at most K nodes; only the first `num_tokens` nodes of a row mean anything.
 
-    A node is an index into its row. Node -1 is the row's last known token, after which all of its
-    drafts hang. What is padded must still be a valid index: any parent in [-1, K).
+    A node is an index into its row. Node -1 is the row's last known token, which all of its drafts
+    follow. What is padded must still be a valid index: any parent in [-1, K).
     """
 
     token_ids: Tensor

@@ -1,7 +1,7 @@
 """Token trees: depths, ancestors and paths of all rows at once.
 
-A row's nodes are the indices 0 to K - 1, parents before children; node -1 is the token they hang
-after. Whatever follows the parents up to the top takes log2(K) steps of pointer doubling (Wyllie,
+A row's nodes are the indices 0 to K - 1, parents before children; node -1 is the token before
+them. Whatever follows the parents up to the top takes log2(K) steps of pointer doubling (Wyllie,
 "The complexity of parallel computations", 1979). `parents` None stands for chains, of which every
 node's parent is the one before it.
 """

@@ -6,9 +6,8 @@ from optimist_common.draft_source import DraftSource
 from optimist_worker.core.acceptance.sampling_table import SamplingTable
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
-from optimist_worker.drafters.growth import Growth
 from optimist_worker.drafters.network import DraftNetwork, Thought
-from optimist_worker.drafters.shape import DraftShape, Level, draft_level
+from optimist_worker.drafters.shape import DraftShape, Growth, Level, draft_level
 
 
 class AutoregressiveDrafter:

@@ -20,9 +20,8 @@ from optimist_worker.drafters.network import DraftNetwork
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.division import whole
-from optimist_worker.model.feature_tap import FeatureTap
 from optimist_worker.model.memory import DeviceState
-from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.model import FeatureTap, Model, load_model
 from optimist_worker.model.quantise import quantise
 from optimist_worker.model.tokenizer import check_same_tokenizer
 from optimist_worker.settings import WorkerSettings

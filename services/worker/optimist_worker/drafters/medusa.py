@@ -7,10 +7,9 @@ from optimist_worker.core.acceptance.sampling_table import SamplingTable
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
-from optimist_worker.drafters.growth import Growth
 from optimist_worker.drafters.heads.medusa import MedusaHeads
 from optimist_worker.drafters.network import LastFeatures
-from optimist_worker.drafters.shape import DraftShape, draft_level
+from optimist_worker.drafters.shape import DraftShape, Growth, draft_level
 
 
 class MedusaDrafter:

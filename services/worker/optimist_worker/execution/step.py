@@ -26,8 +26,15 @@ from optimist_worker.core.batch.slot_table import FittedRows, fit_rows
 from optimist_worker.core.batch.window_table import WindowDrafts
 from optimist_worker.core.drafts import Drafts, no_drafts
 from optimist_worker.core.ragged import lay_out
-from optimist_worker.drafters.drafter import Drafter, DraftRows, Proposal, VerifiedStep
-from optimist_worker.drafters.merge import merge, spread, trim
+from optimist_worker.drafters.drafter import (
+    Drafter,
+    DraftRows,
+    Proposal,
+    VerifiedStep,
+    merge,
+    spread,
+    trim,
+)
 from optimist_worker.execution.step_parts import (
     Allowing,
     JudgedStep,
@@ -35,9 +42,8 @@ from optimist_worker.execution.step_parts import (
     StepTensors,
     Stopwatch,
 )
-from optimist_worker.model.feature_tap import FeatureTap
 from optimist_worker.model.memory import DeviceState
-from optimist_worker.model.model import Model
+from optimist_worker.model.model import FeatureTap, Model
 
 
 class Step:

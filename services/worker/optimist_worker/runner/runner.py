@@ -7,14 +7,14 @@ from optimist_common.columns import Int32Column
 from optimist_common.draft_source import DraftSource
 from optimist_worker.core.batch.bounds import find_bounds
 from optimist_worker.core.batch.held_slot import HeldSlot, find_fault, hold
-from optimist_worker.core.batch.outputs import Outputs, collect_result, no_outputs, unpack
-from optimist_worker.core.batch.row_logprobs import (
+from optimist_worker.core.batch.logprobs import (
     WantedLogprobs,
     find_wanted,
     has_nan,
     place_wanted,
     read_logprobs,
 )
+from optimist_worker.core.batch.outputs import Outputs, collect_result, no_outputs, unpack
 from optimist_worker.core.plan import (
     Admission,
     Plan,

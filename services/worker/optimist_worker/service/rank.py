@@ -9,8 +9,7 @@ from typing import NoReturn
 
 from optimist_common.errors import SetupError
 from optimist_common.network.server import require_free, run_service
-from optimist_worker.execution.group import Group, GroupError, end_process, refuse_start
-from optimist_worker.execution.pulse import Pulse
+from optimist_worker.execution.group import Group, GroupError, Pulse, end_process, refuse_start
 from optimist_worker.execution.ranks import Ranks
 from optimist_worker.model.auto import choose_device
 from optimist_worker.runner.cost import measure_costs

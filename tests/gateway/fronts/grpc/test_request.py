@@ -25,8 +25,8 @@ def asked_by(**fields: Any) -> Request:
 
 
 def chat(**fields: Any) -> inference_pb2.GenerateRequest:
-    told = {"chat": {"messages": [{"role": "user", "content": "Hello"}]}} | fields
-    return json_format.ParseDict(told, inference_pb2.GenerateRequest())
+    request = {"chat": {"messages": [{"role": "user", "content": "Hello"}]}} | fields
+    return json_format.ParseDict(request, inference_pb2.GenerateRequest())
 
 
 def test_defaults_are_those_of_the_rest_api() -> None:
