@@ -88,7 +88,7 @@ def test_likeliest_path_takes_first_children(tree: TokenTree) -> None:
 
 
 @given(tree=trees())
-def test_chains_are_told_from_trees(tree: TokenTree) -> None:
+def test_chains_differ_from_trees(tree: TokenTree) -> None:
     is_chain = list(tree.list_parents()) == list(range(-1, len(tree) - 1))
     assert (tree.parents is None) == is_chain
     assert tree.find_fault() is None

@@ -1,6 +1,7 @@
 """What lives on the model's device besides weights, and how much of it there is room for."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from optimist_common.errors import SetupError
 from optimist_worker.core.acceptance.sampling_table import SamplingTable
@@ -8,7 +9,10 @@ from optimist_worker.core.attention.kv import KVPool, block_bytes
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.core.batch.window_table import WindowTable
 from optimist_worker.model.model import Model
-from optimist_worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    # What measures a GPU without the services needs no settings.
+    from optimist_worker.settings import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Memory:
     max_model_len: int
 
 
-def plan_memory(settings: WorkerSettings, model: Model, drafter_block_bytes: int = 0) -> Memory:
+def plan_memory(settings: "WorkerSettings", model: Model, drafter_block_bytes: int = 0) -> Memory:
     """Works out the number of blocks and the longest sequence.
 
     Args:
@@ -90,7 +94,7 @@ def plan_memory(settings: WorkerSettings, model: Model, drafter_block_bytes: int
     return Memory(num_blocks=num_blocks, max_model_len=min(wanted, held))
 
 
-def _blocks_in_memory(settings: WorkerSettings, size: int, max_model_len: int) -> int:
+def _blocks_in_memory(settings: "WorkerSettings", size: int, max_model_len: int) -> int:
     num_blocks = settings.kv_memory_mib * 2**20 // size
     if num_blocks == 0:
         raise SetupError(
