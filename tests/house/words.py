@@ -30,14 +30,6 @@ _EXEMPT = (
     *("CHANGELOG.md", "docs/adr/", "docs/glossary.md", "tests/house/words.py"),
     *("models/", "protos/gen/"),
 )
-# Folders that still have them; none may be added.
-REMAINING: tuple[str, ...] = (
-    "protos/optimist/",
-    "services/scheduler/",
-    "services/worker/",
-    "tests/scheduler/",
-    "tests/worker/",
-)
 
 
 def find_words(folder: Path) -> Iterator[tuple[str, int, str]]:
@@ -56,9 +48,8 @@ def main() -> int:
     if sys.argv[1:] == ["--count"]:
         counts = Counter("/".join(name.split("/")[:-1][:2]) or name for name, _, _ in found)
         sys.stdout.writelines(f"{count:6} {folder}\n" for folder, count in counts.most_common())
-    new = [one for one in found if not one[0].startswith(REMAINING)]
-    sys.stderr.writelines(f"{name}:{number}: {line}\n" for name, number, line in new)
-    return int(bool(new))
+    sys.stderr.writelines(f"{name}:{number}: {line}\n" for name, number, line in found)
+    return int(bool(found))
 
 
 if __name__ == "__main__":

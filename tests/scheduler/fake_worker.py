@@ -66,7 +66,7 @@ class Row:
     num_logprobs: int | None = None
     num_prompt_logprobs: int | None = None
 
-    def tell(self, vocab_size: int, num_computed: int, num_emitted: int) -> "Told | None":
+    def report(self, vocab_size: int, num_computed: int, num_emitted: int) -> "Reported | None":
         """Returns what a step tells of how likely tokens are.
 
         Args:
@@ -85,14 +85,16 @@ class Row:
         if self.num_logprobs is not None:
             first = len(self.token_ids) - num_emitted
             places += [(first + place, self.num_logprobs) for place in range(num_emitted)]
-        told = Told(num_computed + 1, number, self.num_prompt_logprobs or 0, self.num_logprobs or 0)
+        reported = Reported(
+            num_computed + 1, number, self.num_prompt_logprobs or 0, self.num_logprobs or 0
+        )
         for place, width in places:
             sequence = self.token_ids[: place + 1]
-            told.logprobs.append(logprob_of(sequence))
+            reported.logprobs.append(logprob_of(sequence))
             ids, logprobs = candidates_of(sequence, width, vocab_size)
-            told.candidate_token_ids += ids
-            told.candidate_logprobs += logprobs
-        return told if places else None
+            reported.candidate_token_ids += ids
+            reported.candidate_logprobs += logprobs
+        return reported if places else None
 
     @property
     def since(self) -> tuple[int, ...]:
@@ -125,7 +127,7 @@ class Row:
 
 
 @dataclass
-class Told:
+class Reported:
     """What a row tells of how likely tokens are."""
 
     first_prompt_position: int
@@ -322,9 +324,9 @@ class FakeWorker:
             elif not row.ended:
                 num_computed = row.num_computed
                 new, counts, source, nodes = self._run_row(row, num_known, num_drafts)
-                told = row.tell(self.description.vocab_size, num_computed, len(new))
-                if told is not None and not self.is_silent:
-                    response.logprobs.append(told.message(slot))
+                reported = row.report(self.description.vocab_size, num_computed, len(new))
+                if reported is not None and not self.is_silent:
+                    response.logprobs.append(reported.message(slot))
                 num_fed += num_known + counts[0]
                 if source > DraftSource.PREDICTION and self._drafter is not None:
                     levels = self._drafter.count_levels(np.array([counts[0]], np.int32))

@@ -1,4 +1,4 @@
-"""What a request was told of how likely its tokens are, checked against the worker's model."""
+"""What was reported of how likely a request's tokens are, checked against the worker's model."""
 
 from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.values.logprobs import Logprobs
@@ -9,7 +9,7 @@ Place = tuple[float, list[int], list[float]]
 
 
 class Received:
-    """Collects what one request is told, place by place."""
+    """Collects what is reported to one request, position by position."""
 
     def __init__(self, new: NewRequest, vocab_size: int = 7) -> None:
         self._new, self._vocab_size = new, vocab_size
@@ -17,19 +17,21 @@ class Received:
         """From the second token of the prompt on."""
         self.of_output: list[Place] = []
 
-    def add(self, told: Logprobs) -> None:
-        """Takes what is told with a step; prompts are told of in order, each position once."""
-        if told.num_prompt_tokens:
-            assert told.first_prompt_position == 1 + len(self.of_prompt)
-        number = len(told.logprobs)
-        widths = [told.num_prompt_candidates] * told.num_prompt_tokens
-        widths += [told.num_candidates] * (number - told.num_prompt_tokens)
-        assert sum(widths) == len(told.candidate_token_ids) == len(told.candidate_logprobs)
+    def add(self, reported: Logprobs) -> None:
+        """Takes what is reported with a step; prompts are reported in order, each position once."""
+        if reported.num_prompt_tokens:
+            assert reported.first_prompt_position == 1 + len(self.of_prompt)
+        number = len(reported.logprobs)
+        widths = [reported.num_prompt_candidates] * reported.num_prompt_tokens
+        widths += [reported.num_candidates] * (number - reported.num_prompt_tokens)
+        assert sum(widths) == len(reported.candidate_token_ids) == len(reported.candidate_logprobs)
         first = 0
-        for place, (logprob, width) in enumerate(zip(told.logprobs.tolist(), widths, strict=True)):
+        for place, (logprob, width) in enumerate(
+            zip(reported.logprobs.tolist(), widths, strict=True)
+        ):
             part = slice(first, first + width)
-            ids, logprobs = told.candidate_token_ids[part], told.candidate_logprobs[part]
-            is_prompt = place < told.num_prompt_tokens
+            ids, logprobs = reported.candidate_token_ids[part], reported.candidate_logprobs[part]
+            is_prompt = place < reported.num_prompt_tokens
             places = self.of_prompt if is_prompt else self.of_output
             places.append((logprob, ids.tolist(), logprobs.tolist()))
             first += width

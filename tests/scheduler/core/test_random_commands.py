@@ -118,8 +118,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         """What following brings; -1 for what is not followed."""
         self.observed: dict[str, list[int]] = {}
         """What proposers were sent of outputs."""
-        self.told: dict[str, Received] = {}
-        """What was told of how likely tokens are."""
+        self.reported: dict[str, Received] = {}
+        """What was reported of how likely tokens are."""
 
     # Commands.
 
@@ -176,7 +176,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.marks[new.request_id] = {}
         self.gains[new.request_id] = (4096 if is_predicted else 0) if new.is_followed else -1
         self.observed[new.request_id] = []
-        self.told[new.request_id] = Received(new)
+        self.reported[new.request_id] = Received(new)
         if self.is_eager:
             self.propose(new.request_id)
 
@@ -419,10 +419,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def take(self, outputs: StepOutputs, drafted: Drafted) -> None:
         assert set(outputs.owners.tolist()) <= {3}
-        for told in outputs.logprobs:
-            assert told.owner == 3
-            self.told[f"r{told.handle}"].add(told.logprobs)
-        positions = {told.handle: told.positions.tolist() for told in outputs.positions}
+        for reported in outputs.logprobs:
+            assert reported.owner == 3
+            self.reported[f"r{reported.handle}"].add(reported.logprobs)
+        positions = {reported.handle: reported.positions.tolist() for reported in outputs.positions}
         columns = outputs.handles, outputs.draft_sources, outputs.num_accepted_tokens
         for handle, source, accepted in zip(*(each.tolist() for each in columns), strict=True):
             request_id = f"r{handle}"
@@ -443,7 +443,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not positions
         self.check_observed(outputs)
         for handle in outputs.handles.tolist():
-            self.told[f"r{handle}"].check(self.live[f"r{handle}"])
+            self.reported[f"r{handle}"].check(self.live[f"r{handle}"])
         for ended in outputs.ended:
             self.check_end(ended.request_id, ended.finished)
 
@@ -521,7 +521,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert 1 <= finished.num_passes <= len(tokens)
         assert finished.num_passes >= sources[DraftSource.TARGET]
         assert finished.num_drafted_tokens >= len(tokens) - sources[DraftSource.TARGET]
-        self.told[request_id].check(tokens)
+        self.reported[request_id].check(tokens)
         if new.max_draft_tokens == 0:
             assert sources[DraftSource.TARGET] == len(tokens)
             assert finished.num_drafted_tokens == 0

@@ -80,7 +80,7 @@ class MovesMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.news: dict[str, NewRequest] = {}
         self.live: dict[str, list[int]] = {}
-        self.told: dict[str, Received] = {}
+        self.reported: dict[str, Received] = {}
         self.num_passes: dict[str, int] = {}
 
     def config_of(self, size: dict[str, int]) -> EngineConfig:
@@ -122,7 +122,7 @@ class MovesMachine(RuleBasedStateMachine):
         handle = len(self.news) + 1
         values["priority"] *= self.workers[0].scheduler.config.policy == "priority"
         if num_given:
-            # Of what it has, it is told no log-probabilities.
+            # Of what it has, no log-probabilities are reported to it.
             num_logprobs = num_prompt_logprobs = None
         sampling = SamplingParams(
             num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
@@ -155,7 +155,7 @@ class MovesMachine(RuleBasedStateMachine):
             return
         self.dispatcher.add(new, self.now)
         self.news[new.request_id], self.live[new.request_id] = new, list(given)
-        self.told[new.request_id] = Received(new)
+        self.reported[new.request_id] = Received(new)
         self.num_passes[new.request_id] = 0
 
     @precondition(lambda self: self.live)
@@ -215,13 +215,13 @@ class MovesMachine(RuleBasedStateMachine):
 
     def take(self, worker: DrivenWorker, response: Any) -> None:
         outputs = worker.scheduler.settle(step_result(response))
-        for told in outputs.logprobs:
-            self.told[f"r{told.handle}"].add(told.logprobs)
+        for reported in outputs.logprobs:
+            self.reported[f"r{reported.handle}"].add(reported.logprobs)
         for handle, tokens in rows(outputs).items():
             request_id = f"r{handle}"
             self.live[request_id] += tokens
             self.num_passes[request_id] += 1
-            self.told[request_id].check(self.live[request_id])
+            self.reported[request_id].check(self.live[request_id])
         for ended in outputs.ended:
             assert self.live[ended.request_id] == self.truth(self.news[ended.request_id])
             self.check_account(ended.request_id, ended)

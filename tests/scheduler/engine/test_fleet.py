@@ -158,11 +158,11 @@ async def test_a_pause_is_answered_when_all_workers_rest(
         assert reply.error == ""
         assert [engine.scheduler.num_plans_in_flight for engine in fleet.engines] == [0, 0]
         assert all(engine.scheduler.is_paused for engine in fleet.engines)
-        num_told = sum(map(len, client.tokens.values()))
+        num_delivered = sum(map(len, client.tokens.values()))
         resume = scheduler_pb2.ConnectRequest(command_id=100, resume=scheduler_pb2.Resume())
         await client.send(resume)
         await client.read_until(lambda: len(client.finished) == 8)
-        assert num_told < 8 * 20
+        assert num_delivered < 8 * 20
     assert client.tokens == {handle: ANSWERS[handle] for handle in range(8)}
 
 

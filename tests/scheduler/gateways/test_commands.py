@@ -127,11 +127,11 @@ async def test_an_aborted_request_says_nothing_more(
         await client.send(add(1, [1], max_tokens=50))
         await client.read_until(lambda: 1 in client.tokens)
         reply = await client.reply(abort(1))
-        told = list(client.tokens[1])
+        reported = list(client.tokens[1])
         await client.send(add(2, PROMPT))
         await client.read_until(lambda: 2 in client.finished)
     assert reply.error == ""
-    assert client.tokens == {1: told, 2: truth(PROMPT)}
+    assert client.tokens == {1: reported, 2: truth(PROMPT)}
     assert list(client.finished) == [2]
 
 
@@ -193,7 +193,7 @@ async def test_a_priority_is_changed_by_name_whichever_stream_a_request_is_of(
     assert list(client.finished) == [1, 3, 5, 2, 4]
 
 
-async def test_statistics_are_told_and_change_nothing(
+async def test_statistics_are_reported_and_change_nothing(
     worker: FakeWorkerServicer, worker_port: int
 ) -> None:
     worker.step_seconds = 0.005

@@ -17,7 +17,7 @@ NUM_GIVEN = [1, 7, 19]
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("num_given", NUM_GIVEN)
-async def test_only_what_comes_behind_it_is_told(
+async def test_only_what_comes_after_it_is_delivered(
     mode: str, num_given: int, worker_port: int
 ) -> None:
     given, rest = truth(PROMPT)[:num_given], truth(PROMPT)[num_given:]
@@ -63,16 +63,16 @@ def test_stop_tokens_and_lengths_count_from_the_prompt() -> None:
     assert situation.text(2) == text[5:]
 
 
-def test_of_the_prompt_no_log_probability_is_told_again() -> None:
+def test_of_the_prompt_no_log_probability_is_reported_again() -> None:
     wanted = SamplingParams(num_logprobs=1, num_prompt_logprobs=1)
     situation = Situation()
     situation.add(1, PROMPT, 8, sampling=wanted, output_token_ids=truth(PROMPT)[:3])
-    told = [
+    reported = [
         each.logprobs
         for _ in range(5)
         for each in (situation.send(), situation.answer())[1].logprobs
     ]
-    assert [(each.num_prompt_tokens, each.num_tokens) for each in told] == [(0, 1)] * 5
+    assert [(each.num_prompt_tokens, each.num_tokens) for each in reported] == [(0, 1)] * 5
     assert situation.finished(1).reason is FinishReason.LENGTH
 
 

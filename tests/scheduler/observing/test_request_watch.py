@@ -1,4 +1,4 @@
-"""How long requests wait, and what is traced of them, told to gateway, worker and proposer."""
+"""How long requests wait, and what is traced of them, reported to gateway, worker and proposer."""
 
 from collections.abc import Iterator
 
@@ -66,7 +66,7 @@ def test_a_request_without_a_slot_has_not_waited_for_one() -> None:
     assert watch.end(ended()) == 0
 
 
-def test_without_tracing_nobody_is_told_of_a_span() -> None:
+def test_without_tracing_nobody_gets_a_span() -> None:
     watch = RequestWatch(OFF)
     watch.add(new_request(), TRACE_PARENT, now=10.0)
     assert watch.trace_parents == {}
@@ -76,14 +76,14 @@ def test_a_span_goes_from_add_to_end(collector: Collector) -> None:
     tracer = Tracer("scheduler", collector.endpoint)
     watch = RequestWatch(tracer)
     watch.add(new_request(), TRACE_PARENT, now=10.0)
-    told = parse_trace_parent(watch.trace_parents["r2"])
-    assert told is not None
+    reported = parse_trace_parent(watch.trace_parents["r2"])
+    assert reported is not None
     watch.plan(plan_that_admits(), now=10.25)
     watch.end(ended(FinishReason.ERROR, "it failed"))
     assert watch.trace_parents == {}
     tracer.close()
     (span,) = collector.spans
-    assert (span.trace_id, span.span_id) == (TRACE, told.span_id)
+    assert (span.trace_id, span.span_id) == (TRACE, reported.span_id)
     assert span.events == ["admitted"]
     assert span.is_error
     assert span.attributes["optimist.queue_seconds"] == 0.25
@@ -97,7 +97,7 @@ def test_queue_times_are_written_to_the_ends_that_they_are_of() -> None:
     assert [message.queue_us for message in messages] == [0, 7]
 
 
-async def test_the_gateway_is_told_how_long_a_request_waited(worker_port: int) -> None:
+async def test_the_gateway_learns_how_long_a_request_waited(worker_port: int) -> None:
     async with serve_scheduler(worker_port, []) as (_, stub):
         client = await ask(stub, add(1, PROMPT))
     assert client.finished[1].queue_us > 0

@@ -77,7 +77,7 @@ async def test_a_proposer_that_breaks_mid_answer_costs_no_text(
     assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_LENGTH
 
 
-async def test_a_proposer_that_lost_its_memory_is_told_everything_again(
+async def test_a_proposer_that_lost_its_memory_is_sent_everything_again(
     worker: FakeWorkerServicer,
     worker_port: int,
     proposer_port: int,
@@ -146,7 +146,7 @@ async def test_several_proposers_take_turns_and_fill_each_others_gaps(
     worker: FakeWorkerServicer, worker_port: int, proposer: FakeProposerServicer
 ) -> None:
     worker.step_seconds = 0.005
-    # Memory of their own: each batch misses what the other was told.
+    # Memory of their own: each batch misses what the other was sent.
     second = FakeProposerServicer()
     async with (
         serve_proposer(proposer) as one,
@@ -175,7 +175,7 @@ async def test_a_request_stays_with_the_proposer_that_opened_it(
         )
         await until(lambda: sum(len(each.closed) for each in proposers) == 6)
     assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
-    # Nobody had to be told anything again, and each was told of the ends of its own.
+    # Nothing had to be sent again, and each was sent the ends of its own.
     assert [each.num_gaps for each in proposers] == [0] * num_proposers
     for each in proposers:
         assert each.opened == sorted(each.closed)
@@ -264,7 +264,7 @@ async def test_windows_that_are_too_short_for_the_drafts_are_mentioned_once(
     assert [record.message for record in caplog.records].count(message) == 1
 
 
-async def test_what_waits_have_cost_is_told(
+async def test_what_waits_have_cost_is_reported(
     worker: FakeWorkerServicer,
     worker_port: int,
     proposer_port: int,

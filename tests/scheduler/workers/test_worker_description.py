@@ -76,11 +76,13 @@ def test_a_size_that_is_none_is_named(name: str) -> None:
         describe_worker(message, SchedulerSettings())
 
 
-@pytest.mark.parametrize(("asked", "told", "stages"), [(0, 0, 1), (0, 3, 3), (2, 3, 2), (1, 3, 1)])
+@pytest.mark.parametrize(
+    ("asked", "reported", "stages"), [(0, 0, 1), (0, 3, 3), (2, 3, 2), (1, 3, 1)]
+)
 def test_the_worker_tells_its_pipeline_stages_unless_they_are_set(
-    asked: int, told: int, stages: int
+    asked: int, reported: int, stages: int
 ) -> None:
-    message = worker_pb2.DescribeResponse(num_pipeline_stages=told, **SIZES)
+    message = worker_pb2.DescribeResponse(num_pipeline_stages=reported, **SIZES)
     settings = SchedulerSettings(num_pipeline_stages=asked, max_plans_in_flight=1)
     config = describe_worker(message, settings).config
     assert (config.num_pipeline_stages, config.plan_depth) == (stages, stages)
@@ -121,7 +123,7 @@ def test_the_drafter_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "reported"),
     [
         ({"drafter": 1}, "drafter is PREDICTION"),
         ({"max_drafter_depth": 0}, "max_drafter_depth is 0"),
@@ -131,10 +133,10 @@ def test_the_drafter_is_read() -> None:
         ({"drafter_us": to_bytes([5, 0])}, "drafter_us that are below 1"),
     ],
 )
-def test_a_drafter_that_is_none_is_refused(values: dict[str, Any], told: str) -> None:
+def test_a_drafter_that_is_none_is_refused(values: dict[str, Any], reported: str) -> None:
     shape = {"drafter": 4, "max_drafter_tokens": 8, "max_drafter_depth": 2}
     message = worker_pb2.DescribeResponse(**{**SIZES, **shape, **values})
-    with pytest.raises(ValueError, match=f"^it says {told}|^it says .*{told}"):
+    with pytest.raises(ValueError, match=f"^it says {reported}|^it says .*{reported}"):
         describe_worker(message, SchedulerSettings())
 
 

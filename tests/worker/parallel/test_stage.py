@@ -74,8 +74,8 @@ class Pair:
         result = self.last.collect(of_last)
         step = launched.step
         if isinstance(step, StagedStep) and step.has_pass:
-            assert self._told is not None
-            self.link.send_verdict(self._told)
+            assert self._verdict_sent is not None
+            self.link.send_verdict(self._verdict_sent)
         return launched, result
 
     def collect(self, launched: LaunchedPlan, of_last: StepResult) -> StepResult:
@@ -102,12 +102,12 @@ class Pair:
         return Runner(Engine(model, state, stage))
 
     def _note_verdicts(self, stage: Stage) -> None:
-        self._told: bytes | None = None
+        self._verdict_sent: bytes | None = None
         launch = stage.launch
 
         def launch_and_note(*arguments: Any) -> StagedStep:
             staged = launch(*arguments)
-            self._told = None if staged.verdict is None else write_verdict(staged.verdict)
+            self._verdict_sent = None if staged.verdict is None else write_verdict(staged.verdict)
             return staged
 
         stage.launch = launch_and_note  # type: ignore[method-assign, assignment]

@@ -195,7 +195,7 @@ def _bounds(state: DeviceState, manner: str, *, has_trees: bool) -> StepBounds:
 def _trace(
     parts: Parts, manner: str, *, has_trees: bool = False, wanted: LogprobPlaces | None = None
 ) -> torch.Tensor | None:
-    """Runs a step and looks at the shape of what comes of it; returns log-probabilities."""
+    """Runs a step and looks at the shape of its result; returns log-probabilities."""
     bounds = _bounds(parts.state, manner, has_trees=has_trees)
     columns = torch.empty((3, bounds.num_rows), dtype=torch.int64, device=META)
     places = parts.places

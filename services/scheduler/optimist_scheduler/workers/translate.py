@@ -102,11 +102,11 @@ def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
     )
 
 
-def _positions_message(told: ReportedPositions) -> scheduler_pb2.PredictionPositions:
-    in_prompt = np.maximum(NO_POSITION - told.positions, 0)
+def _positions_message(reported: ReportedPositions) -> scheduler_pb2.PredictionPositions:
+    in_prompt = np.maximum(NO_POSITION - reported.positions, 0)
     return scheduler_pb2.PredictionPositions(
-        handle=told.handle,
-        positions=to_bytes(np.maximum(told.positions, NO_POSITION)),
+        handle=reported.handle,
+        positions=to_bytes(np.maximum(reported.positions, NO_POSITION)),
         prompt_positions=to_bytes(in_prompt) if in_prompt.any() else b"",
     )
 
@@ -183,10 +183,10 @@ def _logprobs(message: worker_pb2.RowLogprobs) -> Logprobs:
     )
 
 
-def _logprobs_message(told: ReportedLogprobs) -> scheduler_pb2.Logprobs:
-    logprobs = told.logprobs
+def _logprobs_message(reported: ReportedLogprobs) -> scheduler_pb2.Logprobs:
+    logprobs = reported.logprobs
     return scheduler_pb2.Logprobs(
-        handle=told.handle,
+        handle=reported.handle,
         first_prompt_position=logprobs.first_prompt_position,
         num_prompt_tokens=logprobs.num_prompt_tokens,
         num_prompt_candidates=logprobs.num_prompt_candidates,

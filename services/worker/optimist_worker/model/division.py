@@ -196,7 +196,7 @@ def plan_cut(name: str, config: Any, place: StagePlace) -> StageCut:
 
 
 def find_layers(module: Any, num_layers: int) -> nn.ModuleList:
-    """Returns the decoder layers of a model; raises SetupError if they cannot be told apart."""
+    """Returns the decoder layers of a model; raises SetupError if they cannot be distinguished."""
     owner, name = _find_owner(module, num_layers)
     layers: nn.ModuleList = getattr(owner, name)
     return layers
@@ -213,7 +213,7 @@ def _find_owner(module: Any, num_layers: int) -> tuple[Any, str]:
     ]
     if len(found) != 1:
         raise SetupError(
-            f"{_FLAG}: the layers of {type(module).__name__} cannot be told apart; leave it at 1"
+            f"{_FLAG}: the layers of {type(module).__name__} cannot be distinguished; leave it at 1"
         )
     return found[0]
 

@@ -396,11 +396,11 @@ class RowLogprobs(_message.Message):
     first_prompt_position: _builtins.int
     """Position in the sequence of the first of the prompt tokens; they follow one another."""
     num_prompt_tokens: _builtins.int
-    """How many prompt tokens are told of; 0 if none is wanted, or all were told of."""
+    """How many prompt tokens are reported; 0 if none is wanted, or all were reported."""
     num_prompt_candidates: _builtins.int
-    """How many of the likeliest tokens are told of in the place of each prompt token."""
+    """How many of the likeliest tokens are reported at the position of each prompt token."""
     num_candidates: _builtins.int
-    """How many of the likeliest tokens are told of in the place of each emitted token."""
+    """How many of the likeliest tokens are reported at the position of each emitted token."""
     logprobs: _builtins.bytes
     """Log-probability of each token, little-endian float32 [num_prompt_tokens + num_emitted_tokens]; without
     those of emitted tokens if only the prompt's are wanted.

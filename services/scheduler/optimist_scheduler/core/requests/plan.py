@@ -84,7 +84,7 @@ class StepResult:
 
     @property
     def has_drafts(self) -> bool:
-        """Whether anything is told of drafts."""
+        """Whether anything is reported of drafts."""
         return bool(
             np.count_nonzero(self.num_drafted_tokens)
             or np.count_nonzero(self.num_accepted_tokens)

@@ -58,7 +58,7 @@ class Request:
     max_draft_tokens: int
     """Most drafts per pass."""
     wants_prediction_positions: bool
-    """Whether its owner is told where accepted drafts stand in the predictions."""
+    """Whether its owner gets the positions of accepted drafts in the predictions."""
     arrival: int = 0
     """Counts requests as they were added."""
     arrival_time: float = 0.0
@@ -88,7 +88,7 @@ class Request:
     num_drafted_tokens: int = 0
     """Drafts that were verified, before the present slot."""
     num_reported_tokens: int = 0
-    """Tokens of the prompt, behind the first, whose log-probabilities were told."""
+    """Tokens of the prompt, after the first, whose log-probabilities were reported."""
     num_given_tokens: int = 0
     """Output that the owner had when it added the request; not part of the account."""
     num_cached_tokens: int | None = None
@@ -101,7 +101,7 @@ class Request:
 
     @property
     def wants_prompt_logprobs(self) -> bool:
-        """Whether log-probabilities of its prompt are still to be told."""
+        """Whether log-probabilities of its prompt are still to be reported."""
         return (
             self.sampling.num_prompt_logprobs is not None
             and self.num_reported_tokens < self.num_prompt_tokens - 1

@@ -43,7 +43,7 @@ class NewRequest:
     num_predicted_tokens: Sequence[int] = ()
     """Tokens of each prediction; empty for one prediction."""
     wants_prediction_positions: bool = False
-    """Whether the owner is told which positions of predictions accepted drafts have."""
+    """Whether the owner gets the positions of accepted drafts in the predictions."""
     output_token_ids: Sequence[int] = ()
     """Output that the owner has already: the request goes on after it."""
     is_followed: bool = False

@@ -136,18 +136,18 @@ def find_draft_nodes(state: SchedulerState, step: StepInFlight, result: StepResu
 def check_logprobs(
     state: SchedulerState, step: StepInFlight, alive: BoolArray, result: StepResult
 ) -> None:
-    """Raises ResultError unless log-probabilities can be of the rows that they are told of.
+    """Raises ResultError unless log-probabilities can be of the rows that they are reported for.
 
     Those of requests that want none, or are over, are not looked at.
     """
     emitted = dict(zip(step.slots.tolist(), result.num_emitted_tokens.tolist(), strict=True))
     living = set(step.slots[alive].tolist())
-    for slot, told in result.logprobs.items():
+    for slot, reported in result.logprobs.items():
         if slot not in emitted:
             raise ResultError(f"logprobs: slot {slot} is not in the plan")
         if slot in living and slot in state.logprob_slots:
             number = int(state.table.num_prompt_tokens[slot])
-            fault = find_logprobs_fault(told, emitted[slot], number, state.config.vocab_size)
+            fault = find_logprobs_fault(reported, emitted[slot], number, state.config.vocab_size)
             if fault is not None:
                 raise ResultError(fault)
 

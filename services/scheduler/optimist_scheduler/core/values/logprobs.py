@@ -1,4 +1,4 @@
-"""How likely the model took tokens of one request to be, as the worker has told it."""
+"""How likely the model took tokens of one request to be, as the worker has reported it."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Logprobs:
     """Position in the sequence of the first of the prompt tokens."""
     num_prompt_tokens: int
     num_prompt_candidates: int
-    """Likeliest tokens that are told of in the place of each prompt token."""
+    """Likeliest tokens that are reported at the position of each prompt token."""
     num_candidates: int
     """The same in the place of each new token."""
     logprobs: Float32Array
@@ -29,7 +29,7 @@ class Logprobs:
 
     @property
     def num_tokens(self) -> int:
-        """New tokens that are told of."""
+        """New tokens that are reported."""
         return len(self.logprobs) - self.num_prompt_tokens
 
     @property
@@ -61,32 +61,36 @@ class Logprobs:
 
 
 def find_logprobs_fault(
-    told: Logprobs, num_emitted: int, num_prompt_tokens: int, vocab_size: int
+    reported: Logprobs, num_emitted: int, num_prompt_tokens: int, vocab_size: int
 ) -> str | None:
     """Returns why they cannot be of a row; None if they can.
 
     Args:
-        told: What is told.
+        reported: What is reported.
         num_emitted: Tokens that the row has emitted.
         num_prompt_tokens: Length of the row's prompt, in tokens.
         vocab_size: Token ids are below.
     """
-    number, widths = told.num_prompt_tokens, (told.num_prompt_candidates, told.num_candidates)
+    number, widths = (
+        reported.num_prompt_tokens,
+        (reported.num_prompt_candidates, reported.num_candidates),
+    )
     if number < 0 or min(widths) < 0 or max(widths) > vocab_size:
         return (
             f"logprobs: {number} prompt tokens with {widths[0]} candidates, {widths[1]} of others"
         )
-    if number and not 0 < told.first_prompt_position <= num_prompt_tokens - number:
-        return f"logprobs: positions {told.first_prompt_position} to {told.end - 1} of the prompt"
-    if told.num_tokens not in (0, num_emitted):
-        return f"logprobs: {len(told.logprobs)} of {number} and {num_emitted} tokens"
-    num_candidates = number * widths[0] + told.num_tokens * widths[1]
-    if not len(told.candidate_token_ids) == len(told.candidate_logprobs) == num_candidates:
+    if number and not 0 < reported.first_prompt_position <= num_prompt_tokens - number:
+        first, last = reported.first_prompt_position, reported.end - 1
+        return f"logprobs: positions {first} to {last} of the prompt"
+    if reported.num_tokens not in (0, num_emitted):
+        return f"logprobs: {len(reported.logprobs)} of {number} and {num_emitted} tokens"
+    num_candidates = number * widths[0] + reported.num_tokens * widths[1]
+    if not len(reported.candidate_token_ids) == len(reported.candidate_logprobs) == num_candidates:
         return f"candidate_token_ids, candidate_logprobs: not {num_candidates}"
-    ids = told.candidate_token_ids
+    ids = reported.candidate_token_ids
     # Negative numbers are large without their sign.
     if len(ids) and int(ids.view(np.uint32).max()) >= vocab_size:
         return f"candidate_token_ids: not from 0 to {vocab_size - 1}"
-    if np.isnan(told.logprobs).any() or np.isnan(told.candidate_logprobs).any():
+    if np.isnan(reported.logprobs).any() or np.isnan(reported.candidate_logprobs).any():
         return "logprobs: not all are numbers"
     return None

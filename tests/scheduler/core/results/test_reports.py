@@ -38,7 +38,7 @@ PROMPT = [7, 3, 9, 1] * 4
 
 
 class Listening(Situation):
-    """A situation in which what is told is kept, by handle."""
+    """A situation in which what is reported is kept, by handle."""
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
@@ -48,10 +48,10 @@ class Listening(Situation):
 
     def answer(self) -> Any:
         outputs = super().answer()
-        for told in outputs.logprobs:
-            new = self._news[told.handle]
-            received = self.heard.setdefault(told.handle, Received(new, self.config.vocab_size))
-            received.add(told.logprobs)
+        for reported in outputs.logprobs:
+            new = self._news[reported.handle]
+            received = self.heard.setdefault(reported.handle, Received(new, self.config.vocab_size))
+            received.add(reported.logprobs)
             self.num_heard_rows += 1
         for where in outputs.positions:
             self.positions.setdefault(where.handle, []).extend(where.positions.tolist())
@@ -59,7 +59,7 @@ class Listening(Situation):
 
 
 @DEPTHS
-def test_a_prompt_in_chunks_is_told_of_before_the_first_token(depth: int) -> None:
+def test_a_prompt_in_chunks_is_reported_before_the_first_token(depth: int) -> None:
     situation = Listening(max_plans_in_flight=depth, max_num_batched_tokens=6)
     situation.add(1, PROMPT, 8, sampling=TELLING)
     situation.add(2, PROMPT, 8)
@@ -71,7 +71,7 @@ def test_a_prompt_in_chunks_is_told_of_before_the_first_token(depth: int) -> Non
 
 
 @DEPTHS
-def test_what_was_accepted_behind_a_stop_token_is_not_told_of(depth: int) -> None:
+def test_what_was_accepted_after_a_stop_token_is_not_reported(depth: int) -> None:
     situation = Listening(max_plans_in_flight=depth)
     truth = Situation().add(0, PROMPT, 12)
     situation.add(
@@ -85,7 +85,7 @@ def test_what_was_accepted_behind_a_stop_token_is_not_told_of(depth: int) -> Non
 
 
 @DEPTHS
-def test_a_preempted_prompt_is_told_of_once(depth: int) -> None:
+def test_a_preempted_prompt_is_reported_once(depth: int) -> None:
     situation = Listening(
         max_plans_in_flight=depth, num_blocks=10, enable_prefix_caching=True, max_num_seqs=3
     )
@@ -99,7 +99,7 @@ def test_a_preempted_prompt_is_told_of_once(depth: int) -> None:
 
 @DEPTHS
 @pytest.mark.parametrize("num_steps", range(5))
-def test_a_prompt_is_told_of_once_though_the_worker_was_lost(depth: int, num_steps: int) -> None:
+def test_a_prompt_is_reported_once_though_the_worker_was_lost(depth: int, num_steps: int) -> None:
     situation = Listening(max_plans_in_flight=depth, max_num_batched_tokens=6)
     situation.add(1, PROMPT, 8, sampling=TELLING)
     for _ in range(num_steps):
@@ -110,7 +110,7 @@ def test_a_prompt_is_told_of_once_though_the_worker_was_lost(depth: int, num_ste
     situation.heard[1].check(situation.text(1))
 
 
-def test_a_prompt_that_is_told_of_does_not_begin_with_cached_blocks() -> None:
+def test_a_prompt_that_is_reported_does_not_begin_with_cached_blocks() -> None:
     situation = Listening(enable_prefix_caching=True, max_num_batched_tokens=64)
     situation.add(1, PROMPT, 4)
     situation.finish()
@@ -128,7 +128,7 @@ def test_a_prompt_that_is_told_of_does_not_begin_with_cached_blocks() -> None:
         situation.heard[handle].check(situation.text(handle))
 
 
-def test_what_was_told_of_may_be_cached_when_it_is_computed_again() -> None:
+def test_what_was_reported_may_be_cached_when_it_is_computed_again() -> None:
     situation = Listening(enable_prefix_caching=True, max_num_batched_tokens=64)
     situation.add(1, PROMPT, 8, sampling=TELLING)
     situation.step()
@@ -205,7 +205,7 @@ def test_positions_are_those_of_the_window_that_was_drafted_from(
     situation.finish()
 
 
-def told(**changes: Any) -> Logprobs:
+def reported(**changes: Any) -> Logprobs:
     whole = Logprobs(
         1,
         2,
@@ -251,18 +251,18 @@ def test_logprobs_that_cannot_be_of_the_row_are_refused(changes: dict[str, Any])
     result = run_plan(situation)
     slot = int(plan.slots[0])
     with pytest.raises(ResultError, match=r"logprobs|candidate_"):
-        situation.scheduler.settle(replace(result, logprobs={slot: told(**changes)}))
+        situation.scheduler.settle(replace(result, logprobs={slot: reported(**changes)}))
     with pytest.raises(ResultError, match="not in the plan"):
-        situation.scheduler.settle(replace(result, logprobs={slot + 1: told()}))
-    (one,) = situation.scheduler.settle(replace(result, logprobs={slot: told()})).logprobs
+        situation.scheduler.settle(replace(result, logprobs={slot + 1: reported()}))
+    (one,) = situation.scheduler.settle(replace(result, logprobs={slot: reported()})).logprobs
     assert one.logprobs.logprobs.tolist() == [-1, -2, -3]
 
 
-def test_what_is_told_to_several_streams_goes_to_each_its_own() -> None:
+def test_what_is_reported_to_several_streams_goes_to_each_its_own() -> None:
     places = np.array([3, -1, -5], np.int32)
     outputs = replace(
         NO_OUTPUTS,
-        logprobs=[ReportedLogprobs(1, 10, told()), ReportedLogprobs(2, 20, told())],
+        logprobs=[ReportedLogprobs(1, 10, reported()), ReportedLogprobs(2, 20, reported())],
         positions=[ReportedPositions(3, 30, places)],
     )
     parts = dict(split_by_owner(outputs))
@@ -291,7 +291,7 @@ def test_a_request_says_whether_it_wants_positions() -> None:
     assert not new_request(scheduler_pb2.Add(), 1).wants_prediction_positions
 
 
-def test_a_slot_that_is_told_of_twice_is_refused() -> None:
+def test_a_slot_that_is_reported_twice_is_refused() -> None:
     one = worker_pb2.RowLogprobs(slot=3)
     with pytest.raises(ValueError, match="twice"):
         step_result(worker_pb2.ExecuteResponse(logprobs=[one, one]))
