@@ -51,7 +51,7 @@ class Rules:
     def learn(self, text: list[int], start: int, end: int, place: int, place_end: int) -> None:
         """Notes that `text[place:place_end]` came in place of `text[start:end]`.
 
-        Behind both stands the same token.
+        After both comes the same token.
         """
         is_pure = start == end or place == place_end
         if is_pure:

@@ -22,7 +22,7 @@ from optimist_aligner.text.vocabulary import Encode
 _FILE: Final = "continuations.json.gz"
 _TABLES: Final = ("after_one", "after_two")
 _MOST_TOKENS: Final = 8
-"""Behind one context."""
+"""After one context."""
 _LEAST_CHANCE: Final = 0.02
 _CHANCES: Final = (0.04, 0.08, 0.16, 0.3, 0.5, 0.75)
 _MANY, _ENOUGH = 200, 20

@@ -1,1 +1,1 @@
-"""Where outputs and sources are shared between replicas: Redis, written behind the answers."""
+"""Where outputs and sources are shared between replicas: Redis, written after the answers."""

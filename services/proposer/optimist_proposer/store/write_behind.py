@@ -1,4 +1,4 @@
-"""Brings the store up to the working copies, behind the answers."""
+"""Brings the store up to the working copies, after the answers."""
 
 import asyncio
 import logging

@@ -238,7 +238,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
-    # Behind it gloo guesses at reasons.
+    # After it gloo guesses at reasons.
     return text.partition(" This is typically")[0][:300]
 
 

@@ -128,7 +128,7 @@ class GrammarSet:
     def allowed(self, rows: Sequence[GrammarRow]) -> torch.Tensor:
         """Works out which tokens may come after the last known token and after each draft.
 
-        Behind a draft that its grammar refuses everything is allowed: its parent's mask excludes
+        After a draft that its grammar refuses everything is allowed: its parent's mask excludes
         it, so nothing after it is ever reached. No grammar is moved on.
 
         Returns:

@@ -144,7 +144,7 @@ class ExecuteRequest(_message.Message):
     num_known_tokens: _builtins.bytes
     """Known tokens to compute per row: a prefill chunk, or 1 in decode."""
     num_draft_tokens: _builtins.bytes
-    """Most drafts to verify behind them per row; 0 unless the known tokens reach the row's end. They come from
+    """Most drafts to verify after them per row; 0 unless the known tokens reach the row's end. They come from
     the row's window, or where that has none from the drafter.
     """
     num_new_blocks: _builtins.bytes
@@ -216,7 +216,7 @@ class Admission(_message.Message):
     min_length: _builtins.int
     """Length below which a stop token does not end the request, in tokens."""
     stop_token_ids: _builtins.bytes
-    """Tokens that end the request. What was accepted behind one is still part of the result."""
+    """Tokens that end the request. What was accepted after one is still part of the result."""
     trace_parent: _builtins.str
     """W3C traceparent of the span that asked for this, at most 64 bytes; empty if the request is not traced."""
     @_builtins.property
@@ -249,7 +249,7 @@ Global___Admission: _TypeAlias = Admission  # noqa: Y015
 class Window(_message.Message):
     """What the output is expected to go on with: a tree of tokens, the likeliest nodes first. The worker drafts
     from it at its own true position, as long as what was emitted since `base` is a path of the tree: the
-    first nodes of those that come behind that path, as many as the plan allows.
+    first nodes of those that come after that path, as many as the plan allows.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -65,7 +65,7 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     num_agreed = inside
     wrong = table.windows.expected.reshape(-1)[new.cells] != new.token_ids
     if wrong.any():
-        # What lies behind a window cannot be wrong.
+        # What lies after a window cannot be wrong.
         wrong &= new.cells < table.cells(new.slots, window_ends)[new.rows]
         cells, rows = new.cells[wrong], new.rows[wrong]
         is_first = np.ones(len(rows), np.bool_)
@@ -91,7 +91,7 @@ def _learn_windows(
     Args:
         state: The state.
         new: The tokens.
-        has_window: Rows whose window goes on behind their start [num_rows].
+        has_window: Rows whose window goes on after their start [num_rows].
         inside: New tokens inside the window [num_rows].
         num_agreed: How many of them agree before the first that does not [num_rows].
     """

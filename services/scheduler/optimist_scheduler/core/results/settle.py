@@ -34,7 +34,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     """Settles the oldest plan in flight, or a repeat of the plan that was settled last.
 
     With `e` emitted tokens of `k` planned drafts, `k - (e - 1)` computed tokens and all `1 + k`
-    placeholders are taken back. Tokens behind a stop token or the length limit are cut off.
+    placeholders are taken back. Tokens after a stop token or the length limit are cut off.
 
     Returns:
         What came of it; None for a result that had been settled before.

@@ -34,7 +34,7 @@ class Logprobs:
 
     @property
     def end(self) -> int:
-        """Position behind the last of the prompt tokens."""
+        """Position after the last of the prompt tokens."""
         return self.first_prompt_position + self.num_prompt_tokens
 
     def cut(self, num_skipped: int, num_kept: int) -> "Logprobs":

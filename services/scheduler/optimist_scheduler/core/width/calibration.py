@@ -69,7 +69,7 @@ class Calibration:
             slots: Each at most once [num_rows].
             agreed: Tokens that agreed with the output [num_rows].
             examined: Tokens that were compared with it: those that agreed and the first that did
-                not, for what stands behind it says nothing [num_rows].
+                not, for what comes after it says nothing [num_rows].
             estimated: Hazard of the examined tokens together [num_rows].
             is_valued: Whether the window said so itself [num_rows].
         """

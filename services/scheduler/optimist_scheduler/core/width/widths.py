@@ -147,7 +147,7 @@ class DraftWidths:
 
         Args:
             slots: Each at most once [num_rows].
-            drafted: Tokens of the window that were compared with the output, or stood behind such;
+            drafted: Tokens of the window that were compared with the output, or came after such;
                 a row with 0 is left as it is [num_rows].
             accepted: How many of them, from the first on, agreed [num_rows].
             estimated: Hazard of those that agreed and the first that did not, by what the windows
@@ -182,7 +182,7 @@ class DraftWidths:
     def observe_drafter(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
         """Learns from the rows of a settled step that the drafter drafted for; see `observe`.
 
-        What of a tree was accepted and the level behind it were examined.
+        What of a tree was accepted and the level after it were examined.
         """
         if self._drafter is None:
             return

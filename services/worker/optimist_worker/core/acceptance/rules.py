@@ -64,7 +64,7 @@ def _choose_child(
     Args:
         drafts: The drafts.
         probabilities: Theirs, `[R, K, V]`.
-        nodes: Behind which a token is chosen.
+        nodes: After which a token is chosen.
         left: The target's distributions, float64 `[n, V]`.
 
     Returns:

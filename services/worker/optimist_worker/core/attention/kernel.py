@@ -241,7 +241,7 @@ def _part_of_keys(
     max_parts: tl.constexpr,
     has_window: tl.constexpr,
 ):
-    """Returns the first key of the program's part of its row, and the first one behind it."""
+    """Returns the first key of the program's part of its row, and the first one after it."""
     low = 0
     high = num_computed + num_queries
     if has_window:

@@ -101,7 +101,7 @@ def score_output(
     """Scores the new tokens of rows.
 
     Args:
-        logits: Behind the nodes, `[num_logits, vocab_size]`.
+        logits: After the nodes, `[num_logits, vocab_size]`.
         nodes: Which node of which row each row of logits is after, see `VerifyPass`.
         verdict: The tokens.
         num_emitted: How many of each row count, int64 `[R]`.
@@ -116,7 +116,7 @@ def score_output(
     offsets = torch.arange(width, device=rows.device)
     elements = offsets.expand(len(rows), -1)
     if verdict.path is not None:
-        # Behind a node of a tree comes what its path goes on with.
+        # After a node of a tree comes what its path goes on with.
         elements = torch.nn.functional.pad(1 + verdict.path[rows], (1, 0))
     indices = (nodes.starts[:-1][rows, None] + elements).flatten()
     token_ids = verdict.token_ids[rows].flatten()

@@ -1,6 +1,6 @@
 """What the output of each slot is expected to be: a tree of tokens, and where in it the output is.
 
-The output is at one place of its window, and what comes behind that place is left of it. How places
+The output is at one place of its window, and what comes after that place is left of it. How places
 are numbered is said in `window_layout`.
 """
 
@@ -92,7 +92,7 @@ class WindowTable:
         return WindowDrafts(drafts, places)
 
     def count_left(self, slots: torch.Tensor) -> torch.Tensor:
-        """Returns how many nodes come behind the output, `[num_rows]`."""
+        """Returns how many nodes come after the output, `[num_rows]`."""
         _, first, last = self._here.index_select(1, slots)
         return last - first
 
@@ -132,7 +132,7 @@ class WindowTable:
 
         Args:
             slots: The window's slot, `[1]`.
-            base: Output position behind which the window begins.
+            base: Output position after which the window begins.
             layout: As `lay_out_window` makes it, but for places that are not in use.
         """
         keys, numbers, last, depths = layout
@@ -140,7 +140,7 @@ class WindowTable:
         begin = columns.num_prompt_tokens + base
         said = self._table.read_tokens(slots, (begin + depths - 1)[None])[0]
         is_wrong = ((said != keys % self._vocab_size) & (depths > 0)).long()
-        # A fault counts for all numbers from the node's own to the last one behind it.
+        # A fault counts for all numbers from the node's own to the last one after it.
         faults = is_wrong.new_zeros(len(keys) + 1)
         faults.index_add_(0, numbers, is_wrong).index_add_(0, last + 1, is_wrong, alpha=-1)
         is_said = faults.cumsum(0)[numbers] == 0
