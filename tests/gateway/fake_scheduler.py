@@ -240,7 +240,7 @@ def logprob(token: int) -> float:
 
 
 def candidates(token: int, width: int) -> list[int]:
-    """The likeliest tokens in the place of a token; every other time it is one of them."""
+    """The likeliest tokens at the position of a token; every other time it is one of them."""
     first = token - 1 if token % 2 else token + 2
     return list(range(first, first + width))
 

@@ -1,4 +1,4 @@
-"""Places, shares and rates of clients, with a clock of the test's own."""
+"""Limits, shares and rates of clients, with a clock of the test's own."""
 
 from collections import Counter
 
@@ -33,8 +33,8 @@ def refused(admits: AdmissionControl, client: str, count: int = 1, now: float = 
 def test_all_places_of_a_request_are_taken_or_none() -> None:
     admits = control()
     assert admits.admit("", 6, 0.0) is None
-    assert refused(admits, "", 3) is Limit.PLACES
-    assert admits.num_places == 6
+    assert refused(admits, "", 3) is Limit.CHOICES
+    assert admits.num_choices == 6
     assert admits.admit("", 2, 0.0) is None
     admits.release("", 6, 1.0)
     assert admits.admit("", 6, 1.0) is None
@@ -44,7 +44,7 @@ def test_a_client_alone_leaves_places_for_another() -> None:
     admits = control()
     while admits.admit("a", 1, 0.0, competes=True) is None:
         pass
-    assert admits.num_places == 7
+    assert admits.num_choices == 7
     assert refused(admits, "a") is Limit.SHARE
     assert admits.admit("b", 1, 0.0, competes=True) is None
 
@@ -52,12 +52,12 @@ def test_a_client_alone_leaves_places_for_another() -> None:
 def test_a_request_for_all_places_waits_for_an_empty_server() -> None:
     admits = control()
     assert admits.admit("b", 1, 0.0, competes=True) is None
-    assert refused(admits, "a", 8) is Limit.PLACES
+    assert refused(admits, "a", 8) is Limit.CHOICES
     admits.release("b", 1, 0.0)
     assert admits.admit("a", 8, 0.0, competes=True) is None
 
 
-def test_whoever_has_no_rival_gets_all_places() -> None:
+def test_whoever_has_no_rival_gets_all() -> None:
     admits = control()
     assert admits.admit("a", 8, 0.0, competes=False) is None
 
@@ -101,7 +101,7 @@ def test_requests_in_a_minute_are_bounded_and_come_again() -> None:
 def test_a_refused_request_does_not_count() -> None:
     admits = control(requests_per_minute=1, max_num_requests=1)
     assert admits.admit("b", 1, 0.0) is None
-    assert refused(admits, "a") is Limit.PLACES
+    assert refused(admits, "a") is Limit.CHOICES
     admits.release("b", 1, 0.0)
     assert admits.admit("a", 1, 0.0) is None
 
@@ -124,14 +124,14 @@ def test_what_is_remembered_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatc
         admits.release(f"client {number}", 1, float(number))
     assert len(admits._accounts) <= 5
     admits.release("busy", 1, 50.0)
-    assert admits.num_places == 0
+    assert admits.num_choices == 0
 
 
 def test_retry_follows_the_measured_rate() -> None:
     admits = control()
     assert admits.retry_seconds(0.0) == SHORTEST_SECONDS
     assert admits.admit("", 8, 0.0) is None
-    # A place becomes free every ten seconds.
+    # A choice ends every ten seconds.
     for now in range(10, 110, 10):
         admits.release("", 1, float(now))
         assert admits.admit("", 1, float(now)) is None
@@ -202,8 +202,8 @@ def test_places_are_conserved_and_a_client_below_its_share_finds_one(
         elif admits.admit(client, count, float(now), competes=True) is None:
             held[client].append(count)
         total = sum(map(sum, held.values()))
-        assert admits.num_places == total <= most
-        # Only a client with less than its share gets at the places that are kept.
+        assert admits.num_choices == total <= most
+        # Only a client with less than its share gets at the part that is kept.
         holding = [sum(counts) for counts in held.values() if counts]
         num_active = max(len(holding) + (not held[client]), 2)
         if total < most and (sum(held[client]) + 1) * num_active <= most:

@@ -14,16 +14,16 @@ from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.answer.answer import Answer, Piece
 from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
-from optimist_gateway.core.answer.places import (
-    Place,
-    PredictionPlaces,
-    PromptPlaces,
+from optimist_gateway.core.answer.provenance import Provenance, Segment, join_segments
+from optimist_gateway.core.answer.spans import (
+    PredictionSpans,
+    PromptSpans,
     SentPrediction,
     SentText,
+    SourceSpan,
     find_contents,
     joined_spans,
 )
-from optimist_gateway.core.answer.provenance import Provenance, Segment, join_segments
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
 
 END = 1
@@ -32,11 +32,11 @@ TEXT = "The quick bröwn 東京 \N{ROCKET} ÄÖ fox\n"
 
 def answer(
     backend: Backend,
-    places: PredictionPlaces,
+    spans: PredictionSpans,
     stop: Sequence[str] = (),
-    prompt: PromptPlaces | None = None,
+    prompt: PromptSpans | None = None,
 ) -> Answer:
-    provenance = Provenance(places, prompt or PromptPlaces(9))
+    provenance = Provenance(spans, prompt or PromptSpans(9))
     return Answer(5, Detokenizer(backend.decode, {END}), stop, 0, provenance=provenance)
 
 
@@ -88,15 +88,13 @@ def test_segments_join_to_the_text(backend: Backend, data: st.DataObject, stop: 
     token_ids = list(backend.encode(TEXT).ids)
     # Without their ends, answers end in half a character too.
     token_ids = token_ids[: data.draw(st.integers(1, len(token_ids)))]
-    spans = [(0, 1), (1, 4), (4, 6), (6, 9)]
-    places = PredictionPlaces(
-        [SentPrediction(0, [7, 8, 9, 10], spans), SentPrediction(2, [7, 8, 9])]
-    )
+    parts = [(0, 1), (1, 4), (4, 6), (6, 9)]
+    spans = PredictionSpans([SentPrediction(0, [7, 8, 9, 10], parts), SentPrediction(2, [7, 8, 9])])
     outputs = data.draw(steps(token_ids, 7))
     plain = Answer(5, Detokenizer(backend.decode, {END}), stop, 0)
     texts = [SentText(0, 2, 5), SentText(1, 7, 9, 1)]
-    prompt = PromptPlaces(9, joined_spans([(at, at + 1) for at in range(9)]), texts)
-    detailed = answer(backend, places, stop, prompt)
+    prompt = PromptSpans(9, joined_spans([(at, at + 1) for at in range(9)]), texts)
+    detailed = answer(backend, spans, stop, prompt)
     pieces: list[Piece] = []
     for output in outputs:
         expected = plain.push(output)
@@ -126,7 +124,7 @@ def test_text_does_not_depend_on_whether_its_source_is_wanted(
     token_ids = list(backend.encode(TEXT).ids)
     outputs = data.draw(steps(token_ids, 7))
     plain = Answer(5, Detokenizer(backend.decode, {END}), [], 0)
-    detailed = answer(backend, PredictionPlaces([SentPrediction(0, list(range(7)))]))
+    detailed = answer(backend, PredictionSpans([SentPrediction(0, list(range(7)))]))
     texts = [[one.push(output).text for output in outputs] for one in (plain, detailed)]
     assert texts[0] == texts[1]
 
@@ -134,9 +132,9 @@ def test_text_does_not_depend_on_whether_its_source_is_wanted(
 def segments_of(
     backend: Backend,
     positions: list[int],
-    places: PredictionPlaces,
+    spans: PredictionSpans,
     prompt_positions: list[int] | None = None,
-    prompt: PromptPlaces | None = None,
+    prompt: PromptSpans | None = None,
 ) -> list[Segment]:
     """Returns the segments of a step of accepted drafts and a token of the model's."""
     token_ids = backend.encode("abcdefgh").ids[: len(positions) + 1]
@@ -144,10 +142,10 @@ def segments_of(
     output = StepOutput(
         token_ids, len(positions), predicted, None, None, positions, prompt_positions
     )
-    return answer(backend, places, (), prompt).push(output).segments or []
+    return answer(backend, spans, (), prompt).push(output).segments or []
 
 
-PLACES = PredictionPlaces(
+SPANS = PredictionSpans(
     [
         SentPrediction(0, [5, 6, 7, 8], [(0, 2), (2, 3), (3, 7), (7, 8)]),
         SentPrediction(3, [5, 6, 7]),
@@ -155,52 +153,52 @@ PLACES = PredictionPlaces(
 )
 
 
-def test_a_segment_ends_where_the_place_jumps(backend: Backend) -> None:
-    segments = segments_of(backend, [0, 1, 3, 4, 5], PLACES)
-    assert [(one.num_tokens, one.place) for one in segments] == [
-        (2, Place(0, 0, 3)),
-        (1, Place(0, 7, 8)),
-        (2, Place(3, 0, 2, is_in_tokens=True)),
+def test_a_segment_ends_where_the_position_jumps(backend: Backend) -> None:
+    segments = segments_of(backend, [0, 1, 3, 4, 5], SPANS)
+    assert [(one.num_tokens, one.span) for one in segments] == [
+        (2, SourceSpan(0, 0, 3)),
+        (1, SourceSpan(0, 7, 8)),
+        (2, SourceSpan(3, 0, 2, is_in_tokens=True)),
         (1, None),
     ]
 
 
-def test_drafts_that_stand_nowhere_have_no_place(backend: Backend) -> None:
-    segments = segments_of(backend, [-1, -1, 2], PLACES)
-    assert [(one.num_tokens, one.place) for one in segments] == [
+def test_drafts_that_are_found_nowhere_have_no_span(backend: Backend) -> None:
+    segments = segments_of(backend, [-1, -1, 2], SPANS)
+    assert [(one.num_tokens, one.span) for one in segments] == [
         (2, None),
-        (1, Place(0, 3, 7)),
+        (1, SourceSpan(0, 3, 7)),
         (1, None),
     ]
 
 
 def test_places_beyond_the_predictions_are_none() -> None:
-    assert PLACES.place(7, 1) is None
-    assert PLACES.place(-1, 1) is None
-    assert PredictionPlaces([]).place(0, 1) is None
+    assert SPANS.find_span(7, 1) is None
+    assert SPANS.find_span(-1, 1) is None
+    assert PredictionSpans([]).find_span(0, 1) is None
 
 
 # "<" "ab" "cd" ">" "<" " ef" ">": two messages, the second without the space that it begins with.
-PROMPT = PromptPlaces(
+PROMPT = PromptSpans(
     7,
     [(0, 1), (1, 3), (3, 5), (5, 6), (6, 7), (7, 10), (10, 11)],
     [SentText(0, 1, 5), SentText(3, 8, 10, 2)],
 )
 
 
-def in_message(message: int | None, start: int, end: int) -> Place:
-    return Place(message, start, end, is_in_prompt=True)
+def in_message(message: int | None, start: int, end: int) -> SourceSpan:
+    return SourceSpan(message, start, end, is_in_prompt=True)
 
 
-def in_prompt_tokens(start: int, end: int) -> Place:
-    return Place(None, start, end, is_in_tokens=True, is_in_prompt=True)
+def in_prompt_tokens(start: int, end: int) -> SourceSpan:
+    return SourceSpan(None, start, end, is_in_tokens=True, is_in_prompt=True)
 
 
-def test_what_was_read_from_the_prompt_has_a_place_there(backend: Backend) -> None:
-    segments = segments_of(backend, [2, -1, -1, -1, -1], PLACES, [0, 6, 5, 5, 0], PROMPT)
+def test_what_was_read_from_the_prompt_has_a_span_there(backend: Backend) -> None:
+    segments = segments_of(backend, [2, -1, -1, -1, -1], SPANS, [0, 6, 5, 5, 0], PROMPT)
     own, predicted = DraftSource.NGRAM, DraftSource.PREDICTION
-    assert [(one.source, one.num_tokens, one.place) for one in segments] == [
-        (predicted, 1, Place(0, 3, 7)),
+    assert [(one.source, one.num_tokens, one.span) for one in segments] == [
+        (predicted, 1, SourceSpan(0, 3, 7)),
         (own, 2, in_message(0, 0, 4)),
         (own, 1, in_message(0, 2, 4)),
         (own, 1, None),
@@ -209,8 +207,8 @@ def test_what_was_read_from_the_prompt_has_a_place_there(backend: Backend) -> No
 
 
 def test_a_segment_ends_where_a_message_does(backend: Backend) -> None:
-    segments = segments_of(backend, [-1] * 5, PLACES, [5, 4, 3, 2, 1], PROMPT)
-    assert [(one.num_tokens, one.place) for one in segments] == [
+    segments = segments_of(backend, [-1] * 5, SPANS, [5, 4, 3, 2, 1], PROMPT)
+    assert [(one.num_tokens, one.span) for one in segments] == [
         (1, in_message(0, 2, 4)),
         (2, in_prompt_tokens(3, 5)),
         (1, in_message(3, 2, 4)),
@@ -220,21 +218,21 @@ def test_a_segment_ends_where_a_message_does(backend: Backend) -> None:
 
 
 def test_a_prompt_of_tokens_has_places_in_tokens(backend: Backend) -> None:
-    segments = segments_of(backend, [-1] * 3, PLACES, [5, 4, 3], PromptPlaces(7))
-    assert segments[0].place == in_prompt_tokens(2, 5)
+    segments = segments_of(backend, [-1] * 3, SPANS, [5, 4, 3], PromptSpans(7))
+    assert segments[0].span == in_prompt_tokens(2, 5)
 
 
 def test_places_before_the_prompt_are_none(backend: Backend) -> None:
-    assert PROMPT.place(8, 1) is None
-    segments = segments_of(backend, [-1] * 2, PLACES, [8, 7], PROMPT)
-    assert [one.place for one in segments] == [None, in_prompt_tokens(0, 1), None]
+    assert PROMPT.find_span(8, 1) is None
+    segments = segments_of(backend, [-1] * 2, SPANS, [8, 7], PROMPT)
+    assert [one.span for one in segments] == [None, in_prompt_tokens(0, 1), None]
 
 
 def test_a_token_without_characters_stands_with_the_one_before_it() -> None:
-    prompt = PromptPlaces(3, joined_spans([(0, 2), (2, 3), (2, 3)]), [SentText(None, 2, 3)])
+    prompt = PromptSpans(3, joined_spans([(0, 2), (2, 3), (2, 3)]), [SentText(None, 2, 3)])
     assert prompt.is_next(2, 1)
-    assert prompt.place(1, 1) == in_message(None, 1, 1)
-    assert prompt.place(2, 2) == in_message(None, 0, 1)
+    assert prompt.find_span(1, 1) == in_message(None, 1, 1)
+    assert prompt.find_span(2, 2) == in_message(None, 0, 1)
 
 
 def test_contents_are_found_where_the_template_put_them() -> None:
@@ -266,10 +264,10 @@ def test_what_goes_on_is_one_segment_of_the_whole() -> None:
     target = DraftSource.TARGET
     predicted, own = DraftSource.PREDICTION, DraftSource.NGRAM
     parts = [
-        Segment(0, predicted, "ab", 2, Place(0, 0, 2)),
-        Segment(1, predicted, "", 1, Place(0, 2, 3)),
+        Segment(0, predicted, "ab", 2, SourceSpan(0, 0, 2)),
+        Segment(1, predicted, "", 1, SourceSpan(0, 2, 3)),
         Segment(1, predicted, "c", 0),
-        Segment(2, predicted, "x", 1, Place(0, 9, 10)),
+        Segment(2, predicted, "x", 1, SourceSpan(0, 9, 10)),
         Segment(3, target, "y", 1),
         Segment(4, target, "z", 2),
         Segment(5, own, "p", 1, in_message(0, 0, 1)),
@@ -277,8 +275,8 @@ def test_what_goes_on_is_one_segment_of_the_whole() -> None:
         Segment(7, own, "r", 1, in_message(1, 2, 3)),
     ]
     assert join_segments(parts) == [
-        Segment(0, predicted, "abc", 3, Place(0, 0, 3)),
-        Segment(2, predicted, "x", 1, Place(0, 9, 10)),
+        Segment(0, predicted, "abc", 3, SourceSpan(0, 0, 3)),
+        Segment(2, predicted, "x", 1, SourceSpan(0, 9, 10)),
         Segment(3, target, "yz", 3),
         Segment(5, own, "pq", 2, in_message(0, 0, 2)),
         Segment(7, own, "r", 1, in_message(1, 2, 3)),
@@ -325,9 +323,9 @@ async def test_chunks_and_whole_answers_tell(
         "target",
     ]
     for segment in (first, last):
-        place = segment["prediction"]
-        assert place["index"] == 0
-        assert predicted[place["start"] : place["end"]] == segment["text"]
+        span = segment["prediction"]
+        assert span["index"] == 0
+        assert predicted[span["start"] : span["end"]] == segment["text"]
     assert "prediction" not in own
     chunks = await chunks_of(http, body)
     choices = [chunk["choices"][0] for chunk in chunks]
@@ -350,8 +348,8 @@ async def test_predicted_tokens_have_places_in_tokens(
         "include_provenance": True,
     }
     (choice,) = (await http.post("/v1/chat/completions", json=body)).json()["choices"]
-    place = choice["provenance"][0]["prediction"]
-    assert place == {"index": 1, "token_start": 1, "token_end": 3}
+    span = choice["provenance"][0]["prediction"]
+    assert span == {"index": 1, "token_start": 1, "token_end": 3}
 
 
 def repeat_prompt(scheduler: FakeScheduler, prompt_ids: list[int], ids: list[int]) -> None:
@@ -404,12 +402,12 @@ async def test_a_completion_learns_which_part_of_the_prompt_is_repeated(
     body = {"model": "tiny", "prompt": prompt if is_text else prompt_ids}
     asking = body | {"include_provenance": True}
     (choice,) = (await http.post("/v1/completions", json=asking)).json()["choices"]
-    place = choice["provenance"][0]["prompt"]
+    span = choice["provenance"][0]["prompt"]
     size = len(prompt_ids)
     expected = {"token_start": size - len(ids), "token_end": size}
-    assert place == ({"start": 5, "end": 17} if is_text else expected)
+    assert span == ({"start": 5, "end": 17} if is_text else expected)
     chunks = await chunks_of(http, asking)
-    assert chunks[0]["choices"][0]["provenance"][0]["prompt"] == place
+    assert chunks[0]["choices"][0]["provenance"][0]["prompt"] == span
     # Only those who ask learn of it.
     (choice,) = (await http.post("/v1/completions", json=body)).json()["choices"]
     assert "provenance" not in choice

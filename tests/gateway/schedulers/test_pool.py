@@ -63,7 +63,7 @@ class Fleet:
         fake = self.fakes[index]
         self.servers[index], _ = await start_scheduler(fake, fake.port)
 
-    def place_of(self, adds: int = 1) -> int:
+    def index_of(self, adds: int = 1) -> int:
         """The scheduler that got a request."""
         return next(i for i, fake in enumerate(self.fakes) if len(fake.adds) == adds)
 
@@ -96,26 +96,26 @@ def tokens_of(outputs: Sequence[StepOutput]) -> list[int]:
 async def hold_everywhere(
     fleet: Fleet, behind: int, request: scheduler_pb2.Add
 ) -> tuple[Reading, int]:
-    """Adds a request that hangs behind so many responses; returns it and its place."""
+    """Adds a request that hangs behind so many responses; returns it and its scheduler's index."""
     for fake in fleet.fakes:
         fake.hold_behind = behind
     stream = Reading(fleet.pool.add(request))
     await until(lambda: any(fake.adds for fake in fleet.fakes))
-    place = fleet.place_of()
+    index = fleet.index_of()
     for index, fake in enumerate(fleet.fakes):
-        if index != place:
+        if index != index:
             fake.hold_behind = None
-    return stream, place
+    return stream, index
 
 
 async def test_a_request_goes_on_at_another_scheduler() -> None:
     async with fleet_of(2) as fleet:
-        stream, place = await hold_everywhere(fleet, 2, add())
+        stream, index = await hold_everywhere(fleet, 2, add())
         outputs = [await anext(stream), await anext(stream)]
-        await fleet.kill(place)
+        await fleet.kill(index)
         outputs += await rest(stream)
         assert tokens_of(outputs) == ANSWER
-        (resumed,) = fleet.fakes[1 - place].adds
+        (resumed,) = fleet.fakes[1 - index].adds
         assert tokens(resumed.output_token_ids) == ANSWER[:3]
         assert resumed.request_id == "one~2"
         finished = outputs[-1].finished
@@ -126,22 +126,22 @@ async def test_a_request_goes_on_at_another_scheduler() -> None:
 
 async def test_a_request_that_was_not_begun_has_a_whole_account() -> None:
     async with fleet_of(2) as fleet:
-        stream, place = await hold_everywhere(fleet, 0, add())
-        await fleet.kill(place)
+        stream, index = await hold_everywhere(fleet, 0, add())
+        await fleet.kill(index)
         outputs = await rest(stream)
         assert tokens_of(outputs) == ANSWER
         assert outputs[-1].finished is not None
         assert outputs[-1].finished.is_whole
-        assert not fleet.fakes[1 - place].adds[0].output_token_ids
+        assert not fleet.fakes[1 - index].adds[0].output_token_ids
 
 
 async def test_nothing_of_the_prompt_comes_twice() -> None:
     sampling = sampling_pb2.SamplingParams(num_prompt_logprobs=1)
     prompt = list(range(2, 14))
     async with fleet_of(2) as fleet:
-        stream, place = await hold_everywhere(fleet, 2, add(prompt=prompt, sampling=sampling))
+        stream, index = await hold_everywhere(fleet, 2, add(prompt=prompt, sampling=sampling))
         outputs = [await anext(stream), await anext(stream)]
-        await fleet.kill(place)
+        await fleet.kill(index)
         outputs += await rest(stream)
         positions = [
             one.logprobs.first_prompt_position + index
@@ -155,9 +155,9 @@ async def test_nothing_of_the_prompt_comes_twice() -> None:
 
 async def test_a_request_waits_for_its_only_scheduler() -> None:
     async with fleet_of(1) as fleet:
-        stream, place = await hold_everywhere(fleet, 1, add())
+        stream, index = await hold_everywhere(fleet, 1, add())
         outputs = [await anext(stream)]
-        await fleet.kill(place)
+        await fleet.kill(index)
         await until(lambda: fleet.pool.num_waiting == 1)
         with pytest.raises(SchedulerUnavailableError):
             Reading(fleet.pool.add(add("two")))
@@ -169,9 +169,9 @@ async def test_a_request_waits_for_its_only_scheduler() -> None:
 
 async def test_a_request_waits_no_longer_than_it_may() -> None:
     async with fleet_of(1, resume_seconds=0.2) as fleet:
-        stream, place = await hold_everywhere(fleet, 1, add())
+        stream, index = await hold_everywhere(fleet, 1, add())
         assert (await anext(stream)).token_ids == [7]
-        await fleet.kill(place)
+        await fleet.kill(index)
         with pytest.raises(SchedulerUnavailableError, match="went away"):
             await anext(stream)
         assert fleet.pool.num_waiting == 0
@@ -196,50 +196,50 @@ async def test_a_request_may_lose_any_number_of_schedulers_between_its_tokens() 
         outputs = []
         for _ in range(number - 1):
             outputs.append(await anext(stream))
-            place = next(i for i, one in enumerate(fleet.pool.clients) if one.num_requests)
-            await fleet.kill(place)
-            await fleet.restart(place)
+            index = next(i for i, one in enumerate(fleet.pool.clients) if one.num_requests)
+            await fleet.kill(index)
+            await fleet.restart(index)
         assert tokens_of(outputs + await rest(stream)) == list(range(number))
 
 
 async def test_requests_leave_a_scheduler_that_drains() -> None:
     async with fleet_of(2) as fleet:
-        stream, place = await hold_everywhere(fleet, 1, add())
+        stream, index = await hold_everywhere(fleet, 1, add())
         outputs = [await anext(stream)]
-        await fleet.servers[place].set_serving(serving=False)
+        await fleet.servers[index].set_serving(serving=False)
         outputs += await rest(stream)
         assert tokens_of(outputs) == ANSWER
-        assert await fleet.fakes[place].aborts.get() == 1
+        assert await fleet.fakes[index].aborts.get() == 1
         for number in range(4):
             assert tokens_of(await rest(Reading(fleet.pool.add(add(f"new-{number}"))))) == ANSWER
-        assert len(fleet.fakes[place].adds) == 1
+        assert len(fleet.fakes[index].adds) == 1
 
 
 async def test_requests_leave_a_scheduler_without_workers() -> None:
     async with fleet_of(2) as fleet:
         for fake in fleet.fakes:
             fake.stats = scheduler_pb2.Stats(num_workers=1)
-        stream, place = await hold_everywhere(fleet, 1, add())
+        stream, index = await hold_everywhere(fleet, 1, add())
         outputs = [await anext(stream)]
         await until(lambda: all(client.stats is not None for client in fleet.pool.clients))
-        fleet.fakes[place].stats = scheduler_pb2.Stats(num_workers=0)
+        fleet.fakes[index].stats = scheduler_pb2.Stats(num_workers=0)
         assert tokens_of(outputs + await rest(stream)) == ANSWER
-        assert [client.is_sound for client in fleet.pool.clients] == [place == 1, place == 0]
+        assert [client.is_sound for client in fleet.pool.clients] == [index == 1, index == 0]
 
 
 async def test_requests_stay_where_an_engine_hangs() -> None:
     async with fleet_of(2) as fleet:
-        stream, place = await hold_everywhere(fleet, 1, add())
+        stream, index = await hold_everywhere(fleet, 1, add())
         assert (await anext(stream)).token_ids == [7]
-        client = fleet.pool.clients[place]
-        await fleet.servers[place].set_alive(alive=False)
-        await fleet.servers[place].set_serving(serving=False)
+        client = fleet.pool.clients[index]
+        await fleet.servers[index].set_alive(alive=False)
+        await fleet.servers[index].set_serving(serving=False)
         await until(lambda: client.health.is_hung and client.health.is_draining)
         await asyncio.sleep(0.3)
         assert client.num_requests == 1
         for number in range(4):
             assert tokens_of(await rest(Reading(fleet.pool.add(add(f"new-{number}"))))) == ANSWER
-        assert len(fleet.fakes[place].adds) == 1
+        assert len(fleet.fakes[index].adds) == 1
         stream.close()
 
 
@@ -274,12 +274,12 @@ async def test_a_full_scheduler_is_passed_over() -> None:
 async def test_a_request_that_was_begun_waits_for_room() -> None:
     full = Script(reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
     async with fleet_of(2) as fleet:
-        stream, place = await hold_everywhere(fleet, 1, add())
-        fleet.fakes[1 - place].scripts = [full]
+        stream, index = await hold_everywhere(fleet, 1, add())
+        fleet.fakes[1 - index].scripts = [full]
         outputs = [await anext(stream)]
-        await fleet.kill(place)
+        await fleet.kill(index)
         assert tokens_of(outputs + await rest(stream)) == ANSWER
-        assert len(fleet.fakes[1 - place].adds) == 2
+        assert len(fleet.fakes[1 - index].adds) == 2
 
 
 async def test_a_scheduler_of_another_model_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:

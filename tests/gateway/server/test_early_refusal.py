@@ -25,7 +25,7 @@ LIVE = b"GET /live HTTP/1.1\r\nhost: a\r\n\r\n"
 
 @asynccontextmanager
 async def full(http: httpx.AsyncClient, scheduler: FakeScheduler) -> AsyncIterator[None]:
-    """Takes the only place for the time of the block."""
+    """Is the only request that is admitted for the time of the block."""
     scheduler.script = Script(hang=True)
     running = asyncio.create_task(http.post(CHAT, json=BODY, headers=bearer("key-a")))
     await until(lambda: len(scheduler.adds) == 1)
@@ -40,7 +40,7 @@ async def full(http: httpx.AsyncClient, scheduler: FakeScheduler) -> AsyncIterat
 async def url(
     settings: GatewaySettings, tokenizer: Tokenizer, scheduler: FakeScheduler
 ) -> AsyncIterator[str]:
-    """A gateway whose only place is taken."""
+    """A gateway at its limit of one request."""
     limits: dict[str, Any] = {
         "api_keys": ["ann:key-a"],
         "max_num_requests": 1,
@@ -151,7 +151,7 @@ async def test_keys_come_first_then_room_then_the_body(
         wrong = {"content": b"{", "headers": bearer("key-a")}
         refused = await http.post(path, **wrong)  # type: ignore[arg-type]
         assert error_of(refused, 429)["code"] == "overloaded"
-        # What needs no place is answered.
+        # What is not limited is answered.
         models = await http.get("/v1/models", headers=bearer("key-a"))
         assert models.status_code == 200
         metrics = (await http.get("/metrics", headers=bearer("key-a"))).text
@@ -160,7 +160,7 @@ async def test_keys_come_first_then_room_then_the_body(
     assert len(scheduler.adds) == 1
 
 
-async def test_a_refusal_counts_neither_as_a_request_nor_as_a_place(
+async def test_a_refusal_counts_neither_as_a_request_nor_toward_the_limit(
     settings: GatewaySettings,
     tokenizer: Tokenizer,
     scheduler: FakeScheduler,

@@ -1,4 +1,4 @@
-"""Limits of keys and places, as clients see them."""
+"""Limits of keys and of the gateway, as clients see them."""
 
 import asyncio
 from collections.abc import Callable
@@ -68,7 +68,7 @@ async def test_more_answers_than_a_key_may_have_at_a_time_are_refused_for_good(
         assert error_of(await ask(http, "key-a", n=3), 400)["param"] == "n"
 
 
-async def test_a_key_leaves_a_place_for_another(
+async def test_a_key_leaves_room_for_another(
     settings: GatewaySettings, tokenizer: Tokenizer, scheduler: FakeScheduler
 ) -> None:
     scheduler.script = Script(hang=True)

@@ -97,12 +97,12 @@ async def test_an_answer_goes_on_when_its_scheduler_is_lost(
                 text += choice.delta.content or ""
                 num_chunks += bool(choice.delta.content)
             if num_chunks == 2 and all(fake.hold_behind for fake in pair.fakes):
-                place = next(index for index, fake in enumerate(pair.fakes) if fake.adds)
-                pair.fakes[1 - place].hold_behind = None
-                await pair.kill(place)
+                index = next(index for index, fake in enumerate(pair.fakes) if fake.adds)
+                pair.fakes[1 - index].hold_behind = None
+                await pair.kill(index)
     assert text == TEXT
     assert usage is not None
-    (add,) = pair.fakes[1 - place].adds
+    (add,) = pair.fakes[1 - index].adds
     assert usage.completion_tokens > len(tokens(add.output_token_ids)) == 6
     details: Any = usage.completion_tokens_details
     by_source = details.model_extra["tokens_by_source"]
@@ -111,7 +111,7 @@ async def test_an_answer_goes_on_when_its_scheduler_is_lost(
     metrics = (await http.get("/metrics")).text
     assert "optimist_gateway_resumed_requests_total 1.0" in metrics
     assert (
-        f'optimist_gateway_scheduler_connected{{scheduler="{pair.address(place)}"}} 0.0' in metrics
+        f'optimist_gateway_scheduler_connected{{scheduler="{pair.address(index)}"}} 0.0' in metrics
     )
 
 

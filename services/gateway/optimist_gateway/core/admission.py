@@ -7,7 +7,7 @@ from math import exp
 MAX_ACCOUNTS = 4096
 """Clients that are remembered; beyond it those are forgotten of whom nothing runs."""
 RESERVE = 8
-"""While clients compete, one part in so many of the places is for those below their share."""
+"""While clients compete, one part in so many of the limit is for those below their share."""
 MEMORY_SECONDS = 30.0
 """What happened longer ago than this counts for little."""
 SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
@@ -17,7 +17,7 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
 class Limit(Enum):
     """What keeps a request from beginning."""
 
-    PLACES = "places"
+    CHOICES = "choices"
     SHARE = "share"
     CONCURRENCY = "concurrency"
     REQUESTS = "requests"
@@ -38,7 +38,7 @@ class AdmissionLimits:
     """Limits that the person who runs the gateway sets; those of a client are 0 for none."""
 
     max_num_requests: int
-    """Places, one for each choice of a request."""
+    """Choices of requests in progress."""
     max_num_requests_per_client: int = 0
     requests_per_minute: float = 0
     tokens_per_minute: float = 0
@@ -53,7 +53,7 @@ class ServiceRate:
         self._weight = 0.0
 
     def observe(self, count: int, now: float) -> None:
-        """Notes that `count` places became free at a time, in seconds."""
+        """Notes that `count` choices ended at a time, in seconds."""
         self._decay(now)
         self._weight += count
 
@@ -65,7 +65,7 @@ class ServiceRate:
         return self._weight / seen
 
     def seconds_until(self, count: int, now: float) -> float:
-        """Returns when `count` places will probably be free, bounded to what clients bear."""
+        """Returns when `count` choices will probably have ended, bounded to what clients bear."""
         rate = self.per_second(now)
         if not self._weight:
             return SHORTEST_SECONDS
@@ -122,69 +122,72 @@ class _Account:
     """What one client holds and has used."""
 
     def __init__(self, limits: AdmissionLimits, now: float) -> None:
-        self.num_places = 0
+        self.num_choices = 0
         self.rate = ServiceRate(now)
         self.requests = TokenBucket(limits.requests_per_minute, now)
         self.tokens = TokenBucket(limits.tokens_per_minute, now)
 
     def is_idle(self, now: float) -> bool:
-        return not self.num_places and self.requests.is_full(now) and self.tokens.is_full(now)
+        return not self.num_choices and self.requests.is_full(now) and self.tokens.is_full(now)
 
 
 class AdmissionControl:
-    """Shares places among clients. Nobody waits here: the one queue is the scheduler's."""
+    """Shares the limit of choices in progress among clients.
+
+    Nobody waits here: the one queue is the scheduler's.
+    """
 
     def __init__(self, limits: AdmissionLimits, now: float) -> None:
         self._limits = limits
         self._accounts: dict[str, _Account] = {}
         self._rate = ServiceRate(now)
-        self.num_places = 0
-        """Places that are taken."""
+        self.num_choices = 0
+        """Choices in progress."""
 
     def admit(
-        self, client: str, num_places: int, now: float, *, competes: bool = False
+        self, client: str, num_choices: int, now: float, *, competes: bool = False
     ) -> Refusal | None:
-        """Takes places for a client's request, or says why not.
+        """Admits a client's request, or returns why not.
 
         Args:
             client: Its name.
-            num_places: How many, all or none.
+            num_choices: Choices of the request, all or none.
             now: The time, in seconds.
-            competes: Whether there may be other clients, for whom places are kept.
+            competes: Whether there may be other clients, for whom a part is kept.
         """
-        refusal = self.find_refusal(client, num_places, now, competes=competes)
+        refusal = self.find_refusal(client, num_choices, now, competes=competes)
         if refusal is None:
             account = self._account(client, now)
             account.requests.take(1, now)
-            account.num_places += num_places
-            self.num_places += num_places
+            account.num_choices += num_choices
+            self.num_choices += num_choices
         return refusal
 
     def find_refusal(
-        self, client: str, num_places: int, now: float, *, competes: bool = False
+        self, client: str, num_choices: int, now: float, *, competes: bool = False
     ) -> Refusal | None:
-        """Returns why `admit` would take no places; takes none."""
+        """Returns why `admit` would refuse; admits nothing."""
         account = self._account(client, now)
-        return self._find_refusal(account, num_places, now, competes=competes)
+        return self._find_refusal(account, num_choices, now, competes=competes)
 
-    def release(self, client: str, num_places: int, now: float) -> None:
-        """Gives places back."""
+    def release(self, client: str, num_choices: int, now: float) -> None:
+        """Notes the end of a request."""
         account = self._account(client, now)
-        account.num_places -= num_places
-        self.num_places -= num_places
-        account.rate.observe(num_places, now)
-        self._rate.observe(num_places, now)
+        account.num_choices -= num_choices
+        self.num_choices -= num_choices
+        account.rate.observe(num_choices, now)
+        self._rate.observe(num_choices, now)
 
     def charge(self, client: str, num_tokens: int, now: float) -> None:
         """Counts tokens of prompt and answer."""
         self._account(client, now).tokens.take(num_tokens, now)
 
     def retry_seconds(self, now: float) -> float:
-        """Returns when a place will probably become free, in seconds from now."""
+        """Returns when there will probably be room, in seconds from now."""
         return self._rate.seconds_until(1, now)
 
     def _find_refusal(
-        self, account: _Account, num_places: int, now: float, *, competes: bool
+        self, account: _Account, num_choices: int, now: float, *, competes: bool
     ) -> Refusal | None:
         limits = self._limits
         if wait := account.requests.seconds_until(1, now):
@@ -192,23 +195,23 @@ class AdmissionControl:
         if wait := account.tokens.seconds_until(1, now):
             return Refusal(Limit.TOKENS, bounded(wait))
         most = limits.max_num_requests_per_client
-        if most and (excess := account.num_places + num_places - most) > 0:
+        if most and (excess := account.num_choices + num_choices - most) > 0:
             return Refusal(Limit.CONCURRENCY, account.rate.seconds_until(excess, now))
-        if (excess := self.num_places + num_places - limits.max_num_requests) > 0:
-            return Refusal(Limit.PLACES, self._rate.seconds_until(excess, now))
-        if competes and (excess := self._excess_of_share(account, num_places)) > 0:
+        if (excess := self.num_choices + num_choices - limits.max_num_requests) > 0:
+            return Refusal(Limit.CHOICES, self._rate.seconds_until(excess, now))
+        if competes and (excess := self._excess_of_share(account, num_choices)) > 0:
             return Refusal(Limit.SHARE, self._rate.seconds_until(excess, now))
         return None
 
-    def _excess_of_share(self, account: _Account, num_places: int) -> int:
+    def _excess_of_share(self, account: _Account, num_choices: int) -> int:
         """Returns by how much a client would take of what is kept for those below their share."""
         most = self._limits.max_num_requests
-        num_active = sum(1 for one in self._accounts.values() if one.num_places)
+        num_active = sum(1 for one in self._accounts.values() if one.num_choices)
         # A rival who has none yet is expected.
-        num_active = max(num_active + (not account.num_places), 2)
-        if not self.num_places or (account.num_places + num_places) * num_active <= most:
+        num_active = max(num_active + (not account.num_choices), 2)
+        if not self.num_choices or (account.num_choices + num_choices) * num_active <= most:
             return 0
-        return self.num_places + num_places - (most - max(most // RESERVE, 1))
+        return self.num_choices + num_choices - (most - max(most // RESERVE, 1))
 
     def _account(self, client: str, now: float) -> _Account:
         account = self._accounts.get(client)

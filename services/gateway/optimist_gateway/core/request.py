@@ -108,7 +108,7 @@ class Request:
 
     def require_allowed(self, limits: Limits) -> None:
         """Raises FieldError if the request asks for more than the server allows."""
-        # More choices than there are places would never be admitted.
+        # More choices than the limit would never be admitted.
         for path, number, limit, unit in (
             ("n", self.n, limits.max_n, ""),
             ("num_candidates", self.num_candidates, limits.max_n, ""),

@@ -10,7 +10,7 @@ from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.security.keys import current_client
 
 _MESSAGES = {
-    Limit.PLACES: "{running} requests are in progress; try again later",
+    Limit.CHOICES: "{running} requests are in progress; try again later",
     Limit.SHARE: "{running} requests are in progress, and others may begin theirs first; "
     "try again later",
     Limit.CONCURRENCY: "as many of your requests are in progress as may be ({concurrency}); "
@@ -21,10 +21,10 @@ _MESSAGES = {
 
 
 class Admission:
-    """Places for what is in progress at the scheduler.
+    """Limits what is in progress at the scheduler.
 
     There is no queue here: the scheduler has one, which goes by priority and is bounded, and the
-    places bound what runs and waits there together.
+    limits bound what runs and waits there together.
     """
 
     def __init__(self, limits: AdmissionLimits, metrics: GatewayMetrics) -> None:
@@ -35,11 +35,11 @@ class Admission:
 
     @property
     def num_requests(self) -> int:
-        """Places that are taken."""
-        return self._control.num_places
+        """Choices in progress."""
+        return self._control.num_choices
 
     def require_room(self) -> None:
-        """Raises ApiError, as `places` does, if the client that asks would get no place now."""
+        """Raises ApiError, as `admit` does, if the client that asks would not be admitted now."""
         if self.is_closed:
             raise shutting_down()
         client = current_client.get()
@@ -50,8 +50,8 @@ class Admission:
             raise self._error(refusal)
 
     @contextmanager
-    def places(self, num_requests: int) -> Iterator[None]:
-        """Takes places, one for each choice of a request, for the time of the block.
+    def admit(self, num_requests: int) -> Iterator[None]:
+        """Counts the choices of a request as in progress for the time of the block.
 
         Raises:
             ApiError: There are not as many for the client that asks, or it asks too often, status
@@ -77,7 +77,7 @@ class Admission:
         self._control.charge(current_client.get().name, num_tokens, time.monotonic())
 
     def retry_seconds(self) -> float:
-        """Returns when a place will probably become free, in seconds from now."""
+        """Returns when there will probably be room, in seconds from now."""
         return self._control.retry_seconds(time.monotonic())
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class Admission:
             requests=self._limits.requests_per_minute,
             tokens=self._limits.tokens_per_minute,
         )
-        is_full = refusal.limit in (Limit.PLACES, Limit.SHARE)
+        is_full = refusal.limit in (Limit.CHOICES, Limit.SHARE)
         return ApiError(
             429,
             message,

@@ -9,8 +9,8 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.answer.answer import Answer
 from optimist_gateway.core.answer.echo import Echo
 from optimist_gateway.core.answer.logprobs import Describe, LogprobReader
-from optimist_gateway.core.answer.places import PredictionPlaces, Prompt, PromptPlaces
 from optimist_gateway.core.answer.provenance import Provenance
+from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans
 from optimist_gateway.core.answer.usage import (
     Speculation,
     Usage,
@@ -148,7 +148,7 @@ class Generation:
         Raises:
             ApiError: The request is wrong, was not admitted, or a choice failed.
         """
-        with self._service.admission.places(self.num_choices):
+        with self._service.admission.admit(self.num_choices):
             try:
                 await self._add()
                 if not self.left:
@@ -168,7 +168,7 @@ class Generation:
         predictions = await predicted_tokens(
             request, service.tokenizer, model, service.limits.max_prediction_bytes
         )
-        places = PredictionPlaces(predictions)
+        spans = PredictionSpans(predictions)
         adds = prepare(request, prompts, predictions, model, self.request_id)
         if request.structure is not None:
             grammar = await service.grammars.grammar(request.structure, model)
@@ -178,10 +178,10 @@ class Generation:
             prompt = prompts[index // request.num_candidates]
             add.trace_parent = self._record.trace_parent
             add.names.extend(self._request_names)
-            self.choices.add(self._choice(index, prompt, add, places))
+            self.choices.add(self._choice(index, prompt, add, spans))
 
     def _choice(
-        self, index: int, prompt: Prompt, add: scheduler_pb2.Add, places: PredictionPlaces
+        self, index: int, prompt: Prompt, add: scheduler_pb2.Add, spans: PredictionSpans
     ) -> Choice:
         """Starts one of the answers."""
         request, tokenizer = self.request, self._service.tokenizer
@@ -196,7 +196,7 @@ class Generation:
             stop=request.stop,
             min_tokens=add.min_tokens,
             logprobs=logprobs,
-            provenance=self._provenance(prompt, places),
+            provenance=self._provenance(prompt, spans),
             has_prediction=bool(add.predicted_token_ids),
         )
         return Choice(
@@ -210,10 +210,10 @@ class Generation:
             is_prompt_only=request.max_tokens == 0,
         )
 
-    def _provenance(self, prompt: Prompt, places: PredictionPlaces) -> Provenance | None:
+    def _provenance(self, prompt: Prompt, spans: PredictionSpans) -> Provenance | None:
         if not self.request.include_provenance:
             return None
-        return Provenance(places, prompt.places or PromptPlaces(len(prompt.token_ids)))
+        return Provenance(spans, prompt.spans or PromptSpans(len(prompt.token_ids)))
 
     def _echo(self, prompt: Prompt) -> Echo:
         tokenizer = self._service.tokenizer

@@ -7,7 +7,7 @@ from itertools import chain
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
-from optimist_gateway.core.answer.places import Prompt, SentPrediction
+from optimist_gateway.core.answer.spans import Prompt, SentPrediction
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.model_description import ModelDescription
 from optimist_gateway.core.request import Request, Sampling, cache_salt, choice_seed

@@ -21,7 +21,7 @@ STATS_INTERVAL_SECONDS = 1.0
 
 
 class SchedulerPool:
-    """A stream to each scheduler; a request has its place at one of them, or waits for one."""
+    """A stream to each scheduler; a request is at one of them, or waits for one."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class SchedulerPool:
         return f"it serves another model than the others: {difference}"
 
     def settle(self) -> None:
-        """Gives requests without a good place the best there is now."""
+        """Moves requests without a good scheduler to the best there is now."""
         self._update_description()
         for client in self.clients:
             if client.is_to_be_left and client.num_requests:

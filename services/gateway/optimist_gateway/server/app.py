@@ -97,7 +97,7 @@ def _service(
     metrics: GatewayMetrics,
     tls: Tls | None,
 ) -> Service:
-    # More choices than a client may have places would never be admitted.
+    # More choices than a client may have in progress would never be admitted.
     most = settings.max_num_requests
     most = min(most, settings.max_num_requests_per_key or most)
     schedulers = SchedulerPool(

@@ -46,7 +46,7 @@ class SchemaError(ValueError):
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Node:
     """A value in a schema."""
 
     path: Path
@@ -63,7 +63,7 @@ def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict
     Raises:
         SchemaError: The schema has such a keyword.
     """
-    return _object(_Place((), schema), is_lenient=is_lenient)
+    return _object(_Node((), schema), is_lenient=is_lenient)
 
 
 def check_json(value: Any, max_integer: float = float("inf")) -> int:
@@ -112,12 +112,12 @@ def _problem_of(value: Any, max_integer: float) -> str | None:
 
 def _path_to(wanted: Any, value: Any) -> Path:
     """Returns where in a value another one is."""
-    waiting = [_Place((), value)]
+    waiting = [_Node((), value)]
     while waiting:
-        place = waiting.pop()
-        if place.value is wanted:
-            return place.path
-        waiting += _children(place)
+        node = waiting.pop()
+        if node.value is wanted:
+            return node.path
+        waiting += _children(node)
     raise AssertionError("it is not in there")
 
 
@@ -129,25 +129,25 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _children(place: _Place) -> Iterator[_Place]:
-    if isinstance(place.value, dict):
-        for name, value in place.value.items():
-            yield _Place((*place.path, name), value)
-    elif isinstance(place.value, list):
-        for index, value in enumerate(place.value):
-            yield _Place((*place.path, index), value)
+def _children(node: _Node) -> Iterator[_Node]:
+    if isinstance(node.value, dict):
+        for name, value in node.value.items():
+            yield _Node((*node.path, name), value)
+    elif isinstance(node.value, list):
+        for index, value in enumerate(node.value):
+            yield _Node((*node.path, index), value)
 
 
-def _schema(place: _Place, *, is_lenient: bool) -> Any:
+def _schema(node: _Node, *, is_lenient: bool) -> Any:
     """Returns what stands where a schema may stand; what is none is left to the compiler."""
-    if isinstance(place.value, dict):
-        return _object(place, is_lenient=is_lenient)
-    return place.value
+    if isinstance(node.value, dict):
+        return _object(node, is_lenient=is_lenient)
+    return node.value
 
 
-def _object(place: _Place, *, is_lenient: bool) -> dict[str, Any]:
+def _object(node: _Node, *, is_lenient: bool) -> dict[str, Any]:
     kept: dict[str, Any] = {}
-    for child in _children(place):
+    for child in _children(node):
         name = str(child.path[-1])
         problem = _problem(name, child.value)
         if problem is not None:
@@ -159,16 +159,16 @@ def _object(place: _Place, *, is_lenient: bool) -> dict[str, Any]:
     return kept
 
 
-def _value(name: str, place: _Place, *, is_lenient: bool) -> Any:
+def _value(name: str, node: _Node, *, is_lenient: bool) -> Any:
     """Returns the value of a keyword, with the schemas in it."""
-    if name in _SEVERAL and isinstance(place.value, list):
-        return [_schema(child, is_lenient=is_lenient) for child in _children(place)]
-    if name in _NAMED and isinstance(place.value, dict):
-        schemas = zip(place.value, _children(place), strict=True)
+    if name in _SEVERAL and isinstance(node.value, list):
+        return [_schema(child, is_lenient=is_lenient) for child in _children(node)]
+    if name in _NAMED and isinstance(node.value, dict):
+        schemas = zip(node.value, _children(node), strict=True)
         return {key: _schema(child, is_lenient=is_lenient) for key, child in schemas}
     if name in _ONE:
-        return _schema(place, is_lenient=is_lenient)
-    return place.value
+        return _schema(node, is_lenient=is_lenient)
+    return node.value
 
 
 def _problem(name: str, value: Any) -> str | None:

@@ -224,17 +224,17 @@ class _ObjectScan:
     def push(self, text: str) -> int:
         """Reads on; returns up to where the text belongs to the object."""
         self.has_begun = True
-        place = 0
-        while match := self._TOKEN.search(text, place + self._is_escaped):
+        position = 0
+        while match := self._TOKEN.search(text, position + self._is_escaped):
             self._is_escaped = False
-            place = match.end()
+            position = match.end()
             self._read(match[0])
-            if self._is_escaped and place == len(text):
-                return place
+            if self._is_escaped and position == len(text):
+                return position
             if self._depth == 0 and not self._in_text:
                 self.has_ended = True
-                return place
-        self._is_escaped = self._is_escaped and place >= len(text)
+                return position
+        self._is_escaped = self._is_escaped and position >= len(text)
         return len(text)
 
     def _read(self, char: str) -> None:

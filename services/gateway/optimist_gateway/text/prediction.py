@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from optimist_gateway.core.answer.places import SentPrediction, joined_spans
+from optimist_gateway.core.answer.spans import SentPrediction, joined_spans
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.model_description import ModelDescription
 from optimist_gateway.core.request import Request

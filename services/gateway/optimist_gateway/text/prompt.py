@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from optimist_gateway.core.answer.places import (
+from optimist_gateway.core.answer.spans import (
     Prompt,
-    PromptPlaces,
+    PromptSpans,
     SentText,
     find_contents,
     joined_spans,
@@ -46,7 +46,7 @@ async def _encode_conversation(
         return Prompt(await tokenizer.encode(text, add_special_tokens=False))
     token_ids, spans = await tokenizer.encode_spans(text, add_special_tokens=False)
     contents = find_contents(text, [message.content for message in messages])
-    return Prompt(token_ids, places=PromptPlaces(len(token_ids), joined_spans(spans), contents))
+    return Prompt(token_ids, spans=PromptSpans(len(token_ids), joined_spans(spans), contents))
 
 
 async def render_chat(
@@ -98,8 +98,8 @@ async def _encode(
         require_tokenizable(len(prompt), path, tokenizer, model)
         token_ids, spans = await tokenizer.encode_spans(prompt, add_special_tokens=True)
         whole = SentText(None, 0, len(prompt))
-        places = PromptPlaces(len(token_ids), joined_spans(spans), [whole])
-        encoded = Prompt(token_ids, prompt, places)
+        found = PromptSpans(len(token_ids), joined_spans(spans), [whole])
+        encoded = Prompt(token_ids, prompt, found)
     else:
         require_tokenizable(len(prompt), path, tokenizer, model)
         encoded = Prompt(await tokenizer.encode(prompt, add_special_tokens=True), prompt)

@@ -7,8 +7,8 @@ from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.answer.detokenize import Detokenizer, StopStrings
 from optimist_gateway.core.answer.logprobs import LogprobReader, TokenLogprob
 from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
-from optimist_gateway.core.answer.places import NOT_PREDICTED
 from optimist_gateway.core.answer.provenance import Provenance, Segment
+from optimist_gateway.core.answer.spans import NOT_PREDICTED
 from optimist_gateway.core.answer.usage import MAX_COUNTED, Speculation, Usage
 
 

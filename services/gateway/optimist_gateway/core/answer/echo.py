@@ -4,8 +4,8 @@ from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.logprobs import Describe, TokenLogprob, token_logprob
 from optimist_gateway.core.answer.output import StepLogprobs, TokenLogprobs
-from optimist_gateway.core.answer.places import Prompt
 from optimist_gateway.core.answer.provenance import PROMPT_RUN, Segment
+from optimist_gateway.core.answer.spans import Prompt
 
 
 class Echo:

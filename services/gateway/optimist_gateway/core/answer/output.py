@@ -60,7 +60,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """How likely one token was, and which would have been the likeliest in its place."""
+    """How likely one token was, and which would have been the likeliest at its position."""
 
     logprob: float
     """Natural logarithm of the model's probability of the token."""

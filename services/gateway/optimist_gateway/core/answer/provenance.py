@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 from optimist_common.draft_source import DraftSource
 from optimist_gateway.core.answer.output import StepOutput
-from optimist_gateway.core.answer.places import (
+from optimist_gateway.core.answer.spans import (
     NOT_PREDICTED,
     NOT_PROMPTED,
-    Place,
-    PredictionPlaces,
-    PromptPlaces,
+    PredictionSpans,
+    PromptSpans,
+    SourceSpan,
 )
 
 PROMPT_RUN = -1
@@ -30,7 +30,7 @@ class Segment:
     """What of the run's text is new; the texts of a piece's segments join to the piece's text."""
     num_tokens: int
     """How many tokens the run has; 0 if they came before and only text comes later."""
-    place: Place | None = None
+    span: SourceSpan | None = None
     """Where the tokens stand in a prediction or in the prompt, if that is known."""
 
 
@@ -50,8 +50,8 @@ class Provenance:
     each run of tokens has still to come.
     """
 
-    def __init__(self, places: PredictionPlaces, prompt: PromptPlaces) -> None:
-        self._places = places
+    def __init__(self, spans: PredictionSpans, prompt: PromptSpans) -> None:
+        self._spans = spans
         self._prompt = prompt
         self._waiting: deque[_Waiting] = deque()
         self._last: Segment | None = None
@@ -86,7 +86,7 @@ class Provenance:
             if segments:
                 segments[-1] = replace(segments[-1], text=segments[-1].text + text)
             else:
-                segments = [replace(self._last, text=text, num_tokens=0, place=None)]
+                segments = [replace(self._last, text=text, num_tokens=0, span=None)]
         return segments
 
     def _release_waiting(self, text: str) -> list[Segment]:
@@ -95,7 +95,7 @@ class Provenance:
         while text and self._waiting:
             waiting = self._waiting[0]
             shown = text[: waiting.num_characters]
-            segments.append(replace(waiting.segment, text=shown, num_tokens=0, place=None))
+            segments.append(replace(waiting.segment, text=shown, num_tokens=0, span=None))
             waiting.num_characters -= len(shown)
             if not waiting.num_characters:
                 self._waiting.popleft()
@@ -122,27 +122,27 @@ class Provenance:
             return True
         before, here = output.prediction_positions[index - 1 : index + 1]
         if not before == here == NOT_PREDICTED:
-            return self._places.is_next(before, here)
+            return self._spans.is_next(before, here)
         if output.prompt_positions is None:
             return True
         before, here = output.prompt_positions[index - 1 : index + 1]
         return before == here == NOT_PROMPTED or self._prompt.is_next(before, here)
 
     def _run(self, output: StepOutput, start: int, end: int) -> Segment:
-        source, place = output.draft_source, None
+        source, span = output.draft_source, None
         if output.prediction_positions is not None:
             position = output.prediction_positions[start]
-            place = self._places.place(position, end - start)
+            span = self._spans.find_span(position, end - start)
             if source is DraftSource.PREDICTION and position == NOT_PREDICTED:
                 # Proposed from the request's own text; the usage counts it so too.
                 source = DraftSource.NGRAM
                 if output.prompt_positions is not None:
-                    place = self._prompt.place(output.prompt_positions[start], end - start)
-        return self._segment(source, end - start, place)
+                    span = self._prompt.find_span(output.prompt_positions[start], end - start)
+        return self._segment(source, end - start, span)
 
-    def _segment(self, source: DraftSource, num_tokens: int, place: Place | None) -> Segment:
+    def _segment(self, source: DraftSource, num_tokens: int, span: SourceSpan | None) -> Segment:
         self._num_runs += 1
-        return Segment(self._num_runs - 1, source, "", num_tokens, place)
+        return Segment(self._num_runs - 1, source, "", num_tokens, span)
 
 
 def join_segments(segments: Sequence[Segment]) -> list[Segment]:
@@ -161,23 +161,23 @@ def join_segments(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def _follows(segment: Segment, other: Segment) -> bool:
-    if segment.source is not other.source or (segment.place is None) != (other.place is None):
+    if segment.source is not other.source or (segment.span is None) != (other.span is None):
         return False
-    if segment.place is None or other.place is None:
+    if segment.span is None or other.span is None:
         return True
     return (
-        replace(segment.place, start=other.place.start, end=other.place.end) == other.place
-        and segment.place.end == other.place.start
+        replace(segment.span, start=other.span.start, end=other.span.end) == other.span
+        and segment.span.end == other.span.start
     )
 
 
 def _merged(segment: Segment, other: Segment) -> Segment:
-    place = segment.place
-    if place is not None and other.place is not None:
-        place = replace(place, end=other.place.end)
+    span = segment.span
+    if span is not None and other.span is not None:
+        span = replace(span, end=other.span.end)
     return replace(
         segment,
         text=segment.text + other.text,
         num_tokens=segment.num_tokens + other.num_tokens,
-        place=place,
+        span=span,
     )

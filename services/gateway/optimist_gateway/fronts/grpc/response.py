@@ -73,16 +73,16 @@ def _segment(segment: Segment) -> inference_pb2.Segment:
         source=int(segment.source or 0),  # type: ignore[arg-type]
         run=segment.run,
     )
-    if segment.place is not None:
-        place = segment.place
-        if place.is_in_prompt:
-            message.prompt.start, message.prompt.end = place.start, place.end
-            message.prompt.is_in_tokens = place.is_in_tokens
-            if place.index is not None:
-                message.prompt.message = place.index
+    if segment.span is not None:
+        span = segment.span
+        if span.is_in_prompt:
+            message.prompt.start, message.prompt.end = span.start, span.end
+            message.prompt.is_in_tokens = span.is_in_tokens
+            if span.index is not None:
+                message.prompt.message = span.index
         else:
-            message.prediction.index = place.index or 0
-            message.prediction.start, message.prediction.end = place.start, place.end
+            message.prediction.index = span.index or 0
+            message.prediction.start, message.prediction.end = span.start, span.end
     return message
 
 

@@ -8,8 +8,8 @@ from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.logprobs import TokenLogprob
-from optimist_gateway.core.answer.places import Place
 from optimist_gateway.core.answer.provenance import Segment
+from optimist_gateway.core.answer.spans import SourceSpan
 from optimist_gateway.core.answer.usage import MAX_COUNTED, Speculation, Usage
 
 
@@ -242,20 +242,20 @@ def _segment(segment: Segment) -> SegmentAnswer:
         "text": segment.text,
         "num_tokens": segment.num_tokens,
     }
-    place = segment.place
-    if place is None:
+    span = segment.span
+    if span is None:
         return answer
-    if not place.is_in_prompt:
-        answer["prediction"] = {"index": place.index or 0, **_span(place)}
+    if not span.is_in_prompt:
+        answer["prediction"] = {"index": span.index or 0, **_span(span)}
     else:
-        span: PromptSpan = {**_span(place)}  # type: ignore[typeddict-item]
-        if place.index is not None:
-            span["message"] = place.index
-        answer["prompt"] = span
+        found: PromptSpan = {**_span(span)}  # type: ignore[typeddict-item]
+        if span.index is not None:
+            found["message"] = span.index
+        answer["prompt"] = found
     return answer
 
 
-def _span(place: Place) -> _Span:
-    if place.is_in_tokens:
-        return {"token_start": place.start, "token_end": place.end}
-    return {"start": place.start, "end": place.end}
+def _span(span: SourceSpan) -> _Span:
+    if span.is_in_tokens:
+        return {"token_start": span.start, "token_end": span.end}
+    return {"start": span.start, "end": span.end}

@@ -71,10 +71,10 @@ class Answering:
 
 
 def admitted_route(admission: Admission) -> type[APIRoute]:
-    """Returns the class of routes to what takes places.
+    """Returns the class of routes to what the request limit counts.
 
     To read, parse and check a body takes longer than all else that a refusal needs, and an
-    overloaded gateway would do it for most requests in vain. Whoever needs more places than one is
+    overloaded gateway would do it for most requests in vain. Whoever needs more than one is
     refused later, when that is known.
     """
 

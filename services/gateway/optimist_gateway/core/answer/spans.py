@@ -11,14 +11,14 @@ NOT_PREDICTED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceSpan:
     """Where tokens of an answer stand in one of the request's predictions, or in its prompt."""
 
     index: int | None
     """Which prediction of the request's list, or which message of its conversation; None in a
     prompt that is none, and for what is in no message."""
     start: int
-    """Where the place begins: in characters of a text, in tokens of a list of tokens."""
+    """Where the span begins: in characters of a text, in tokens of a list of tokens."""
     end: int
     """Where it ends, exclusive."""
     is_in_tokens: bool = False
@@ -50,8 +50,8 @@ def joined_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return list(pairwise(ends))
 
 
-class PredictionPlaces:
-    """Turns positions in all predictions, one after the other, into places."""
+class PredictionSpans:
+    """Turns positions in all predictions, one after the other, into spans."""
 
     def __init__(self, predictions: Sequence[SentPrediction]) -> None:
         """Takes the predictions in the order in which they are sent."""
@@ -63,7 +63,7 @@ class PredictionPlaces:
         """Returns whether one position follows another in the same prediction."""
         return position >= 0 and following == position + 1 and following not in self._starts
 
-    def place(self, first: int, num_tokens: int) -> Place | None:
+    def find_span(self, first: int, num_tokens: int) -> SourceSpan | None:
         """Returns where tokens from a position on stand; None if they stand in no prediction."""
         number = bisect_right(self._starts, first) - 1
         if first < 0 or number >= len(self._predictions):
@@ -72,8 +72,10 @@ class PredictionPlaces:
         start = first - self._starts[number]
         end = min(start + num_tokens, len(prediction.token_ids))
         if prediction.spans is None:
-            return Place(prediction.index, start, end, is_in_tokens=True)
-        return Place(prediction.index, prediction.spans[start][0], prediction.spans[end - 1][1])
+            return SourceSpan(prediction.index, start, end, is_in_tokens=True)
+        return SourceSpan(
+            prediction.index, prediction.spans[start][0], prediction.spans[end - 1][1]
+        )
 
 
 NOT_PROMPTED = 0
@@ -131,8 +133,8 @@ def find_contents(text: str, contents: Sequence[str]) -> list[SentText]:
     return found
 
 
-class PromptPlaces:
-    """Turns positions in a prompt, counted from its end, into places."""
+class PromptSpans:
+    """Turns positions in a prompt, counted from its end, into spans."""
 
     def __init__(
         self, num_tokens: int, spans: Sequence[tuple[int, int]] = (), texts: Sequence[SentText] = ()
@@ -158,7 +160,7 @@ class PromptPlaces:
             and self._text(position) is self._text(following)
         )
 
-    def place(self, first: int, num_tokens: int) -> Place | None:
+    def find_span(self, first: int, num_tokens: int) -> SourceSpan | None:
         """Returns where tokens from a position on stand; None if they stand not in the prompt."""
         if not NOT_PROMPTED < first <= self._num_tokens:
             return None
@@ -166,11 +168,11 @@ class PromptPlaces:
         end = min(start + num_tokens, self._num_tokens)
         text = self._text(first)
         if text is None:
-            return Place(None, start, end, is_in_tokens=True, is_in_prompt=True)
+            return SourceSpan(None, start, end, is_in_tokens=True, is_in_prompt=True)
         offset = text.num_left_out - text.start
         first_character = max(self._spans[start][0], text.start)
         last_character = min(self._spans[end - 1][1], text.end)
-        return Place(
+        return SourceSpan(
             text.message, first_character + offset, last_character + offset, is_in_prompt=True
         )
 
@@ -194,5 +196,5 @@ class Prompt:
     token_ids: list[int]
     text: str | None = None
     """What the client sent, if it sent text and may ask for it back."""
-    places: PromptPlaces | None = None
+    spans: PromptSpans | None = None
     """Where its tokens are in what the client sent; None if that is tokens, or if nobody asks."""
