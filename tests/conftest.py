@@ -1,3 +1,4 @@
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -53,6 +54,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((i for i, name in enumerate(SLOW) if item.nodeid.startswith(name)), len(SLOW))
 
     items.sort(key=rank)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Takes back what a command that ran in this process has set: its stream is closed later."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

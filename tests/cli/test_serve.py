@@ -13,7 +13,7 @@ from optimist_cli.serve.settings import serve_settings
 from optimist_common.errors import SetupError
 from optimist_common.network.server import bind
 from optimist_common.settings import ServiceSettings, config_file, load_settings
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_proposer.settings import ProposerSettings
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_worker.settings import WorkerSettings

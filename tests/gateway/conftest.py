@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from optimist_gateway.server.app import create_app
 from optimist_gateway.server.http_server import server_config
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
 from tests.stack import free_port

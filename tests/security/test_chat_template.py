@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from optimist_gateway.server.app import create_app
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.chat_template import render
 from optimist_gateway.text.tokenizer import Tokenizer
 

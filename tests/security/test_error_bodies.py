@@ -14,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from optimist_gateway.server.app import create_app
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import until_healthy
 

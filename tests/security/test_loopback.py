@@ -4,7 +4,7 @@ import pytest
 
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_proposer.settings import ProposerSettings
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_worker.settings import WorkerSettings

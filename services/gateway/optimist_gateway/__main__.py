@@ -11,7 +11,7 @@ from optimist_common.network.server import bind, require_free, run_service
 from optimist_common.observing.logs import configure_logging
 from optimist_common.process import hide_torch
 from optimist_common.settings import load_settings
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)
 

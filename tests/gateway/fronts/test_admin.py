@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import asking
 from tests.scheduler.conftest import worker, worker_port

@@ -11,7 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import asking
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, USER, FakeScheduler, Say, Script

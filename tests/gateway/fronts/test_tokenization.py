@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import CHAT_TEMPLATE, asking, served
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, USER, FakeScheduler, tokens

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from optimist_common.observing.logs import JsonFormatter
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import served, until
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Say, Script, Step

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import served, serving
 from tests.gateway.fake_scheduler import FakeScheduler

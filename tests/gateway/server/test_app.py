@@ -5,7 +5,7 @@ import orjson
 import pytest
 from openai import AsyncOpenAI
 
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import asking, served
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, USER, FakeScheduler, Say

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, AuthenticationError
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
 from optimist_gateway.server.app import create_app
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import asking, serving
 from tests.gateway.fake_scheduler import Script

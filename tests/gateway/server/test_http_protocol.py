@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 
 from optimist_gateway.fronts.openai.connection_body import Outbox
 from optimist_gateway.server.http_protocol import BoundedProtocol, ConnectionLimits
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until_healthy
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import asking, until
 from tests.gateway.fake_scheduler import FakeScheduler, Script

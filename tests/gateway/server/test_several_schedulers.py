@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.network.server import GrpcServer
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import script_of, served, until
 from tests.gateway.fake_scheduler import USER, FakeScheduler, start_scheduler, tokens

@@ -30,7 +30,7 @@ from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
 from optimist_gateway.server.grpc_server import serving_grpc
 from optimist_gateway.server.middleware import Authentication, BodyLimit, Observation
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.tokenizer import Tokenizer
 

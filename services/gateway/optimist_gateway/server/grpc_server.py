@@ -17,7 +17,7 @@ from optimist_gateway.fronts.grpc.authentication import Authentication
 from optimist_gateway.fronts.grpc.servicer import InferenceServicer
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.security.keys import Keys
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from optimist_common.network.tls import check_key
 from optimist_gateway.core.error import shutting_down
 from optimist_gateway.fronts.openai.connection_body import Outbox
 from optimist_gateway.server.http_protocol import BoundedProtocol, ConnectionLimits
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)
 

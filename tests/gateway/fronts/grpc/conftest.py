@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from optimist_client import AsyncClient, RetryPolicy
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until_healthy
 from tests.stack import free_port

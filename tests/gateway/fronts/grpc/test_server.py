@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_client import AsyncClient, Client, Message, OptimistError, PromptPlace, RetryPolicy
-from optimist_gateway.server.settings import GatewaySettings
+from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import served
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Say, Script, Step, tokens
