@@ -102,8 +102,8 @@ async def hold_everywhere(
     stream = Reading(fleet.pool.add(request))
     await until(lambda: any(fake.adds for fake in fleet.fakes))
     index = fleet.index_of()
-    for index, fake in enumerate(fleet.fakes):
-        if index != index:
+    for other, fake in enumerate(fleet.fakes):
+        if other != index:
             fake.hold_behind = None
     return stream, index
 
