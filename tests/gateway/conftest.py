@@ -4,13 +4,16 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 import uvicorn
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from pytest_asyncio import is_async_test
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -20,6 +23,7 @@ from optimist_gateway.server.http_server import server_config
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
+from tests.gateway.harness import Gateway, Start, starting
 from tests.stack import free_port
 
 CHAT_TEMPLATE = (
@@ -234,3 +238,29 @@ async def client(url: str) -> AsyncIterator[AsyncOpenAI]:
         http_client=DefaultAsyncHttpxClient(verify=False),
     ) as connected:
         yield connected
+
+
+@pytest.fixture(scope="session")
+def start(model_directory: Path, tokenizer: Tokenizer, backend: Backend) -> Start:
+    """Starts gateways of other settings, each with schedulers of its own; see `starting`."""
+    return partial(starting, model_directory, tokenizer, backend)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def shared_gateway(start: Start) -> AsyncIterator[Gateway]:
+    async with start(grpc_port=free_port()) as started:
+        yield started
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def gateway(shared_gateway: Gateway) -> AsyncIterator[Gateway]:
+    """A gateway of the usual settings, which tests share; nothing runs in it before and after."""
+    yield shared_gateway
+    await shared_gateway.reset()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lets what uses the shared gateway run in its event loop."""
+    for item in items:
+        if "gateway" in getattr(item, "fixturenames", ()) and is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)

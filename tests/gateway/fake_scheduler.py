@@ -52,15 +52,15 @@ class Script:
     """Repeats the steps until the request is aborted."""
     pause_seconds: float = 0.0
     queue_us: int = 0
-    raw: scheduler_pb2.ConnectResponse | None = None
-    """Sends this and nothing else."""
+    raw: Callable[[int], scheduler_pb2.ConnectResponse] | None = None
+    """Sends what this makes of the request's handle and nothing else."""
 
 
 @dataclass
 class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     """Runs the next of `scripts`, or `script` behind them; records every command."""
 
-    vocab_size: int
+    vocab_size: int = 0
     script: Script = field(default_factory=Script)
     scripts: list[Script] = field(default_factory=list)
     adds: list[scheduler_pb2.Add] = field(default_factory=list)
@@ -75,6 +75,15 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     hold_behind: int | None = None
     """After so many responses a request hangs here; None: not."""
     stats: scheduler_pb2.Stats = field(default_factory=scheduler_pb2.Stats)
+    _playing: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def reset(self) -> None:
+        """Waits until no request runs; forgets what came, and what was to be said."""
+        while any(not task.done() for task in self._playing):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        for recorded in (self._playing, self.adds, self.scripts, self.pauses):
+            recorded.clear()
+        self.script, self.aborts = Script(), asyncio.Queue()
 
     async def Describe(self, request: Any, context: Any) -> scheduler_pb2.DescribeResponse:  # noqa: N802
         return scheduler_pb2.DescribeResponse(
@@ -104,6 +113,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                     running[handle] = asyncio.create_task(
                         self._play(command.add, played[handle], responses)
                     )
+                    self._playing.add(running[handle])
                 elif command.HasField("get_stats"):
                     reply = scheduler_pb2.Reply(stats=self.stats)
                     responses.put_nowait(scheduler_pb2.ConnectResponse(replies=[reply]))
@@ -136,7 +146,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None],
     ) -> None:
         if script.raw is not None:
-            responses.put_nowait(script.raw)
+            responses.put_nowait(script.raw(add.handle))
             return
         handle = add.handle
         prompt = [*_priority_change(handle, script), *_prompt_logprobs(add)]
