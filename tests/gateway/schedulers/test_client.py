@@ -140,7 +140,7 @@ async def test_what_is_not_in_the_contract_ends_the_requests_and_not_the_client(
 ) -> None:
     client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
     task = await connect(client)
-    scheduler.script = Script(raw=response)
+    scheduler.script = Script(raw=lambda _handle: response)
     with pytest.raises(SchedulerUnavailableError):
         await anext(Reading(client.add(add())))
     await until(lambda: is_connected(client))
@@ -237,7 +237,7 @@ async def test_a_lost_stream_leaves_nothing_behind(
     client = SchedulerPool([f"127.0.0.1:{scheduler.port}"], 8, 0)
     task = await connect(client)
     # The scheduler ends the stream while it waits for commands.
-    scheduler.script = Script(raw=scheduler_pb2.ConnectResponse(handles=b"\1\0"))
+    scheduler.script = Script(raw=lambda _: scheduler_pb2.ConnectResponse(handles=b"\1\0"))
     with pytest.raises(SchedulerUnavailableError):
         await anext(Reading(client.add(add())))
     await until(lambda: is_connected(client))

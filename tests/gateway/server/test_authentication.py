@@ -90,6 +90,15 @@ async def test_the_page_needs_no_key(http: httpx.AsyncClient) -> None:
         assert (await http.get(path)).status_code == status
 
 
+@pytest.mark.parametrize(("page", "status"), [(True, 200), (False, 404)])
+async def test_the_page_can_be_left_out(
+    settings: GatewaySettings, tokenizer: Tokenizer, page: bool, status: int
+) -> None:
+    async with asking(settings, tokenizer, page=page) as http:
+        for path in ("/", "/page/js/main.js"):
+            assert (await http.get(path)).status_code == status
+
+
 @pytest.mark.parametrize(
     "headers",
     [
