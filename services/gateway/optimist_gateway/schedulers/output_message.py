@@ -6,7 +6,7 @@ from itertools import islice
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_from_bytes, from_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.output import (
     Finished,
     FinishReason,

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from optimist.proposer.v1 import proposer_pb2
+from optimist_common.network.channel import Tls
 from optimist_common.network.endpoints import Change, Endpoints, Peer
-from optimist_common.network.tls import Tls
 from optimist_scheduler.proposers.link import ProposerLink
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 
 
 class FinishReason(Enum):

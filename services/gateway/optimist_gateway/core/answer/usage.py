@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.table import Request
 from optimist_scheduler.core.values.arrays import Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.values.output import NUM_SOURCES

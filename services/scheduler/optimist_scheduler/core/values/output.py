@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.values.arrays import Int32Array, Int64Array
 from optimist_scheduler.core.values.logprobs import Logprobs
 

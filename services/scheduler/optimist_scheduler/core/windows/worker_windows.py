@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optimist_common.token_tree import TokenTree
+from optimist_common.drafts import TokenTree
 from optimist_scheduler.core.values.arrays import Int32Array, SlotArray
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
 
