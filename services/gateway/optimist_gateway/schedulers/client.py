@@ -16,11 +16,9 @@ from optimist_common.network.mailbox import Mailbox
 from optimist_common.network.server import LIVENESS
 from optimist_common.network.tls import Tls
 from optimist_gateway.core.answer.output import FinishReason
-from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.schedulers.description import read_description
-from optimist_gateway.schedulers.output_message import read_outputs
-from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
-from optimist_gateway.schedulers.tracked_request import TrackedRequest
+from optimist_gateway.core.schedulers import ModelDescription
+from optimist_gateway.schedulers.messages import read_description, read_outputs
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError, TrackedRequest
 
 logger = logging.getLogger(__name__)
 

@@ -5,12 +5,10 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from optimist_gateway.core.content import Structure
 from optimist_gateway.core.error import Path
-from optimist_gateway.core.request import Request
-from optimist_gateway.fronts.openai.bodies.base import Text
+from optimist_gateway.core.request import Request, Structure
+from optimist_gateway.fronts.openai.bodies.base import GUIDED, KnownParameters, Text
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, TokenIds
-from optimist_gateway.fronts.openai.bodies.unsupported import OF_COMPLETIONS, KnownParameters
 
 MAX_PROMPTS = 1024
 _DEFAULT_MAX_TOKENS = 16
@@ -21,7 +19,7 @@ _INT32_MAX = 2**31 - 1
 class CompletionBody(GenerationBody):
     """One prompt or several, each as text or as tokens."""
 
-    known_parameters: ClassVar[KnownParameters] = OF_COMPLETIONS
+    known_parameters: ClassVar[KnownParameters] = KnownParameters(GUIDED | {"suffix": ("",)})
 
     prompt: (
         Text

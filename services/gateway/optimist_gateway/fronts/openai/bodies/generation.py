@@ -20,17 +20,14 @@ from optimist_gateway.fronts.openai.bodies.base import (
     ID_FORMAT,
     Body,
     Content,
+    KnownParameters,
     Text,
     TokenId,
     at_most,
     content_text,
-)
-from optimist_gateway.fronts.openai.bodies.structure import StructuredOutputs
-from optimist_gateway.fronts.openai.bodies.unsupported import (
-    OF_NONE,
-    KnownParameters,
     drop_unsupported,
 )
+from optimist_gateway.fronts.openai.bodies.structure import StructuredOutputs
 
 MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 4
@@ -252,7 +249,7 @@ class AnswerBody(SamplingFields, AnswerFields):
 class GenerationBody(AnswerBody):
     """What the endpoints take that answer with choices."""
 
-    known_parameters: ClassVar[KnownParameters] = OF_NONE
+    known_parameters: ClassVar[KnownParameters] = KnownParameters()
     """Parameters of OpenAI's that are rejected with their name or change nothing."""
 
     model: str

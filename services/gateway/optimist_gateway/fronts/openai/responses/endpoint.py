@@ -3,26 +3,29 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from optimist_gateway.core.content import Content, JsonContent, Structure, ToolChoice
 from optimist_gateway.core.error import ApiError, naming
-from optimist_gateway.core.messages import Message, ToolCall
-from optimist_gateway.core.request import Conversation
+from optimist_gateway.core.request import (
+    Content,
+    Conversation,
+    JsonContent,
+    Message,
+    Structure,
+    ToolCall,
+    ToolChoice,
+)
 from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.answering import Answering, admitted_route
-from optimist_gateway.fronts.openai.bodies.message import MAX_TOOL_CALLS
-from optimist_gateway.fronts.openai.bodies.structure import ANY_OBJECT
-from optimist_gateway.fronts.openai.bodies.tools import tool_use
+from optimist_gateway.fronts.openai.bodies.chat import MAX_TOOL_CALLS
+from optimist_gateway.fronts.openai.bodies.structure import ANY_OBJECT, tool_use
 from optimist_gateway.fronts.openai.chat import tool_call_reader
 from optimist_gateway.fronts.openai.responses.body import (
     AllowedTools,
-    FunctionChoice,
-    ResponsesBody,
-    SchemaFormat,
-)
-from optimist_gateway.fronts.openai.responses.input import (
     FunctionCallItem,
     FunctionCallOutputItem,
+    FunctionChoice,
     InputMessage,
+    ResponsesBody,
+    SchemaFormat,
     parts_text,
 )
 from optimist_gateway.fronts.openai.responses.writer import ResponseWriter
