@@ -27,6 +27,9 @@ RECONNECT_SECONDS = 0.25
 UNFIT_SECONDS = 5.0
 DOUBT_SECONDS = 5.0
 """How long a scheduler that was lost comes last, once it is back."""
+HEALTH_SECONDS = 1.0
+# What hangs says so twice, with two names, one right after the other.
+_SETTLE_SECONDS = 0.1
 _MAX_HANDLE = 2**31 - 1
 
 
@@ -257,13 +260,6 @@ class SchedulerClient:
             request.deliver(output)
 
 
-logger = logging.getLogger(__name__)
-
-RECONNECT_SECONDS = 1.0
-# What hangs says so twice, with two names, one right after the other.
-_SETTLE_SECONDS = 0.1
-
-
 class PeerHealth:
     """Knows a scheduler's last word on itself; one that is not reached is not known to be ill."""
 
@@ -298,7 +294,7 @@ class PeerHealth:
             except grpc.aio.AioRpcError as error:
                 logger.debug("the health of %s is not known: %s", self._target, error.code().name)
             note(False)
-            await asyncio.sleep(RECONNECT_SECONDS)
+            await asyncio.sleep(HEALTH_SECONDS)
 
     def _note_hung(self, is_hung: bool) -> None:
         if is_hung == self.is_hung:
