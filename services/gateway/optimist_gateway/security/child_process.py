@@ -45,7 +45,7 @@ class ChildProcess:
     """One warm process that answers one question at a time; started again whenever it was ended."""
 
     def __init__(self, loader: str, argument: str, seconds: float, what: str) -> None:
-        """Describes the process, which `start` or the first `ask` starts.
+        """Describes the process, which the first `ask` starts.
 
         Args:
             loader: `module:function`; the process imports it and calls it with the argument to get
@@ -59,11 +59,6 @@ class ChildProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._num_waiting = 0
-
-    async def start(self) -> None:
-        """Starts the process if it does not run; raises ChildUnavailableError if it cannot."""
-        async with self._turn:
-            await self._running()
 
     async def ask(self, value: Any) -> str:
         """Returns the text for a JSON value.

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Self
 import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
 
 from optimist.v1 import inference_pb2
 from optimist_common.sampling import MAX_LOGPROBS
@@ -24,7 +23,7 @@ from optimist_gateway.core.request import (
     Request,
     Structure,
 )
-from optimist_gateway.fronts.openai.bodies.base import Body, Text
+from optimist_gateway.fronts.openai.bodies.base import Body, Text, invalid
 from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES
 from optimist_gateway.fronts.openai.bodies.generation import (
     MAX_PREDICTIONS,
@@ -40,11 +39,8 @@ def _parsed(text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise PydanticCustomError(
-            "invalid_json",
-            "json_schema: not JSON (at character {position})",
-            {"param": "json_schema", "position": error.pos},
-        ) from None
+        fault = f"json_schema: not JSON (at character {error.pos})"
+        raise invalid("json_schema", fault, "invalid_json") from None
 
 
 class MessageBody(Body):
@@ -92,11 +88,8 @@ class GenerateBody(AnswerFields):
     @model_validator(mode="after")
     def _has_a_prompt(self) -> Self:
         if self.text is None and self.token_ids is None and self.chat is None:
-            raise PydanticCustomError(
-                "missing_required_parameter",
-                "prompt: one of text, token_ids and chat must be set",
-                {"param": "prompt"},
-            )
+            fault = "prompt: one of text, token_ids and chat must be set"
+            raise invalid("prompt", fault, "missing_required_parameter")
         return self
 
     @model_validator(mode="after")
@@ -109,9 +102,7 @@ class GenerateBody(AnswerFields):
             else:
                 continue
             param = f"predictions[{index}]"
-            raise PydanticCustomError(
-                "invalid_value", "{param}: {fault}", {"param": param, "fault": fault}
-            )
+            raise invalid(param, f"{param}: {fault}")
         return self
 
     def field_names(self) -> dict[Path, str]:

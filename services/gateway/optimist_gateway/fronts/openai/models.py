@@ -6,13 +6,12 @@ from typing import Annotated, Literal, NotRequired, Self
 import orjson
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from optimist_gateway.core.error import naming, scheduler_unavailable
 from optimist_gateway.core.schedulers import ModelDescription
-from optimist_gateway.fronts.openai.bodies.base import Body, Text, TokenId, exactly_one
+from optimist_gateway.fronts.openai.bodies.base import Body, Text, TokenId, exactly_one, invalid
 from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES, MessageBody
 from optimist_gateway.fronts.openai.chunk_writer import SYNTHETIC_FINGERPRINT
 from optimist_gateway.generation.generation import Service
@@ -43,11 +42,7 @@ class TokenizeBody(Body):
     @model_validator(mode="after")
     def _has_one_text(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            raise PydanticCustomError(
-                "invalid_value",
-                "prompt: either prompt or messages must be set, and not both",
-                {"param": "prompt"},
-            )
+            raise invalid("prompt", "prompt: either prompt or messages must be set, and not both")
         return self
 
 

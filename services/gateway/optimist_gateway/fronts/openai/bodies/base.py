@@ -61,6 +61,11 @@ def at_most(number: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def invalid(param: str, message: str, code: str = "invalid_value") -> PydanticCustomError:
+    """Returns the error of a field, with a message that needs no field name in front."""
+    return PydanticCustomError(code, "{message}", {"message": message, "param": param})
+
+
 class Body(BaseModel):
     """Base of every object in a request: unknown fields are refused.
 
@@ -96,8 +101,8 @@ class TextPart(Body):
 Content = Text | Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_PARTS)]
 
 
-def content_text(content: str | list[TextPart]) -> str:
-    """Returns the text of a content, whose parts join without anything between them."""
+def content_text(content: str | list[Any]) -> str:
+    """Returns the text of a content, whose parts, each with a `text`, join to it."""
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
@@ -180,9 +185,7 @@ def drop_unsupported(body: Mapping[str, Any], known: KnownParameters) -> dict[st
         elif value is not None and not _is_harmless(value, known.refused[name]):
             code = "unsupported_value" if name in known.by_value else "unsupported_parameter"
             what = "This value of" if name in known.by_value else "The parameter"
-            raise PydanticCustomError(
-                code, "{what} '{param}' is not supported.", {"what": what, "param": name}
-            )
+            raise invalid(name, f"{what} '{name}' is not supported.", code)
     return kept
 
 

@@ -14,7 +14,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic_core import PydanticKnownError
 
 from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.error import Path, naming
@@ -28,6 +28,7 @@ from optimist_gateway.fronts.openai.bodies.base import (
     content_or_calls,
     content_text,
     encodable,
+    invalid,
 )
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
 from optimist_gateway.fronts.openai.bodies.structure import (
@@ -38,7 +39,7 @@ from optimist_gateway.fronts.openai.bodies.structure import (
     ToolBody,
     ToolChoiceBody,
     format_content,
-    require_no_grammar_with_tools,
+    require_one_structure,
     tool_choice,
     tool_use,
 )
@@ -213,12 +214,8 @@ class ChatCompletionBody(GenerationBody):
             names[("tools", index)] = f"tools[{index}].function"
         for index, name in enumerate(tool_choice(self.tool_choice)[1]):
             names[("tool_choice", index)] = name
-        if self.structured_outputs is not None:
-            names[("structure",)] = self.structured_outputs.field
-        elif isinstance(self.response_format, JsonSchemaFormat):
-            names[("structure",)] = "response_format.json_schema.schema"
-        else:
-            names[("structure",)] = "response_format"
+        schema = ".json_schema.schema" if isinstance(self.response_format, JsonSchemaFormat) else ""
+        names.setdefault(("structure",), f"response_format{schema}")
         return names
 
     def request(self) -> Request:
@@ -247,32 +244,17 @@ class ChatCompletionBody(GenerationBody):
     @model_validator(mode="after")
     def _has_logprobs(self) -> Self:
         if self.top_logprobs and not self.logprobs:
-            raise PydanticCustomError(
-                "invalid_value",
-                "top_logprobs is only allowed when logprobs is true",
-                {"param": "top_logprobs"},
-            )
+            raise invalid("top_logprobs", "top_logprobs is only allowed when logprobs is true")
         return self
 
     @model_validator(mode="after")
     def _has_one_structure(self) -> Self:
-        if self.structured_outputs is None:
-            return self
-        if format_content(self.response_format) is not None:
-            raise PydanticCustomError(
-                "invalid_value",
-                "structured_outputs and response_format must not both be set",
-                {"param": "structured_outputs"},
-            )
-        require_no_grammar_with_tools(self.structured_outputs, self.tools, self.tool_choice)
+        other = "response_format" if format_content(self.response_format) is not None else None
+        require_one_structure(self.structured_outputs, other, self.tools, self.tool_choice)
         return self
 
     @model_validator(mode="after")
     def _has_one_limit(self) -> Self:
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise PydanticCustomError(
-                "invalid_value",
-                "max_tokens and max_completion_tokens must not both be set",
-                {"param": "max_tokens"},
-            )
+            raise invalid("max_tokens", "max_tokens and max_completion_tokens must not both be set")
         return self

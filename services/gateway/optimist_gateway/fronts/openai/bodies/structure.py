@@ -12,7 +12,6 @@ from pydantic import (
     Tag,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from optimist_gateway.core.error import FieldError, path_text
 from optimist_gateway.core.request import (
@@ -25,7 +24,7 @@ from optimist_gateway.core.request import (
     ToolChoice,
     ToolUse,
 )
-from optimist_gateway.fronts.openai.bodies.base import Body, Text, exactly_one
+from optimist_gateway.fronts.openai.bodies.base import Body, Text, exactly_one, invalid
 from optimist_gateway.structure.schema import MAX_VALUES, SchemaError, check_json
 
 MAX_TOOLS = 128
@@ -261,16 +260,27 @@ class StructuredOutputs(Body):
         return f"structured_outputs.{next(given, 'grammar')}"
 
 
-def require_no_grammar_with_tools(
-    outputs: StructuredOutputs, tools: Sequence[Body] | None, choice: object
+def require_one_structure(
+    outputs: StructuredOutputs | None,
+    field: str | None,
+    tools: Sequence[Body] | None,
+    choice: object,
 ) -> None:
-    """Raises PydanticCustomError for a grammar of the client's beside calls."""
+    """Raises PydanticCustomError for two forms of the text, or for a grammar beside calls.
+
+    Args:
+        outputs: A form of the text.
+        field: The other field that asks for a form; None if none does.
+        tools: What may be called.
+        choice: Which of these.
+    """
+    if outputs is None:
+        return
+    if field is not None:
+        raise invalid("structured_outputs", f"structured_outputs and {field} must not both be set")
     if outputs.grammar is not None and tools and choice != "none":
-        raise PydanticCustomError(
-            "invalid_value",
-            "structured_outputs.grammar is only allowed without tools",
-            {"param": "structured_outputs.grammar"},
-        )
+        where = "structured_outputs.grammar"
+        raise invalid(where, f"{where} is only allowed without tools")
 
 
 def format_content(form: ResponseFormat | None) -> Content | None:
