@@ -8,7 +8,7 @@ import pytest
 
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.results.check import ResultError
+from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.schedule import ahead
 from optimist_scheduler.core.width.drafter import Drafter
 from tests.scheduler.situation import Situation, run_plan
