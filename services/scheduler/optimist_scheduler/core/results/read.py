@@ -204,7 +204,7 @@ def _check_shape(step: StepInFlight, result: StepResult) -> None:
         raise ResultError(f"token_ids: {len(result.token_ids)} instead of {num_tokens}")
 
 
-def _is_same(one: Int64Array | Int32Array, other: Int64Array | Int32Array) -> bool:
+def _is_same(one: SlotArray, other: SlotArray) -> bool:
     """Returns whether two columns of one type are the same, by bytes: numpy takes far longer."""
     return one.tobytes() == other.tobytes()
 
