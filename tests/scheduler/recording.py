@@ -22,8 +22,8 @@ from optimist_scheduler.workers.description import describe_worker
 from optimist_scheduler.workers.dispatcher import Dispatcher
 from optimist_scheduler.workers.translate import new_request, step_result
 from optimist_scheduler.workers.worker import Worker
-from tests.scheduler.drive import make_window
 from tests.scheduler.fake_worker import FakeWorker, expected_output
+from tests.scheduler.situation import make_window
 
 VOCAB_SIZE = 7
 STEP_NS = 1_000_000
