@@ -9,11 +9,10 @@ import numpy as np
 from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
-from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values.arrays import Int32Array
-from optimist_scheduler.core.values.output import Ended, Finished, StepOutputs
+from optimist_scheduler.core.values import Ended, Finished, Int32Array, StepOutputs
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
 from optimist_scheduler.core.windows.window import make_window as core_window
 from optimist_scheduler.workers.translate import plan_message, step_result

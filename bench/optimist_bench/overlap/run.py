@@ -14,7 +14,7 @@ from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.token_tree import TokenTree
 from optimist_scheduler.core.windows.window import Window
 from optimist_scheduler.engine.fleet import Fleet
-from optimist_scheduler.gateways.stream import GatewayStream
+from optimist_scheduler.gateways.delivery import GatewayStream
 from optimist_scheduler.settings import SchedulerSettings
 
 NUM_REQUESTS = 32

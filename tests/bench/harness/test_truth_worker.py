@@ -13,7 +13,7 @@ from optimist_bench.harness.truth_worker import TruthWorker
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.token_tree import TokenTree
 from optimist_scheduler.core.requests.config import EngineConfig
-from optimist_scheduler.core.requests.validate import NewRequest
+from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.windows.window import Window
 from optimist_scheduler.workers.translate import plan_message, step_result

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from optimist_scheduler.core.requests.table import SlotStatus
-from optimist_scheduler.core.results.check import ResultError
+from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
-from optimist_scheduler.core.values.output import FinishReason
+from optimist_scheduler.core.values import FinishReason
 from optimist_scheduler.gateways.commands import stats_message
-from optimist_scheduler.proposers.window_waits import WindowWaits
+from optimist_scheduler.proposers.links import WindowWaits
 from tests.scheduler.situation import NOW, Situation, ints, make_window, rows, run_plan
 
 pytestmark = pytest.mark.usefixtures("always_ahead")

@@ -6,7 +6,7 @@ That texts and accounts go on is in test_random_commands.py.
 import pytest
 
 from optimist_scheduler.core.scheduler import MAX_LOSSES, Scheduler
-from optimist_scheduler.core.values.output import FinishReason, RejectionError
+from optimist_scheduler.core.values import FinishReason, RejectionError
 from tests.scheduler.situation import NOW, Situation, config, fake_worker
 
 

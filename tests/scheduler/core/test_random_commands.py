@@ -24,15 +24,14 @@ from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import wakes
 from optimist_scheduler.core.requests.plan import Plan, StepResult
-from optimist_scheduler.core.requests.validate import NewRequest
+from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode, Scheduler
-from optimist_scheduler.core.values.output import FinishReason, RejectionError, StepOutputs
+from optimist_scheduler.core.values import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.core.windows.window import Window, WindowError
 from optimist_scheduler.workers.description import WorkerDescription
-from optimist_scheduler.workers.dispatcher import Dispatcher
+from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
 from optimist_scheduler.workers.translate import plan_message, step_result
-from optimist_scheduler.workers.worker import Worker
 from tests.scheduler.core.expected import VOCAB_SIZE, Expected, Path
 from tests.scheduler.fake_worker import expected_output
 from tests.scheduler.situation import check_slots, fake_worker, make_window, rows, window_of
@@ -153,7 +152,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     ) -> None:
         self.patch = pytest.MonkeyPatch()
         if is_always_ahead:
-            self.patch.setattr("optimist_scheduler.core.schedule.ahead.LEAST_CHANCE", 0.0)
+            self.patch.setattr("optimist_scheduler.core.schedule.apply.LEAST_CHANCE", 0.0)
         self.is_eager = is_eager
         self.options = options | depth
         self.num_blocks = num_blocks if len(sizes) == 1 else None

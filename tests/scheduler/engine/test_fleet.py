@@ -13,7 +13,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import from_bytes
 from optimist_common.errors import SetupError
 from optimist_scheduler.engine.fleet import Fleet
-from optimist_scheduler.journal.journal import read_entries
+from optimist_scheduler.journal import read_entries
 from optimist_scheduler.service.replay import replay
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription

@@ -8,7 +8,7 @@ import pytest
 
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.requests.following import is_due
-from optimist_scheduler.core.values.output import StepOutputs
+from optimist_scheduler.core.values import StepOutputs
 from optimist_scheduler.core.width.drafter import Drafter
 from tests.scheduler.situation import Situation, make_window
 

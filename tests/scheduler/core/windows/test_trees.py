@@ -10,7 +10,7 @@ from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.draft_source import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.results.check import ResultError
+from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.windows.window import Window
 from tests.scheduler.client import PROMPT, add, ask, truth
 from tests.scheduler.fake_services import (

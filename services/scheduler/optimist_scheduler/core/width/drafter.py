@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass as validated_dataclass
 
 from optimist_aligner.cost import CostCurve
 from optimist_common.draft_source import DraftSource
-from optimist_scheduler.core.values.arrays import Int32Array
+from optimist_scheduler.core.values import Int32Array
 
 
 @validated_dataclass(frozen=True)

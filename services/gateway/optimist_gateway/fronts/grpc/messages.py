@@ -1,4 +1,4 @@
-"""From the message of a request to the request that all fronts share."""
+"""From the message of a request to the request of all fronts, and from pieces to messages."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
@@ -6,15 +6,24 @@ from typing import Annotated, Any, Literal, Self
 import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
 
 from optimist.v1 import inference_pb2
 from optimist_common.sampling import MAX_LOGPROBS
-from optimist_gateway.core.content import Content, JsonContent, LarkContent, Structure
+from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.answer.logprobs import TokenLogprob
+from optimist_gateway.core.answer.output import FinishReason, Speculation, Usage
+from optimist_gateway.core.answer.provenance import Segment
 from optimist_gateway.core.error import Path
-from optimist_gateway.core.messages import Message
-from optimist_gateway.core.request import Conversation, Request
-from optimist_gateway.fronts.openai.bodies.base import Body, Text
+from optimist_gateway.core.request import (
+    Content,
+    Conversation,
+    JsonContent,
+    LarkContent,
+    Message,
+    Request,
+    Structure,
+)
+from optimist_gateway.fronts.openai.bodies.base import Body, Text, invalid
 from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES
 from optimist_gateway.fronts.openai.bodies.generation import (
     MAX_PREDICTIONS,
@@ -22,8 +31,7 @@ from optimist_gateway.fronts.openai.bodies.generation import (
     SamplingFields,
     TokenIds,
 )
-from optimist_gateway.fronts.openai.bodies.structure import ANY_OBJECT, GrammarText
-from optimist_gateway.fronts.openai.bodies.tools import Json
+from optimist_gateway.fronts.openai.bodies.structure import ANY_OBJECT, GrammarText, Json
 from optimist_gateway.fronts.openai.errors import validation_error
 
 
@@ -31,11 +39,8 @@ def _parsed(text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise PydanticCustomError(
-            "invalid_json",
-            "json_schema: not JSON (at character {position})",
-            {"param": "json_schema", "position": error.pos},
-        ) from None
+        fault = f"json_schema: not JSON (at character {error.pos})"
+        raise invalid("json_schema", fault, "invalid_json") from None
 
 
 class MessageBody(Body):
@@ -83,11 +88,8 @@ class GenerateBody(AnswerFields):
     @model_validator(mode="after")
     def _has_a_prompt(self) -> Self:
         if self.text is None and self.token_ids is None and self.chat is None:
-            raise PydanticCustomError(
-                "missing_required_parameter",
-                "prompt: one of text, token_ids and chat must be set",
-                {"param": "prompt"},
-            )
+            fault = "prompt: one of text, token_ids and chat must be set"
+            raise invalid("prompt", fault, "missing_required_parameter")
         return self
 
     @model_validator(mode="after")
@@ -100,9 +102,7 @@ class GenerateBody(AnswerFields):
             else:
                 continue
             param = f"predictions[{index}]"
-            raise PydanticCustomError(
-                "invalid_value", "{param}: {fault}", {"param": param, "fault": fault}
-            )
+            raise invalid(param, f"{param}: {fault}")
         return self
 
     def field_names(self) -> dict[Path, str]:
@@ -182,3 +182,93 @@ def _value(field: Any, value: Any) -> Any:
     if field.message_type.GetOptions().map_entry:
         return dict(value)
     return [_fields(one) for one in value] if field.is_repeated else _fields(value)
+
+
+_REASONS = {
+    FinishReason.STOP: inference_pb2.FINISH_REASON_STOP,
+    FinishReason.STOP_STRING: inference_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: inference_pb2.FINISH_REASON_LENGTH,
+}
+
+
+def step_response(index: int, piece: Piece) -> inference_pb2.GenerateResponse:
+    """Returns the event that a piece of an answer is.
+
+    Args:
+        index: Which of the answers.
+        piece: What a step added to it; its finish reason is no failure.
+    """
+    step = inference_pb2.Step(
+        index=index,
+        text=piece.text,
+        token_ids=piece.token_ids,
+        num_accepted_tokens=piece.num_drafts,
+        source=int(piece.draft_source),  # type: ignore[arg-type]
+    )
+    if piece.finish_reason is not None:
+        step.finish_reason = _REASONS[piece.finish_reason]
+    if piece.segments:
+        step.segments.extend([_segment(segment) for segment in piece.segments])
+    if piece.logprobs:
+        step.logprobs.extend(_logprobs(piece.logprobs))
+    return inference_pb2.GenerateResponse(step=step)
+
+
+def usage_message(usage: Usage) -> inference_pb2.Usage:
+    """Returns the account of a request."""
+    return inference_pb2.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        accepted_prediction_tokens=usage.accepted_prediction_tokens,
+        rejected_prediction_tokens=usage.rejected_prediction_tokens,
+        num_passes=usage.num_passes,
+        tokens_by_source={
+            source.label: count for source, count in usage.num_tokens_by_source.items()
+        },
+        cached_prompt_tokens=usage.cached_prompt_tokens,
+    )
+
+
+def speculation_message(speculation: Speculation) -> inference_pb2.Speculation:
+    """Returns what speculation was worth."""
+    return inference_pb2.Speculation(
+        num_passes=speculation.num_passes,
+        num_drafted_tokens=speculation.num_drafted_tokens,
+        num_accepted_tokens=speculation.num_accepted_tokens,
+        acceptance_rate=speculation.acceptance_rate,
+        mean_accepted_length=speculation.mean_accepted_length,
+        accepted_length_histogram=speculation.accepted_length_histogram,
+    )
+
+
+def _segment(segment: Segment) -> inference_pb2.Segment:
+    message = inference_pb2.Segment(
+        text=segment.text,
+        num_tokens=segment.num_tokens,
+        source=int(segment.source or 0),  # type: ignore[arg-type]
+        run=segment.run,
+    )
+    if segment.span is not None:
+        span = segment.span
+        if span.is_in_prompt:
+            message.prompt.start, message.prompt.end = span.start, span.end
+            message.prompt.is_in_tokens = span.is_in_tokens
+            if span.index is not None:
+                message.prompt.message = span.index
+        else:
+            message.prediction.index = span.index or 0
+            message.prediction.start, message.prediction.end = span.start, span.end
+    return message
+
+
+def _logprobs(tokens: Sequence[TokenLogprob]) -> list[inference_pb2.TokenLogprob]:
+    return [
+        inference_pb2.TokenLogprob(
+            token_id=token.token_id,
+            text=token.text,
+            token_bytes=token.token_bytes,
+            logprob=token.logprob or 0.0,
+            top=_logprobs(token.top),
+        )
+        for token in tokens
+    ]

@@ -1,4 +1,4 @@
-"""Which requests can never run."""
+"""One request: what is asked for, whether it can ever run, and what is known of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,9 +8,13 @@ import numpy as np
 
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.requests.config import EngineConfig
-from optimist_scheduler.core.requests.following import find_first_gain
-from optimist_scheduler.core.requests.table import Request
-from optimist_scheduler.core.values.output import FinishReason, RejectionError
+from optimist_scheduler.core.requests.following import (
+    NOT_FOLLOWED,
+    find_first_gain,
+    is_worth_a_wait,
+)
+from optimist_scheduler.core.values import NUM_SOURCES, FinishReason, Int32Array, RejectionError
+from optimist_scheduler.core.windows.window import Window
 
 MAX_REQUEST_ID_LENGTH = 256
 MAX_PREDICTED_TOKENS = 262_144
@@ -18,6 +22,7 @@ MAX_PREDICTED_TOKENS = 262_144
 MAX_PREDICTIONS = 16
 MAX_CACHE_SALT_BYTES = 256
 MAX_PRIORITY = 2**30
+NO_SLOT = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,99 @@ class NewRequest:
     """Who gets the output: a number of the caller."""
     handle: int = 0
     """The owner's number of the request."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request, from add to end."""
+
+    request_id: str
+    owner: int
+    handle: int
+    token_ids: Int32Array
+    """Prompt and verified output, of a request without a slot [num_tokens]."""
+    num_prompt_tokens: int
+    wanted_length: int
+    """Length at which the request is to end, prompt and output, in tokens."""
+    max_length: int
+    """The same within what the worker can hold."""
+    min_length: int
+    """Length below which a stop token does not end the request, in tokens."""
+    stop_token_ids: frozenset[int]
+    sampling: SamplingParams
+    sampling_message: Any
+    """The same as it came, for the worker."""
+    num_predicted_tokens: int
+    """Of all predictions."""
+    priority: int
+    """The smaller, the sooner; 0 unless the policy is priority."""
+    cache_salt: str
+    max_draft_tokens: int
+    """Most drafts per pass."""
+    wants_prediction_positions: bool
+    """Whether its owner gets the positions of accepted drafts in the predictions."""
+    arrival: int = 0
+    """Counts requests as they were added."""
+    arrival_time: float = 0.0
+    """When the request was added, in seconds."""
+    is_overtaken: bool = False
+    """Whether a request that was added later has been admitted before it."""
+    is_promoted: bool = False
+    """Whether the request goes before all others because it starved."""
+    block_hashes: list[bytes] = field(default_factory=list)
+    """Prefix hashes of the full blocks of its tokens, as far as they were needed."""
+    window: Window | None = None
+    """What is left of the last window that was set, from some place of the output on."""
+    window_base: int = -1
+    """Output tokens that were known to who made that window."""
+    slot: int = NO_SLOT
+    num_passes: int = 0
+    """Forward passes that emitted tokens, before the present slot."""
+    num_accepted_by_source: tuple[int, ...] = (0,) * NUM_SOURCES
+    """Drafts that were kept, indexed by DraftSource, before the present slot."""
+    prediction_marks: bytes = b""
+    """What was drafted and kept of the prediction, before the present slot."""
+    num_losses: int = 0
+    """Times the worker was lost with a plan that named the request, since it last got a token."""
+    num_passes_when_lost: int = 0
+    is_displaced: bool = False
+    """Whether it ran when its worker was lost, and does not go on yet."""
+    num_drafted_tokens: int = 0
+    """Drafts that were verified, before the present slot."""
+    num_reported_tokens: int = 0
+    """Tokens of the prompt, after the first, whose log-probabilities were reported."""
+    num_given_tokens: int = 0
+    """Output that the owner had when it added the request; not part of the account."""
+    num_cached_tokens: int | None = None
+    """Tokens of the prompt that the prefix cache held when the request first got a slot; None
+    before that."""
+    gain: int = NOT_FOLLOWED
+    """What following it brings, before the present slot; see `following.py`."""
+    num_observed_tokens: int = 0
+    """Prompt and output tokens that proposers were sent, before the present slot."""
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether log-probabilities of its prompt are still to be reported."""
+        return (
+            self.sampling.num_prompt_logprobs is not None
+            and self.num_reported_tokens < self.num_prompt_tokens - 1
+        )
+
+    @property
+    def order(self) -> tuple[bool, int, int]:
+        """Sorts requests: the smallest goes first."""
+        return not self.is_promoted, self.priority, self.arrival
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a proposer follows it."""
+        return self.gain != NOT_FOLLOWED
+
+    @property
+    def is_worth_a_wait(self) -> bool:
+        """Whether a step may wait for a window of it; it has no slot."""
+        return bool(is_worth_a_wait(self.gain, self.num_predicted_tokens))
 
 
 def build_request(new: NewRequest, config: EngineConfig) -> Request:

@@ -1,19 +1,27 @@
-"""Whether a result can be what became of a plan."""
+"""Reads a result: whether it fits its plan, and the tokens that it brings to requests."""
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from optimist_common.draft_source import DraftSource
 from optimist_common.token_tree import ROOT
-from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.requests.state import SchedulerState, StepInFlight
+from optimist_scheduler.core.requests.plan import StepInFlight, StepResult
+from optimist_scheduler.core.requests.request import Request
+from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Rows
-from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, SlotArray, is_same
-from optimist_scheduler.core.values.logprobs import find_logprobs_fault
+from optimist_scheduler.core.values import (
+    BoolArray,
+    FinishReason,
+    Int32Array,
+    Int64Array,
+    SlotArray,
+    find_logprobs_fault,
+)
 from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.windows.slot_windows import NO_NODE
 from optimist_scheduler.core.windows.window import MAX_NODES, NO_POSITION
-from optimist_scheduler.core.windows.worker_windows import NO_NODE
 
 UNKNOWN_NODE = -2
 """Where a row was in its window, if the worker does not report it."""
@@ -69,11 +77,11 @@ def check_result(
     emitted, wanted = result.num_emitted_tokens, emits
     if has_drafts:
         wanted = emits * (1 + result.num_accepted_tokens)
-    if not is_same(emitted, wanted) and ((emitted != wanted) & (alive | (emitted != 0))).any():
+    if not _is_same(emitted, wanted) and ((emitted != wanted) & (alive | (emitted != 0))).any():
         raise ResultError("num_emitted_tokens: not one more than accepted where the row emits")
     ends = rows.num_tokens + emitted
     is_long = ends > rows.max_length
-    if np.count_nonzero(is_long) or not is_same(result.lengths, ends):
+    if np.count_nonzero(is_long) or not _is_same(result.lengths, ends):
         fits = (result.lengths == ends) & ~is_long
         if (works & ~fits).any():
             raise ResultError("lengths: not the known length and what was emitted, or too long")
@@ -180,7 +188,7 @@ def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
 
 
 def _check_shape(step: StepInFlight, result: StepResult) -> None:
-    if not is_same(result.slots.astype(np.int64), step.slots):
+    if not _is_same(result.slots.astype(np.int64), step.slots):
         raise ResultError("slots: not those of the plan")
     if not (
         len(step.slots)
@@ -194,3 +202,137 @@ def _check_shape(step: StepInFlight, result: StepResult) -> None:
     num_tokens = int(result.num_emitted_tokens.sum())
     if len(result.token_ids) != num_tokens:
         raise ResultError(f"token_ids: {len(result.token_ids)} instead of {num_tokens}")
+
+
+def _is_same(one: SlotArray, other: SlotArray) -> bool:
+    """Returns whether two columns of one type are the same, by bytes: numpy takes far longer."""
+    return one.tobytes() == other.tobytes()
+
+
+@dataclass(slots=True)
+class NewTokens:
+    """The rows of a step that got tokens."""
+
+    slots: SlotArray
+    """[num_rows]"""
+    starts: Int32Array
+    """Length of each sequence before the step [num_rows]."""
+    window_ends: Int32Array
+    """Length of each sequence at the end of its window's likeliest path [num_rows]."""
+    num_tokens: Int32Array
+    """New tokens per row [num_rows]."""
+    num_drafted_tokens: Int32Array
+    num_accepted_tokens: Int32Array
+    draft_sources: Int32Array
+    nodes: DraftNodes
+    token_ids: Int32Array
+    """The new tokens, row after row [num_new]."""
+    rows: Int64Array
+    """Row of each token [num_new]."""
+    cells: Int64Array
+    """Where each token lies among those of all slots, see RequestTable.cells [num_new]."""
+    reasons: dict[int, FinishReason] = field(default_factory=dict)
+    """Why requests end with their last token, by row."""
+
+
+def find_new_tokens(
+    state: SchedulerState,
+    step: StepInFlight,
+    rows: Rows,
+    alive: BoolArray,
+    result: StepResult,
+    nodes: DraftNodes,
+) -> NewTokens:
+    """Returns the tokens of the requests that are not over, cut where the requests end.
+
+    Args:
+        state: The state.
+        step: The plan.
+        rows: Its rows before the result.
+        alive: Which of them belong to requests that are not over [num_rows].
+        result: The result.
+        nodes: The nodes of its drafts.
+    """
+    slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
+    drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
+    sources = result.draft_sources
+    if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
+        gets = alive & (counts > 0)
+        token_ids = token_ids[np.repeat(gets, counts)]
+        of_accepted = np.repeat(gets, accepted)
+        nodes = DraftNodes(
+            nodes.window_nodes[gets],
+            nodes.accepted_slots[of_accepted],
+            nodes.accepted_positions[of_accepted],
+        )
+        slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
+        accepted, sources = accepted[gets], sources[gets]
+        rows = rows.select(gets)
+    starts, of_row = rows.num_tokens, np.arange(len(slots))
+    cells = state.table.cells(slots, starts)
+    if len(token_ids) != len(slots):
+        of_row = np.repeat(of_row, counts)
+        cells = (cells - (np.cumsum(counts) - counts))[of_row] + np.arange(len(token_ids))
+    new = NewTokens(
+        slots,
+        starts,
+        rows.window_end,
+        counts,
+        drafted,
+        accepted,
+        sources,
+        nodes,
+        token_ids,
+        of_row,
+        cells,
+    )
+    _cut_at_stops(state, new)
+    is_full = new.starts + new.num_tokens >= rows.max_length
+    for row in is_full.nonzero()[0].tolist():
+        new.reasons.setdefault(row, FinishReason.LENGTH)
+    return new
+
+
+def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
+    if not np.count_nonzero(may_stop := state.stops.find(new.token_ids)):
+        return
+    counts = new.num_tokens.copy()
+    for row in np.unique(new.rows[may_stop]).tolist():
+        slot, start = int(new.slots[row]), int(new.starts[row])
+        request = state.table.request(slot)
+        index = find_stop(request, start, new.token_ids[new.rows == row].tolist())
+        if index is not None:
+            counts[row] = index + 1
+            new.reasons[row] = FinishReason.STOP
+    kept = _find_first(new.num_tokens, counts)
+    new.token_ids, new.rows, new.cells = new.token_ids[kept], new.rows[kept], new.cells[kept]
+    num_accepted = np.minimum(new.num_accepted_tokens, counts)
+    is_kept = _find_first(new.num_accepted_tokens, num_accepted)
+    nodes = new.nodes
+    new.nodes = nodes._replace(
+        accepted_slots=nodes.accepted_slots[is_kept],
+        accepted_positions=nodes.accepted_positions[is_kept],
+    )
+    new.num_tokens, new.num_accepted_tokens = counts, num_accepted
+
+
+def _find_first(numbers: Int32Array, kept: Int32Array) -> BoolArray:
+    """Returns which of so many elements of each row are the first ones that are kept."""
+    first = np.cumsum(numbers) - numbers
+    index = np.arange(int(numbers.sum())) - np.repeat(first, numbers)
+    is_kept: BoolArray = index < np.repeat(kept, numbers)
+    return is_kept
+
+
+def find_stop(request: Request, length: int, token_ids: list[int]) -> int | None:
+    """Returns which of a request's new tokens ends it, if one does.
+
+    Args:
+        request: The request.
+        length: Tokens that it had before, prompt and output.
+        token_ids: The new ones.
+    """
+    for index, token_id in enumerate(token_ids):
+        if token_id in request.stop_token_ids and length + index + 1 >= request.min_length:
+            return index
+    return None

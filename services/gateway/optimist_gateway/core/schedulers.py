@@ -1,4 +1,4 @@
-"""Which of several schedulers a request goes to.
+"""What schedulers say about their model, and which of them a request goes to.
 
 Rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998)
 sends prompts that begin alike to one scheduler, whose prefix cache then holds their beginning, and
@@ -7,9 +7,72 @@ Zadimoghaddam, "Consistent hashing with bounded loads", 2018) pass over one that
 do than others.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
+
+from optimist_gateway.core.error import FieldError, Path
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """The model, and what it takes."""
+
+    vocab_size: int
+    max_model_len: int
+    """Longest sequence that can run, prompt and output together, in tokens."""
+    eos_token_ids: tuple[int, ...]
+    is_synthetic: bool
+    """Whether the worker accepts drafts by chance: the text is meaningless, for benchmarks only."""
+    is_fcfs: bool = False
+    """Whether requests run first come, first served, so that none may have a priority; a scheduler
+    whose version does not say is taken to honour priorities."""
+    max_draft_tokens: int | None = None
+    """Most drafts of a request and pass; None if no scheduler says."""
+
+    def require_known(self, token_ids: Sequence[int], path: Path) -> None:
+        """Raises FieldError, which has the path, if a token is not one of the model's."""
+        size = self.vocab_size
+        unknown = next((token for token in token_ids if not 0 <= token < size), None)
+        if unknown is not None:
+            raise FieldError(path, f"{unknown} is not a token of this model (0 to {size - 1})")
+
+    def require_priorities(self) -> None:
+        """Raises FieldError if no scheduler honours priorities."""
+        if self.is_fcfs:
+            raise FieldError(
+                ("priority",),
+                "is not supported by the scheduler's policy fcfs; --policy priority honours it",
+                code="unsupported_value",
+            )
+
+
+def find_difference(one: ModelDescription, other: ModelDescription) -> str | None:
+    """Returns in what two descriptions are not of the same model; None if they are of one."""
+    for name in ("vocab_size", "eos_token_ids", "is_synthetic"):
+        ours, theirs = getattr(one, name), getattr(other, name)
+        if ours != theirs:
+            return f"{name} is {theirs}, not {ours}"
+    return None
+
+
+def common_description(descriptions: Iterable[ModelDescription]) -> ModelDescription | None:
+    """Returns what a request may rely on with several schedulers of one model; None without any.
+
+    Its length and its drafts fit all of them. A priority needs one that honours it: only there does
+    the request run.
+    """
+    known = list(descriptions)
+    if not known:
+        return None
+    drafts = [one.max_draft_tokens for one in known if one.max_draft_tokens is not None]
+    return replace(
+        known[0],
+        max_draft_tokens=min(drafts, default=None),
+        max_model_len=min(one.max_model_len for one in known),
+        is_fcfs=all(one.is_fcfs for one in known),
+    )
+
 
 PREFIX_BLOCK_TOKENS = 64
 MAX_PREFIX_TOKENS = 256
