@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.values import Finished, FinishReason, Logprobs
 from optimist_scheduler.core.width.drafter import Drafter

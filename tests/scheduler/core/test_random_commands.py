@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.network.endpoints import Peer
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling

@@ -6,7 +6,7 @@ Stop tokens and lengths, which count from the prompt on, are in test_random_comm
 import pytest
 
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.values import FinishReason
 from tests.scheduler.client import MODES, PROMPT, add, ask, truth, until

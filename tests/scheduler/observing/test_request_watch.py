@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.observing.tracing import OFF, Tracer, parse_trace_parent
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.values import Ended, Finished, FinishReason

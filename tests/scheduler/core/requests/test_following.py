@@ -6,7 +6,7 @@ When they rest, and that proposers get all, is in test_random_commands.py.
 import numpy as np
 import pytest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.following import is_due
 from optimist_scheduler.core.values import StepOutputs
 from optimist_scheduler.core.width.drafter import Drafter

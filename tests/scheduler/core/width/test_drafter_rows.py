@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.schedule import apply

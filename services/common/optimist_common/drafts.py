@@ -1,7 +1,8 @@
-"""Expected tokens as a tree: what proposers make, schedulers keep and workers draft from."""
+"""Expected tokens as a tree, made by proposers and drafted from by workers; sources of drafts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -140,3 +141,22 @@ class TokenTree:
 
 def _chain_parents(number: int) -> NodeColumn:
     return np.arange(ROOT, number - 1)
+
+
+class DraftSource(IntEnum):
+    """The numbers of `optimist.common.v1.DraftSource`."""
+
+    TARGET = 0
+    """No draft: the token came from the target model itself."""
+    PREDICTION = 1
+    DRAFT_MODEL = 2
+    QUANTISED = 3
+    MEDUSA = 4
+    EAGLE = 5
+    NGRAM = 6
+    """The request's own text, where its last tokens occur before."""
+
+    @property
+    def label(self) -> str:
+        """Name in metrics and answers."""
+        return self.name.lower()
