@@ -5,6 +5,7 @@ CR LF, content parts, n > 1 and stop strings (the gateway's): this scheduler kno
 """
 
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ AHEAD = pytest.mark.parametrize("depth", [2, 3])
 PROMPT = [1, 2]
 
 
-def predicted(depth: int, max_tokens: int = 30, **values: object) -> Situation:
+def predicted(depth: int, max_tokens: int = 30, **values: Any) -> Situation:
     """A request with a right window, and as many plans in flight as may be."""
     situation = Situation(max_plans_in_flight=depth, **values)
     situation.add_predicted(0, PROMPT, max_tokens)

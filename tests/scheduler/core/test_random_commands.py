@@ -121,8 +121,8 @@ class DrivenWorker(Worker):
     @property
     def in_flight(self) -> list[list[int]]:
         """Slots of the plans without a result."""
-        first = [result for result, _ in self.results if result.repeat == 0]
-        return [each.slots.tolist() for each in (*self.sent, *first)]
+        first = [result.slots for result, _ in self.results if result.repeat == 0]
+        return [slots.tolist() for slots in (*(plan.slots for plan in self.sent), *first)]
 
 
 def can(condition: Callable[[DrivenWorker], bool]) -> Any:

@@ -15,7 +15,12 @@ from tests.scheduler.fake_services import (
 )
 from tests.scheduler.fake_worker import FakeWorker
 
-SPOILS = [{"token_ids": b"1"}, {"sequence": 99}, {"repeat": 1}, {"slots": b"1234"}]
+SPOILS: list[dict[str, Any]] = [
+    {"token_ids": b"1"},
+    {"sequence": 99},
+    {"repeat": 1},
+    {"slots": b"1234"},
+]
 """What a result is that fits no plan."""
 
 
