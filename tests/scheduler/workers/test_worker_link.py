@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
