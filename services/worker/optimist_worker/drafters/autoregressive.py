@@ -126,8 +126,8 @@ class AutoregressiveDrafter:
         for depth in range(1, min(self._shape.depth, rows.width)):
             num_fed = growth.num_fed
             token_ids, parents, bits = growth.advance()
-            bits = None if self._shape.is_chain else bits
-            level = FedLevel(token_ids, depth, num_fed, bits, known.of(parents))
+            used = None if self._shape.is_chain else bits
+            level = FedLevel(token_ids, depth, num_fed, used, known.of(parents))
             thought = self._network.feed(rows, level)
             known.add(thought)
             growth.add(self._draft(rows, thought, depth + 1))
