@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from optimist_common.errors import SetupError
-from optimist_proposer.tokenizer import load_vocabulary
+from optimist_proposer.service import load_vocabulary
 
 
 def write_tokenizer(directory: Path, vocabulary: list[str]) -> str:

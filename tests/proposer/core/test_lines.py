@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.lines import end_of_line, line_starts
+from optimist_proposer.core.line import end_of_line, line_starts
 from tests.proposer.text import NEWLINES, as_text, texts, tokens
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.output_log import encode_output
 from tests.proposer.holding import prepared
 from tests.proposer.text import as_text, texts, tokens

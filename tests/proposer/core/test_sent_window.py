@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from optimist_aligner.drafting.draft import FLOAT32, NO_PARENT, Draft
 from optimist_aligner.text.sources import INT32
-from optimist_proposer.core.sent_window import SentWindow
+from optimist_proposer.core.live_requests import SentWindow
 from tests.proposer.text import tokens
 
 
