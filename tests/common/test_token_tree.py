@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_common.token_tree import ROOT, TokenTree
+from optimist_common.drafts import ROOT, TokenTree
 
 Path = tuple[int, ...]
 FEW_TOKENS = st.integers(0, 2)

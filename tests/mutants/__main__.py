@@ -39,7 +39,7 @@ RULES = (
     # What is delivered, and where an answer ends.
     *("find_stop", "find_new_tokens", "_cut_at_stops", "_find_earlier", "report_logprobs"),
     # Windows, and who drafted.
-    *("follow_windows", "RequestTable.move_tree", "_learn_windows", "learn_drafter"),
+    *("follow_windows", "RequestTable.move_tree", "_learn_windows", "_learn_drafter"),
     *(
         "DraftAccounts._count",
         "DraftAccounts.open",

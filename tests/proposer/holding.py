@@ -9,8 +9,8 @@ from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.limits import LimitCheck, Limits
 from optimist_proposer.core.line import LineAlgorithm
+from optimist_proposer.core.live_requests import RequestCache
 from optimist_proposer.core.messages import Observation, Open
-from optimist_proposer.core.request_cache import RequestCache
 from optimist_proposer.core.sources import Prepared, SourceName, name_sources, pack_sources
 from optimist_proposer.core.stored_request import (
     OTHER_OPENING,
@@ -22,8 +22,7 @@ from optimist_proposer.core.stored_request import (
 from optimist_proposer.following import Following
 from optimist_proposer.observing.request_log import RequestLogs
 from optimist_proposer.store.redis_store import RedisStore
-from optimist_proposer.store.store import OutputStore
-from optimist_proposer.store.write_behind import WriteBehind
+from optimist_proposer.store.store import OutputStore, WriteBehind
 from tests.proposer.text import NEWLINE_INDENT, NEWLINES, as_text, tokens
 
 POEM = "one\ntwo\nthree\nfour\n"

@@ -11,9 +11,8 @@ from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
 from optimist_proposer.core.messages import UNKNOWN
-from optimist_proposer.service import build_proposer
+from optimist_proposer.service import build_proposer, load_vocabulary
 from optimist_proposer.settings import ProposerSettings
-from optimist_proposer.tokenizer import load_vocabulary
 from tests.proposer.holding import VOCABULARY, observation, opening
 from tests.proposer.text import as_text, write_tokenizer
 from tests.stack import free_port

@@ -13,8 +13,8 @@ from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
 from optimist_common.network.channel import open_channel
 from optimist_common.network.server import GrpcServer
 from optimist_proposer.batch import BatchProposer
+from optimist_proposer.core.live_requests import SentWindow
 from optimist_proposer.core.messages import Answer
-from optimist_proposer.core.sent_window import SentWindow
 from optimist_proposer.servicer import ProposerServicer
 from tests.proposer.holding import POEM, following
 from tests.proposer.text import draft_of, tokens

@@ -8,7 +8,7 @@ import numpy as np
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values.output import Ended, StepOutputs
+from optimist_scheduler.core.values import Ended, StepOutputs
 from optimist_scheduler.core.windows.window import Window
 from optimist_scheduler.core.windows.window import make_window as core_window
 from optimist_scheduler.workers.translate import plan_message, step_result

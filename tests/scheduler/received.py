@@ -1,7 +1,7 @@
 """What was reported of how likely a request's tokens are, checked against the worker's model."""
 
-from optimist_scheduler.core.requests.validate import NewRequest
-from optimist_scheduler.core.values.logprobs import Logprobs
+from optimist_scheduler.core.requests.request import NewRequest
+from optimist_scheduler.core.values import Logprobs
 from tests.scheduler.fake_worker import candidates_of, logprob_of
 
 Place = tuple[float, list[int], list[float]]

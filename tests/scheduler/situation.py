@@ -6,10 +6,10 @@ from typing import Any
 
 from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.requests.table import RequestTable
-from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values.output import Finished, StepOutputs
+from optimist_scheduler.core.values import Finished, StepOutputs
 from optimist_scheduler.core.windows.window import MAX_NODES
 from optimist_scheduler.workers.translate import plan_message, step_result
 from tests.scheduler.drive import NOW, Collected, config, fake_worker, make_window

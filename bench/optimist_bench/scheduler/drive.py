@@ -13,7 +13,7 @@ from optimist_common.columns import from_bytes
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values.output import StepOutputs
+from optimist_scheduler.core.values import StepOutputs
 from optimist_scheduler.workers.translate import plan_message, step_result
 from optimist_worker.core.plan import StepResult as WorkerResult
 from optimist_worker.execution.codec import Limits, decode_plan, encode_result

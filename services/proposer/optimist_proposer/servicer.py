@@ -12,8 +12,8 @@ from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_aligner.text.sources import INT32, NO_POSITION
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_proposer.batch import BatchProposer
+from optimist_proposer.core.live_requests import SentWindow
 from optimist_proposer.core.messages import Answer, Observation, Open
-from optimist_proposer.core.sent_window import SentWindow
 
 _MAX_REQUEST_ID_LENGTH = 256
 _MAX_TENANT_BYTES = 256

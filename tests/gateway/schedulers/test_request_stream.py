@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
-from optimist_gateway.schedulers.request_stream import (
+from optimist_gateway.schedulers.requests import (
     MAX_WAITING_OUTPUTS,
     RequestStream,
     SchedulerUnavailableError,

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_common.errors import SetupError
-from optimist_gateway.core.api_key import MAX_KEYS, ApiKey, KeyRing, parse_keys
 from optimist_gateway.security import keys as keys_module
-from optimist_gateway.security.keys import Keys, KeySource
+from optimist_gateway.security.keys import MAX_KEYS, ApiKey, KeyRing, Keys, KeySource, parse_keys
 
 SECRET = "sk-abc-123"
 DIGEST = sha256(SECRET.encode()).hexdigest()

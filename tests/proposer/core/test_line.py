@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32, Sources
-from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower
-from optimist_proposer.core.lines import end_of_line, line_starts
+from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower, end_of_line, line_starts
 from tests.proposer.text import NEWLINES, as_text, followed, texts, tokens
 
 LINE = LineAlgorithm(NEWLINES)

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from optimist_aligner.text.sources import INT32
 from optimist_common.token_tree import TokenTree
-from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.live_requests import LiveRequest, SentWindow
 from optimist_proposer.core.output_log import encode_output
-from optimist_proposer.core.sent_window import SentWindow
 from tests.common.test_token_tree import FEW_TOKENS, paths_of, trees
 from tests.proposer.holding import prepared
 from tests.proposer.text import as_text, draft_of, texts, tokens

@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.live_request import LiveRequest
-from optimist_proposer.core.request_cache import RequestCache
+from optimist_proposer.core.live_requests import LiveRequest, RequestCache
 from optimist_proposer.core.sources import Prepared
 from tests.proposer.holding import prepared
 from tests.proposer.text import tokens

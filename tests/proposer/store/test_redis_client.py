@@ -8,8 +8,13 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from optimist_proposer.store.redis_client import CircuitBreaker, RedisClient
-from optimist_proposer.store.redis_url import RedisTarget, open_redis, without_password
+from optimist_proposer.store.redis_client import (
+    CircuitBreaker,
+    RedisClient,
+    RedisTarget,
+    open_redis,
+    without_password,
+)
 from optimist_proposer.store.store import StoreError
 
 

@@ -6,7 +6,7 @@ from redis.asyncio import Redis
 
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
-from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import Prepared, unpack_sources
 from optimist_proposer.core.stored_request import (

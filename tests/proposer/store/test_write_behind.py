@@ -4,12 +4,11 @@ from collections.abc import Sequence
 import pytest
 from prometheus_client import REGISTRY
 
-from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import Prepared
 from optimist_proposer.core.stored_request import LogWrite
-from optimist_proposer.store.store import StoreError
-from optimist_proposer.store.write_behind import WriteBehind
+from optimist_proposer.store.store import StoreError, WriteBehind
 from tests.proposer.holding import MemoryStore, prepared
 from tests.proposer.text import as_text, tokens
 

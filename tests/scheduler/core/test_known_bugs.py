@@ -11,9 +11,9 @@ import pytest
 
 from optimist_scheduler.core.requests.table import SlotStatus
 from optimist_scheduler.core.scheduler import PauseMode
-from optimist_scheduler.core.values.output import FinishReason
+from optimist_scheduler.core.values import FinishReason
 from optimist_scheduler.gateways.commands import stats_message
-from optimist_scheduler.proposers.window_waits import WindowWaits
+from optimist_scheduler.proposers.links import WindowWaits
 from tests.scheduler.drive import NOW, make_window, rows
 from tests.scheduler.situation import Situation, run_plan
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from optimist_scheduler.core.results.check import ResultError
+from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values.output import FinishReason
+from optimist_scheduler.core.values import FinishReason
 from tests.scheduler.drive import NOW, rows
 from tests.scheduler.situation import Situation, run_plan
 

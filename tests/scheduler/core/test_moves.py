@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode, Scheduler
-from optimist_scheduler.core.values.output import FinishReason, RejectionError
+from optimist_scheduler.core.values import FinishReason, RejectionError
 from tests.scheduler.drive import NOW, config, fake_worker
 from tests.scheduler.situation import Situation
 

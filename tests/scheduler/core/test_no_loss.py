@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.width.drafter import Drafter
 from tests.scheduler.drive import window_of
 from tests.scheduler.fake_worker import expected_output

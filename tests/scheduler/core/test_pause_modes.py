@@ -3,7 +3,7 @@
 import pytest
 
 from optimist_scheduler.core.scheduler import PauseMode
-from optimist_scheduler.core.values.output import FinishReason
+from optimist_scheduler.core.values import FinishReason
 from tests.scheduler.drive import NOW
 from tests.scheduler.situation import Situation
 

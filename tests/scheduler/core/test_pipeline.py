@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from optimist_scheduler.core.values.output import FinishReason
+from optimist_scheduler.core.values import FinishReason
 from tests.scheduler.drive import NOW, rows
 from tests.scheduler.situation import Situation
 

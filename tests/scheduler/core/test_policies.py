@@ -2,7 +2,7 @@
 
 import pytest
 
-from optimist_scheduler.core.values.output import FinishReason
+from optimist_scheduler.core.values import FinishReason
 from tests.scheduler.situation import Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimist_scheduler.core.values.output import FinishReason
+from optimist_scheduler.core.values import FinishReason
 from tests.scheduler.situation import Situation
 
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])

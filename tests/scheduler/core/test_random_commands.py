@@ -18,16 +18,16 @@ from hypothesis.stateful import (
     rule,
 )
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import wakes
 from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.requests.table import SlotStatus
-from optimist_scheduler.core.requests.validate import NewRequest
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
-from optimist_scheduler.core.values.output import FinishReason, RejectionError, StepOutputs
+from optimist_scheduler.core.values import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.core.windows.window import Window, WindowError
 from optimist_scheduler.workers.translate import plan_message, step_result

@@ -13,13 +13,12 @@ from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan
-from optimist_scheduler.core.requests.validate import NewRequest
+from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode
-from optimist_scheduler.core.values.output import Ended, FinishReason, RejectionError
+from optimist_scheduler.core.values import Ended, FinishReason, RejectionError
 from optimist_scheduler.workers.description import WorkerDescription
-from optimist_scheduler.workers.dispatcher import Dispatcher
+from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
 from optimist_scheduler.workers.translate import plan_message, step_result
-from optimist_scheduler.workers.worker import Worker
 from tests.scheduler.drive import fake_worker, make_window, rows
 from tests.scheduler.fake_worker import expected_output
 from tests.scheduler.received import Received

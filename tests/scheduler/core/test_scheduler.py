@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from optimist_scheduler.core.requests.validate import NewRequest, build_request
-from optimist_scheduler.core.results.new_tokens import find_stop
-from optimist_scheduler.core.values.output import FinishReason, RejectionError
+from optimist_scheduler.core.requests.request import NewRequest, build_request
+from optimist_scheduler.core.results.read import find_stop
+from optimist_scheduler.core.values import FinishReason, RejectionError
 from optimist_scheduler.core.windows.window import Window, WindowError
 from tests.scheduler.drive import config, make_window, rows, window_of
 from tests.scheduler.fake_worker import expected_output

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.width.drafter import Drafter
 from tests.scheduler.drive import make_window
 from tests.scheduler.fake_worker import expected_output

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.width.acceptance import Acceptance
-from optimist_scheduler.core.width.calibration import Calibration
+from optimist_scheduler.core.width.acceptance import Acceptance, Calibration
 from optimist_scheduler.core.width.goodput import choose_goodput
 from optimist_scheduler.core.windows.window import LEAST_HAZARD, PRIOR_HAZARD, WINDOW_PRIOR
 from tests.scheduler.drive import make_window, window_of

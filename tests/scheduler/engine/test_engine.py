@@ -11,7 +11,7 @@ from optimist_common.columns import from_bytes
 from optimist_common.network.channel import open_channel
 from optimist_common.network.server import GrpcServer
 from optimist_scheduler.engine.fleet import Fleet
-from optimist_scheduler.gateways import stream as gateway_stream
+from optimist_scheduler.gateways import delivery as gateway_delivery
 from optimist_scheduler.service.servicer import SchedulerServicer
 from optimist_scheduler.settings import SchedulerSettings
 from tests.scheduler.client import MODES, PROMPT, Client, add, ask, truth, until
@@ -111,7 +111,7 @@ async def test_describe_tells_model_and_limits(worker_port: int) -> None:
 async def test_a_stream_that_is_not_read_ends_with_an_error(
     worker_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_stream, "MAX_WAITING_RESPONSES", 0)
+    monkeypatch.setattr(gateway_delivery, "MAX_WAITING_RESPONSES", 0)
     async with serve_scheduler(worker_port, []) as (engine, stub):
         client = Client(stub)
         await client.send(add(1, PROMPT))

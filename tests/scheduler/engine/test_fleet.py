@@ -14,7 +14,7 @@ from optimist_common.columns import from_bytes
 from optimist_common.errors import SetupError
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine.fleet import Fleet
-from optimist_scheduler.journal.journal import read_entries
+from optimist_scheduler.journal import read_entries
 from optimist_scheduler.service.replay import replay
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription

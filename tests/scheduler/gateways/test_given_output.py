@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.sampling import SamplingParams
-from optimist_scheduler.core.values.output import FinishReason
+from optimist_scheduler.core.values import FinishReason
 from tests.scheduler.client import MODES, PROMPT, add, ask, truth, until
 from tests.scheduler.fake_services import FakeProposerServicer, serve_scheduler
 from tests.scheduler.situation import Situation

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from optimist_common.columns import from_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine.engine import Engine
 from tests.scheduler.client import PROMPT, Client, add, ask, truth, until

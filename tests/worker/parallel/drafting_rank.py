@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 from optimist_worker.execution.group import Group, GroupError
 from optimist_worker.execution.ranks import Ranks, find_ranks
 from optimist_worker.runner.runner import Runner
-from optimist_worker.service.followers import follow
 from optimist_worker.service.process import build_runner, limits_of
+from optimist_worker.service.rank import follow
 from tests.worker.parallel.drafted_texts import generate_drafted, settings_of
 
 

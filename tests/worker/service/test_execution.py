@@ -15,8 +15,7 @@ from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_worker.execution.executor import Executor, RunningStep
 from optimist_worker.runner.runner import Runner
-from optimist_worker.service.plan_loop import run_plans
-from optimist_worker.service.stream import PlanStream
+from optimist_worker.service.plan_stream import PlanStream, run_plans
 from tests.worker.call import LIMITS, PROMPT, Stub, plan, read, serve
 from tests.worker.step import generate
 

@@ -7,7 +7,7 @@ import numpy as np
 from prometheus_client import Counter, Histogram, start_http_server
 
 from optimist_common.columns import Int32Column
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.errors import SetupError
 from optimist_common.network.address import join_address
 

@@ -6,12 +6,17 @@ from functools import partial
 
 from optimist_gateway.core.answer.answer import Answer, Piece
 from optimist_gateway.core.answer.echo import Echo
-from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
-from optimist_gateway.core.answer.usage import Speculation, Usage
+from optimist_gateway.core.answer.output import (
+    Finished,
+    FinishReason,
+    Speculation,
+    StepOutput,
+    Usage,
+)
 from optimist_gateway.core.error import ApiError
-from optimist_gateway.observing.choice_times import FAILED, ChoiceTimes
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.schedulers.request_stream import RequestStream
+from optimist_gateway.observing.request_record import FAILED, ChoiceTimes
+from optimist_gateway.schedulers.requests import RequestStream
 
 # Reporting a longer prompt takes milliseconds, in which others would wait; a thread does it.
 _INLINE_PROMPT_TOKENS = 256

@@ -9,15 +9,15 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.answer.answer import Answer
 from optimist_gateway.core.answer.echo import Echo
 from optimist_gateway.core.answer.logprobs import Describe, LogprobReader
-from optimist_gateway.core.answer.provenance import Provenance
-from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans
-from optimist_gateway.core.answer.usage import (
+from optimist_gateway.core.answer.output import (
     Speculation,
     Usage,
     add_speculations,
     add_usages,
     merge_usages,
 )
+from optimist_gateway.core.answer.provenance import Provenance
+from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans, SentPrediction
 from optimist_gateway.core.error import (
     ApiError,
     FieldError,
@@ -27,15 +27,14 @@ from optimist_gateway.core.error import (
 from optimist_gateway.core.request import Limits, Request
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.choice import Choice, Choices, TakePiece
-from optimist_gateway.generation.preparation import prepare
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import RequestObserver, current_record
 from optimist_gateway.schedulers.admin import SchedulerAdmin
+from optimist_gateway.schedulers.messages import prepare
 from optimist_gateway.schedulers.pool import SchedulerPool
-from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError, SlowReaderError
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError, SlowReaderError
 from optimist_gateway.structure.grammars import Grammars
-from optimist_gateway.text.prediction import predicted_tokens
-from optimist_gateway.text.prompt import encode_prompts
+from optimist_gateway.text.encode import encode_prompts, predicted_tokens
 from optimist_gateway.text.tokenizer import Tokenizer
 
 
@@ -168,7 +167,6 @@ class Generation:
         predictions = await predicted_tokens(
             request, service.tokenizer, model, service.limits.max_prediction_bytes
         )
-        spans = PredictionSpans(predictions)
         adds = prepare(request, prompts, predictions, model, self.request_id)
         if request.structure is not None:
             grammar = await service.grammars.grammar(request.structure, model)
@@ -178,10 +176,14 @@ class Generation:
             prompt = prompts[index // request.num_candidates]
             add.trace_parent = self._record.trace_parent
             add.names.extend(self._request_names)
-            self.choices.add(self._choice(index, prompt, add, spans))
+            self.choices.add(self._choice(index, prompt, predictions, add))
 
     def _choice(
-        self, index: int, prompt: Prompt, add: scheduler_pb2.Add, spans: PredictionSpans
+        self,
+        index: int,
+        prompt: Prompt,
+        predictions: Sequence[SentPrediction],
+        add: scheduler_pb2.Add,
     ) -> Choice:
         """Starts one of the answers."""
         request, tokenizer = self.request, self._service.tokenizer
@@ -196,7 +198,7 @@ class Generation:
             stop=request.stop,
             min_tokens=add.min_tokens,
             logprobs=logprobs,
-            provenance=self._provenance(prompt, spans),
+            provenance=self._provenance(prompt, predictions),
             has_prediction=bool(add.predicted_token_ids),
         )
         return Choice(
@@ -210,10 +212,13 @@ class Generation:
             is_prompt_only=request.max_tokens == 0,
         )
 
-    def _provenance(self, prompt: Prompt, spans: PredictionSpans) -> Provenance | None:
+    def _provenance(
+        self, prompt: Prompt, predictions: Sequence[SentPrediction]
+    ) -> Provenance | None:
         if not self.request.include_provenance:
             return None
-        return Provenance(spans, prompt.spans or PromptSpans(len(prompt.token_ids)))
+        spans = prompt.spans or PromptSpans(len(prompt.token_ids))
+        return Provenance(PredictionSpans(predictions), spans)
 
     def _echo(self, prompt: Prompt) -> Echo:
         tokenizer = self._service.tokenizer

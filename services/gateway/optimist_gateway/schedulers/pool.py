@@ -6,14 +6,22 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.network.channel import Tls
 from optimist_common.network.endpoints import Change, Endpoints, Peer
-from optimist_common.network.tls import Tls
-from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.core.routing import Candidate, choose
+from optimist_gateway.core.schedulers import (
+    Candidate,
+    ModelDescription,
+    choose,
+    common_description,
+    find_difference,
+)
 from optimist_gateway.schedulers.client import SchedulerClient
-from optimist_gateway.schedulers.description import common_description, find_difference
-from optimist_gateway.schedulers.request_stream import RequestStream, SchedulerUnavailableError
-from optimist_gateway.schedulers.tracked_request import TrackedRequest, WaitingRoom
+from optimist_gateway.schedulers.requests import (
+    RequestStream,
+    SchedulerUnavailableError,
+    TrackedRequest,
+    WaitingRoom,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from optimist_common.network.tls import Tls
+from optimist_common.network.channel import Tls
 from optimist_gateway.core.admission import AdmissionLimits
 from optimist_gateway.core.request import Limits
 from optimist_gateway.fronts.admin.admin import admin_router
@@ -16,7 +16,6 @@ from optimist_gateway.fronts.openai.chat import chat_router
 from optimist_gateway.fronts.openai.completions import completion_router
 from optimist_gateway.fronts.openai.errors import add_error_handlers
 from optimist_gateway.fronts.openai.models import model_router, tokenization_router
-from optimist_gateway.fronts.openai.request_id import RequestId
 from optimist_gateway.fronts.openai.responses.endpoint import responses_router
 from optimist_gateway.fronts.openapi.document import add_document
 from optimist_gateway.fronts.page.router import page_router
@@ -29,7 +28,7 @@ from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollecto
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
 from optimist_gateway.server.grpc_server import serving_grpc
-from optimist_gateway.server.middleware import Authentication, BodyLimit, Observation
+from optimist_gateway.server.middleware import Authentication, BodyLimit, Observation, RequestId
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.tokenizer import Tokenizer

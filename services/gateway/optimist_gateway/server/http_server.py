@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from optimist_common.network.tls import check_key
+from optimist_common.network.channel import check_key
 from optimist_gateway.core.error import shutting_down
 from optimist_gateway.fronts.openai.connection_body import Outbox
 from optimist_gateway.server.http_protocol import BoundedProtocol, ConnectionLimits

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from optimist_gateway.structure.grammar import MAX_PART_SPACE
+from optimist_gateway.structure.grammars import MAX_PART_SPACE
 from optimist_gateway.structure.tool_format import ToolFormat
 
 MAX_NAME_CHARACTERS = 64

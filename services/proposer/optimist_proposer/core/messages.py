@@ -3,7 +3,7 @@
 from array import array
 from dataclasses import dataclass, field
 
-from optimist_proposer.core.sent_window import SentWindow
+from optimist_proposer.core.live_requests import SentWindow
 
 UNKNOWN = -1
 """Number of known tokens of a request that is not known at all."""

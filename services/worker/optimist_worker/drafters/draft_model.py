@@ -6,10 +6,10 @@ import torch
 
 from optimist_worker.core.attention.kv import KVPool
 from optimist_worker.core.batch.flat_batch import PassSize, build_known_batch, build_level_batch
-from optimist_worker.core.batch.settle import move_path
+from optimist_worker.core.batch.results import move_path
 from optimist_worker.core.batch.slot_table import SlotTable
+from optimist_worker.drafters.autoregressive import Thought
 from optimist_worker.drafters.drafter import DraftRows, VerifiedStep
-from optimist_worker.drafters.network import Thought
 from optimist_worker.model.model import Model
 
 DraftKV = Literal["keep_and_rollback", "discard"]

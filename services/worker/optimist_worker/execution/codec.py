@@ -7,10 +7,9 @@ import numpy as np
 from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, floats_to_bytes, from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource, TokenTree
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
-from optimist_common.token_tree import TokenTree
 from optimist_worker.core.plan import (
     MOST_REPEATS,
     MOST_WINDOW_NODES,

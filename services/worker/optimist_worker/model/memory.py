@@ -8,6 +8,7 @@ from optimist_worker.core.acceptance.sampling_table import SamplingTable
 from optimist_worker.core.attention.kv import KVPool, block_bytes
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.core.batch.window_table import WindowTable
+from optimist_worker.core.plan import Admission
 from optimist_worker.model.model import Model
 
 if TYPE_CHECKING:
@@ -55,6 +56,12 @@ class DeviceState:
         )
         self.windows = WindowTable(self.table, model.vocab_size)
         self.sampling = SamplingTable(sizes.max_num_seqs, model.vocab_size, model.device)
+
+    def admit(self, admission: Admission) -> None:
+        """Gives a slot to a request that has no fault."""
+        self.table.admit(admission)
+        self.sampling.set(admission.slot, admission.sampling)
+        self.windows.clear(admission.slot)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,12 @@ from optimist_worker.execution.stage_link import StageLink
 from optimist_worker.execution.stage_pass import StageTrace
 from optimist_worker.execution.step import Step
 from optimist_worker.model.division import StagePlace
-from optimist_worker.model.masks import Masks
+from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState, Memory, Sizes, plan_memory
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.runner.cost import MeasuredCosts
-from optimist_worker.runner.engine import Engine
-from optimist_worker.runner.runner import Runner
-from optimist_worker.service.request_spans import RequestSpans
+from optimist_worker.runner.runner import Engine, Runner
+from optimist_worker.service.observing import RequestSpans
 from optimist_worker.service.servicer import WorkerServicer
 from optimist_worker.settings import WorkerSettings
 

@@ -18,9 +18,8 @@ from optimist_worker.execution.codec import Limits
 from optimist_worker.execution.executor import DeviceLostError
 from optimist_worker.runner.cost import MeasuredCosts
 from optimist_worker.runner.runner import Runner
-from optimist_worker.service.plan_loop import run_plans
-from optimist_worker.service.request_spans import RequestSpans
-from optimist_worker.service.stream import MOST_PLANS, PlanStream
+from optimist_worker.service.observing import RequestSpans
+from optimist_worker.service.plan_stream import MOST_PLANS, PlanStream, run_plans
 
 logger = logging.getLogger(__name__)
 

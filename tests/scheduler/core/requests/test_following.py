@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.following import is_due
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
-from optimist_scheduler.core.values.output import StepOutputs
+from optimist_scheduler.core.values import StepOutputs
 from optimist_scheduler.core.width.drafter import Drafter
 from tests.scheduler.drive import make_window
 from tests.scheduler.situation import Situation

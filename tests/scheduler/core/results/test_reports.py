@@ -11,12 +11,12 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import floats_from_bytes, from_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.requests.plan import Plan
-from optimist_scheduler.core.results.check import ResultError
-from optimist_scheduler.core.results.reports import MISSING
-from optimist_scheduler.core.values.logprobs import Logprobs
-from optimist_scheduler.core.values.output import (
+from optimist_scheduler.core.results.deliver import MISSING
+from optimist_scheduler.core.results.read import ResultError
+from optimist_scheduler.core.values import (
     NO_OUTPUTS,
     FinishReason,
+    Logprobs,
     ReportedLogprobs,
     ReportedPositions,
 )

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.results.check import ResultError
-from optimist_scheduler.core.schedule import ahead
+from optimist_scheduler.core.results.read import ResultError
+from optimist_scheduler.core.schedule import apply
 from optimist_scheduler.core.width.drafter import Drafter
 from tests.scheduler.situation import Situation, run_plan
 
@@ -117,7 +117,7 @@ def test_a_row_of_the_drafter_does_not_wait_to_be_aligned() -> None:
     situation.add(0, [1, 2], 30, predicted_token_ids=[9, 9])
     state = situation.scheduler._state
     situation.send()
-    assert ahead._chances(state, state.running).tolist() == [1.0]
+    assert apply._chances(state, state.running).tolist() == [1.0]
     situation.finish()
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.results.check import ResultError
+from optimist_scheduler.core.results.read import ResultError
 from tests.scheduler.drive import make_window, window_of
 from tests.scheduler.situation import Situation, run_plan
 

@@ -7,7 +7,7 @@ import pytest
 
 from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.core.windows.window import Window
 from optimist_scheduler.workers.translate import plan_message

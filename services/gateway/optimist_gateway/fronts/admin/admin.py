@@ -8,12 +8,11 @@ from google.protobuf.json_format import MessageToDict
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.error import ApiError, naming, scheduler_unavailable
-from optimist_gateway.core.request import MAX_PRIORITY
-from optimist_gateway.fronts.openai.request_id import MAX_CHARACTERS
+from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.admin import PAUSE_MODES, SchedulerAdmin
 from optimist_gateway.schedulers.pool import add_stats
-from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 
 REPLY_SECONDS = 5.0
 PAUSE_SECONDS = 60
@@ -89,8 +88,8 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
         ApiError: An argument is wrong, no such request is in progress, no scheduler honours
             priorities, or those that may have the request did not answer.
     """
-    if not 0 < len(request_id) <= MAX_CHARACTERS:
-        raise _wrong("request_id", f"must have 1 to {MAX_CHARACTERS} characters")
+    if not 0 < len(request_id) <= MAX_REQUEST_ID_CHARACTERS:
+        raise _wrong("request_id", f"must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters")
     if abs(priority) > MAX_PRIORITY:
         raise _wrong("priority", f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
     try:

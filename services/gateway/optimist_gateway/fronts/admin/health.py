@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 
 
 class Working(TypedDict):

@@ -23,12 +23,8 @@ _HEADERS = {
     "cache-control": "no-cache",
 }
 
-
 STATIC = Path(__file__).parent / "static"
-
-
 INDEX = "index.html"
-
 
 _CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
-from optimist_worker.core.attention.batch import AttentionBatch
 from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.attention.paged_attention import AttentionBatch
 from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
-from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.drafts import Drafts, ancestor_bits
 from optimist_worker.core.ragged import Ragged, lay_out
-from optimist_worker.core.tree import ancestor_bits
 
 MOST_TREE_NODES = 64
 """Nodes of a tree: the attention mask has a bit for each."""

@@ -3,14 +3,11 @@
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from optimist_gateway.core.content import Structure
 from optimist_gateway.core.error import Path
-from optimist_gateway.core.request import Request
-from optimist_gateway.fronts.openai.bodies.base import Text
+from optimist_gateway.core.request import Request, Structure
+from optimist_gateway.fronts.openai.bodies.base import GUIDED, KnownParameters, Text, invalid
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, TokenIds
-from optimist_gateway.fronts.openai.bodies.unsupported import OF_COMPLETIONS, KnownParameters
 
 MAX_PROMPTS = 1024
 _DEFAULT_MAX_TOKENS = 16
@@ -21,7 +18,7 @@ _INT32_MAX = 2**31 - 1
 class CompletionBody(GenerationBody):
     """One prompt or several, each as text or as tokens."""
 
-    known_parameters: ClassVar[KnownParameters] = OF_COMPLETIONS
+    known_parameters: ClassVar[KnownParameters] = KnownParameters(GUIDED | {"suffix": ("",)})
 
     prompt: (
         Text
@@ -54,8 +51,6 @@ class CompletionBody(GenerationBody):
         names = super().field_names() | {("prompts",): "prompt", ("num_candidates",): "best_of"}
         for index, name in enumerate(self.prompts()):
             names[("prompts", index)] = name
-        if self.structured_outputs is not None:
-            names[("structure",)] = self.structured_outputs.field
         return names
 
     def request(self) -> Request:
@@ -75,13 +70,9 @@ class CompletionBody(GenerationBody):
     def _fits_together(self) -> Self:
         num_answers = self.n or 1
         if self.best_of is not None and self.best_of < num_answers:
-            raise _wrong("best_of", "best_of: must not be less than n")
+            raise invalid("best_of", "best_of: must not be less than n")
         if self.best_of is not None and self.best_of > num_answers and self.stream:
-            raise _wrong("best_of", "best_of: must be n when stream is true")
+            raise invalid("best_of", "best_of: must be n when stream is true")
         if self.max_tokens == 0 and not self.echo:
-            raise _wrong("max_tokens", "max_tokens: 0 is only allowed when echo is true")
+            raise invalid("max_tokens", "max_tokens: 0 is only allowed when echo is true")
         return self
-
-
-def _wrong(param: str, message: str) -> PydanticCustomError:
-    return PydanticCustomError("invalid_value", "{message}", {"message": message, "param": param})

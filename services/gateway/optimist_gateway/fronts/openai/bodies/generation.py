@@ -12,7 +12,6 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import MAX_PRIORITY, Request, Sampling
@@ -20,17 +19,15 @@ from optimist_gateway.fronts.openai.bodies.base import (
     ID_FORMAT,
     Body,
     Content,
+    KnownParameters,
     Text,
     TokenId,
     at_most,
     content_text,
+    drop_unsupported,
+    invalid,
 )
 from optimist_gateway.fronts.openai.bodies.structure import StructuredOutputs
-from optimist_gateway.fronts.openai.bodies.unsupported import (
-    OF_NONE,
-    KnownParameters,
-    drop_unsupported,
-)
 
 MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 4
@@ -205,18 +202,37 @@ class AnswerFields(Body):
 class AnswerBody(SamplingFields, AnswerFields):
     """What the REST endpoints have in common that generate."""
 
+    known_parameters: ClassVar[KnownParameters] = KnownParameters()
+    """Parameters of OpenAI's that are rejected with their name or change nothing."""
+
+    model: str
+    stream: bool | None = None
     prediction: Predictions | None = None
     """The expected answer; extension: a list of several, the most likely one first."""
     predicted_token_ids: PredictedTokens | None = None
     """Extension: the expected answer as tokens, or a list of several, instead of `prediction`."""
+    structured_outputs: StructuredOutputs | None = None
+    """Extension: the form of the answer's text; vLLM's name for it."""
+    user: Text | None = None
+    """Ignored, as all that follow; a response repeats some."""
+    metadata: Metadata | None = None
+    store: bool | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    safety_identifier: Text | None = None
+    prompt_cache_key: Text | None = None
+    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unsupported(cls, body: object) -> object:
+        return drop_unsupported(body, cls.known_parameters) if isinstance(body, dict) else body
 
     @model_validator(mode="after")
     def _has_one_prediction(self) -> Self:
         if self.prediction is not None and self.predicted_token_ids is not None:
-            raise PydanticCustomError(
-                "invalid_value",
-                "prediction and predicted_token_ids must not both be set",
-                {"param": "predicted_token_ids"},
+            raise invalid(
+                "predicted_token_ids", "prediction and predicted_token_ids must not both be set"
             )
         return self
 
@@ -237,11 +253,15 @@ class AnswerBody(SamplingFields, AnswerFields):
         names: dict[Path, str] = {("sampling",): ""}
         for index, name in enumerate(self.predictions()):
             names[("predictions", index)] = name
+        if self.structured_outputs is not None:
+            names[("structure",)] = self.structured_outputs.field
         return names
 
     def as_request(self, **fields: Any) -> Request:
         """See `AnswerFields.as_request`."""
         return super().as_request(
+            model=self.model,
+            stream=bool(self.stream),
             sampling=self.sampling_values(),
             predictions=tuple(self.predictions().values()),
             names=self.field_names,
@@ -252,14 +272,9 @@ class AnswerBody(SamplingFields, AnswerFields):
 class GenerationBody(AnswerBody):
     """What the endpoints take that answer with choices."""
 
-    known_parameters: ClassVar[KnownParameters] = OF_NONE
-    """Parameters of OpenAI's that are rejected with their name or change nothing."""
-
-    model: str
     n: int | None = Field(None, ge=1, le=_INT32_MAX)
     """How many answers to give; the server sets a limit."""
     max_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     """Extension: adds to every choice `token_ids` (the tokens of the answer or chunk),
@@ -268,43 +283,21 @@ class GenerationBody(AnswerBody):
     characters stem from them), and `num_passes` (forward passes that emitted tokens) to the usage.
     In a chunk, text may lag behind tokens by an unfinished character or a possible beginning of a
     stop string."""
-    structured_outputs: StructuredOutputs | None = None
-    """Extension: the form of the answer's text; vLLM's name for it."""
-    user: Text | None = None
-    """Ignored, as all that follow."""
-    metadata: Metadata | None = None
-    store: bool | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
-    safety_identifier: Text | None = None
-    prompt_cache_key: Text | None = None
-    prompt_cache_options: CacheOptions | None = None
-    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
 
     def as_request(self, **fields: Any) -> Request:
         """See `AnswerFields.as_request`."""
         options = self.stream_options or StreamOptions()
         include_usage = bool(options.include_usage)
         return super().as_request(
-            model=self.model,
             n=self.n or 1,
             return_token_ids=bool(self.return_token_ids),
-            stream=bool(self.stream),
             include_usage=include_usage,
             continuous_usage=include_usage and bool(options.continuous_usage_stats),
             **fields,
         )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_unsupported(cls, body: object) -> object:
-        return drop_unsupported(body, cls.known_parameters) if isinstance(body, dict) else body
-
     @model_validator(mode="after")
     def _has_options_for_a_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError(
-                "invalid_value",
-                "stream_options is only allowed when stream is true",
-                {"param": "stream_options"},
-            )
+            raise invalid("stream_options", "stream_options is only allowed when stream is true")
         return self
