@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from optimist_aligner.algorithm import Algorithm, Follower
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32, NO_POSITION, Sources
-from optimist_common.token_tree import TokenTree
+from optimist_common.drafts import TokenTree
 
 NEWLINE_INDENT = 1000
 """The token whose text is a newline and two spaces; written § in these tests."""

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.text.sources import INT32
-from optimist_common.token_tree import TokenTree
+from optimist_common.drafts import TokenTree
 from optimist_proposer.core.live_requests import LiveRequest, SentWindow
 from optimist_proposer.core.output_log import encode_output
 from tests.common.test_token_tree import FEW_TOKENS, paths_of, trees
