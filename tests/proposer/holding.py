@@ -7,10 +7,9 @@ from optimist_aligner.algorithm import Algorithm
 from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_proposer.batch import BatchProposer
-from optimist_proposer.core.limits import LimitCheck, Limits
 from optimist_proposer.core.line import LineAlgorithm
 from optimist_proposer.core.live_requests import RequestCache
-from optimist_proposer.core.messages import Observation, Open
+from optimist_proposer.core.messages import LimitCheck, Limits, Observation, Open
 from optimist_proposer.core.sources import Prepared, SourceName, name_sources, pack_sources
 from optimist_proposer.core.stored_request import (
     OTHER_OPENING,
