@@ -10,10 +10,6 @@ from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_common.network.server import GrpcServer
 
-Say = Callable[..., list[int]]
-"""Lets the scheduler answer a text; see the fixture `say`."""
-USER: Any = [{"role": "user", "content": "Hello"}]
-
 EOS = 1
 MAX_MODEL_LEN = 4096
 
@@ -58,7 +54,7 @@ class Script:
 
 @dataclass
 class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
-    """Runs the next of `scripts`, or `script` behind them; records every command."""
+    """Runs the next of `scripts`, or `script` after them; records every command."""
 
     vocab_size: int = 0
     script: Script = field(default_factory=Script)
@@ -72,7 +68,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     max_model_len: int = MAX_MODEL_LEN
     policy: "scheduler_pb2.SchedulingPolicy.ValueType" = scheduler_pb2.SCHEDULING_POLICY_UNSPECIFIED
     max_draft_tokens: int | None = None
-    hold_behind: int | None = None
+    hold_after: int | None = None
     """After so many responses a request hangs here; None: not."""
     stats: scheduler_pb2.Stats = field(default_factory=scheduler_pb2.Stats)
     _playing: set[asyncio.Task[None]] = field(default_factory=set)
@@ -166,8 +162,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         if ends:
             steps = steps or [scheduler_pb2.ConnectResponse()]
             steps[-1].finished.append(finished)
-        if self.hold_behind is not None and len(prompt) + len(steps) > self.hold_behind:
-            for response in [*prompt, *steps][: self.hold_behind]:
+        if self.hold_after is not None and len(prompt) + len(steps) > self.hold_after:
+            for response in [*prompt, *steps][: self.hold_after]:
                 responses.put_nowait(response)
             return
         for response in prompt:
@@ -190,7 +186,7 @@ def _priority_change(handle: int, script: Script) -> list[scheduler_pb2.ConnectR
 
 
 def _remaining(add: scheduler_pb2.Add, steps: Sequence[Step]) -> list[Step]:
-    """Returns the steps behind the output that the gateway has."""
+    """Returns the steps after the output that the gateway has."""
     num_known = len(tokens(add.output_token_ids))
     remaining: list[Step] = []
     for step in steps:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -37,16 +37,16 @@ Start = Callable[..., AbstractAsyncContextManager["Gateway"]]
 class Gateway:
     """A running gateway, its schedulers, and its clients."""
 
-    def __init__(self, app: FastAPI, url: str, http: httpx.AsyncClient, backend: Backend) -> None:
-        self.app, self.url, self.http, self.backend = app, url, http, backend
+    def __init__(
+        self, app: FastAPI, http: httpx.AsyncClient, client: AsyncOpenAI, backend: Backend
+    ) -> None:
+        self.app, self.http, self.client, self.backend = app, http, client, backend
+        self.url = str(http.base_url).rstrip("/")
         self.grpc_address = ""
         """Of its gRPC API, if the settings have a port for it."""
         self.schedulers: list[FakeScheduler] = []
         self.servers: list[GrpcServer] = []
         """Of the schedulers."""
-        self.client = AsyncOpenAI(
-            base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=http
-        )
 
     @property
     def scheduler(self) -> FakeScheduler:
@@ -123,6 +123,11 @@ class Gateway:
             for name, value in lines
             if not name.startswith("#")
         }
+
+    async def until_shown(self, text: str) -> None:
+        """Waits until it is part of the metrics."""
+        while text not in (await self.http.get("/metrics")).text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
     async def until_nothing_runs(self) -> None:
         admission = self.app.state.service.admission
@@ -215,7 +220,13 @@ async def starting(
         app = create_app(made := GatewaySettings(**values | settings), tokenizer)
         url = await stack.enter_async_context(_serving(app, made))
         http = await stack.enter_async_context(a_client(url))
-        gateway = Gateway(app, url, http, backend)
+        client = AsyncOpenAI(
+            base_url=f"{url}/v1",
+            api_key="none",
+            max_retries=0,
+            http_client=DefaultAsyncHttpxClient(verify=False),
+        )
+        gateway = Gateway(app, http, await stack.enter_async_context(client), backend)
         gateway.grpc_address = f"127.0.0.1:{made.grpc_port}"
         gateway.schedulers, gateway.servers = list(started), servers
         if waits:
@@ -223,11 +234,8 @@ async def starting(
         yield gateway
 
 
-def a_client(url: str, **options: Any) -> httpx.AsyncClient:
-    # A connection is not used again that the gateway may be about to close.
-    limits = httpx.Limits(keepalive_expiry=1.0)
-    options = {"trust_env": False, "verify": False, "timeout": 20, "limits": limits} | options
-    return httpx.AsyncClient(base_url=url, **options)
+def a_client(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=20)
 
 
 class _QuickServer(uvicorn.Server):

@@ -1,5 +1,7 @@
 """Chat templates: of the model only, in a sandbox."""
 
+from typing import Any
+
 import pytest
 
 from optimist_gateway.text.chat_template import render
@@ -38,5 +40,6 @@ def test_texts_of_messages_are_no_templates() -> None:
     "field", ["chat_template", "chat_template_kwargs", "documents", "add_generation_prompt"]
 )
 async def test_requests_bring_no_template(gateway: Gateway, field: str) -> None:
-    error = await gateway.refused(CHAT, messages=MESSAGES, **{field: "{{ 7 * 7 }}"})
+    fields: dict[str, Any] = {"messages": MESSAGES, field: "{{ 7 * 7 }}"}
+    error = await gateway.refused(CHAT, **fields)
     assert error["param"] == field

@@ -174,7 +174,7 @@ async def test_a_client_that_leaves_ends_all_choices(start: Start, stream: bool)
             await asyncio.gather(asking, return_exceptions=True)
         assert await aborted(gateway) == {add.handle for add in gateway.adds[1:]}
         await gateway.until_nothing_runs()
-        assert 'outcome="disconnected"' in (await gateway.http.get("/metrics")).text
+        await gateway.until_shown('outcome="disconnected"')
 
 
 async def test_choices_take_places_of_requests(gateway: Gateway) -> None:

@@ -44,7 +44,7 @@ async def events_of(gateway: Gateway, extra: Any = None, **options: Any) -> list
 
 async def test_a_whole_response(gateway: Gateway) -> None:
     token_ids = gateway.say("The quick brown fox")
-    options = {"instructions": "Be brief.", "metadata": {"a": "b"}, "user": "me"}
+    options: dict[str, Any] = {"instructions": "Be brief.", "metadata": {"a": "b"}, "user": "me"}
     response = await gateway.respond(**options)
     assert response.id.startswith("resp_")
     assert (response.object, response.status) == ("response", "completed")
