@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from optimist.proposer.v1 import proposer_pb2
+from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
@@ -63,6 +65,18 @@ def window_of(
     """Returns a window of nodes, each with its token, parent, and position in the predictions."""
     tokens, parents, positions = (np.array([node[i] for node in nodes], np.int32) for i in range(3))
     return core_window(base, tokens, parents, positions, np.array(values, np.float32))
+
+
+def window_message(request_id: str, window: Window) -> proposer_pb2.Window:
+    """Returns a window as proposers send it."""
+    return proposer_pb2.Window(
+        request_id=request_id,
+        base=window.base,
+        token_ids=to_bytes(window.tree.token_ids),
+        parents=b"" if window.tree.parents is None else to_bytes(window.tree.parents),
+        prediction_positions=to_bytes(window.positions),
+        values=floats_to_bytes(window.values),
+    )
 
 
 def ints(*values: int) -> Int32Array:

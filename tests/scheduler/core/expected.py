@@ -65,7 +65,7 @@ class Received:
 
 
 VOCAB_SIZE = 7
-Path = tuple[int, ...]
+TokenPath = tuple[int, ...]
 """Tokens from the begin of an output."""
 
 
@@ -84,7 +84,7 @@ class Expected:
         """What following brings; -1 for what is not followed."""
         self.base = -1
         """Base of the last window that was taken."""
-        self.window: dict[Path, int] = {}
+        self.window: dict[TokenPath, int] = {}
         """Position in the prediction of each node of that window, by all output up to it."""
         self.reported = Received(new)
         """What was reported of how likely tokens are."""
@@ -99,7 +99,7 @@ class Expected:
     def rests(self) -> bool:
         return 0 <= self.gain < 64
 
-    def follow(self, base: int, nodes: dict[Path, int], gain: int = 256) -> None:
+    def follow(self, base: int, nodes: dict[TokenPath, int], gain: int = 256) -> None:
         """Takes a window, which wakes a request that rests."""
         if self.rests:
             self.gain = gain
@@ -112,7 +112,7 @@ class Expected:
         tokens: list[int],
         source: int,
         accepted: int,
-        drafted: dict[Path, int],
+        drafted: dict[TokenPath, int],
         positions: list[int] | None,
     ) -> None:
         """Takes the output of a pass.
@@ -138,7 +138,7 @@ class Expected:
         assert positions == (expected if is_wanted else None)
         self._learn_gain(source, accepted)
 
-    def _account(self, kept: list[int], drafted: dict[Path, int]) -> list[int]:
+    def _account(self, kept: list[int], drafted: dict[TokenPath, int]) -> list[int]:
         """Notes the drafts of a window, of which these were kept; returns their positions."""
         paths = [(*self.output, *kept[: length + 1]) for length in range(len(kept))]
         for path, position in drafted.items():
