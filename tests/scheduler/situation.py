@@ -24,39 +24,19 @@ NOW = 0.0
 
 
 def make_window(
-    base: int,
-    position: int,
-    token_ids: Sequence[int],
-    branches: Sequence[tuple[int, int, Sequence[int]]] = (),
-    values: Sequence[float] = (),
+    base: int, position: int, token_ids: Sequence[int], values: Sequence[float] = ()
 ) -> Window:
-    """Returns a window: a chain, and what else may come in the place of tokens of it.
+    """Returns a window that is a chain.
 
     Args:
         base: Output position of the first token.
-        position: Its position in the predictions; those of the others come behind; -1 for none.
+        position: Its position in the predictions; -1 for none.
         token_ids: The chain.
-        branches: Index in the chain, position in the predictions and tokens of each branch. Nodes
-            of the same depth come in this order, behind those of the chain.
         values: Chances of the nodes.
     """
-    nodes = [(token, place - 1, position + place) for place, token in enumerate(token_ids)]
-    for index, first, tokens in branches:
-        parent = index - 1
-        for place, token in enumerate(tokens):
-            same = [each for each, node in enumerate(nodes) if node[:2] == (token, parent)]
-            if not same:
-                nodes.append((token, parent, first + place))
-            parent = same[0] if same else len(nodes) - 1
-    depths = list[int]()
-    for _, parent, _ in nodes:
-        depths.append(depths[parent] + 1 if parent >= 0 else 0)
-    order = sorted(range(len(nodes)), key=depths.__getitem__)
-    places = {-1: -1} | {node: place for place, node in enumerate(order)}
-    nodes = [(nodes[each][0], places[nodes[each][1]], nodes[each][2]) for each in order]
-    if position < 0:
-        nodes = [(token, parent, -1) for token, parent, _ in nodes]
-    return window_of(base, nodes, values)
+    positions = [position + index if position >= 0 else -1 for index in range(len(token_ids))]
+    parents = range(-1, len(token_ids) - 1)
+    return window_of(base, list(zip(token_ids, parents, positions, strict=True)), values)
 
 
 def window_of(

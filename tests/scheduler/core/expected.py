@@ -21,6 +21,7 @@ class Received:
         self.of_prompt: list[Place] = []
         """From the second token of the prompt on."""
         self.of_output: list[Place] = []
+        self._num_given = len(new.output_token_ids)
 
     def add(self, reported: Logprobs) -> None:
         """Takes what is reported with a step; prompts are reported in order, each position once."""
@@ -45,12 +46,11 @@ class Received:
         """Compares it with the tokens that the request has got, at least one."""
         prompt, sampling = self._new.prompt_token_ids, self._new.sampling
         sequence = [*prompt, *output]
-        assert self.of_prompt == self._expect(
-            sequence, range(1, len(prompt)), sampling.num_prompt_logprobs
-        )
-        assert self.of_output == self._expect(
-            sequence, range(len(prompt), len(sequence)), sampling.num_logprobs
-        )
+        # Of a request that has output already, the prompt was reported before.
+        width = None if self._num_given else sampling.num_prompt_logprobs
+        assert self.of_prompt == self._expect(sequence, range(1, len(prompt)), width)
+        new = range(len(prompt) + self._num_given, len(sequence))
+        assert self.of_output == self._expect(sequence, new, sampling.num_logprobs)
 
     def _expect(self, sequence: list[int], places: range, width: int | None) -> list[Place]:
         if width is None:

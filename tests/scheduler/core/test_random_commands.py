@@ -252,9 +252,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         limit = min(len(prompt) + values["max_tokens"], self.max_length)
         text = expected_output(prompt, VOCAB_SIZE, limit, set(stops), values["min_tokens"])
         given = text[: min(num_given, max(len(text) - 1, 0))]
-        if given:
-            # Of what it has, no log-probabilities are reported to it.
-            num_logprobs = num_prompt_logprobs = None
         sampling = SamplingParams(
             num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
         )
@@ -371,7 +368,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         tokens = expected.truth[base : base + 12]
         values = [0.9**place for place in range(len(tokens))]
         position = base if len(expected.new.predicted_token_ids) else -1
-        window = make_window(base, position, tokens, (), values)
+        window = make_window(base, position, tokens, values)
         taken = self.dispatcher.take_window(window_message(expected.new.request_id, window))
         assert taken == (not expected.rests or len(tokens) > 0)
         if taken:
