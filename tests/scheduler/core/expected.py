@@ -9,6 +9,9 @@ from optimist_scheduler.core.values import Finished, FinishReason, Logprobs
 from optimist_scheduler.core.width.drafter import Drafter
 from tests.scheduler.fake_worker import candidates_of, expected_output, logprob_of
 
+VOCAB_SIZE = 7
+TokenPath = tuple[int, ...]
+"""Tokens from the begin of an output."""
 Place = tuple[float, list[int], list[float]]
 """Log-probability, candidates, and theirs."""
 
@@ -22,6 +25,8 @@ class Received:
         """From the second token of the prompt on."""
         self.of_output: list[Place] = []
         self._num_given = len(new.output_token_ids)
+        self._num_checked = [0, 0]
+        """Of the output and of the prompt."""
 
     def add(self, reported: Logprobs) -> None:
         """Takes what is reported with a step; prompts are reported in order, each position once."""
@@ -43,30 +48,29 @@ class Received:
             first += width
 
     def check(self, output: list[int]) -> None:
-        """Compares it with the tokens that the request has got, at least one."""
+        """Compares what is new of it with the tokens that the request has got, at least one."""
         prompt, sampling = self._new.prompt_token_ids, self._new.sampling
         sequence = [*prompt, *output]
         # Of a request that has output already, the prompt was reported before.
         width = None if self._num_given else sampling.num_prompt_logprobs
-        assert self.of_prompt == self._expect(sequence, range(1, len(prompt)), width)
-        new = range(len(prompt) + self._num_given, len(sequence))
-        assert self.of_output == self._expect(sequence, new, sampling.num_logprobs)
+        self._compare(sequence, 1, len(prompt), width, self.of_prompt)
+        first = len(prompt) + self._num_given
+        self._compare(sequence, first, len(sequence), sampling.num_logprobs, self.of_output)
 
-    def _expect(self, sequence: list[int], places: range, width: int | None) -> list[Place]:
-        if width is None:
-            return []
-        return [
-            (
-                logprob_of(sequence[: place + 1]),
-                *candidates_of(sequence[: place + 1], width, self._vocab_size),
-            )
-            for place in places
-        ]
-
-
-VOCAB_SIZE = 7
-TokenPath = tuple[int, ...]
-"""Tokens from the begin of an output."""
+    def _compare(
+        self, sequence: list[int], first: int, end: int, width: int | None, found: list[Place]
+    ) -> None:
+        assert len(found) == (0 if width is None else end - first)
+        new = (
+            range(first + self._num_checked[found is self.of_prompt], end)
+            if width is not None
+            else ()
+        )
+        for place in new:
+            tokens = sequence[: place + 1]
+            expected = logprob_of(tokens), *candidates_of(tokens, width or 0, self._vocab_size)
+            assert found[place - first] == expected
+        self._num_checked[found is self.of_prompt] = len(found)
 
 
 class Expected:

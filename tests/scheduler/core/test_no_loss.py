@@ -60,11 +60,18 @@ def measure(
     for handle in range(num_rounds * num_rows):
         prompt = [*PROMPT, handle % 50]
         prediction = [] if proposer is None else situation.foresee(prompt, NUM_TOKENS)
-        values = {} if proposer is None else {"predicted_token_ids": prediction}
-        situation.add(handle, prompt, NUM_TOKENS, **values)
+        is_followed = proposer is not None
+        situation.add(
+            handle,
+            prompt,
+            NUM_TOKENS,
+            predicted_token_ids=prediction,
+            is_followed=is_followed,
+        )
     drafter, time, num_tokens = situation.config.drafter, 0.0, 0
     while scheduler.num_running or scheduler.num_waiting:
-        for request_id in scheduler.find_unaligned() if proposer is not None else ():
+        for request_id in scheduler.find_unaligned():
+            assert proposer is not None
             propose(situation, int(request_id[1:]), *proposer)
         situation.fill()
         result = run_plan(situation)
