@@ -12,18 +12,17 @@ from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_common.network.endpoints import Peer
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
-from optimist_scheduler.core.results.check import ResultError
+from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.scheduler import PauseMode
-from optimist_scheduler.core.values.output import RejectionError
+from optimist_scheduler.core.values import RejectionError
 from optimist_scheduler.core.width.drafter import Drafter
-from optimist_scheduler.journal.journal import Journal
+from optimist_scheduler.journal import Journal
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker
-from optimist_scheduler.workers.dispatcher import Dispatcher
+from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
 from optimist_scheduler.workers.translate import new_request, step_result
-from optimist_scheduler.workers.worker import Worker
-from tests.scheduler.drive import make_window
 from tests.scheduler.fake_worker import FakeWorker, expected_output
+from tests.scheduler.situation import make_window
 
 VOCAB_SIZE = 7
 STEP_NS = 1_000_000

@@ -16,10 +16,10 @@ import pytest
 
 from optimist.scheduler.v1 import journal_pb2, scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.errors import SetupError
 from optimist_scheduler.core.width.drafter import Drafter
-from optimist_scheduler.journal.journal import Journal, read_entries
+from optimist_scheduler.journal import Journal, read_entries
 from optimist_scheduler.service.replay import Report, main, replay
 from optimist_scheduler.settings import SchedulerSettings
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_worker

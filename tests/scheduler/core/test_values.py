@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.width.acceptance import Acceptance
-from optimist_scheduler.core.width.calibration import Calibration
+from optimist_scheduler.core.width.acceptance import Acceptance, Calibration
 from optimist_scheduler.core.width.goodput import choose_goodput
 from optimist_scheduler.core.windows.window import LEAST_HAZARD, PRIOR_HAZARD, WINDOW_PRIOR
-from tests.scheduler.drive import make_window, window_of
-from tests.scheduler.situation import Situation
+from tests.scheduler.situation import Situation, make_window, window_of
 
 DEAR = [(2**power, 1000 + 100 * 2**power) for power in range(9)]
 """A pass of 1 ms, and 0.1 ms for each token."""

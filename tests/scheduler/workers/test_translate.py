@@ -7,16 +7,16 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.requests.config import EngineConfig
-from optimist_scheduler.core.requests.validate import NewRequest
+from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values.arrays import Int32Array
+from optimist_scheduler.core.values import Int32Array
 from optimist_scheduler.workers.translate import (
     MalformedError,
     new_request,
     plan_message,
     step_result,
 )
-from tests.scheduler.drive import make_window
+from tests.scheduler.situation import make_window
 
 CONFIG = EngineConfig(
     vocab_size=50,

@@ -10,11 +10,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from optimist_common.network.channel import open_channel
+from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Peer
 from optimist_common.network.mailbox import Mailbox
 from optimist_common.network.server import LIVENESS
-from optimist_common.network.tls import Tls
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.schedulers.messages import read_description, read_outputs

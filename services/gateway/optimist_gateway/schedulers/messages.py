@@ -8,7 +8,7 @@ from itertools import chain, islice
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.output import (
     Finished,
     FinishReason,

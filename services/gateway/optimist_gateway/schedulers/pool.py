@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.network.channel import Tls
 from optimist_common.network.endpoints import Change, Endpoints, Peer
-from optimist_common.network.tls import Tls
 from optimist_gateway.core.schedulers import (
     Candidate,
     ModelDescription,

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from optimist_common.network.tls import Tls
+from optimist_common.network.channel import Tls
 from optimist_gateway.core.admission import AdmissionLimits
 from optimist_gateway.core.request import Limits
 from optimist_gateway.fronts.admin import Health, admin_router, health_router

@@ -18,7 +18,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from optimist_common.network.tls import check_key
+from optimist_common.network.channel import check_key
 from optimist_gateway.core.error import ApiError, shutting_down
 from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody, Outbox
 from optimist_gateway.fronts.openai.errors import error_body

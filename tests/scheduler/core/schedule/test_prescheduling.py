@@ -7,12 +7,10 @@ import pytest
 
 from optimist_scheduler.core.requests.table import RequestTable
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
-from optimist_scheduler.core.values.output import FinishReason
-from optimist_scheduler.core.values.stats import SchedulerStats
+from optimist_scheduler.core.values import FinishReason, SchedulerStats
 from optimist_scheduler.gateways.commands import stats_message
-from optimist_scheduler.proposers.window_waits import WindowWaits
-from tests.scheduler.drive import NOW
-from tests.scheduler.situation import Situation
+from optimist_scheduler.proposers.links import WindowWaits
+from tests.scheduler.situation import NOW, Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])

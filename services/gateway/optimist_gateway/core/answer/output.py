@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import zip_longest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 
 MAX_COUNTED = 64
 """Passes with more accepted drafts are counted with those that have as many."""
