@@ -10,8 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pydantic import Field, ValidationError
 
 from optimist_common.errors import SetupError
-from optimist_common.network.address import is_loopback
 from optimist_common.network.channel import Tls, load_tls, open_channel
+from optimist_common.network.endpoints import is_loopback
 from optimist_common.network.health import main
 from optimist_common.network.server import GrpcServer
 from optimist_common.network.settings import NetworkSettings

@@ -74,17 +74,7 @@ class TokenTree:
                 node += 1
                 path.append(node)
             return path
-        find, parents = self.token_ids.tolist().index, self.parents.tolist()
-        for token_id in token_ids:
-            try:
-                child = find(token_id, node + 1)
-                while parents[child] != node:
-                    child = find(token_id, child + 1)
-            except ValueError:
-                break
-            path.append(child)
-            node = child
-        return path
+        return find_path(self.token_ids.tolist(), self.parents.tolist(), token_ids, node)
 
     def find_subtree(self, node: int) -> NodeColumn:
         """Returns all nodes after a node, itself not among them, in their order."""
@@ -128,15 +118,29 @@ class TokenTree:
             depths[node] = depths[parent] + 1
         return np.array(depths[:-1], np.int64)
 
-    def count_heights(self) -> list[int]:
-        """Returns how long the longest path after each node is, and last after the root."""
-        if self.parents is None:
-            return [*range(len(self) - 1, -1, -1), len(self)]
-        heights = [0] * (len(self) + 1)
-        parents = self.parents.tolist()
-        for node in range(len(self) - 1, -1, -1):
-            heights[parents[node]] = max(heights[parents[node]], heights[node] + 1)
-        return heights
+
+def find_path(
+    tree: Sequence[int], parents: Sequence[int], token_ids: Sequence[int], node: int
+) -> list[int]:
+    """Does what `TokenTree.walk` does on plain sequences, without a copy of them.
+
+    Args:
+        tree: Token of each node [num_nodes].
+        parents: Parent of each node, of a chain too [num_nodes].
+        token_ids: The path.
+        node: Where it begins.
+    """
+    path = list[int]()
+    for token_id in token_ids:
+        try:
+            child = tree.index(token_id, node + 1)
+            while parents[child] != node:
+                child = tree.index(token_id, child + 1)
+        except ValueError:
+            break
+        path.append(child)
+        node = child
+    return path
 
 
 def _chain_parents(number: int) -> NodeColumn:

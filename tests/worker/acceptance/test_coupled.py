@@ -11,8 +11,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance import rules
 from optimist_worker.core.acceptance.rules import verify_coupled
 from optimist_worker.core.acceptance.verdict import AcceptanceRule, VerifyPass
-from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.ragged import lay_out
+from optimist_worker.core.drafts import Drafts, lay_out
 from tests.worker.acceptance.test_sampling_table import table_of
 from tests.worker.drafters.markov import Rows, draft, generate, nothing_drafted, random_logits
 

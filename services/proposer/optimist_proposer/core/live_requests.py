@@ -3,12 +3,10 @@
 from array import array
 from collections import OrderedDict
 
-import numpy as np
-
 from optimist_aligner.algorithm import Follower
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32
-from optimist_common.drafts import ROOT, TokenTree
+from optimist_common.drafts import ROOT, find_path
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import Prepared, SourceName
 
@@ -16,14 +14,11 @@ from optimist_proposer.core.sources import Prepared, SourceName
 class SentWindow:
     """A tree of expected tokens after the first `base` of the output."""
 
-    __slots__ = ("_heights", "_node", "base", "draft", "is_alive", "tree")
+    __slots__ = ("_heights", "_node", "base", "draft", "is_alive")
 
     def __init__(self, base: int, draft: Draft) -> None:
         """Takes the output position of the nodes without a parent, and what is expected."""
         self.base, self.draft = base, draft
-        self.tree = TokenTree.from_columns(
-            np.array(draft.token_ids, np.int32), np.array(draft.parents, np.int32)
-        )
         self.is_alive = True
         """Whether all of the output since `base` is a path of the tree."""
         self._node = ROOT
@@ -36,17 +31,29 @@ class SentWindow:
         if not self.is_alive:
             return 0
         if self._heights is None:
-            self._heights = self.tree.count_heights()
+            self._heights = _count_heights(self.draft)
         return self._heights[self._node]
 
     def walk(self, token_ids: "array[int]") -> None:
         """Follows new output tokens."""
         if not self.is_alive or not token_ids:
             return
-        path = self.tree.walk(token_ids, self._node)
+        path = find_path(self.draft.token_ids, self.draft.parents, token_ids, self._node)
         self.is_alive = len(path) == len(token_ids)
         if path:
             self._node = path[-1]
+
+
+def _count_heights(draft: Draft) -> list[int]:
+    """Returns how long the longest path after each node is, and last after the root."""
+    number = len(draft)
+    if draft.is_chain:
+        return [*range(number - 1, -1, -1), number]
+    heights = [0] * (number + 1)
+    for node in range(number - 1, -1, -1):
+        parent = draft.parents[node]
+        heights[parent] = max(heights[parent], heights[node] + 1)
+    return heights
 
 
 NOT_OPENED = -1

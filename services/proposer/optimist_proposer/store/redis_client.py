@@ -18,6 +18,7 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from optimist_common.errors import SetupError, one_line
+from optimist_common.settings import without_passwords
 from optimist_proposer.observing import metrics
 from optimist_proposer.store.store import StoreError
 
@@ -92,12 +93,6 @@ def open_redis(url: str, timeout_seconds: float) -> RedisTarget:
         raise ValueError("a cluster's URL ends after its hosts")
     nodes = [ClusterNode(host, port) for host, port in _hosts(parts.netloc, _REDIS_PORT)]
     return RedisTarget(RedisCluster(startup_nodes=nodes, **options), _CLUSTER_SHARDS)
-
-
-def without_password(url: str) -> str:
-    """Returns a URL as it may be shown."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 def _sentinel(netloc: str, path: list[str], query: str, options: dict[str, Any]) -> RedisTarget:
@@ -190,7 +185,7 @@ class RedisClient:
                 continue
             await self.stop()
             raise SetupError(
-                f"cannot reach Redis at {without_password(self._url)}: {one_line(error)}; "
+                f"cannot reach Redis at {without_passwords(self._url)}: {one_line(error)}; "
                 "start it, or choose another --store"
             )
 

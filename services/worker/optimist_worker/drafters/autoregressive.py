@@ -8,6 +8,7 @@ import torch
 from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.sampling_table import SamplingTable
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.batch.flat_batch import FedLevel
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 from optimist_worker.drafters.shape import DraftShape, Growth, Level, draft_level
 
@@ -34,26 +35,8 @@ class DraftNetwork(Protocol):
     def begin(self, rows: DraftRows) -> Thought:
         """Catches up with the verified tokens; returns what follows the last one of each row."""
 
-    def feed(
-        self,
-        rows: DraftRows,
-        token_ids: torch.Tensor,
-        depth: int,
-        num_fed: int,
-        bits: torch.Tensor | None,
-        features: torch.Tensor | None,
-    ) -> Thought:
-        """Goes on from drafts.
-
-        Args:
-            rows: The rows, as in `begin`.
-            token_ids: Drafts of one level, `[num_rows, num_nodes]`.
-            depth: Their level; 1 is the first.
-            num_fed: Nodes per row that were fed before.
-            bits: Their ancestors among all that were fed, themselves included,
-                `[num_rows, num_nodes]`; None for chains.
-            features: Those that came with each one's parent, `[num_rows * num_nodes, dim]`.
-        """
+    def feed(self, rows: DraftRows, level: FedLevel) -> Thought:
+        """Goes on from drafts of the rows that `begin` was given."""
 
     def observe(
         self,
@@ -143,14 +126,9 @@ class AutoregressiveDrafter:
         for depth in range(1, min(self._shape.depth, rows.width)):
             num_fed = growth.num_fed
             token_ids, parents, bits = growth.advance()
-            thought = self._network.feed(
-                rows,
-                token_ids,
-                depth,
-                num_fed,
-                None if self._shape.is_chain else bits,
-                known.of(parents),
-            )
+            used = None if self._shape.is_chain else bits
+            level = FedLevel(token_ids, depth, num_fed, used, known.of(parents))
+            thought = self._network.feed(rows, level)
             known.add(thought)
             growth.add(self._draft(rows, thought, depth + 1))
         drafts, fed = growth.finish(limits, int(self.source))

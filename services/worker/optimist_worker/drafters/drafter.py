@@ -10,8 +10,7 @@ from optimist_worker.core.acceptance.sampling_table import Needs
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import PassSize
 from optimist_worker.core.batch.slot_table import FittedRows, SlotColumns
-from optimist_worker.core.drafts import Drafts, chain_parents
-from optimist_worker.core.ragged import Ragged
+from optimist_worker.core.drafts import Drafts, Ragged, chain_parents
 
 
 @dataclass(slots=True)

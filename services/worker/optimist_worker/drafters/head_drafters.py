@@ -6,7 +6,12 @@ from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.sampling_table import SamplingTable
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.attention.kv import KVPool
-from optimist_worker.core.batch.flat_batch import PassSize, build_known_batch, build_level_batch
+from optimist_worker.core.batch.flat_batch import (
+    FedLevel,
+    PassSize,
+    build_known_batch,
+    build_level_batch,
+)
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.drafters.autoregressive import LastFeatures, Thought
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
@@ -42,31 +47,14 @@ class EagleNetwork:
         features = self._last.read(rows.slots)
         return Thought(self._head.logits(features), features)
 
-    def feed(
-        self,
-        rows: DraftRows,
-        token_ids: torch.Tensor,
-        depth: int,
-        num_fed: int,
-        bits: torch.Tensor | None,
-        features: torch.Tensor | None,
-    ) -> Thought:
+    def feed(self, rows: DraftRows, level: FedLevel) -> Thought:
         """Goes on from drafts with the features that it has made itself."""
-        if features is None:
+        if level.features is None:
             raise ValueError("an EAGLE head goes on from features")
-        batch = build_level_batch(
-            self._table,
-            self.pool,
-            rows.slots,
-            # The row for padding has no token.
-            (rows.columns.num_tokens - 1).clamp(min=0),
-            token_ids,
-            num_fed,
-            depth,
-            bits,
-            rows.max_length,
-        )
-        hidden = self._head(batch.input_ids, batch.positions, features, batch.attention)
+        # The row for padding has no token.
+        first = (rows.columns.num_tokens - 1).clamp(min=0)
+        batch = build_level_batch(self._table, self.pool, rows.slots, first, level, rows.max_length)
+        hidden = self._head(batch.input_ids, batch.positions, level.features, batch.attention)
         return Thought(self._head.logits(hidden), hidden)
 
     def observe(

@@ -14,9 +14,8 @@ import torch
 from optimist_common.errors import SetupError
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import FlatBatch
-from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.drafts import Drafts, Ragged
 from optimist_worker.core.plan import Admission
-from optimist_worker.core.ragged import Ragged
 from optimist_worker.model.division import StageCut, find_layers
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.model import Model

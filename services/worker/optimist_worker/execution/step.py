@@ -26,8 +26,7 @@ from optimist_worker.core.batch.results import (
 )
 from optimist_worker.core.batch.slot_table import FittedRows, fit_rows
 from optimist_worker.core.batch.window_table import WindowDrafts
-from optimist_worker.core.drafts import Drafts, no_drafts
-from optimist_worker.core.ragged import Ragged, lay_out
+from optimist_worker.core.drafts import Drafts, Ragged, lay_out, no_drafts
 from optimist_worker.drafters.drafter import (
     Drafter,
     DraftRows,

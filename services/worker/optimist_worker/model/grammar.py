@@ -13,9 +13,8 @@ from tokenizers import Tokenizer
 
 from optimist_common.errors import one_line
 from optimist_common.sampling import MAX_GRAMMAR_BYTES, PARSER_LIMITS
-from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.drafts import Drafts, Ragged
 from optimist_worker.core.plan import Admission
-from optimist_worker.core.ragged import Ragged
 from optimist_worker.model.model import Model
 from optimist_worker.model.tokenizer import find_tokenizer
 

@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from optimist_common.errors import SetupError, one_line
 from optimist_worker.core.attention.paged_attention import NAME
+from optimist_worker.model.division import StageCut
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -112,18 +113,6 @@ _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _DUMMY_SEED = 20261121
 
 
-class Cut(Protocol):
-    """A part of a model."""
-
-    @property
-    def model_class(self) -> Any:
-        """A class of transformers whose instances have this part only."""
-
-    @property
-    def outline(self) -> Any:
-        """The whole model without data."""
-
-
 def check_directory(name: str, flag: str, *, needs_weights: bool) -> None:
     """Refuses a directory that holds no model; names of a hub pass.
 
@@ -189,7 +178,7 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device,
     tensor_parallel_size: int = 1,
-    cut: Cut | None = None,
+    cut: StageCut | None = None,
 ) -> Any:
     """Loads safetensors weights; shows a progress bar on a terminal, else logs begin and end.
 
@@ -254,7 +243,7 @@ def make_dummy_weights(
 
 
 def _read_weights(
-    name: str, flag: str, dtype: torch.dtype, tensor_parallel_size: int, cut: Cut | None
+    name: str, flag: str, dtype: torch.dtype, tensor_parallel_size: int, cut: StageCut | None
 ) -> Any:
     model_class: Any = AutoModelForCausalLM if cut is None else cut.model_class
     shared: dict[str, Any] = {} if cut is None else {"config": cut.outline.config}

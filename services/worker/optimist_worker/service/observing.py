@@ -31,22 +31,6 @@ VERIFY_SECONDS = Histogram(
 )
 
 
-def observe_drafts(result: StepResult, step_seconds: float) -> None:
-    """Counts the drafts of one run of a plan, which took some seconds with drafting."""
-    found = DRAFTS.observe(
-        result.draft_sources,
-        result.num_drafted_tokens,
-        result.num_accepted_tokens,
-        result.num_emitted_tokens,
-    )
-    if not found:
-        return
-    label = next(iter(found)).label if len(found) == 1 else MIXED
-    draft_seconds = result.draft_ns / 1e9
-    DRAFT_SECONDS.labels(label).observe(draft_seconds)
-    VERIFY_SECONDS.labels(label).observe(max(step_seconds - draft_seconds, 0.0))
-
-
 STEP_SECONDS = Histogram(
     "optimist_worker_step_seconds",
     "Time from plan to result",
@@ -65,7 +49,7 @@ EMITTED_TOKENS = Counter("optimist_worker_emitted_tokens", "Tokens emitted")
 
 
 def observe_step(result: StepResult, step_seconds: float, idle_seconds: float) -> None:
-    """Counts one run of a plan."""
+    """Counts one run of a plan, which took some seconds with drafting."""
     STEP_SECONDS.observe(step_seconds)
     if result.num_tokens:
         STEP_TOKENS.observe(result.num_tokens)
@@ -74,7 +58,17 @@ def observe_step(result: StepResult, step_seconds: float, idle_seconds: float) -
     ROWS.inc(len(result.slots))
     ROW_ERRORS.inc(len(result.errors))
     EMITTED_TOKENS.inc(len(result.token_ids))
-    observe_drafts(result, step_seconds)
+    found = DRAFTS.observe(
+        result.draft_sources,
+        result.num_drafted_tokens,
+        result.num_accepted_tokens,
+        result.num_emitted_tokens,
+    )
+    if found:
+        label = next(iter(found)).label if len(found) == 1 else MIXED
+        draft_seconds = result.draft_ns / 1e9
+        DRAFT_SECONDS.labels(label).observe(draft_seconds)
+        VERIFY_SECONDS.labels(label).observe(max(step_seconds - draft_seconds, 0.0))
 
 
 @dataclass(slots=True)

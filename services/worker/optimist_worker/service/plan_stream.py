@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from optimist.worker.v1 import worker_pb2
 from optimist_worker.core.plan import Plan, PlanError, StepResult, plan_repeat
-from optimist_worker.execution.codec import Limits, decode_plan, encode_result
+from optimist_worker.execution.codec import decode_plan, encode_result
 from optimist_worker.execution.group import end_process
 from optimist_worker.execution.stage_link import VerdictInbox
 from optimist_worker.runner.runner import LaunchedPlan, Runner
@@ -141,9 +141,7 @@ class PlanStream:
 logger = logging.getLogger(__name__)
 
 
-def run_plans(
-    runner: Runner, limits: Limits, stream: PlanStream, spans: RequestSpans | None = None
-) -> None:
+def run_plans(runner: Runner, stream: PlanStream, spans: RequestSpans | None = None) -> None:
     """Runs plans, from an empty worker on, until the stream ends; answers every run at once.
 
     Raises:
@@ -154,9 +152,9 @@ def run_plans(
     try:
         runner.release_all()
         if inbox is None:
-            _PlanLoop(runner, limits, stream, spans).run()
+            _PlanLoop(runner, stream, spans).run()
         else:
-            _PipelineLoop(runner, limits, stream, spans, inbox).run()
+            _PipelineLoop(runner, stream, spans, inbox).run()
     finally:
         spans.end_all()
         stream.finish()
@@ -174,10 +172,8 @@ class _PlanRun:
 class _PlanLoop:
     """Launches plans and answers them in turn: those of one stream, oldest first."""
 
-    def __init__(
-        self, runner: Runner, limits: Limits, stream: PlanStream, spans: RequestSpans
-    ) -> None:
-        self._runner, self._limits, self._stream, self._spans = runner, limits, stream, spans
+    def __init__(self, runner: Runner, stream: PlanStream, spans: RequestSpans) -> None:
+        self._runner, self._stream, self._spans = runner, stream, spans
         self._running: deque[_PlanRun] = deque()
         """Launched and not answered."""
         self._most = runner.engine.executor.most_plans
@@ -216,7 +212,7 @@ class _PlanLoop:
         if request is None:
             return False
         start = time.perf_counter_ns()
-        plan = decode_plan(request, self._limits)
+        plan = decode_plan(request, self._runner.engine.state.sizes)
         self._spans.begin(request)
         self._make_way(plan)
         self._launch(plan, start, start - before if must_wait else 0)
@@ -270,14 +266,9 @@ class _PipelineLoop(_PlanLoop):
     """
 
     def __init__(
-        self,
-        runner: Runner,
-        limits: Limits,
-        stream: PlanStream,
-        spans: RequestSpans,
-        inbox: VerdictInbox,
+        self, runner: Runner, stream: PlanStream, spans: RequestSpans, inbox: VerdictInbox
     ) -> None:
-        super().__init__(runner, limits, stream, spans)
+        super().__init__(runner, stream, spans)
         self._inbox = inbox
 
     def run(self) -> None:

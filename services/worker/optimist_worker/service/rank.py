@@ -13,7 +13,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.errors import SetupError
 from optimist_common.network.server import require_free, run_service
 from optimist_worker.core.plan import Plan, PlanError, StepResult, plan_repeat
-from optimist_worker.execution.codec import Limits, decode_plan
+from optimist_worker.execution.codec import decode_plan
 from optimist_worker.execution.commands import DIGEST_BYTES, Command, digest
 from optimist_worker.execution.group import Group, GroupError, Pulse, end_process, refuse_start
 from optimist_worker.execution.ranks import Ranks
@@ -22,7 +22,7 @@ from optimist_worker.execution.stage_pass import StageVerdict, read_verdict, wri
 from optimist_worker.model.loading import choose_device
 from optimist_worker.runner.cost import measure_costs
 from optimist_worker.runner.runner import LaunchedPlan, Runner
-from optimist_worker.service.process import build_runner, limits_of, serve
+from optimist_worker.service.process import build_runner, serve
 from optimist_worker.settings import WorkerSettings, check_ranks
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def _obey(settings: WorkerSettings, group: Group, pulse: Pulse) -> None:
 
 def _obey_or_end(settings: WorkerSettings, group: Group, runner: Runner) -> None:
     try:
-        follow(group, runner, limits_of(settings, runner), settings.hang_seconds)
+        follow(group, runner, settings.hang_seconds)
     except GroupError as error:
         end_process(str(error))
     except Exception as error:
@@ -108,13 +108,12 @@ def _explain(group: Group, error: SetupError) -> NoReturn:
     refuse_start(error if is_first else None)
 
 
-def follow(group: Group, runner: Runner, limits: Limits, hang_seconds: float) -> None:
+def follow(group: Group, runner: Runner, hang_seconds: float) -> None:
     """Does what rank 0 says until it says that it ends.
 
     Args:
         group: The ranks.
         runner: This rank's.
-        limits: What plans keep to.
         hang_seconds: How long rank 0 may take over a step.
 
     Raises:
@@ -139,17 +138,17 @@ def follow(group: Group, runner: Runner, limits: Limits, hang_seconds: float) ->
         elif kind is Command.COLLECT:
             follower.collect(payload[:DIGEST_BYTES], payload[DIGEST_BYTES:])
         else:
-            plan = follower.next_repeat() if kind is Command.REPEAT else _read(payload, limits)
+            if kind is Command.REPEAT:
+                plan = follower.next_repeat()
+            else:
+                request = worker_pb2.ExecuteRequest.FromString(payload)
+                plan = decode_plan(request, runner.engine.state.sizes)
             try:
                 launched = runner.launch(plan)
             except PlanError:
                 # Rank 0 has met it too, reports it to the scheduler and collects nothing.
                 continue
             follower.go_on(launched)
-
-
-def _read(payload: bytes, limits: Limits) -> Plan:
-    return decode_plan(worker_pb2.ExecuteRequest.FromString(payload), limits)
 
 
 class _Follower:

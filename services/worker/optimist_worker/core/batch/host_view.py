@@ -17,11 +17,6 @@ def find_fault(
 
     A faulty request gets a slot as well: its error is reported when its first row comes.
     """
-    return _fault(admission, block_size, max_model_len) or _token_fault(admission, vocab_size)
-
-
-def _fault(admission: Admission, block_size: int, max_model_len: int) -> str | None:
-    """Returns what is wrong with a request's lengths, naming the field, or None."""
     num_tokens, max_length = len(admission.token_ids), admission.max_length
     num_cached = len(admission.cached_blocks) * block_size
     if num_tokens == 0:
@@ -42,10 +37,6 @@ def _fault(admission: Admission, block_size: int, max_model_len: int) -> str | N
             f"cached_blocks: {num_cached} tokens are cached, but at most {num_tokens - 1} "
             f"of {num_tokens} may be"
         )
-    return None
-
-
-def _token_fault(admission: Admission, vocab_size: int) -> str | None:
     lowest, highest = min(admission.token_ids), max(admission.token_ids)
     outside = lowest if lowest < 0 else highest
     if not 0 <= outside < vocab_size:

@@ -47,9 +47,14 @@ def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> Settled
     offsets = torch.arange(verdict.token_ids.shape[1], device=number.device)
     is_new = offsets < number[:, None]
     places = before.num_tokens[:, None] + offsets
-    _write_tokens(table, rows.slots, places, verdict.token_ids, is_new)
-    is_last = length >= before.max_length
-    is_last |= _finds_stop(table, rows, verdict.token_ids, places, is_new)
+    # What is not new is written to the row for padding.
+    targets = torch.where(is_new, rows.slots[:, None], table.num_slots)
+    within = places.clamp(max=table.token_ids.shape[1] - 1)
+    table.token_ids.index_put_((targets, within), verdict.token_ids.int())
+    stops = table.stop_token_ids[rows.slots]
+    is_stop = (verdict.token_ids[:, :, None] == stops[:, None, :]).any(2)
+    is_stop &= is_new & (places + 1 >= before.min_length[:, None])
+    is_last = (length >= before.max_length) | is_stop.any(1)
     # A row that has emitted nothing was not asked whether it has ended.
     ended = before.has_ended | (is_last & (number > 0))
     table.store(rows.slots, num_tokens=length, num_computed_tokens=computed, has_ended=ended)
@@ -66,20 +71,6 @@ def keep_rows(rows: FittedRows) -> SettledRows:
     before = rows.columns
     zeros = torch.zeros_like(before.num_tokens)
     return SettledRows(zeros, before.num_tokens, before.has_ended)
-
-
-def _finds_stop(
-    table: SlotTable,
-    rows: FittedRows,
-    token_ids: torch.Tensor,
-    places: torch.Tensor,
-    is_new: torch.Tensor,
-) -> torch.Tensor:
-    """Returns which rows have a stop token among the new ones, bool `[num_rows]`."""
-    stops = table.stop_token_ids[rows.slots]
-    is_stop = (token_ids[:, :, None] == stops[:, None, :]).any(2)
-    is_stop &= is_new & (places + 1 >= rows.columns.min_length[:, None])
-    return is_stop.any(1)
 
 
 def compact(table: SlotTable, pool: KVPool, rows: FittedRows, verdict: Verdict) -> None:
@@ -130,19 +121,6 @@ def move_path(
     target = torch.where(is_moved, target, trash).flatten()
     for memory in (*pool.keys, *pool.values):
         memory.index_copy_(0, target, memory.index_select(0, source))
-
-
-def _write_tokens(
-    table: SlotTable,
-    slots: torch.Tensor,
-    places: torch.Tensor,
-    token_ids: torch.Tensor,
-    is_new: torch.Tensor,
-) -> None:
-    """Appends tokens to their sequences; what is not new is written to the row for padding."""
-    targets = torch.where(is_new, slots[:, None], table.num_slots)
-    places = places.clamp(max=table.token_ids.shape[1] - 1)
-    table.token_ids.index_put_((targets, places), token_ids.int())
 
 
 Column = TypeVar("Column", torch.Tensor, Int32Column)
