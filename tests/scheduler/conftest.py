@@ -36,4 +36,4 @@ async def proposer_port(proposer: FakeProposerServicer) -> AsyncIterator[int]:
 @pytest.fixture
 def always_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets plans be sent ahead of results however unlikely it is that all drafts are accepted."""
-    monkeypatch.setattr("optimist_scheduler.core.schedule.ahead.LEAST_CHANCE", 0.0)
+    monkeypatch.setattr("optimist_scheduler.core.schedule.apply.LEAST_CHANCE", 0.0)

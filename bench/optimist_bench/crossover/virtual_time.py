@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from optimist_bench.harness.simulated_worker import SimulatedModel, SimulatedWorker
 from optimist_common.columns import from_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
-from optimist_scheduler.core.requests.validate import NewRequest
+from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.workers.translate import plan_message, step_result

@@ -11,7 +11,7 @@ from pydantic import Field
 from optimist_bench.harness.command import format_table, run_command
 from optimist_bench.scheduler.drive import Drive, Load, Times, time_exchanges
 from optimist_common.settings import ServiceSettings
-from optimist_scheduler.core.values.stats import SchedulerStats
+from optimist_scheduler.core.values import SchedulerStats
 
 CODEC_ROUNDS = 4
 """How often the last plans and results are coded."""
@@ -69,7 +69,7 @@ def measure(settings: SchedulerBenchSettings) -> dict[str, Any]:
         gc.unfreeze()
     after = _counts(drive.scheduler.stats)
     counts = {name: after[name] - before[name] for name in before}
-    codec = time_exchanges(drive.exchanges, drive.limits, CODEC_ROUNDS)
+    codec = time_exchanges(drive.exchanges, drive.sizes, CODEC_ROUNDS)
     return _report(settings, drive.times, codec, counts)
 
 

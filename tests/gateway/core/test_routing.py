@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_common.columns import to_bytes
-from optimist_gateway.core.routing import (
+from optimist_gateway.core.schedulers import (
     LOAD_FACTOR,
     LOAD_SLACK,
     MAX_PREFIX_TOKENS,

@@ -7,7 +7,7 @@ from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.core.answer.detokenize import byte_fallback_bytes, byte_level_bytes
-from optimist_gateway.text.vocabulary import Vocabulary
+from optimist_gateway.text.tokenizer import Vocabulary
 
 
 @given(st.text())

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 from optimist_gateway.core.answer.output import Finished, StepOutput
-from optimist_gateway.schedulers.request_stream import RequestStream
+from optimist_gateway.schedulers.requests import RequestStream
 
 
 class Reading:

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.schedulers.pool import SchedulerPool
-from optimist_gateway.schedulers.request_stream import (
+from optimist_gateway.schedulers.requests import (
     MAX_WAITING_OUTPUTS,
     SchedulerUnavailableError,
     SlowReaderError,

@@ -13,8 +13,7 @@ from optimist_common.network import endpoints
 from optimist_common.network.server import GrpcServer
 from optimist_gateway.core.answer.output import FinishReason, StepOutput
 from optimist_gateway.schedulers.pool import SchedulerPool
-from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
-from optimist_gateway.schedulers.tracked_request import MAX_LOSSES
+from optimist_gateway.schedulers.requests import MAX_LOSSES, SchedulerUnavailableError
 from tests.gateway.conftest import until
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler, tokens
 from tests.gateway.schedulers.reading import Reading

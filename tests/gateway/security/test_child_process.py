@@ -55,7 +55,7 @@ def say(text: str, do: str = "") -> dict[str, str]:
 
 
 async def test_renders_in_another_process(process: ChildProcess) -> None:
-    await process.start()
+    await process.ask(say(""))
     long = "ä\N{ROCKET}\ud800" * 500_000
     texts = await asyncio.gather(*(process.ask(say(text)) for text in ("a", "b", long)))
     assert texts == ["model:a", "model:b", f"model:{long}"]
@@ -94,7 +94,7 @@ async def test_a_process_that_dies_is_started_again(process: ChildProcess) -> No
 async def test_who_does_not_wait_for_his_text_does_not_leave_it_to_the_next(
     process: ChildProcess,
 ) -> None:
-    await process.start()
+    await process.ask(say(""))
     leaving = asyncio.create_task(process.ask(say("a", "hang")))
     await asyncio.sleep(0.05)
     leaving.cancel()
@@ -118,14 +118,14 @@ async def test_a_loader_that_fails_is_an_error() -> None:
         "tests.gateway.security.test_child_process:nothing", "model", 1.0, "nothing"
     )
     with pytest.raises(ChildUnavailableError, match="does not start"):
-        await process.start()
+        await process.ask(say(""))
 
 
 async def test_not_more_wait_than_may(
     process: ChildProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child_process, "MAX_WAITING", 1)
-    await process.start()
+    await process.ask(say(""))
     first = asyncio.create_task(process.ask(say("a")))
     await asyncio.sleep(0)
     with pytest.raises(ChildUnavailableError, match="wait"):

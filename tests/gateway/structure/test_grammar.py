@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.core.content import (
+from optimist_gateway.core.error import FieldError
+from optimist_gateway.core.request import (
     ChoiceContent,
     Content,
     Function,
@@ -21,9 +22,8 @@ from optimist_gateway.core.content import (
     Structure,
     ToolUse,
 )
-from optimist_gateway.core.error import FieldError
 from optimist_gateway.structure.check_child import check_grammar
-from optimist_gateway.structure.grammar import grammar
+from optimist_gateway.structure.grammars import grammar
 from optimist_gateway.structure.tool_format import FORMATS, HERMES, JSON, LLAMA3, ToolFormat
 from tests.gateway.fake_scheduler import EOS
 from tests.gateway.structure.test_tool_calls import written

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.core.content import (
+from optimist_gateway.core.error import ApiError, FieldError
+from optimist_gateway.core.request import (
     Content,
     Function,
     JsonContent,
@@ -18,8 +19,7 @@ from optimist_gateway.core.content import (
     Structure,
     ToolUse,
 )
-from optimist_gateway.core.error import ApiError, FieldError
-from optimist_gateway.core.model_description import ModelDescription
+from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.structure import grammars as grammars_module
 from optimist_gateway.structure.grammars import MAX_CHECKED, Grammars
 from optimist_gateway.structure.tool_format import HERMES

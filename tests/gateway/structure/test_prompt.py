@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from optimist_gateway.structure.prompt import with_tools
 from optimist_gateway.structure.tool_format import HERMES, JSON, MISTRAL
+from optimist_gateway.text.encode import with_tools
 
 CALL = {"name": "f", "arguments": {"a": 1}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from optimist_gateway.core.error import FieldError
-from optimist_gateway.core.messages import Message, ToolCall, template_messages
+from optimist_gateway.core.request import Message, ToolCall
 from optimist_gateway.security.child_process import ChildError, ChildProcess
 from optimist_gateway.structure.tool_format import HERMES, MISTRAL
 from optimist_gateway.text.chat_template import RENDERER, render
+from optimist_gateway.text.encode import template_messages, with_tools
 from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
 
 TOOL = {
@@ -55,7 +56,9 @@ def directory_with(template: str, model_directory: Path, tmp_path: Path) -> Path
 
 
 async def prompt(directory: Path, tools: list[dict[str, Any]]) -> str:
-    return await load_tokenizer(str(directory)).render_messages(CONVERSATION, tools)
+    tokenizer = load_tokenizer(str(directory))
+    shown, described = with_tools(template_messages(CONVERSATION), tools, tokenizer.tool_format)
+    return await tokenizer.render_messages(shown, described)
 
 
 def test_a_template_gets_tools_and_arguments_as_objects() -> None:
@@ -139,8 +142,8 @@ async def test_a_slow_template_is_ended(
     limited = load_tokenizer(str(directory), template_seconds=1.0)
     try:
         with pytest.raises(FieldError, match="longer than 1 seconds"):
-            await limited.render_messages([Message("user", "slow")])
-        text = await limited.render_messages([Message("user", "quick")])
+            await limited.render_messages([{"role": "user", "content": "slow"}])
+        text = await limited.render_messages([{"role": "user", "content": "quick"}])
     finally:
         await limited.stop()
     assert text == "quick"

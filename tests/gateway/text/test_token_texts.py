@@ -6,8 +6,7 @@ from tokenizers import AddedToken, decoders
 from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.core.answer.detokenize import REPLACEMENT
-from optimist_gateway.text.tokenizer import Tokenizer
-from optimist_gateway.text.vocabulary import TokenTexts, is_byte_level
+from optimist_gateway.text.tokenizer import Tokenizer, TokenTexts, is_byte_level
 
 
 def test_only_byte_level_vocabularies_are_taken(backend: Backend) -> None:

@@ -9,7 +9,8 @@ from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
 from optimist_gateway.core.error import FieldError
-from optimist_gateway.core.messages import Message
+from optimist_gateway.core.request import Message
+from optimist_gateway.text.encode import template_messages
 from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
 from tests.gateway.fake_scheduler import EOS
 
@@ -43,18 +44,18 @@ async def test_text_keeps_its_length_and_begins_as_the_model_wants(
 
 async def test_a_model_without_a_template_says_so(with_limits: Tokenizer) -> None:
     with pytest.raises(FieldError, match="no chat template"):
-        await with_limits.render_messages([Message("user", "Hello")])
+        await with_limits.render_messages([{"role": "user", "content": "Hello"}])
 
 
 @pytest.mark.parametrize("content", ["Hello", LONG])
 async def test_messages_become_the_template_s_text(tokenizer: Tokenizer, content: str) -> None:
-    text = await tokenizer.render_messages([Message("developer", content)])
+    text = await tokenizer.render_messages(template_messages([Message("developer", content)]))
     assert text == f"<|system|>{content}\n<|assistant|>"
 
 
 async def test_a_template_may_refuse(tokenizer: Tokenizer) -> None:
     with pytest.raises(FieldError, match="begin with a user"):
-        await tokenizer.render_messages([Message("assistant", "Hello")])
+        await tokenizer.render_messages([{"role": "assistant", "content": "Hello"}])
 
 
 def test_special_tokens_have_no_text(tokenizer: Tokenizer, backend: Backend) -> None:

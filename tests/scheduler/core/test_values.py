@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.width.acceptance import Acceptance
-from optimist_scheduler.core.width.calibration import Calibration
+from optimist_scheduler.core.width.acceptance import Acceptance, Calibration
 from optimist_scheduler.core.width.goodput import choose_goodput
 from optimist_scheduler.core.windows.window import LEAST_HAZARD, PRIOR_HAZARD, WINDOW_PRIOR
-from tests.scheduler.drive import make_window, window_of
-from tests.scheduler.situation import Situation
+from tests.scheduler.situation import Situation, make_window, window_of
 
 DEAR = [(2**power, 1000 + 100 * 2**power) for power in range(9)]
 """A pass of 1 ms, and 0.1 ms for each token."""
@@ -46,7 +44,7 @@ def test_drafts_end_where_they_are_not_worth_their_cost() -> None:
     situation.step()
     # Six that are nearly certain, and then hardly any chance.
     chances = [0.99**place for place in range(1, 7)] + [0.02] * 20
-    situation.scheduler.set_window("r0", make_window(1, 1, truth[1:27], (), chances))
+    situation.scheduler.set_window("r0", make_window(1, 1, truth[1:27], chances))
     assert situation.send().num_draft_tokens.tolist() == [6]
     situation.answer()
     # What is left behind seven tokens has a chance of its own, once it is what comes.

@@ -2,12 +2,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_scheduler.core.values.arrays import Int32Array
-from optimist_scheduler.core.values.output import (
+from optimist_scheduler.core.values import (
     NO_OUTPUTS,
     Ended,
     Finished,
     FinishReason,
+    Int32Array,
     StepOutputs,
 )
 from optimist_scheduler.gateways.delivery import split_by_owner

@@ -1,16 +1,120 @@
-"""A request for answers, through whichever front it came."""
+"""A request for answers, through whichever front it came, and what it is made of."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from optimist_gateway.core.content import Function, Structure
 from optimist_gateway.core.error import FieldError, Names
-from optimist_gateway.core.messages import Message
 
 MAX_PRIORITY = 2**30
+MAX_REQUEST_ID_CHARACTERS = 128
 # The odd increment of SplitMix64 (Steele, Lea and Flood, 2014), the golden ratio's share of 2**64.
 _SEED_INCREMENT = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True)
+class JsonContent:
+    """JSON that a schema describes."""
+
+    schema: Mapping[str, Any]
+    is_lenient: bool
+    """Whether keywords that no grammar can follow are left out; else they are refused."""
+
+
+@dataclass(frozen=True)
+class RegexContent:
+    """Text that a regular expression matches as a whole."""
+
+    pattern: str
+
+
+@dataclass(frozen=True)
+class ChoiceContent:
+    """One of several texts."""
+
+    choices: Sequence[str]
+
+
+@dataclass(frozen=True)
+class LarkContent:
+    """Text of a grammar in llguidance's Lark dialect."""
+
+    source: str
+
+
+Content = JsonContent | RegexContent | ChoiceContent | LarkContent
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that the model may call."""
+
+    name: str
+    """Letters, digits, `_` and `-`."""
+    parameters: Mapping[str, Any]
+    """JSON schema of its arguments."""
+    is_strict: bool
+    """Whether a schema that cannot be followed wholly is rejected."""
+    index: int
+    """Which of the request's tools it is."""
+    description: str | None = None
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """Which functions the model may call this time, and whether it has to."""
+
+    mode: Literal["none", "auto", "required"]
+    names: Sequence[str] = ()
+    """The functions; empty for all."""
+    is_single: bool = False
+    """Whether one call is wanted."""
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """Which calls an answer may have."""
+
+    functions: Sequence[Function]
+    """Those that may be called."""
+    is_required: bool
+    """Whether the answer is a call."""
+    is_parallel: bool
+    """Whether there may be more than one call."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The form of an answer."""
+
+    content: Content | None = None
+    """Form of the text, if not any text will do."""
+    tools: ToolUse | None = None
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that the assistant made earlier."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a conversation."""
+
+    role: str
+    """`system`, `developer`, `user`, `assistant` or `tool`."""
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Calls of an assistant's message."""
+    tool_call_id: str | None = None
+    """Of a tool's message: the call whose result it is."""
+    name: str | None = None
+    """Of a tool's message: the function, if the client says."""
 
 
 @dataclass(frozen=True)

@@ -9,33 +9,26 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.answer.answer import Answer
 from optimist_gateway.core.answer.echo import Echo
 from optimist_gateway.core.answer.logprobs import Describe, LogprobReader
-from optimist_gateway.core.answer.provenance import Provenance
-from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans
-from optimist_gateway.core.answer.usage import (
+from optimist_gateway.core.answer.output import (
     Speculation,
     Usage,
     add_speculations,
     add_usages,
     merge_usages,
 )
-from optimist_gateway.core.error import (
-    ApiError,
-    FieldError,
-    naming,
-    scheduler_unavailable,
-)
+from optimist_gateway.core.answer.provenance import Provenance
+from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans, SentPrediction
+from optimist_gateway.core.error import ApiError, naming
 from optimist_gateway.core.request import Limits, Request
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.choice import Choice, Choices, TakePiece
-from optimist_gateway.generation.preparation import prepare
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import RequestObserver, current_record
 from optimist_gateway.schedulers.admin import SchedulerAdmin
+from optimist_gateway.schedulers.messages import prepare
 from optimist_gateway.schedulers.pool import SchedulerPool
-from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError, SlowReaderError
 from optimist_gateway.structure.grammars import Grammars
-from optimist_gateway.text.prediction import predicted_tokens
-from optimist_gateway.text.prompt import encode_prompts
+from optimist_gateway.text.encode import encode_prompts, predicted_tokens
 from optimist_gateway.text.tokenizer import Tokenizer
 
 
@@ -110,7 +103,7 @@ class Generation:
 
     def usage(self) -> Usage:
         """Returns the account of all choices so far; ValueError before the first piece."""
-        usages = [choice.usage() for choice in self.choices]
+        usages = [choice.answer.usage() for choice in self.choices]
         if len(self.request.prompts) == 1:
             return merge_usages(usages)
         size = self.request.num_candidates
@@ -119,7 +112,7 @@ class Generation:
 
     def speculation(self) -> Speculation:
         """Returns what drafts were worth so far, all choices together."""
-        return add_speculations([choice.speculation() for choice in self.choices])
+        return add_speculations([choice.answer.speculation() for choice in self.choices])
 
     def chosen(self) -> list[int]:
         """Returns which choices are the answer, those of the first prompt first.
@@ -129,7 +122,7 @@ class Generation:
         size, wanted = self.request.num_candidates, self.request.n
         if size == wanted:
             return list(range(self.num_choices))
-        logprobs = [choice.mean_logprob() for choice in self.choices]
+        logprobs = [choice.answer.mean_logprob() for choice in self.choices]
         chosen: list[int] = []
         for start in range(0, self.num_choices, size):
             # Sorting is stable: of equal ones the first is taken.
@@ -150,13 +143,14 @@ class Generation:
         """
         with self._service.admission.admit(self.num_choices):
             try:
-                await self._add()
-                if not self.left:
-                    self.choices.start(report)
-                yield
-            except (ApiError, FieldError, SchedulerUnavailableError, SlowReaderError) as error:
+                with naming(self.request.names):
+                    await self._add()
+                    if not self.left:
+                        self.choices.start(report)
+                    yield
+            except ApiError:
                 self._has_failed = True
-                raise self._api_error(error) from None
+                raise
             finally:
                 self._end()
 
@@ -168,7 +162,6 @@ class Generation:
         predictions = await predicted_tokens(
             request, service.tokenizer, model, service.limits.max_prediction_bytes
         )
-        spans = PredictionSpans(predictions)
         adds = prepare(request, prompts, predictions, model, self.request_id)
         if request.structure is not None:
             grammar = await service.grammars.grammar(request.structure, model)
@@ -178,10 +171,14 @@ class Generation:
             prompt = prompts[index // request.num_candidates]
             add.trace_parent = self._record.trace_parent
             add.names.extend(self._request_names)
-            self.choices.add(self._choice(index, prompt, add, spans))
+            self.choices.add(self._choice(index, prompt, predictions, add))
 
     def _choice(
-        self, index: int, prompt: Prompt, add: scheduler_pb2.Add, spans: PredictionSpans
+        self,
+        index: int,
+        prompt: Prompt,
+        predictions: Sequence[SentPrediction],
+        add: scheduler_pb2.Add,
     ) -> Choice:
         """Starts one of the answers."""
         request, tokenizer = self.request, self._service.tokenizer
@@ -196,7 +193,7 @@ class Generation:
             stop=request.stop,
             min_tokens=add.min_tokens,
             logprobs=logprobs,
-            provenance=self._provenance(prompt, spans),
+            provenance=self._provenance(prompt, predictions),
             has_prediction=bool(add.predicted_token_ids),
         )
         return Choice(
@@ -210,10 +207,13 @@ class Generation:
             is_prompt_only=request.max_tokens == 0,
         )
 
-    def _provenance(self, prompt: Prompt, spans: PredictionSpans) -> Provenance | None:
+    def _provenance(
+        self, prompt: Prompt, predictions: Sequence[SentPrediction]
+    ) -> Provenance | None:
         if not self.request.include_provenance:
             return None
-        return Provenance(spans, prompt.spans or PromptSpans(len(prompt.token_ids)))
+        spans = prompt.spans or PromptSpans(len(prompt.token_ids))
+        return Provenance(PredictionSpans(predictions), spans)
 
     def _echo(self, prompt: Prompt) -> Echo:
         tokenizer = self._service.tokenizer
@@ -239,16 +239,6 @@ class Generation:
     def _describe(self) -> Describe | None:
         wanted = self.request.num_logprobs is not None
         return self._service.tokenizer.vocabulary.describe if wanted else None
-
-    def _api_error(self, error: Exception) -> ApiError:
-        """Returns a failure as the client gets it."""
-        if isinstance(error, ApiError):
-            return error
-        if isinstance(error, FieldError):
-            return error.named(self.request.names())
-        if isinstance(error, SlowReaderError):
-            return ApiError(500, str(error), code="slow_reader")
-        return scheduler_unavailable(str(error))
 
     def _end(self) -> None:
         self.choices.close()

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 import grpc
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from optimist_common.network.channel import open_channel
+from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Peer
-from optimist_common.network.tls import Tls
-from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 
 PAUSE_MODES = {
     "keep": scheduler_pb2.PAUSE_MODE_KEEP,

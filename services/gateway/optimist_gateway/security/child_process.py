@@ -1,21 +1,28 @@
 """Work on what a client sent, in a process of its own, which is ended if it takes too long.
 
-Chat templates are rendered and grammars compiled in such processes.
+Chat templates are rendered and grammars compiled in such processes. Started as a module with LOADER
+ARGUMENT SECONDS, this is such a process. What both send is a length in 4 bytes, big-endian, and as
+many bytes of JSON.
 """
 
 import asyncio
+import importlib
 import json
 import logging
+import os
+import resource
+import signal
 import sys
-from typing import Any
-
-from optimist_gateway.security.child_main import encode_message
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 logger = logging.getLogger(__name__)
 
 START_SECONDS = 60.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_WAITING = 256
+MEMORY_BYTES = 4 * 1024**3
+_LENGTH_BYTES = 4
 
 
 class ChildError(Exception):
@@ -38,7 +45,7 @@ class ChildProcess:
     """One warm process that answers one question at a time; started again whenever it was ended."""
 
     def __init__(self, loader: str, argument: str, seconds: float, what: str) -> None:
-        """Describes the process, which `start` or the first `ask` starts.
+        """Describes the process, which the first `ask` starts.
 
         Args:
             loader: `module:function`; the process imports it and calls it with the argument to get
@@ -52,11 +59,6 @@ class ChildProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._num_waiting = 0
-
-    async def start(self) -> None:
-        """Starts the process if it does not run; raises ChildUnavailableError if it cannot."""
-        async with self._turn:
-            await self._running()
 
     async def ask(self, value: Any) -> str:
         """Returns the text for a JSON value.
@@ -123,7 +125,7 @@ class ChildProcess:
             return self._process
         words = [self._loader, self._argument, str(self._seconds)]
         self._process = process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "optimist_gateway.security.child_main", *words),
+            *(sys.executable, "-m", "optimist_gateway.security.child_process", *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -165,10 +167,69 @@ async def _write(process: asyncio.subprocess.Process, message: bytes) -> None:
 async def _read(process: asyncio.subprocess.Process) -> dict[str, str]:
     if process.stdout is None:
         raise ConnectionError("the process has no output")
-    length = int.from_bytes(await process.stdout.readexactly(4), "big")
+    length = int.from_bytes(await process.stdout.readexactly(_LENGTH_BYTES), "big")
     if length > MAX_ANSWER_BYTES:
         raise ConnectionError(f"an answer of {length} bytes")
     answer = json.loads(await process.stdout.readexactly(length))
     if not isinstance(answer, dict):
         raise ConnectionError("an answer that is no object")
     return answer
+
+
+def main(loader: str, argument: str, seconds: str) -> None:
+    """Answers requests until the input ends.
+
+    Args:
+        loader: `module:function`; called with the argument it returns what answers.
+        argument: What the loader is called with.
+        seconds: How long the parent waits for an answer.
+    """
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    # Whatever a library prints must not get among the answers.
+    os.dup2(2, 1)
+    # Ctrl-C in a terminal reaches the whole group; the parent decides when this ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    module, _, name = loader.partition(":")
+    ask = getattr(importlib.import_module(module), name)(argument)
+    write_message(answers, {"ready": True})
+    while (request := read_message(requests)) is not None:
+        # A parent that was killed cannot kill this process any more.
+        signal.setitimer(signal.ITIMER_REAL, 2 * float(seconds))
+        answer = _answer(ask, request)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        write_message(answers, answer)
+
+
+def read_message(stream: BinaryIO) -> Any:
+    """Returns the next message, or None at the end of the stream."""
+    head = stream.read(_LENGTH_BYTES)
+    if len(head) < _LENGTH_BYTES:
+        return None
+    return json.loads(stream.read(int.from_bytes(head, "big")))
+
+
+def write_message(stream: BinaryIO, message: Any) -> None:
+    """Writes one message."""
+    stream.write(encode_message(message))
+    stream.flush()
+
+
+def encode_message(message: Any) -> bytes:
+    """Returns a message as it goes over the pipe."""
+    data = json.dumps(message).encode()
+    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+
+
+def _answer(ask: Callable[[Any], str], request: Any) -> dict[str, str]:
+    try:
+        return {"text": ask(request)}
+    except MemoryError:
+        return {"error": "it takes too much memory"}
+    except Exception as error:
+        # Whatever goes wrong is the fault of the request, or of the model's template.
+        return {"error": f"{error}"[:1000] or type(error).__name__}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

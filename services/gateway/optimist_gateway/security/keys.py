@@ -1,14 +1,19 @@
-"""The keys that are valid now, of the settings and of files that may change, and who asks."""
+"""The keys that are valid now, of the settings and of files that may change, and who asks.
 
+Only their digests are kept, and all of them are compared in constant time.
+"""
+
+import hmac
 import logging
 import time
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from string import hexdigits
 
 from optimist_common.errors import SetupError
-from optimist_gateway.core.api_key import ApiKey, KeyRing, parse_keys
 from optimist_gateway.core.error import ApiError
 
 logger = logging.getLogger(__name__)
@@ -18,6 +23,69 @@ CHECK_SECONDS = 1.0
 
 PROBES = frozenset({"/health", "/live", "/ready", "/startup"})
 """Paths that need no key."""
+
+MAX_KEYS = 1024
+MAX_KEY_BYTES = 512
+_DIGEST_CHARACTERS = 64
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """A key by which a client is known."""
+
+    name: str
+    """What logs and limits call the client."""
+    digest: bytes
+    """SHA-256 of the key."""
+    is_admin: bool = False
+
+
+def find_key(keys: Iterable[ApiKey], secret: bytes) -> ApiKey | None:
+    """Returns the key that a client shows, or None if there is none like it."""
+    if len(secret) > MAX_KEY_BYTES:
+        return None
+    digest, found = sha256(secret).digest(), None
+    # All of them, so that the time says nothing about where the right one stands.
+    for key in keys:
+        if hmac.compare_digest(key.digest, digest):
+            found = key
+    return found
+
+
+def parse_keys(lines: Iterable[str], *, is_admin: bool = False) -> list[ApiKey]:
+    """Returns the keys of lines `name:key`, `key`, `name:digest` or `digest`.
+
+    A digest is the SHA-256 of a key as 64 hexadecimal digits. Empty lines and those that begin with
+    `#` are skipped.
+
+    Raises:
+        ValueError: A line is no key, a name occurs twice or there are too many. The text names
+            the line's number and nothing of its content.
+    """
+    keys: dict[str, ApiKey] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, separator, secret = text.rpartition(":")
+        secret = secret.strip()
+        if not secret or (separator and not name.strip()) or len(text) > MAX_KEY_BYTES:
+            raise ValueError(f"line {number} is not name:key, key, name:sha256 or sha256")
+        digest = _digest(secret)
+        name = name.strip() or f"key-{digest.hex()[:8]}"
+        if name in keys:
+            raise ValueError(f"line {number}: its name was used before")
+        keys[name] = ApiKey(name, digest, is_admin)
+    if len(keys) > MAX_KEYS:
+        raise ValueError(f"there are {len(keys)} keys, at most {MAX_KEYS} may be")
+    return list(keys.values())
+
+
+def _digest(secret: str) -> bytes:
+    if len(secret) == _DIGEST_CHARACTERS and set(secret) <= set(hexdigits):
+        return bytes.fromhex(secret)
+    return sha256(secret.encode()).digest()
+
 
 _Stamp = tuple[int, int, int]
 
@@ -81,7 +149,7 @@ class Keys:
         """Reads the keys; raises SetupError if that fails."""
         self._sources = sources
         self._stamps = self._find_stamps()
-        self._ring = self._read()
+        self._keys = self._read()
         self._checked = time.monotonic()
 
     @property
@@ -95,15 +163,15 @@ class Keys:
     def has_admins(self) -> bool:
         """Whether there is any admin key."""
         self._follow_files()
-        return any(key.is_admin for key in self._ring.keys)
+        return any(key.is_admin for key in self._keys)
 
     def find(self, secret: bytes) -> Client | None:
         """Returns the client that shows a key, or None if it is no valid one."""
         self._follow_files()
-        key = self._ring.find(secret)
+        key = find_key(self._keys, secret)
         if key is None:
             return None
-        return Client(key.name, key.is_admin, competes=len(self._ring.keys) > 1)
+        return Client(key.name, key.is_admin, competes=len(self._keys) > 1)
 
     def require(self, secret: bytes | None, where: str, *, needs_admin: bool = False) -> Client:
         """Returns who shows a key.
@@ -133,8 +201,8 @@ class Keys:
         """Reads the files again; keys stay as they were if that fails."""
         self._stamps = self._find_stamps()
         try:
-            self._ring = self._read()
-            logger.info("%d API keys are valid", len(self._ring.keys))
+            self._keys = self._read()
+            logger.info("%d API keys are valid", len(self._keys))
         except SetupError as error:
             logger.error("the API keys stay as they were: %s", error)
 
@@ -148,12 +216,12 @@ class Keys:
     def _find_stamps(self) -> list[_Stamp | None]:
         return [source.stamp() for source in self._sources]
 
-    def _read(self) -> KeyRing:
+    def _read(self) -> list[ApiKey]:
         keys = [key for source in self._sources for key in source.read()]
         names = [key.name for key in keys]
         if len(set(names)) < len(names):
             raise SetupError("--api-keys, --admin-keys: a name or a key is given twice")
-        return KeyRing(keys)
+        return keys
 
 
 def _parse(flag: str, lines: Iterable[str], *, is_admin: bool) -> list[ApiKey]:

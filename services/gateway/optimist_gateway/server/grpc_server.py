@@ -13,8 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_common.network.server import GrpcServer
-from optimist_gateway.fronts.grpc.authentication import Authentication
-from optimist_gateway.fronts.grpc.servicer import InferenceServicer
+from optimist_gateway.fronts.grpc.servicer import Authentication, InferenceServicer
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.security.keys import Keys
 from optimist_gateway.settings import GatewaySettings

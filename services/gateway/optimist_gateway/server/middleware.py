@@ -1,12 +1,15 @@
-"""Layers around the application: who may ask, how much, and what is noted of it."""
+"""Layers around the application: names of requests, who may ask, how much, what is noted."""
 
 import asyncio
+import uuid
+from string import ascii_letters, digits
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from optimist_gateway.core.error import ApiError
+from optimist_gateway.core.request import MAX_REQUEST_ID_CHARACTERS
 from optimist_gateway.fronts.openai.errors import error_response
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import RequestObserver, current_record
@@ -16,6 +19,48 @@ METRICS = "/metrics"
 # The page's files are the same for everybody; what it asks for, it asks with the user's key.
 PAGE, PAGE_FILES = "/", "/page/"
 ADMIN = "/admin"
+_NAME_CHARACTERS = frozenset((ascii_letters + digits + "-_.:/+=@").encode())
+_REQUEST_ID = b"x-request-id"
+
+
+class RequestId:
+    """ASGI middleware: every answer carries `x-request-id`, errors too.
+
+    A name that a client sends comes back; else it is the name that the endpoint gave, or a new one.
+    The endpoint finds the client's as `client_name` in the state of the request.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = _sane_request_id(scope)
+        request_id = given or f"req-{uuid.uuid4().hex}"
+        scope.setdefault("state", {}).update(request_id=request_id, client_name=given)
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ())]
+                if given or not any(name == _REQUEST_ID for name, _ in headers):
+                    headers = [header for header in headers if header[0] != _REQUEST_ID]
+                    headers.append((_REQUEST_ID, request_id.encode("ascii")))
+                message["headers"] = headers
+            await send(message)
+
+        await self._app(scope, receive, named)
+
+
+def _sane_request_id(scope: Scope) -> str | None:
+    """Returns the client's name of a request, if it sent one that headers and logs can bear."""
+    values = [value for name, value in scope["headers"] if name == _REQUEST_ID]
+    if len(values) != 1 or not 0 < len(values[0]) <= MAX_REQUEST_ID_CHARACTERS:
+        return None
+    value: bytes = values[0]
+    return value.decode("ascii") if _NAME_CHARACTERS.issuperset(value) else None
 
 
 class Authentication:

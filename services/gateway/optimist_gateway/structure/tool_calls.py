@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from optimist_gateway.structure.grammar import MAX_PART_SPACE
+from optimist_gateway.structure.grammars import MAX_PART_SPACE
 from optimist_gateway.structure.tool_format import ToolFormat
 
 MAX_NAME_CHARACTERS = 64
@@ -78,7 +78,9 @@ class ToolCallReader:
         """
         if self.num_calls == 0:
             self._add_content(self._buffer)
-            self._flush_spaces()
+            if self._spaces:
+                self._deltas.append(ContentDelta(self._spaces))
+            self._spaces = ""
         self._buffer = ""
         return self._taken()
 
@@ -175,11 +177,6 @@ class ToolCallReader:
             self._deltas.append(ContentDelta(self._spaces + shown))
             self._spaces = ""
         self._spaces += text[len(shown) :]
-
-    def _flush_spaces(self) -> None:
-        if self._spaces:
-            self._deltas.append(ContentDelta(self._spaces))
-        self._spaces = ""
 
 
 class _Beginning:

@@ -1,24 +1,113 @@
 """The model's tokenizer and chat template."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer as Backend
+from tokenizers.decoders import ByteLevel
+
 from optimist_common.errors import SetupError
-from optimist_gateway.core.answer.detokenize import REPLACEMENT, Detokenizer
+from optimist_gateway.core.answer.detokenize import REPLACEMENT, Detokenizer, bytes_reader
 from optimist_gateway.core.error import ApiError, FieldError
-from optimist_gateway.core.messages import Message, template_messages
 from optimist_gateway.security.child_process import (
     ChildError,
     ChildProcess,
     ChildTimeoutError,
     ChildUnavailableError,
 )
-from optimist_gateway.structure.prompt import with_tools
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, render
-from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, WholeTexts, is_byte_level
+
+
+class Vocabulary:
+    """Texts and bytes of single tokens, as they are asked for."""
+
+    def __init__(self, backend: Any) -> None:
+        """Takes a tokenizer of the tokenizers library."""
+        self._backend = backend
+        self._read_bytes = bytes_reader(set(_decoder_types(backend.decoder)))
+        self._added: dict[int, str] = {
+            token_id: token.content
+            for token_id, token in backend.get_added_tokens_decoder().items()
+        }
+        # No larger than the vocabulary.
+        self._known: dict[int, tuple[str, bytes]] = {}
+
+    def describe(self, token_id: int) -> tuple[str, bytes]:
+        """Returns a token's text, with U+FFFD for bytes that are no text, and its bytes.
+
+        Tokens that are only in the model, not in the tokenizer, have neither.
+        """
+        known = self._known.get(token_id)
+        if known is None:
+            token_bytes = self._bytes(token_id)
+            known = self._known[token_id] = token_bytes.decode(errors="replace"), token_bytes
+        return known
+
+    def _bytes(self, token_id: int) -> bytes:
+        added = self._added.get(token_id)
+        if added is not None:
+            return added.encode()
+        token = self._backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        if self._read_bytes is None:
+            return str(self._backend.decode([token_id], skip_special_tokens=False)).encode()
+        return self._read_bytes(token)
+
+
+def _decoder_types(decoder: Any) -> Iterator[str]:
+    """Yields the types of a decoder and of those it consists of."""
+    waiting = [json.loads(decoder.__getstate__())] if decoder is not None else []
+    while waiting:
+        one = waiting.pop()
+        yield one["type"]
+        waiting += one.get("decoders", [])
+
+
+def is_byte_level(backend: Backend) -> bool:
+    """Returns whether tokens are bytes, whatever precedes them.
+
+    The bytes of a sequence are then those of its tokens, one after the other. If the bytes of each
+    are text, which they are if it decodes to no U+FFFD, their texts join to that of the sequence.
+    """
+    return isinstance(backend.decoder, ByteLevel)
+
+
+class TokenTexts(dict[int, str]):
+    """The text of each token by its id; looked up when it is first asked for."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Takes the tokenizer; its vocabulary bounds the size, as other ids have no text."""
+        super().__init__()
+        self._backend: Any = backend
+
+    def __missing__(self, token_id: int) -> str:
+        text = str(self._backend.decode([token_id], skip_special_tokens=False))
+        if text:
+            self[token_id] = text
+        return text
+
+
+class WholeTexts(dict[int, str]):
+    """The text of each token that has whole characters and is shown; empty for the others."""
+
+    def __init__(self, texts: TokenTexts, skipped_token_ids: Collection[int]) -> None:
+        """Takes all texts, and the tokens that are not shown."""
+        super().__init__()
+        self._texts, self._skipped = texts, skipped_token_ids
+
+    def __missing__(self, token_id: int) -> str:
+        text = self._texts[token_id]
+        if not text:
+            return ""
+        whole = "" if token_id in self._skipped or REPLACEMENT in text else text
+        self[token_id] = whole
+        return whole
+
 
 # Longer texts are tokenized in a thread: about a millisecond of work, in which others would wait.
 _INLINE_CHARACTERS = 500
@@ -55,8 +144,9 @@ class Tokenizer:
         backend.no_padding()
         self._tokenizer = tokenizer
         self._backend = backend
-        self._template_seconds = template_seconds
         self._process: ChildProcess | None = None
+        if template_seconds is not None:
+            self._process = ChildProcess(RENDERER, "", template_seconds, "the chat template")
         self.vocabulary = Vocabulary(backend)
         self._texts = TokenTexts(backend) if is_byte_level(backend) else None
         self._special_ids = frozenset(
@@ -99,16 +189,16 @@ class Tokenizer:
 
     async def render_messages(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] = (),
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         add_generation_prompt: bool = True,
     ) -> str:
         """Returns the text that the chat template makes of a conversation.
 
         Args:
-            messages: The conversation.
-            tools: Functions that the prompt describes, in OpenAI's shape.
+            messages: The conversation, as `with_tools` returns it.
+            tools: Functions that the prompt describes, in OpenAI's shape; None if there are none.
             add_generation_prompt: Whether to go up to where the answer begins.
 
         Raises:
@@ -117,11 +207,10 @@ class Tokenizer:
         """
         if self._tokenizer.chat_template is None:
             raise _no_prompt("this model has no chat template; use /v1/completions")
-        shown, described = with_tools(template_messages(messages), tools, self.tool_format)
         value = {
-            "template": self._template(with_tools=described is not None),
-            "messages": shown,
-            "tools": described,
+            "template": self._template(with_tools=tools is not None),
+            "messages": messages,
+            "tools": tools,
             "special_tokens": self._special_tokens,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -152,9 +241,8 @@ class Tokenizer:
 
     async def stop(self) -> None:
         """Ends the process of the chat template, if it runs."""
-        process, self._process = self._process, None
-        if process is not None:
-            await process.stop()
+        if self._process is not None:
+            await self._process.stop()
 
     def special_id(self, text: str) -> int | None:
         """Returns the id of a special token, by its text; None for other texts."""
@@ -193,14 +281,12 @@ class Tokenizer:
         return self._backend.encode(text, add_special_tokens=add_special_tokens)
 
     async def _render(self, value: dict[str, Any]) -> str:
-        if self._template_seconds is None:
+        if self._process is None:
             try:
                 return await asyncio.to_thread(lambda: render(**value))
             except Exception as error:
                 # Whatever a template does wrong is the template's or the request's fault.
                 raise ChildError(str(error) or type(error).__name__) from error
-        if self._process is None:
-            self._process = ChildProcess(RENDERER, "", self._template_seconds, "the chat template")
         return await self._process.ask(value)
 
     def _template(self, *, with_tools: bool) -> str:

@@ -9,24 +9,26 @@ from optimist_scheduler.core.estimate import Estimate, estimate_speculation
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED
 from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist_scheduler.core.requests.request import (
+    NewRequest,
+    Request,
+    build_request,
+    find_length_fault,
+)
 from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.requests.table import Request
-from optimist_scheduler.core.requests.validate import NewRequest, build_request, find_length_fault
 from optimist_scheduler.core.results.deliver import finish, make_end
 from optimist_scheduler.core.results.settle import settle
-from optimist_scheduler.core.schedule.ahead import is_worth_sending
-from optimist_scheduler.core.schedule.apply import apply_schedule
-from optimist_scheduler.core.schedule.decision import ScheduleDecision, compute_schedule
-from optimist_scheduler.core.schedule.prepared import Prepared
-from optimist_scheduler.core.values.output import (
+from optimist_scheduler.core.schedule.apply import apply_schedule, is_worth_sending
+from optimist_scheduler.core.schedule.decision import Prepared, ScheduleDecision, compute_schedule
+from optimist_scheduler.core.values import (
     NO_OUTPUTS,
     Ended,
     Finished,
     FinishReason,
     RejectionError,
+    SchedulerStats,
     StepOutputs,
 )
-from optimist_scheduler.core.values.stats import SchedulerStats
 from optimist_scheduler.core.windows.window import Window, WindowError, find_window_fault
 
 MAX_LOSSES = 5

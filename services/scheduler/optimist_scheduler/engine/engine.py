@@ -8,18 +8,18 @@ from time import monotonic, perf_counter
 from optimist.worker.v1 import worker_pb2
 from optimist_common.network.endpoints import Peer
 from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.results.check import ResultError
+from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values.output import NO_OUTPUTS, Ended
+from optimist_scheduler.core.values import NO_OUTPUTS, Ended
 from optimist_scheduler.gateways.delivery import Delivery
-from optimist_scheduler.journal.journal import Journal
+from optimist_scheduler.journal import Journal
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.proposers.proposers import Proposers
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription
+from optimist_scheduler.workers.dispatcher import Worker
 from optimist_scheduler.workers.link import CheckWorker, WorkerLink, WorkerLostError
-from optimist_scheduler.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from typing import NoReturn
 
 from optimist_common.network.endpoints import Change, Endpoints, Peer
 from optimist_common.observing.tracing import OFF, Tracer
-from optimist_scheduler.core.requests.table import Request
+from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.results.deliver import make_end
-from optimist_scheduler.core.values.output import FinishReason
+from optimist_scheduler.core.values import FinishReason
 from optimist_scheduler.engine.engine import LOSSES, Engine
 from optimist_scheduler.gateways.commands import Commands
 from optimist_scheduler.gateways.delivery import Delivery
-from optimist_scheduler.journal.journal import Journal
+from optimist_scheduler.journal import Journal
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.proposers.proposers import Proposers

@@ -9,7 +9,7 @@ from optimist_common.observing.metrics import DraftMetrics
 from optimist_scheduler.core.estimate import Estimate
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values.output import StepOutputs
+from optimist_scheduler.core.values import StepOutputs
 
 CONNECTED = Gauge(
     "optimist_scheduler_connected", "Whether a worker takes plans: 1 or 0", ["worker"]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import INT32_BYTES
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.observing.tracing import AttributeValue, Span, Tracer
-from optimist_scheduler.core.requests.validate import NewRequest
-from optimist_scheduler.core.values.output import Ended, Finished, FinishReason, StepOutputs
+from optimist_scheduler.core.requests.request import NewRequest
+from optimist_scheduler.core.values import Ended, Finished, FinishReason, StepOutputs
 from optimist_scheduler.observing import metrics
 
 _FAILURES = (FinishReason.REFUSED, FinishReason.OVERLOADED, FinishReason.ERROR)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import to_bytes
-from optimist_scheduler.proposers.link import ProposerLink
+from optimist_scheduler.proposers.links import ProposerLink
 
 LONGEST_BACKOFF_STEPS = 64
 

@@ -1,18 +1,169 @@
-"""The proposers that there are, as their names say, and which of them to ask."""
+"""The streams to proposers, which of them to ask, and the time that steps wait for answers."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
 
-from optimist.proposer.v1 import proposer_pb2
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
+from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Change, Endpoints, Peer
-from optimist_common.network.tls import Tls
-from optimist_scheduler.proposers.link import ProposerLink
+from optimist_common.network.mailbox import Mailbox
+from optimist_scheduler.core.requests.following import WaitBudget, WaitValue
+from optimist_scheduler.observing import metrics
 
 logger = logging.getLogger(__name__)
 
-TakeResponse = Callable[[list[str], proposer_pb2.ProposeResponse], None]
-NoteChange = Callable[[ProposerLink], None]
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+MAX_UNANSWERED_BATCHES = 16
+
+OnResponse = Callable[[list[str], proposer_pb2.ProposeResponse], None]
+
+
+class ProposerLink:
+    """One Propose stream; while it is broken, batches are not taken and nothing is waited for."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        on_response: OnResponse,
+        on_change: Callable[["ProposerLink"], None],
+        tls: Tls | None = None,
+    ) -> None:
+        """Sets up a link that is not connected until `run` is.
+
+        Args:
+            peer: The proposer.
+            on_response: Takes the request ids of an answered batch and the answer; raises
+                ValueError for one that is not understood.
+            on_change: Called with this link when the stream was opened or broke, or when the
+                proposer says that it takes requests, or takes none any more.
+            tls: How it is protected; None for plaintext.
+        """
+        self.peer, self._tls = peer, tls
+        self._on_response, self._on_change = on_response, on_change
+        self._outbox: Mailbox[proposer_pb2.ProposeRequest] | None = None
+        self._unanswered: dict[int, list[str]] = {}
+        self.num_requests = 0
+        """Requests whose last batch went here."""
+        self.is_late = False
+        """Whether an answer was waited for in vain and nothing came since."""
+        self.is_kept = True
+        """Whether the stream is opened again when it breaks."""
+        self._is_serving = True
+        self._waiting: asyncio.Task[None] | None = None
+
+    @property
+    def is_willing(self) -> bool:
+        """Whether the stream is open and the proposer takes further requests."""
+        return self.is_open and self._is_serving
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the stream is open."""
+        return self._outbox is not None
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether the stream is open and not too many batches wait for an answer."""
+        return self._outbox is not None and len(self._unanswered) < MAX_UNANSWERED_BATCHES
+
+    def is_awaited(self, batch: int) -> bool:
+        """Returns whether a batch is unanswered and its answer is worth a wait."""
+        return batch in self._unanswered and not self.is_late
+
+    def send(self, request: proposer_pb2.ProposeRequest, request_ids: list[str]) -> None:
+        """Sends a batch that names these requests; only if `takes_batches`."""
+        if self._outbox is None:
+            raise RuntimeError(f"the stream to {self.peer.target} is not open")
+        self._unanswered[request.batch] = request_ids
+        self._outbox.put(request)
+
+    async def run(self) -> None:
+        """Keeps the stream open, for ever or until it broke after `leave`."""
+        pause = FIRST_PAUSE_SECONDS
+        peer = self.peer
+        async with open_channel(peer.target, self._tls, server_name=peer.server_name) as channel:
+            while await self._is_there(channel):
+                try:
+                    if await self._stream(channel):
+                        pause = FIRST_PAUSE_SECONDS
+                    reason = "it ended the stream"
+                except grpc.aio.AioRpcError as error:
+                    reason = f"{error.code().name}: {error.details()}"
+                except ValueError as error:
+                    reason = f"not understood: {error}"
+                logger.warning("no drafts from the proposer at %s: %s", self.peer.target, reason)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def leave(self) -> None:
+        """Ends the link when its stream breaks, at once if it is broken."""
+        self.is_kept = False
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def _is_there(self, channel: grpc.aio.Channel) -> bool:
+        """Waits until the proposer is reached; returns False if nobody waits for it any more."""
+        if not self.is_kept:
+            return False
+        self._waiting = asyncio.create_task(channel.channel_ready())
+        try:
+            await asyncio.wait({self._waiting})
+            if self._waiting.cancelled():
+                return False
+            self._waiting.result()
+        finally:
+            self._waiting.cancel()
+            self._waiting = None
+        return True
+
+    async def _watch_health(self, channel: grpc.aio.Channel) -> None:
+        """Follows whether the proposer takes requests; one that does not say does."""
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        try:
+            async for response in watch:
+                is_serving = response.status != health_pb2.HealthCheckResponse.NOT_SERVING
+                if is_serving is not self._is_serving:
+                    self._is_serving = is_serving
+                    words = "takes requests again" if is_serving else "takes no more requests"
+                    logger.info("the proposer at %s %s", self.peer.target, words)
+                    self._on_change(self)
+        except grpc.aio.AioRpcError as error:
+            logger.debug("no health of the proposer at %s: %s", self.peer.target, error.details())
+
+    async def _stream(self, channel: grpc.aio.Channel) -> bool:
+        """Runs one stream to its end; returns whether anything was answered."""
+        outbox: Mailbox[proposer_pb2.ProposeRequest] = Mailbox()
+        stub = proposer_pb2_grpc.ProposerServiceStub(channel)
+        call = stub.Propose(outbox.items())
+        self._is_serving = True
+        health = asyncio.create_task(self._watch_health(channel))
+        answered = False
+        self._outbox = outbox
+        logger.info("connected to the proposer at %s", self.peer.target)
+        self._on_change(self)
+        try:
+            async for response in call:
+                request_ids = self._unanswered.pop(response.batch, None)
+                if request_ids is None:
+                    raise ValueError(f"batch {response.batch} was not sent")
+                answered, self.is_late = True, False
+                self._on_response(request_ids, response)
+        finally:
+            outbox.close()
+            call.cancel()
+            health.cancel()
+            await asyncio.gather(health, return_exceptions=True)
+            self._outbox = None
+            self._unanswered.clear()
+            self.is_late = False
+            self._on_change(self)
+        return answered
 
 
 class ProposerLinks:
@@ -22,8 +173,8 @@ class ProposerLinks:
         self,
         addresses: Sequence[str],
         tls: Tls | None,
-        take_response: TakeResponse,
-        note_change: NoteChange,
+        take_response: OnResponse,
+        note_change: Callable[[ProposerLink], None],
     ) -> None:
         """Sets up links that are not connected until `run` is.
 
@@ -94,3 +245,63 @@ class ProposerLinks:
         await link.run()
         logger.info("the proposer at %s is gone", link.peer.target)
         self._links.remove(link)
+
+
+class WindowWaits:
+    """Waits that end in time, and what they have cost."""
+
+    def __init__(self, longest: float, *, pays_always: bool) -> None:
+        """Takes the longest wait, in seconds, and whether any wait for a window pays."""
+        self._longest, self._pays_always = longest, pays_always
+        self._value, self._budget = WaitValue(longest), WaitBudget(longest)
+        self._answered = asyncio.Event()
+        self.num_waits = 0
+        """Steps that were held up."""
+        self.num_late = 0
+        """How many of them ended without the answer."""
+        self.num_idle = 0
+        """How many of them ended with nothing left for the worker to run."""
+        self.seconds = 0.0
+        """Time of all together."""
+
+    def is_worth_one(self, num_lacking: int, num_running: int, pass_seconds: float) -> bool:
+        """Returns whether to wait; see `WaitValue.pays`."""
+        if not self._longest:
+            return False
+        if self._pays_always:
+            return num_lacking > 0
+        return self._value.pays(num_lacking, num_running, pass_seconds)
+
+    def note_answer(self) -> None:
+        """Lets those that wait look again at what they wait for."""
+        self._answered.set()
+
+    async def wait(self, find_awaited: Callable[[], list[ProposerLink]]) -> list[ProposerLink]:
+        """Waits until nothing is awaited any more; returns what still is when the time is over.
+
+        Args:
+            find_awaited: Returns the links whose answers are due.
+        """
+        started = perf_counter()
+        awaited = find_awaited()
+        timeout, is_late = self._budget.timeout, False
+        try:
+            async with asyncio.timeout(timeout):
+                while awaited:
+                    self._answered.clear()
+                    await self._answered.wait()
+                    awaited = find_awaited()
+        except TimeoutError:
+            metrics.PROPOSER_LATE.inc()
+            self.num_late += 1
+            is_late = True
+        finally:
+            seconds = perf_counter() - started
+            if is_late:
+                self._budget.observe(seconds, timeout)
+            metrics.PROPOSER_WAITS.inc()
+            metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
+            self.num_waits += 1
+            self.seconds += seconds
+            self._value.observe(seconds)
+        return awaited

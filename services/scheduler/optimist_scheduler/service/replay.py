@@ -17,15 +17,13 @@ from optimist_common.columns import from_bytes
 from optimist_common.errors import SetupError
 from optimist_common.network.endpoints import Peer
 from optimist_common.settings import ServiceSettings, load_settings
-from optimist_scheduler.core.requests.table import Request
-from optimist_scheduler.core.values.output import Ended
-from optimist_scheduler.core.values.stats import SchedulerStats
-from optimist_scheduler.journal.journal import FORMAT, checksum, read_entries
+from optimist_scheduler.core.requests.request import Request
+from optimist_scheduler.core.values import Ended, SchedulerStats
+from optimist_scheduler.journal import FORMAT, checksum, read_entries
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker
-from optimist_scheduler.workers.dispatcher import PAUSE_MODES, Dispatcher
+from optimist_scheduler.workers.dispatcher import PAUSE_MODES, Dispatcher, Worker
 from optimist_scheduler.workers.translate import new_request, step_result
-from optimist_scheduler.workers.worker import Worker
 
 _MODES = {message: mode for mode, message in PAUSE_MODES.items()}
 

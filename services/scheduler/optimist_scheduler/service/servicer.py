@@ -10,7 +10,7 @@ from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.columns import to_bytes
 from optimist_scheduler.engine.fleet import Fleet
 from optimist_scheduler.gateways.commands import Commands
-from optimist_scheduler.gateways.stream import GatewayStream, ModelChangedError, SlowReaderError
+from optimist_scheduler.gateways.delivery import GatewayStream, ModelChangedError, SlowReaderError
 from optimist_scheduler.workers.dispatcher import UNREACHED
 
 _Context = grpc.aio.ServicerContext[Any, Any]

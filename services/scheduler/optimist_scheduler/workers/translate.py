@@ -12,11 +12,11 @@ from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_byt
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
 from optimist_scheduler.core.requests.plan import Admission, Plan, StepResult
-from optimist_scheduler.core.requests.validate import NewRequest
-from optimist_scheduler.core.values.logprobs import Logprobs
-from optimist_scheduler.core.values.output import (
+from optimist_scheduler.core.requests.request import NewRequest
+from optimist_scheduler.core.values import (
     Finished,
     FinishReason,
+    Logprobs,
     ReportedLogprobs,
     ReportedPositions,
     StepOutputs,

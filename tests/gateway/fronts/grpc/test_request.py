@@ -9,11 +9,17 @@ from hypothesis import strategies as st
 
 from optimist.v1 import inference_pb2
 from optimist_gateway.core.answer.output import FinishReason
-from optimist_gateway.core.content import JsonContent, LarkContent, Structure
 from optimist_gateway.core.error import ApiError
-from optimist_gateway.core.messages import Message
-from optimist_gateway.core.request import Conversation, Request, Sampling
-from optimist_gateway.fronts.grpc.request import generation_request
+from optimist_gateway.core.request import (
+    Conversation,
+    JsonContent,
+    LarkContent,
+    Message,
+    Request,
+    Sampling,
+    Structure,
+)
+from optimist_gateway.fronts.grpc.messages import generation_request
 
 
 def message(**fields: Any) -> inference_pb2.GenerateRequest:
@@ -206,6 +212,6 @@ def test_any_message_is_a_request_or_names_a_field_of_its_own(
 
 
 def test_every_reason_of_an_answer_has_a_number() -> None:
-    from optimist_gateway.fronts.grpc.response import _REASONS
+    from optimist_gateway.fronts.grpc.messages import _REASONS
 
     assert set(_REASONS) == {reason for reason in FinishReason if not reason.is_failure}

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from optimist_gateway.core.content import JsonContent
 from optimist_gateway.core.error import Path, field_name
-from optimist_gateway.core.messages import Message, ToolCall
-from optimist_gateway.core.request import Conversation, Request
+from optimist_gateway.core.request import Conversation, JsonContent, Message, Request, ToolCall
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
 from optimist_gateway.fronts.openai.responses.endpoint import response_request
 

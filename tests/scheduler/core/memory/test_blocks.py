@@ -6,9 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from optimist_scheduler.core.memory.blocks import BlockPool
-from optimist_scheduler.core.memory.prefix import hash_blocks
-from optimist_scheduler.core.values.arrays import Int32Array
+from optimist_scheduler.core.memory import BlockPool, hash_blocks
+from optimist_scheduler.core.values import Int32Array
 
 
 def column(*values: int) -> Int32Array:

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler.drive import NOW
-from tests.scheduler.situation import Situation
+from tests.scheduler.situation import NOW, Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
@@ -75,16 +74,6 @@ def test_what_one_side_leaves_goes_to_the_other() -> None:
     # One row may draft four; the prompt gets all that is left of the 24.
     assert plan.num_draft_tokens.tolist() == [4, 0]
     assert plan.num_known_tokens.tolist() == [1, 19]
-    situation.finish()
-
-
-def test_drafts_that_cannot_run_take_nothing_of_a_pass() -> None:
-    situation = Situation()
-    situation.add_predicted(0, [1, 2] * 20, 20)
-    # A prompt that is not computed to its end has nothing to draft behind.
-    plans = [situation.step() for _ in range(3)]
-    assert [plan.num_known_tokens.tolist() for plan in plans] == [[16], [16], [8]]
-    assert [plan.num_draft_tokens.tolist() for plan in plans] == [[0], [0], [4]]
     situation.finish()
 
 

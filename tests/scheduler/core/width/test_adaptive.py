@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_scheduler.core.width.adaptive import AdaptiveWidths
+from optimist_scheduler.core.width.acceptance import AdaptiveWidths
 
 
 def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.values.arrays import BoolArray, Float32Array, Int32Array
-from optimist_scheduler.core.width.acceptance import expected_accepted
+from optimist_scheduler.core.values import BoolArray, Float32Array, Int32Array
+from optimist_scheduler.core.width.acceptance import MIN_HAZARD, expected_accepted
 from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput
-from optimist_scheduler.core.width.threshold import MIN_HAZARD
 
 rates = st.floats(0, 1, width=32)
 # No row is taken to be certain, and one that is gains more than what is found.

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_scheduler.core.windows.wait_value import WaitBudget, WaitValue
+from optimist_scheduler.core.requests.following import WaitBudget, WaitValue
 
 PASS_SECONDS = 0.02
 

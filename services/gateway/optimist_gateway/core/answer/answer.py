@@ -3,13 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.detokenize import Detokenizer, StopStrings
 from optimist_gateway.core.answer.logprobs import LogprobReader, TokenLogprob
-from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
+from optimist_gateway.core.answer.output import (
+    MAX_COUNTED,
+    Finished,
+    FinishReason,
+    Speculation,
+    StepOutput,
+    Usage,
+)
 from optimist_gateway.core.answer.provenance import Provenance, Segment
 from optimist_gateway.core.answer.spans import NOT_PREDICTED
-from optimist_gateway.core.answer.usage import MAX_COUNTED, Speculation, Usage
 
 
 @dataclass(slots=True)

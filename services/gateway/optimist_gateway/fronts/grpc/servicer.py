@@ -1,27 +1,125 @@
-"""Answers the calls of `optimist.v1.Inference`."""
+"""Answers the calls of `optimist.v1.Inference`, those with a valid key; errors as statuses."""
 
 import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from typing import Any, Never, TypeAlias
+
+import grpc
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.error import ApiError, scheduler_unavailable
+from optimist_gateway.core.error import RETRY_SECONDS, ApiError
 from optimist_gateway.core.request import Request
-from optimist_gateway.fronts.admin.admin import set_priority
-from optimist_gateway.fronts.grpc.request import generation_request
-from optimist_gateway.fronts.grpc.response import (
+from optimist_gateway.fronts.admin import set_priority
+from optimist_gateway.fronts.grpc.messages import (
+    generation_request,
     speculation_message,
     step_response,
     usage_message,
 )
-from optimist_gateway.fronts.grpc.status import Context, abort, trace_parent
 from optimist_gateway.generation.choice import Choices
 from optimist_gateway.generation.generation import Generation, Service
-from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
+from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.security.keys import Keys, current_client
+
+logger = logging.getLogger(__name__)
+
+_FAILED = "the gateway failed; its log says why"
+GENERATE = "/optimist.v1.Inference/Generate"
+_RPC = {
+    "rpc.system": "grpc",
+    "rpc.service": "optimist.v1.Inference",
+    "rpc.method": "Generate",
+}
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_OPEN = "/grpc.health.v1.Health/"
+"""Beginning of the methods that anybody may call."""
+_ADMIN = frozenset({"/optimist.v1.Inference/SetPriority"})
+"""Methods for admin keys only."""
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    409: grpc.StatusCode.FAILED_PRECONDITION,
+    413: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+async def abort(context: Context, error: ApiError) -> Never:
+    """Ends a call with an error, whose details for programs are metadata; never returns."""
+    metadata = {}
+    if error.code is not None:
+        metadata["optimist-error-code"] = error.code
+    if error.param is not None:
+        # A name may have a key of the request's own in it; metadata is printable ASCII.
+        metadata["optimist-error-field"] = error.param.encode("unicode_escape").decode()
+    if error.status in (429, 503):
+        seconds = RETRY_SECONDS if error.retry_seconds is None else error.retry_seconds
+        metadata["retry-after"] = f"{seconds:.3f}"
+    code = _CODES.get(error.status, grpc.StatusCode.INTERNAL)
+    await context.abort(code, error.message, tuple(metadata.items()))
+    raise AssertionError("a call was aborted and goes on")
+
+
+def trace_parent(context: Context) -> str:
+    """Returns the W3C traceparent among a call's metadata; empty without exactly one."""
+    values = [value for name, value in context.invocation_metadata() or () if name == "traceparent"]
+    return str(values[0]) if len(values) == 1 else ""
+
+
+class Authentication(grpc.aio.ServerInterceptor):
+    """Asks every call but health checks for a key, if there are keys, and notes whose it is.
+
+    Admin methods need an admin key, whether other calls need a key or not.
+    """
+
+    def __init__(self, keys: Keys, metrics: GatewayMetrics) -> None:
+        self._keys, self._metrics = keys, metrics
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> _Handler:
+        """Passes a call on, or returns a handler that refuses it."""
+        details = handler_call_details
+        needs_admin = details.method in _ADMIN
+        if needs_admin or (self._keys.asks_clients and not details.method.startswith(_OPEN)):
+            where = "in the metadata as authorization: Bearer KEY"
+            try:
+                client = self._keys.require(_shown_key(details), where, needs_admin=needs_admin)
+            except ApiError as error:
+                return self._refusal(error)
+            current_client.set(client)
+        return await continuation(details)
+
+    def _refusal(self, error: ApiError) -> _Handler:
+        self._metrics.requests.labels("none", str(error.status)).inc()
+        self._metrics.refusals.labels(str(error.code)).inc()
+
+        async def refuse(_request: Any, context: Context) -> None:
+            await abort(context, error)
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+def _shown_key(details: grpc.HandlerCallDetails) -> bytes | None:
+    """Returns the key of `authorization: Bearer`; None without exactly one."""
+    shown = set()
+    for key, value in details.invocation_metadata:
+        scheme, _, secret = str(value).partition(" ")
+        if key == "authorization" and scheme.lower() == "bearer":
+            shown.add(secret.strip())
+    return shown.pop().encode() if len(shown) == 1 else None
 
 
 class PieceInbox:
@@ -51,17 +149,6 @@ class PieceInbox:
             self._news.clear()
             self._choices.resume()
             await self._news.wait()
-
-
-logger = logging.getLogger(__name__)
-
-_FAILED = "the gateway failed; its log says why"
-GENERATE = "/optimist.v1.Inference/Generate"
-_RPC = {
-    "rpc.system": "grpc",
-    "rpc.service": "optimist.v1.Inference",
-    "rpc.method": "Generate",
-}
 
 
 class InferenceServicer(inference_pb2_grpc.InferenceServicer):
@@ -134,11 +221,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.GetModelRequest, context: Context
     ) -> inference_pb2.GetModelResponse:
         """Returns the model if it has this name."""
-        try:
-            self._service.require_model(request.name or self._service.model_name, "name")
-        except ApiError as error:
-            await abort(context, error)
-        return inference_pb2.GetModelResponse(model=await self._model(context))
+        return inference_pb2.GetModelResponse(model=await self._model(context, request.name))
 
     async def SetPriority(  # noqa: N802 (the contract's name)
         self, request: inference_pb2.SetPriorityRequest, context: Context
@@ -150,11 +233,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             await abort(context, error)
         return inference_pb2.SetPriorityResponse(num_choices=number)
 
-    async def _model(self, context: Context) -> inference_pb2.Model:
+    async def _model(self, context: Context, name: str = "") -> inference_pb2.Model:
         try:
+            self._service.require_model(name or self._service.model_name, "name")
             description = self._service.schedulers.description
-        except SchedulerUnavailableError as error:
-            await abort(context, scheduler_unavailable(str(error)))
+        except ApiError as error:
+            await abort(context, error)
         return inference_pb2.Model(
             name=self._service.model_name,
             max_model_len=description.max_model_len,

@@ -1,25 +1,224 @@
 """Answers a generation request, whole or as events; the same for all endpoints."""
 
+import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
 import orjson
 from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.request import Request as GenerationRequest
-from optimist_gateway.fronts.openai.request_id import sane_request_id
-from optimist_gateway.fronts.openai.sse import (
-    CLIENT_CLOSED_REQUEST,
-    AnswerWriter,
-    EventStream,
-    on_disconnect,
-)
+from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.observing.request_record import current_record
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+# nginx's status for a client that went away; only logs and metrics see it.
+CLIENT_CLOSED_REQUEST = 499
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # nginx is not to collect chunks.
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """Returns one event as it goes over the wire."""
+    return b"data: " + orjson.dumps(data) + b"\n\n"
+
+
+@asynccontextmanager
+async def on_disconnect(receive: Receive, leave: Callable[[], None]) -> AsyncIterator[None]:
+    """Calls `leave` if the client goes away inside the block; the body must have been read."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        leave()
+
+    async with _beside(watch()):
+        yield
+
+
+class AnswerWriter(Protocol):
+    """Writes one answer, as events or, of the pieces that it has collected, as a whole."""
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        """Returns the events of what a step adds to a choice, as they go over the wire."""
+        ...
+
+    def finish(self) -> bytes:
+        """Returns the events that come after all pieces."""
+        ...
+
+    def fail(self, error: ApiError) -> bytes:
+        """Returns the event that says that nothing more comes, and why."""
+        ...
+
+    def collect(self, index: int, piece: Piece) -> None:
+        """Takes what a step adds to a choice of an answer that is sent as a whole."""
+        ...
+
+    def whole(self) -> dict[str, Any]:
+        """Returns the whole answer."""
+        ...
+
+
+class EventStream(Response):
+    """Sends events as they come, comments while none come; ends if the client goes away.
+
+    What a step of the model says is written to the connection in the call that brings it; the task
+    that answers the request only begins and ends it. If the client reads too slowly, the generation
+    pauses. An ApiError instead of the first event is raised, so that it is answered with its own
+    status, unless the client has been sent a comment by then.
+    """
+
+    # Those of each step lie together, as in all classes on the way of a token.
+    __slots__ = (
+        "_body",
+        "_count",
+        "_early",
+        "_generation",
+        "_has_events",
+        "_keep_alive_seconds",
+        "_loop",
+        "_starting",
+        "_writer",
+    )
+
+    def __init__(
+        self,
+        generation: Generation,
+        writer: AnswerWriter,
+        count: Callable[[str], None],
+        keep_alive_seconds: float,
+    ) -> None:
+        """Takes what there is to send.
+
+        Args:
+            generation: The request, not yet running.
+            writer: Writes its events.
+            count: Called with how the request ended: a status, `disconnected` or `broken_stream`.
+            keep_alive_seconds: Silence after which a comment is sent.
+        """
+        self.status_code = 200
+        self.background = None
+        self._generation, self._writer, self._count = generation, writer, count
+        self._keep_alive_seconds = keep_alive_seconds
+        self._loop = asyncio.get_running_loop()
+        self._starting = asyncio.Lock()
+        self._body: ConnectionBody | None = None
+        """Set once the head was sent."""
+        self._early = b""
+        """Events that wait for the head."""
+        self._has_events = asyncio.Event()
+        self.raw_headers = [*_HEADERS, (b"x-request-id", generation.request_id.encode())]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        generation = self._generation
+        generation.choices.ended.add_done_callback(lambda _: self._has_events.set())
+        async with (
+            on_disconnect(receive, generation.leave),
+            _beside(self._keep_alive(scope, send)),
+        ):
+            data = await self._events(scope, send)
+        if self._body is not None:
+            self._body.flush()
+        await send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def _events(self, scope: Scope, send: Send) -> bytes:
+        """Sends all events but the last ones, which it returns."""
+        generation = self._generation
+        try:
+            async with generation.running(self._add):
+                await self._has_events.wait()
+                if self._early:
+                    await self._start(scope, send)
+                await generation.choices.wait()
+        except ApiError as error:
+            async with self._starting:
+                if self._body is None:
+                    raise
+            current_record().error = error.code or ""
+            self._count("broken_stream")
+            return self._writer.fail(error)
+        if generation.left:
+            if self._body is None:
+                self.status_code = CLIENT_CLOSED_REQUEST
+            await self._start(scope, send)
+            self._count("disconnected")
+            return b""
+        self._count("200")
+        return self._writer.finish()
+
+    def _add(self, index: int, piece: Piece) -> None:
+        data = self._writer.piece(index, piece)
+        if not data:
+            return
+        if self._body is None:
+            self._early += data
+            self._has_events.set()
+            self._generation.choices.pause()
+            return
+        self._body.write(data)
+
+    async def _start(self, scope: Scope, send: Send) -> None:
+        """Sends the head, if it was not sent, and what waits for it."""
+        async with self._starting:
+            if self._body is not None:
+                return
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            body: ConnectionBody = scope["extensions"][DIRECT_BODY]["body"]
+            body.watch(self._generation.choices.pause, self._generation.choices.resume)
+            if self._early:
+                body.write(self._early)
+                self._early = b""
+            self._body = body
+            if not body.is_paused:
+                self._generation.choices.resume()
+
+    async def _keep_alive(self, scope: Scope, send: Send) -> None:
+        """Sends comments, each between two events, as events are written whole; returns never."""
+        silent_since = self._loop.time()
+        while True:
+            if self._body is not None:
+                silent_since = max(silent_since, self._body.last_write)
+            due = silent_since + self._keep_alive_seconds
+            if self._loop.time() < due:
+                await asyncio.sleep(due - self._loop.time())
+                continue
+            silent_since = self._loop.time()
+            await self._start(scope, send)
+            if self._body is not None and not self._body.is_paused:
+                self._body.write(KEEP_ALIVE)
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs a task for the time of the block."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class Answering:
@@ -46,7 +245,7 @@ class Answering:
             ApiError: Nothing was sent yet and the request is wrong, not admitted, or failed.
         """
         request_id = f"{self._id_prefix}{uuid.uuid4().hex}"
-        client_name = sane_request_id(http_request.scope)
+        client_name = http_request.state.client_name
         generation = Generation(self._service, request, request_id, client_name)
         writer = write(generation)
         if request.stream:

@@ -17,8 +17,8 @@ from optimist_gateway.fronts.openai.answer_parts import (
     speculation_answer,
     usage_answer,
 )
+from optimist_gateway.fronts.openai.answering import DONE, event
 from optimist_gateway.fronts.openai.errors import error_body
-from optimist_gateway.fronts.openai.sse import DONE, event
 from optimist_gateway.generation.generation import Generation
 
 SYNTHETIC_FINGERPRINT = "synthetic-acceptance"

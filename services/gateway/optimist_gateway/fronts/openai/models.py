@@ -1,21 +1,56 @@
-"""The model, and its tokenizer: GET /v1/models, /tokenizer_info, POST /tokenize, /detokenize."""
+"""GET /v1/models, /tokenizer_info, POST /tokenize, /detokenize; the names of these are vLLM's."""
 
 import time
-from typing import Annotated, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired, Self
 
 import orjson
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
-from optimist_gateway.core.error import naming, scheduler_unavailable
-from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.fronts.openai.bodies.tokenization import DetokenizeBody, TokenizeBody
+from optimist_gateway.core.error import naming
+from optimist_gateway.core.schedulers import ModelDescription
+from optimist_gateway.fronts.openai.bodies.base import Body, Text, TokenId, exactly_one, invalid
+from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES, MessageBody
 from optimist_gateway.fronts.openai.chunk_writer import SYNTHETIC_FINGERPRINT
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
-from optimist_gateway.text.prompt import render_chat, require_tokenizable
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError
+from optimist_gateway.text.encode import render_chat, require_tokenizable
+
+MAX_TOKENS = 1_048_576
+
+
+class TokenizeBody(Body):
+    """A text or a conversation."""
+
+    model_config = ConfigDict(json_schema_extra=exactly_one(("prompt", "messages")))
+
+    model: str | None = None
+    prompt: Text | None = None
+    messages: (
+        Annotated[list[MessageBody], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
+        | None
+    ) = None
+    add_special_tokens: bool | None = None
+    """Whether to add the tokens that a prompt begins with; null is true for `prompt`, and false for
+    `messages`, whose chat template has them."""
+    add_generation_prompt: bool | None = None
+    """For `messages`: whether to go up to where the answer begins; null is true."""
+    return_token_strs: bool | None = None
+
+    @model_validator(mode="after")
+    def _has_one_text(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise invalid("prompt", "prompt: either prompt or messages must be set, and not both")
+        return self
+
+
+class DetokenizeBody(Body):
+    """Tokens."""
+
+    model: str | None = None
+    tokens: Annotated[list[TokenId], Field(fail_fast=True, max_length=MAX_TOKENS)]
 
 
 class Model(TypedDict):
@@ -113,10 +148,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
     def model(name: str | None) -> ModelDescription:
         if name is not None:
             service.require_model(name)
-        try:
-            return service.schedulers.description
-        except SchedulerUnavailableError as error:
-            raise scheduler_unavailable(str(error)) from None
+        return service.schedulers.description
 
     @router.post("/tokenize")
     async def tokenize(body: TokenizeBody) -> Response:

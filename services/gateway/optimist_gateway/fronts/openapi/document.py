@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beyond the bodies: answers, errors, headers."""
+"""What the OpenAPI document says beyond the bodies: answers, errors, headers, limits."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,8 +6,10 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import TypeAdapter
 
-from optimist_gateway.core.model_description import ModelDescription
-from optimist_gateway.fronts.admin.health import Healthy, Unavailable, Version, Working
+from optimist_gateway.core.request import Limits
+from optimist_gateway.core.schedulers import ModelDescription
+from optimist_gateway.fronts.admin import Healthy, Unavailable, Version, Working
+from optimist_gateway.fronts.openai.bodies.base import ID_FORMAT
 from optimist_gateway.fronts.openai.chat import ChatCompletion
 from optimist_gateway.fronts.openai.completions import Completion
 from optimist_gateway.fronts.openai.errors import ErrorAnswer
@@ -20,9 +22,8 @@ from optimist_gateway.fronts.openai.models import (
 )
 from optimist_gateway.fronts.openai.responses.writer import ResponseAnswer
 from optimist_gateway.fronts.openapi.examples import EXAMPLES
-from optimist_gateway.fronts.openapi.limits import set_limits
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.schedulers.request_stream import SchedulerUnavailableError
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 from optimist_gateway.security.keys import PROBES
 
 _REASONS = {
@@ -197,3 +198,88 @@ def _link(paths: dict[str, Any]) -> None:
             "requestBody": {"tokens": "$response.body#/tokens"},
         }
     }
+
+
+_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+_LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens")
+
+
+def set_limits(schemas: dict[str, Any], limits: Limits, model: ModelDescription | None) -> None:
+    """Narrows the schemas of bodies to what this server takes.
+
+    Args:
+        schemas: Of all objects, by name; they are changed.
+        limits: What one request may ask for.
+        model: What the schedulers describe; None if it is unknown yet.
+    """
+    for name, schema in schemas.items():
+        _make_exact(schema)
+        properties = schema.get("properties", {})
+        for count in ("n", "best_of"):
+            if count in properties and name.endswith("Body"):
+                _set(properties[count], "integer", maximum=limits.max_n)
+        if name == "CompletionBody":
+            for one in properties["prompt"]["anyOf"]:
+                if "items" in one and "anyOf" in one["items"]:
+                    one["maxItems"] = min(one["maxItems"], limits.max_prompts)
+        if model is not None:
+            _set_model(schema, properties, model)
+
+
+def _set_model(schema: dict[str, Any], properties: dict[str, Any], model: ModelDescription) -> None:
+    _set_tokens(schema, model.vocab_size)
+    if model.is_fcfs and "priority" in properties:
+        _set(properties["priority"], "integer", minimum=0, maximum=0)
+    if model.max_draft_tokens is not None and "num_speculative_tokens" in properties:
+        _set(properties["num_speculative_tokens"], "integer", maximum=model.max_draft_tokens)
+    for length in _LENGTHS:
+        if length in properties:
+            # A prompt has a token at least.
+            _set(properties[length], "integer", maximum=model.max_model_len - 1)
+
+
+def _set(field: dict[str, Any], kind: str, **limits: int) -> None:
+    """Sets keywords of a field where it is of a type, not where it is null."""
+    for one in field.get("anyOf", [field]):
+        if one.get("type") == kind:
+            one.update(limits)
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yields a JSON object and all that are in it, or those in a list."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from _objects(one)
+
+
+def _make_exact(schema: Any) -> None:
+    """Writes limits of integers as such; FastAPI has floats, which are inexact from 2**53 on."""
+    for one in _objects(schema):
+        for keyword in _BOUNDS & one.keys():
+            if one.get("type") == "integer":
+                one[keyword] = int(one[keyword])
+
+
+def _set_tokens(schema: Any, vocab_size: int) -> None:
+    """Says wherever there is a token which tokens there are."""
+    for one in _objects(schema):
+        if one.get("format") == ID_FORMAT:
+            if one.get("type") == "integer":
+                one["maximum"] = vocab_size - 1
+            else:
+                one["pattern"] = f"^({numbers_below(vocab_size)})$"
+
+
+def numbers_below(end: int) -> str:
+    """Returns a regular expression of the decimal numbers from 0 to `end` - 1."""
+    last = str(end - 1)
+    forms = ["0", *(f"[1-9][0-9]{{{length}}}" for length in range(len(last) - 1))]
+    for index, digit in enumerate(last):
+        lowest = 1 if index == 0 else 0
+        if int(digit) > lowest:
+            rest = len(last) - index - 1
+            forms.append(f"{last[:index]}[{lowest}-{int(digit) - 1}][0-9]{{{rest}}}")
+    return "|".join([*forms, last])

@@ -1,15 +1,40 @@
-"""What is sent to the worker and what comes back, as plain values."""
+"""A plan: what it is made from, what is sent, what is assumed meanwhile, and what comes back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from optimist_scheduler.core.requests.table import Request
-from optimist_scheduler.core.values.arrays import Int32Array, SlotArray
-from optimist_scheduler.core.values.logprobs import Logprobs
+from optimist_scheduler.core.memory import BlockPool
+from optimist_scheduler.core.requests.config import EngineConfig
+from optimist_scheduler.core.requests.request import Request
+from optimist_scheduler.core.requests.table import RequestTable
+from optimist_scheduler.core.values import Int32Array, Logprobs, SlotArray
+from optimist_scheduler.core.width.widths import DraftWidths
 from optimist_scheduler.core.windows.window import Window
 
+NO_SLOTS: SlotArray = np.empty(0, np.int64)
 _NO_NODES: Int32Array = np.empty(0, np.int32)
+
+
+@dataclass(slots=True)
+class ScheduleView:
+    """The state as decisions see it; nothing of it is changed."""
+
+    config: EngineConfig
+    table: RequestTable
+    blocks: BlockPool
+    running: SlotArray
+    """Slots of the requests that run, the most urgent first [num_running]."""
+    fenced: SlotArray
+    """Slots that are given back once the plans in flight have settled."""
+    settling: SlotArray
+    """Slots of the plan whose result will have come before this decision is carried out."""
+    widths: DraftWidths
+    waiting: Sequence[Request]
+    """Requests without a slot, the next one first; empty while none may be admitted."""
+    queue_version: int
+    """Moves when the waiting requests change."""
 
 
 @dataclass(slots=True)
@@ -45,6 +70,25 @@ class Plan:
     """Their ids, row after row [sum(num_new_blocks)]."""
     num_repeats: int = 0
     """How often the worker may run the rows again while no newer plan has arrived."""
+
+
+@dataclass(slots=True)
+class StepInFlight:
+    """What was assumed when a plan was made."""
+
+    sequence: int
+    slots: SlotArray
+    generations: Int32Array
+    """Which use of its slot each row was [num_rows]."""
+    num_known_tokens: Int32Array
+    num_draft_tokens: Int32Array
+    emits: Int32Array
+    """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
+    num_repeats: int
+    windows: Sequence[tuple[int, Window]] = ()
+    """Windows that the worker takes with the plan, by slot; none once it has a result."""
+    num_runs: int = 0
+    """Results that were settled."""
 
 
 @dataclass(slots=True)

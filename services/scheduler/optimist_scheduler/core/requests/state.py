@@ -3,48 +3,29 @@
 from bisect import bisect
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.memory.blocks import BlockPool
-from optimist_scheduler.core.memory.prefix import hash_blocks
+from optimist_scheduler.core.memory import BlockPool, hash_blocks
 from optimist_scheduler.core.requests.account import DraftAccounts
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import FIRST_GAIN, rests, wakes
-from optimist_scheduler.core.requests.queue import WaitingQueue
-from optimist_scheduler.core.requests.stops import StopTokens
-from optimist_scheduler.core.requests.table import NO_SLOT, Request, RequestTable, SlotStatus
-from optimist_scheduler.core.requests.validate import MAX_PREDICTED_TOKENS
-from optimist_scheduler.core.requests.view import NO_SLOTS, ScheduleView
-from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, SlotArray
-from optimist_scheduler.core.values.stats import SchedulerStats
+from optimist_scheduler.core.requests.plan import NO_SLOTS, ScheduleView, StepInFlight
+from optimist_scheduler.core.requests.request import MAX_PREDICTED_TOKENS, NO_SLOT, Request
+from optimist_scheduler.core.requests.table import (
+    RequestTable,
+    SlotStatus,
+    StopTokens,
+    WaitingQueue,
+)
+from optimist_scheduler.core.values import BoolArray, Int32Array, SchedulerStats, SlotArray
 from optimist_scheduler.core.width.widths import DraftWidths
+from optimist_scheduler.core.windows.slot_windows import WorkerWindows
 from optimist_scheduler.core.windows.window import NO_WINDOW, Window
-from optimist_scheduler.core.windows.worker_windows import WorkerWindows
 
 WIDTH_INTERVAL = 8
 """Results between two choices of draft widths."""
-
-
-@dataclass(slots=True)
-class StepInFlight:
-    """What was assumed when a plan was made."""
-
-    sequence: int
-    slots: SlotArray
-    generations: Int32Array
-    """Which use of its slot each row was [num_rows]."""
-    num_known_tokens: Int32Array
-    num_draft_tokens: Int32Array
-    emits: Int32Array
-    """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
-    num_repeats: int
-    windows: Sequence[tuple[int, Window]] = ()
-    """Windows that the worker takes with the plan, by slot; none once it has a result."""
-    num_runs: int = 0
-    """Results that were settled."""
 
 
 class SchedulerState:
@@ -343,7 +324,7 @@ class SchedulerState:
             if num_settled >= num_prompt_tokens:
                 self._unregistered.remove(slot)
 
-    def _stop(self, request: Request, status: SlotStatus) -> None:
+    def _stop(self, request: Request, status: int) -> None:
         slot = request.slot
         place = self._running_order.index(request.order)
         del self._running_order[place]

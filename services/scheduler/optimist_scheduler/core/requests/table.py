@@ -1,162 +1,126 @@
-"""The state of requests: one object for each, and columns for those that have a slot."""
+"""The requests of a worker: those that wait, in order, and columns of those that have a slot."""
 
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Any, NamedTuple
+from bisect import insort
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Final
 
 import numpy as np
 
-from optimist_common.sampling import SamplingParams
-from optimist_scheduler.core.requests.following import (
-    NOT_FOLLOWED,
-    is_worth_a_wait,
-)
-from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, Int64Array, SlotArray
-from optimist_scheduler.core.values.output import NUM_SOURCES
-from optimist_scheduler.core.windows.window import NO_WINDOW, Window
-from optimist_scheduler.core.windows.window_planes import WindowPlanes
+from optimist_scheduler.core.requests.following import is_worth_a_wait
+from optimist_scheduler.core.requests.request import NO_SLOT, Request
+from optimist_scheduler.core.values import BoolArray, Int32Array, Int64Array, SlotArray
+from optimist_scheduler.core.windows.slot_windows import WindowPlanes
+from optimist_scheduler.core.windows.window import NO_WINDOW
 
-NO_SLOT = -1
+_ORDER = attrgetter("order")
 
 
-class SlotStatus(IntEnum):
-    """What a slot is used for."""
+class WaitingQueue:
+    """Waiting requests; the version moves with every change."""
 
-    FREE = 0
-    RUNNING = 1
-    LEAVING = 2
+    def __init__(self) -> None:
+        self._requests: list[Request] = []
+        self.version = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """The requests, the next one first; not a copy."""
+        return self._requests
+
+    def add(self, request: Request) -> None:
+        """Adds a request at its position."""
+        insort(self._requests, request, key=_ORDER)
+        self.version += 1
+
+    def remove(self, request: Request) -> None:
+        """Takes a request out; raises ValueError if it does not wait."""
+        self._requests.remove(request)
+        self.version += 1
+
+    def note_admission(self, request: Request) -> None:
+        """Marks those who came before `request` and wait still."""
+        for other in self._requests:
+            if other.arrival < request.arrival:
+                other.is_overtaken = True
+
+    def promote(self, now: float, patience: float) -> int:
+        """Lets requests that were overtaken and waited for too long go before all others.
+
+        Returns how many they are.
+
+        Args:
+            now: The time, in seconds.
+            patience: The longest wait, in seconds.
+        """
+        starved = [
+            request
+            for request in self._requests
+            if request.is_overtaken
+            and not request.is_promoted
+            and now - request.arrival_time > patience
+        ]
+        for request in starved:
+            request.is_promoted = True
+        if starved:
+            self.resort()
+        return len(starved)
+
+    def touch(self) -> None:
+        """Notes that a request changed, though not its position."""
+        self.version += 1
+
+    def resort(self) -> None:
+        """Restores the order after a change of what it depends on."""
+        self._requests.sort(key=_ORDER)
+        self.version += 1
+
+
+class StopTokens:
+    """Counts, per token, the requests that it may end, so that most steps need one look."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._counts = np.zeros(vocab_size, np.int32)
+        self._is_stop = np.zeros(vocab_size, np.bool_)
+
+    def add(self, token_ids: Collection[int]) -> None:
+        """Counts a request with these stop tokens."""
+        self._count(list(token_ids), 1)
+
+    def remove(self, token_ids: Collection[int]) -> None:
+        """Counts it no longer."""
+        self._count(list(token_ids), -1)
+
+    def find(self, token_ids: Int32Array) -> BoolArray:
+        """Returns which tokens may end some request [num_tokens]."""
+        return self._is_stop.take(token_ids)
+
+    def _count(self, token_ids: list[int], change: int) -> None:
+        self._counts[token_ids] += change
+        self._is_stop[token_ids] = self._counts[token_ids] > 0
+
+
+class SlotStatus:
+    """What a slot is used for.
+
+    Plain integers: numpy takes several times as long to compare a column with an enumeration.
+    """
+
+    FREE: Final = 0
+    RUNNING: Final = 1
+    LEAVING: Final = 2
     """Preempted: waits again when the last plan that names it has settled."""
-    ENDED = 3
+    ENDED: Final = 3
     """Over: released when the last plan that names it has settled."""
 
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """One request, from add to end."""
-
-    request_id: str
-    owner: int
-    handle: int
-    token_ids: Int32Array
-    """Prompt and verified output, of a request without a slot [num_tokens]."""
-    num_prompt_tokens: int
-    wanted_length: int
-    """Length at which the request is to end, prompt and output, in tokens."""
-    max_length: int
-    """The same within what the worker can hold."""
-    min_length: int
-    """Length below which a stop token does not end the request, in tokens."""
-    stop_token_ids: frozenset[int]
-    sampling: SamplingParams
-    sampling_message: Any
-    """The same as it came, for the worker."""
-    num_predicted_tokens: int
-    """Of all predictions."""
-    priority: int
-    """The smaller, the sooner; 0 unless the policy is priority."""
-    cache_salt: str
-    max_draft_tokens: int
-    """Most drafts per pass."""
-    wants_prediction_positions: bool
-    """Whether its owner gets the positions of accepted drafts in the predictions."""
-    arrival: int = 0
-    """Counts requests as they were added."""
-    arrival_time: float = 0.0
-    """When the request was added, in seconds."""
-    is_overtaken: bool = False
-    """Whether a request that was added later has been admitted before it."""
-    is_promoted: bool = False
-    """Whether the request goes before all others because it starved."""
-    block_hashes: list[bytes] = field(default_factory=list)
-    """Prefix hashes of the full blocks of its tokens, as far as they were needed."""
-    window: Window | None = None
-    """What is left of the last window that was set, from some place of the output on."""
-    window_base: int = -1
-    """Output tokens that were known to who made that window."""
-    slot: int = NO_SLOT
-    num_passes: int = 0
-    """Forward passes that emitted tokens, before the present slot."""
-    num_accepted_by_source: tuple[int, ...] = (0,) * NUM_SOURCES
-    """Drafts that were kept, indexed by DraftSource, before the present slot."""
-    prediction_marks: bytes = b""
-    """What was drafted and kept of the prediction, before the present slot."""
-    num_losses: int = 0
-    """Times the worker was lost with a plan that named the request, since it last got a token."""
-    num_passes_when_lost: int = 0
-    is_displaced: bool = False
-    """Whether it ran when its worker was lost, and does not go on yet."""
-    num_drafted_tokens: int = 0
-    """Drafts that were verified, before the present slot."""
-    num_reported_tokens: int = 0
-    """Tokens of the prompt, after the first, whose log-probabilities were reported."""
-    num_given_tokens: int = 0
-    """Output that the owner had when it added the request; not part of the account."""
-    num_cached_tokens: int | None = None
-    """Tokens of the prompt that the prefix cache held when the request first got a slot; None
-    before that."""
-    gain: int = NOT_FOLLOWED
-    """What following it brings, before the present slot; see `following.py`."""
-    num_observed_tokens: int = 0
-    """Prompt and output tokens that proposers were sent, before the present slot."""
-
-    @property
-    def wants_prompt_logprobs(self) -> bool:
-        """Whether log-probabilities of its prompt are still to be reported."""
-        return (
-            self.sampling.num_prompt_logprobs is not None
-            and self.num_reported_tokens < self.num_prompt_tokens - 1
-        )
-
-    @property
-    def order(self) -> tuple[bool, int, int]:
-        """Sorts requests: the smallest goes first."""
-        return not self.is_promoted, self.priority, self.arrival
-
-    @property
-    def is_followed(self) -> bool:
-        """Whether a proposer follows it."""
-        return self.gain != NOT_FOLLOWED
-
-    @property
-    def is_worth_a_wait(self) -> bool:
-        """Whether a step may wait for a window of it; it has no slot."""
-        return bool(is_worth_a_wait(self.gain, self.num_predicted_tokens))
-
-
-class Rows(NamedTuple):
-    """Columns of some slots, read at once [num_rows]."""
-
-    num_tokens: Int32Array
-    num_computed_tokens: Int32Array
-    num_output_placeholders: Int32Array
-    num_in_flight_tokens: Int32Array
-    num_plans_in_flight: Int32Array
-    num_emits_in_flight: Int32Array
-    num_lease_tokens: Int32Array
-    max_length: Int32Array
-    window_end: Int32Array
-    draft_width: Int32Array
-    drafter_width: Int32Array
-    version: Int32Array
-
-
-_OTHER_COLUMNS = (
-    "status",
-    "generation",
-    "owner",
-    "handle",
-    "num_prompt_tokens",
-    "num_passes",
-    "num_drafted_tokens",
-    "num_predicted_tokens",
-    "num_registered_blocks",
-    "gain",
-    "num_observed_tokens",
-)
-
-
-class RequestTable:
-    """Columns of the requests that have a slot, indexed by slot [max_num_seqs]."""
+@dataclass(slots=True)
+class Rows:
+    """Columns that schedules are made from, of some slots [num_rows]."""
 
     num_tokens: Int32Array
     """Prompt and verified output tokens."""
@@ -183,6 +147,31 @@ class RequestTable:
     """Most drafts of the next pass if the worker's drafter makes them."""
     version: Int32Array
     """Moves whenever something changes what the slot may run, other than its own results."""
+
+    def select(self, chosen: BoolArray) -> "Rows":
+        """Returns the rows that a mask chooses."""
+        return Rows(*(getattr(self, name)[chosen] for name in _SCHEDULED_COLUMNS))
+
+
+_SCHEDULED_COLUMNS = tuple(field.name for field in fields(Rows))
+_OTHER_COLUMNS = (
+    "status",
+    "generation",
+    "owner",
+    "handle",
+    "num_prompt_tokens",
+    "num_passes",
+    "num_drafted_tokens",
+    "num_predicted_tokens",
+    "num_registered_blocks",
+    "gain",
+    "num_observed_tokens",
+)
+
+
+class RequestTable(Rows):
+    """Columns of the requests that have a slot, indexed by slot [max_num_seqs]."""
+
     status: Int32Array
     """A SlotStatus."""
     generation: Int32Array
@@ -203,11 +192,10 @@ class RequestTable:
     """Prompt and output tokens that proposers were sent."""
 
     def __init__(self, max_num_seqs: int, max_length: int) -> None:
-        names = (*Rows._fields, *_OTHER_COLUMNS)
-        columns = np.zeros((len(names), max_num_seqs), np.int32)
-        for name, column in zip(names, columns, strict=True):
-            setattr(self, name, column)
-        self._scheduled_columns = columns[: len(Rows._fields)]
+        self._scheduled_columns = np.zeros((len(_SCHEDULED_COLUMNS), max_num_seqs), np.int32)
+        super().__init__(*self._scheduled_columns)
+        for name in _OTHER_COLUMNS:
+            setattr(self, name, np.zeros(max_num_seqs, np.int32))
         # Memory that is never touched is never taken.
         self.token_ids = np.zeros((max_num_seqs, max_length), np.int32)
         """Prompt and verified output [max_num_seqs, max_length]."""

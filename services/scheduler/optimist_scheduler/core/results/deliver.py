@@ -1,26 +1,30 @@
-"""Keeps the new tokens of a step, up to where requests end, and hands them out as columns."""
+"""Keeps the new tokens of a step, and hands them out as columns, with what is reported of them."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import PREDICTION, DraftSource
 from optimist_scheduler.core.requests.account import num_rejected_tokens
-from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED, average, is_due
+from optimist_scheduler.core.requests.following import NOT_FOLLOWED, is_due
+from optimist_scheduler.core.requests.plan import StepInFlight, StepResult
+from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.requests.table import NO_SLOT, Request
-from optimist_scheduler.core.results.check import UNKNOWN_NODE
-from optimist_scheduler.core.results.new_tokens import NewTokens
-from optimist_scheduler.core.values.arrays import BoolArray, Int32Array, Int64Array
-from optimist_scheduler.core.values.output import (
+from optimist_scheduler.core.results.read import UNKNOWN_NODE, NewTokens
+from optimist_scheduler.core.values import (
     NO_OUTPUTS,
+    BoolArray,
     Ended,
     Finished,
     FinishReason,
+    Int32Array,
+    Int64Array,
     ReportedLogprobs,
     ReportedPositions,
     StepOutputs,
 )
+
+MISSING = "the worker did not report the log-probabilities of this request"
 
 
 def keep(state: SchedulerState, new: NewTokens) -> None:
@@ -36,14 +40,13 @@ def keep(state: SchedulerState, new: NewTokens) -> None:
 
 def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
     slots, kept, accounts = new.slots, new.num_accepted_tokens, state.accounts
-    window_nodes, slots_of_kept, positions = new.nodes
-    is_known = (new.draft_sources == DraftSource.PREDICTION) & (window_nodes != UNKNOWN_NODE)
+    window_nodes, positions = new.nodes
+    is_known = (new.draft_sources == PREDICTION) & (window_nodes != UNKNOWN_NODE)
     others = (kept > 0) & ~is_known
     if np.count_nonzero(others):
         accounts.record_others(slots[others], new.draft_sources[others], kept[others])
-        has_position = np.repeat(is_known, kept)
-        slots_of_kept, positions = slots_of_kept[has_position], positions[has_position]
-    accounts.record_kept(slots_of_kept, positions)
+        positions, kept = positions[np.repeat(is_known, kept)], kept * is_known
+    accounts.record_kept(slots, kept, positions)
     is_cut = is_known & (new.num_drafted_tokens > kept)
     if np.count_nonzero(is_cut):
         drafted = state.worker_windows.find_drafted(
@@ -97,7 +100,7 @@ def _learn_windows(
     """
     slots, starts = new.slots, new.starts
     if state.config.drafter is not None:
-        has_window = has_window & (new.draft_sources <= DraftSource.PREDICTION)
+        has_window = has_window & (new.draft_sources <= PREDICTION)
     if state.widths.goes_by_share:
         is_drafted = new.num_drafted_tokens > 0
         drafted = np.where(is_drafted, new.num_drafted_tokens, inside)[has_window]
@@ -130,28 +133,70 @@ def _move_trees(state: SchedulerState, new: NewTokens, has_left: BoolArray) -> N
         state.weigh_window(slot)
 
 
-def learn_drafter(state: SchedulerState, new: NewTokens) -> None:
-    """Learns how well the worker's drafter does."""
-    if state.config.drafter is None:
-        return
-    rows = new.draft_sources == state.config.drafter.source
-    if rows.any():
-        drafted, accepted = new.num_drafted_tokens[rows], new.num_accepted_tokens[rows]
-        state.widths.observe_drafter(new.slots[rows], drafted, accepted)
+def report_logprobs(
+    state: SchedulerState, step: StepInFlight, new: NewTokens, alive: BoolArray, result: StepResult
+) -> tuple[list[ReportedLogprobs], dict[int, str]]:
+    """Returns the log-probabilities of the tokens that are delivered.
+
+    Each position of a prompt is reported once, in order, also where it is computed again.
+
+    Args:
+        state: The state.
+        step: The plan.
+        new: Its tokens, cut where requests end. Those that lack what they want end otherwise.
+        alive: Which rows belong to requests that are not over [num_rows].
+        result: The result.
+
+    Returns:
+        What is reported, and by slot what is wrong with requests that lack what they want.
+    """
+    reported: list[ReportedLogprobs] = []
+    wrong: dict[int, str] = {}
+    rows = {slot: row for row, slot in enumerate(new.slots.tolist())}
+    for slot in step.slots[alive].tolist():
+        if slot not in state.logprob_slots or slot in result.errors:
+            continue
+        request, logprobs = state.table.request(slot), result.logprobs.get(slot)
+        number = int(new.num_tokens[rows[slot]]) if slot in rows else 0
+        if logprobs is not None:
+            first, end = logprobs.first_prompt_position, logprobs.end
+            if logprobs.num_prompt_tokens and first <= request.num_reported_tokens + 1:
+                num_skipped = min(request.num_reported_tokens + 1, end) - first
+                request.num_reported_tokens = max(request.num_reported_tokens, end - 1)
+            else:
+                # Without those before them they are of no use.
+                num_skipped = logprobs.num_prompt_tokens
+            logprobs = logprobs.cut(num_skipped, number)
+            if len(logprobs.logprobs):
+                reported.append(ReportedLogprobs(request.owner, request.handle, logprobs))
+        if number and _lacks(request, 0 if logprobs is None else logprobs.num_tokens, number):
+            wrong[slot] = MISSING
+            new.reasons.pop(rows[slot], None)
+    return reported, wrong
 
 
-def learn_gains(state: SchedulerState, new: NewTokens) -> None:
-    """Learns what following requests brings; those that gain too little rest."""
-    table = state.table
-    before = table.gain.take(new.slots)
-    if not (before >= LEAST_GAIN).any():
-        return
-    # A pass without a window gains nothing too: a window that is right again wakes.
-    accepted = new.num_accepted_tokens * (new.draft_sources == DraftSource.PREDICTION)
-    after = average(before, accepted)
-    table.gain[new.slots] = after
-    for slot in new.slots[(before >= LEAST_GAIN) & (after < LEAST_GAIN)].tolist():
-        state.rest(slot)
+def _lacks(request: Request, num_reported: int, num_tokens: int) -> bool:
+    """Returns whether a request that gets tokens lacks what it wants."""
+    wants_output = request.sampling.num_logprobs is not None
+    return (wants_output and num_reported < num_tokens) or request.wants_prompt_logprobs
+
+
+def report_positions(state: SchedulerState, new: NewTokens) -> list[ReportedPositions]:
+    """Returns where accepted drafts were read from, to requests that want to know.
+
+    Args:
+        state: The state.
+        new: The tokens.
+    """
+    table, reported = state.table, list[ReportedPositions]()
+    ends = np.cumsum(new.num_accepted_tokens)
+    rows = (new.num_accepted_tokens > 0) & np.isin(new.slots, [*state.position_slots])
+    for row in np.flatnonzero(rows).tolist():
+        slot, end = int(new.slots[row]), int(ends[row])
+        positions = new.nodes.accepted_positions[end - int(new.num_accepted_tokens[row]) : end]
+        owner, handle = int(table.owner[slot]), int(table.handle[slot])
+        reported.append(ReportedPositions(owner, handle, positions))
+    return reported
 
 
 def build_outputs(

@@ -4,27 +4,33 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_scheduler.core.requests.following import LEAST_GAIN
-from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState, StepInFlight
+from optimist_common.drafts import DraftSource
+from optimist_scheduler.core.requests.following import LEAST_GAIN, average
+from optimist_scheduler.core.requests.plan import StepInFlight, StepResult
+from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState
 from optimist_scheduler.core.requests.table import Rows, SlotStatus
-from optimist_scheduler.core.results.check import (
-    check_logprobs,
-    check_result,
-    find_draft_nodes,
-    find_step,
-)
 from optimist_scheduler.core.results.deliver import (
     build_outputs,
     follow_windows,
     keep,
-    learn_drafter,
-    learn_gains,
+    report_logprobs,
+    report_positions,
 )
-from optimist_scheduler.core.results.new_tokens import find_new_tokens
-from optimist_scheduler.core.results.reports import report_logprobs, report_positions
-from optimist_scheduler.core.values.arrays import BoolArray, SlotArray
-from optimist_scheduler.core.values.output import ReportedLogprobs, ReportedPositions, StepOutputs
+from optimist_scheduler.core.results.read import (
+    NewTokens,
+    check_logprobs,
+    check_result,
+    find_draft_nodes,
+    find_new_tokens,
+    find_step,
+)
+from optimist_scheduler.core.values import (
+    BoolArray,
+    ReportedLogprobs,
+    ReportedPositions,
+    SlotArray,
+    StepOutputs,
+)
 
 UNUSED_WIDTH_INTERVAL = 8 * WIDTH_INTERVAL
 """The same while none of the rows drafts: new ones begin with what was chosen last."""
@@ -77,8 +83,8 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     if state.position_slots:
         positions = report_positions(state, new)
     follow_windows(state, new)
-    learn_drafter(state, new)
-    learn_gains(state, new)
+    _learn_drafter(state, new)
+    _learn_gains(state, new)
     outputs = build_outputs(state, new, errors, logprobs, positions)
     _learn_costs(state, step, result)
     if not result.repeat:
@@ -138,6 +144,30 @@ def _reduce_lease(state: SchedulerState, step: StepInFlight, num_repeats: int) -
     held = table.generation[slots] == step.generations
     num_tokens = num_repeats * (1 + step.num_draft_tokens)
     table.num_lease_tokens[slots[held]] -= num_tokens[held]
+
+
+def _learn_drafter(state: SchedulerState, new: NewTokens) -> None:
+    """Learns how well the worker's drafter does."""
+    if state.config.drafter is None:
+        return
+    rows = new.draft_sources == state.config.drafter.source
+    if rows.any():
+        drafted, accepted = new.num_drafted_tokens[rows], new.num_accepted_tokens[rows]
+        state.widths.observe_drafter(new.slots[rows], drafted, accepted)
+
+
+def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
+    """Learns what following requests brings; those that gain too little rest."""
+    table = state.table
+    before = table.gain.take(new.slots)
+    if not (before >= LEAST_GAIN).any():
+        return
+    # A pass without a window gains nothing too: a window that is right again wakes.
+    accepted = new.num_accepted_tokens * (new.draft_sources == DraftSource.PREDICTION)
+    after = average(before, accepted)
+    table.gain[new.slots] = after
+    for slot in new.slots[(before >= LEAST_GAIN) & (after < LEAST_GAIN)].tolist():
+        state.rest(slot)
 
 
 def _learn_costs(state: SchedulerState, step: StepInFlight, result: StepResult) -> None:

@@ -1,23 +1,22 @@
-"""What runs next: decided from a view of the state, without changing it."""
+"""What runs next: decided without a change, perhaps ahead of results, and then repaired."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimist_scheduler.core.requests.view import NO_SLOTS, ScheduleView
-from optimist_scheduler.core.schedule.admission import (
+from optimist_scheduler.core.requests.plan import NO_SLOTS, ScheduleView
+from optimist_scheduler.core.requests.table import SlotStatus
+from optimist_scheduler.core.schedule.rows import (
     AdmittedRow,
+    PlannedRows,
     admit,
     count_demand,
-    find_victims,
-)
-from optimist_scheduler.core.schedule.rows import (
-    PlannedRows,
     count_needed_blocks,
+    find_victims,
     plan_rows,
     plan_scarce_rows,
 )
-from optimist_scheduler.core.values.arrays import Int32Array, SlotArray
+from optimist_scheduler.core.values import Int32Array, SchedulerStats, SlotArray
 
 
 @dataclass(slots=True)
@@ -94,3 +93,121 @@ def _preempt(view: ScheduleView) -> ScheduleDecision:
     idle = preempted[view.table.num_plans_in_flight[preempted] == 0]
     num_free += view.blocks.num_freed_by(idle)
     return decide(view, plan_scarce_rows(view, view.running[:kept], num_free), [], preempted)
+
+
+@dataclass(slots=True)
+class Repair:
+    """A decision that fits the present state, or why there is none."""
+
+    decision: ScheduleDecision | None
+    """None if it is cheaper to decide anew."""
+    reason: str = ""
+    """Why there is none."""
+    num_dropped: int = 0
+    """Rows whose request was over or preempted."""
+    num_recomputed: int = 0
+    """Rows that were computed again."""
+    num_added: int = 0
+    """Rows of requests that take a slot now and did not before."""
+
+    @property
+    def is_hit(self) -> bool:
+        """Whether nothing had to be changed."""
+        return not (self.num_dropped or self.num_recomputed or self.num_added)
+
+
+def repair(view: ScheduleView, decision: ScheduleDecision) -> Repair:
+    """Drops or computes again the rows whose version moved; the rest stands.
+
+    Waiting requests are chosen anew: they may have changed, and so may the room for them.
+    """
+    rows = decision.rows
+    stands = view.table.version[rows.slots] == decision.versions
+    is_same_queue = view.queue_version == decision.queue_version
+    if is_same_queue and np.count_nonzero(stands) == len(stands):
+        return Repair(decision)
+    stale = rows.slots[~stands]
+    goes_on = view.table.status[stale] == SlotStatus.RUNNING
+    again = stale[goes_on]
+    rows = replace(rows.select(stands), num_repeats=0)
+    budget = view.config.max_num_batched_tokens - rows.num_tokens
+    num_free = view.blocks.num_free - rows.num_blocks
+    more = plan_rows(view, again, budget, num_free) if len(again) else None
+    if len(again) and more is None:
+        return Repair(None, "memory")
+    if more is not None:
+        rows = _join(rows, more)
+        budget, num_free = budget - more.num_tokens, num_free - more.num_blocks
+    admitted = admit(view, len(view.running), budget, num_free)
+    before = {row.request.request_id for row in decision.admitted}
+    now = {row.request.request_id for row in admitted}
+    return Repair(
+        decide(view, rows, admitted),
+        num_dropped=len(stale) - len(again) + len(before - now),
+        num_recomputed=len(again),
+        num_added=len(now - before),
+    )
+
+
+def _join(rows: PlannedRows, more: PlannedRows) -> PlannedRows:
+    return PlannedRows(
+        np.concatenate([rows.slots, more.slots]),
+        np.concatenate([rows.num_known_tokens, more.num_known_tokens]),
+        np.concatenate([rows.num_draft_tokens, more.num_draft_tokens]),
+        np.concatenate([rows.num_new_blocks, more.num_new_blocks]),
+        0,
+    )
+
+
+class Prepared:
+    """At most one decision that was computed ahead of results, and what became of all of them."""
+
+    def __init__(self, stats: SchedulerStats) -> None:
+        """Begins without one; counts in `stats`."""
+        self._stats = stats
+        self.decision: ScheduleDecision | None = None
+
+    def keep(self, decision: ScheduleDecision) -> None:
+        """Keeps a decision if it has rows and takes blocks away from nobody.
+
+        Results to come may give some back.
+        """
+        if decision.num_rows == 0:
+            return
+        self._stats.num_prescheduled += 1
+        if len(decision.preempted):
+            self._stats.preschedule_discards["preemption"] += 1
+        elif decision.rows.is_short:
+            self._stats.preschedule_discards["memory"] += 1
+        else:
+            self.decision = decision
+
+    def take(self, view: ScheduleView) -> ScheduleDecision | None:
+        """Returns the decision, repaired where something changed; None if that is in vain.
+
+        Args:
+            view: The present state.
+        """
+        decision, self.decision = self.decision, None
+        if decision is None:
+            return None
+        repaired = repair(view, decision)
+        stats = self._stats
+        if repaired.decision is None or repaired.decision.num_rows == 0:
+            stats.preschedule_discards[repaired.reason or "requests over"] += 1
+            return None
+        if repaired.is_hit:
+            stats.num_preschedule_hits += 1
+        else:
+            stats.num_preschedule_repairs += 1
+        stats.num_prescheduled_rows += decision.num_rows
+        stats.num_dropped_rows += repaired.num_dropped
+        stats.num_recomputed_rows += repaired.num_recomputed
+        stats.num_added_rows += repaired.num_added
+        return repaired.decision
+
+    def discard(self, reason: str) -> None:
+        """Forgets the decision, if there is one."""
+        if self.decision is not None:
+            self.decision = None
+            self._stats.preschedule_discards[reason] += 1

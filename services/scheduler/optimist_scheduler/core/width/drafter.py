@@ -9,8 +9,8 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass as validated_dataclass
 
 from optimist_aligner.cost import CostCurve
-from optimist_common.draft_source import DraftSource
-from optimist_scheduler.core.values.arrays import Int32Array
+from optimist_common.drafts import DraftSource
+from optimist_scheduler.core.values import Int32Array
 
 
 @validated_dataclass(frozen=True)

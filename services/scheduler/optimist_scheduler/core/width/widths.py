@@ -6,14 +6,17 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.values.arrays import BoolArray, Float32Array, Int32Array, SlotArray
-from optimist_scheduler.core.width.acceptance import DRAFTER_PRIOR, Acceptance
-from optimist_scheduler.core.width.adaptive import START_WIDTH, AdaptiveWidths
-from optimist_scheduler.core.width.calibration import Calibration
+from optimist_scheduler.core.values import BoolArray, Float32Array, Int32Array, SlotArray
+from optimist_scheduler.core.width.acceptance import (
+    DRAFTER_PRIOR,
+    START_WIDTH,
+    Acceptance,
+    AdaptiveWidths,
+    Calibration,
+)
 from optimist_scheduler.core.width.crossover import choose_crossover
 from optimist_scheduler.core.width.drafter import Drafter, DrafterRows
-from optimist_scheduler.core.width.goodput import choose_goodput
-from optimist_scheduler.core.width.threshold import MAX_DEPTH
+from optimist_scheduler.core.width.goodput import MAX_DEPTH, choose_goodput
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD, Window
 
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
@@ -40,7 +43,7 @@ class DraftWidths:
 
     - fixed: each request's own limit.
     - goodput: most expected tokens per time of the pass (`goodput.py`).
-    - adaptive: one up or down by the accepted share (`adaptive.py`).
+    - adaptive: one up or down by the accepted share (`AdaptiveWidths`).
     - crossover: the limit where that is faster than no drafts, else 0 (`crossover.py`).
 
     Windows and the drafter are learned apart. Of the drafter, widths are levels: of a tree, one

@@ -1,6 +1,7 @@
 """What the objects in the bodies of requests are made of."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -11,11 +12,12 @@ from pydantic import (
     Field,
     model_validator,
 )
-from pydantic_core import PydanticKnownError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 ID_FORMAT = "token-id"
 """Format of numbers that are tokens of the model, in the document of the API."""
 MAX_PARTS = 4096
+INT32_MAX = 2**31 - 1
 # No object has as many fields.
 MAX_FIELDS = 128
 
@@ -60,6 +62,11 @@ def at_most(number: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def invalid(param: str, message: str, code: str = "invalid_value") -> PydanticCustomError:
+    """Returns the error of a field, with a message that needs no field name in front."""
+    return PydanticCustomError(code, "{message}", {"message": message, "param": param})
+
+
 class Body(BaseModel):
     """Base of every object in a request: unknown fields are refused.
 
@@ -76,6 +83,11 @@ class Body(BaseModel):
             return body
         names = body if len(body) <= MAX_FIELDS else cls._with_one_unknown(body)
         return {name: _whole(body[name]) for name in names}
+
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Returns those of some fields that are not null."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def _with_one_unknown(cls, names: Iterable[str]) -> list[str]:
@@ -95,8 +107,8 @@ class TextPart(Body):
 Content = Text | Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_PARTS)]
 
 
-def content_text(content: str | list[TextPart]) -> str:
-    """Returns the text of a content, whose parts join without anything between them."""
+def content_text(content: str | list[Any]) -> str:
+    """Returns the text of a content, whose parts, each with a `text`, join to it."""
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
@@ -147,3 +159,42 @@ def content_or_calls(schema: dict[str, Any]) -> None:
     """Makes the schema of an assistant's message say that it has content, calls, or both."""
     calls = {**_not_null(schema, "tool_calls"), "minItems": 1}
     _alternate(schema, [{"content": _not_null(schema, "content")}, {"tool_calls": calls}])
+
+
+@dataclass(frozen=True)
+class KnownParameters:
+    """Parameters of an endpoint that are known and not supported."""
+
+    refused: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Those that are refused, with the values that ask for nothing beyond the default."""
+    by_value: frozenset[str] = frozenset()
+    """Which of them have other values that are supported."""
+
+
+# vLLM's earlier names of `structured_outputs`.
+GUIDED: dict[str, tuple[Any, ...]] = {
+    f"guided_{name}": () for name in ("choice", "decoding_backend", "grammar", "json", "regex")
+}
+
+
+def drop_unsupported(body: Mapping[str, Any], known: KnownParameters) -> dict[str, Any]:
+    """Returns the body without parameters that ask for the default.
+
+    Raises:
+        PydanticCustomError: A parameter asks for something that is not supported; its type is
+            OpenAI's error code and its context has `param`.
+    """
+    kept = {}
+    for name, value in body.items():
+        if name not in known.refused:
+            kept[name] = value
+        elif value is not None and not _is_harmless(value, known.refused[name]):
+            code = "unsupported_value" if name in known.by_value else "unsupported_parameter"
+            what = "This value of" if name in known.by_value else "The parameter"
+            raise invalid(name, f"{what} '{name}' is not supported.", code)
+    return kept
+
+
+def _is_harmless(value: Any, harmless: tuple[Any, ...]) -> bool:
+    # Without the types, True would pass as 1 and 0 as False.
+    return any(type(value) is type(one) and value == one for one in harmless)

@@ -1,42 +1,197 @@
-"""The body of POST /v1/chat/completions."""
+"""The body of POST /v1/chat/completions, with the messages of the chat."""
 
-from typing import ClassVar, Self
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticKnownError
 
 from optimist_common.sampling import MAX_LOGPROBS
-from optimist_gateway.core.content import Structure
 from optimist_gateway.core.error import Path, naming
-from optimist_gateway.core.request import Conversation, Request
+from optimist_gateway.core.request import Conversation, Message, Request, Structure, ToolCall
+from optimist_gateway.fronts.openai.bodies.base import (
+    GUIDED,
+    INT32_MAX,
+    Body,
+    Content,
+    KnownParameters,
+    Text,
+    content_or_calls,
+    content_text,
+    encodable,
+    invalid,
+)
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
-from optimist_gateway.fronts.openai.bodies.message import MessageBody
 from optimist_gateway.fronts.openai.bodies.structure import (
+    MAX_TOOLS,
+    FunctionName,
     JsonSchemaFormat,
     ResponseFormat,
-    format_content,
-    require_no_grammar_with_tools,
-)
-from optimist_gateway.fronts.openai.bodies.tools import (
-    MAX_TOOLS,
     ToolBody,
     ToolChoiceBody,
+    format_content,
+    require_one_structure,
     tool_choice,
     tool_use,
 )
-from optimist_gateway.fronts.openai.bodies.unsupported import OF_CHAT, KnownParameters
+from optimist_gateway.structure.schema import SchemaError, check_json
 
 MAX_MESSAGES = 4096
-_INT32_MAX = 2**31 - 1
+MAX_TOOL_CALLS = 128
+_UNSUPPORTED = KnownParameters(
+    refused=GUIDED
+    | {
+        "audio": (),
+        "function_call": ("none",),
+        "functions": ([],),
+        "modalities": (["text"],),
+        "moderation": (),
+        "reasoning_effort": ("none",),
+        "verbosity": ("medium",),
+        "web_search_options": (),
+    },
+    by_value=frozenset({"modalities", "reasoning_effort", "verbosity"}),
+)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _json_object(text: object) -> dict[str, Any]:
+    """Returns the object that a text has; no text is an empty one."""
+    if not isinstance(text, str):
+        raise PydanticKnownError("string_type")
+    try:
+        value = json.loads(encodable(text) or "{}", parse_constant=_refuse)
+        if not isinstance(value, dict):
+            raise ValueError("must be a JSON object")
+        check_json(value)
+    except (json.JSONDecodeError, RecursionError):
+        raise ValueError("must be the text of a JSON object") from None
+    except SchemaError as error:
+        raise ValueError(error.message) from None
+    return value
+
+
+Arguments = Annotated[
+    dict[str, Any],
+    BeforeValidator(_json_object),
+    WithJsonSchema({"type": "string", "format": "json-object"}),
+]
+CallId = Annotated[Text, StringConstraints(min_length=1, max_length=256)]
+
+
+class CalledFunction(Body):
+    """The function of an earlier call."""
+
+    name: FunctionName
+    arguments: Arguments
+    """A JSON object, as text."""
+
+
+class ToolCallBody(Body):
+    """A call that the assistant made earlier."""
+
+    id: CallId
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class _MessageFields(Body):
+    """What clients send with any message; fields of other kinds must be null."""
+
+    name: Text | None = None
+    refusal: None = None
+    function_call: None = None
+    audio: None = None
+    annotations: list[Any] | None = None
+
+
+class PlainMessage(_MessageFields):
+    """A message of the user or of who runs the application."""
+
+    role: Literal["system", "developer", "user"]
+    content: Content
+    tool_calls: None = None
+    tool_call_id: None = None
+
+    def message(self) -> Message:
+        """Returns the message as a plain value."""
+        return Message(self.role, content_text(self.content))
+
+
+class AssistantMessage(_MessageFields):
+    """An answer of the model; its content may be null if it has calls."""
+
+    model_config = ConfigDict(json_schema_extra=content_or_calls)
+
+    role: Literal["assistant"]
+    content: Content | None = None
+    tool_calls: list[ToolCallBody] | None = Field(None, fail_fast=True, max_length=MAX_TOOL_CALLS)
+    tool_call_id: None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.content is None and not self.tool_calls:
+            raise ValueError("content is required if there are no tool_calls")
+        return self
+
+    def message(self) -> Message:
+        """Returns the message as a plain value."""
+        calls = tuple(
+            ToolCall(call.id, call.function.name, call.function.arguments)
+            for call in self.tool_calls or ()
+        )
+        content = "" if self.content is None else content_text(self.content)
+        return Message(self.role, content, tool_calls=calls)
+
+
+class ToolMessage(_MessageFields):
+    """What a call returned."""
+
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: CallId
+    tool_calls: None = None
+
+    def message(self) -> Message:
+        """Returns the message as a plain value."""
+        return Message(
+            self.role, content_text(self.content), tool_call_id=self.tool_call_id, name=self.name
+        )
+
+
+def _kind(value: object) -> str:
+    role = value.get("role") if isinstance(value, Mapping) else getattr(value, "role", None)
+    return role if role in ("assistant", "tool") else "plain"
+
+
+MessageBody = Annotated[
+    Annotated[PlainMessage, Tag("plain")]
+    | Annotated[AssistantMessage, Tag("assistant")]
+    | Annotated[ToolMessage, Tag("tool")],
+    Discriminator(_kind),
+]
 
 
 class ChatCompletionBody(GenerationBody):
     """The body of POST /v1/chat/completions."""
 
-    known_parameters: ClassVar[KnownParameters] = OF_CHAT
+    known_parameters: ClassVar[KnownParameters] = _UNSUPPORTED
 
     messages: list[MessageBody] = Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
-    max_completion_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
+    max_completion_tokens: int | None = Field(None, ge=1, le=INT32_MAX)
     logprobs: bool | None = None
     """Reports the log-probability of each token of the answer."""
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -56,12 +211,8 @@ class ChatCompletionBody(GenerationBody):
             names[("tools", index)] = f"tools[{index}].function"
         for index, name in enumerate(tool_choice(self.tool_choice)[1]):
             names[("tool_choice", index)] = name
-        if self.structured_outputs is not None:
-            names[("structure",)] = self.structured_outputs.field
-        elif isinstance(self.response_format, JsonSchemaFormat):
-            names[("structure",)] = "response_format.json_schema.schema"
-        else:
-            names[("structure",)] = "response_format"
+        schema = ".json_schema.schema" if isinstance(self.response_format, JsonSchemaFormat) else ""
+        names.setdefault(("structure",), f"response_format{schema}")
         return names
 
     def request(self) -> Request:
@@ -90,32 +241,17 @@ class ChatCompletionBody(GenerationBody):
     @model_validator(mode="after")
     def _has_logprobs(self) -> Self:
         if self.top_logprobs and not self.logprobs:
-            raise PydanticCustomError(
-                "invalid_value",
-                "top_logprobs is only allowed when logprobs is true",
-                {"param": "top_logprobs"},
-            )
+            raise invalid("top_logprobs", "top_logprobs is only allowed when logprobs is true")
         return self
 
     @model_validator(mode="after")
     def _has_one_structure(self) -> Self:
-        if self.structured_outputs is None:
-            return self
-        if format_content(self.response_format) is not None:
-            raise PydanticCustomError(
-                "invalid_value",
-                "structured_outputs and response_format must not both be set",
-                {"param": "structured_outputs"},
-            )
-        require_no_grammar_with_tools(self.structured_outputs, self.tools, self.tool_choice)
+        other = "response_format" if format_content(self.response_format) is not None else None
+        require_one_structure(self.structured_outputs, other, self.tools, self.tool_choice)
         return self
 
     @model_validator(mode="after")
     def _has_one_limit(self) -> Self:
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise PydanticCustomError(
-                "invalid_value",
-                "max_tokens and max_completion_tokens must not both be set",
-                {"param": "max_tokens"},
-            )
+            raise invalid("max_tokens", "max_tokens and max_completion_tokens must not both be set")
         return self

@@ -1,20 +1,184 @@
-"""The form of an answer's text, in the body of a request."""
+"""The form of an answer in the body of a request: of its text, and what the model may call."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, StringConstraints, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 
-from optimist_gateway.core.content import (
+from optimist_gateway.core.error import FieldError, path_text
+from optimist_gateway.core.request import (
     ChoiceContent,
     Content,
+    Function,
     JsonContent,
     LarkContent,
     RegexContent,
+    ToolChoice,
+    ToolUse,
 )
-from optimist_gateway.fronts.openai.bodies.base import Body, Text, exactly_one
-from optimist_gateway.fronts.openai.bodies.tools import FunctionName, Json
+from optimist_gateway.fronts.openai.bodies.base import Body, Text, exactly_one, invalid
+from optimist_gateway.structure.schema import MAX_VALUES, SchemaError, check_json
+
+MAX_TOOLS = 128
+# What is written back, as POST /v1/responses does with schemas, has integers of 64 bits.
+MAX_INTEGER = 2**63 - 1
+# Without `parameters`, a function has none.
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def _bounded(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        check_json(value, MAX_INTEGER)
+    except SchemaError as error:
+        raise ValueError(f"{path_text(error.path)}: {error.message}".removeprefix(": ")) from None
+    return value
+
+
+def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
+    if schema.get("type", "object") != "object":
+        raise ValueError("must describe an object")
+    return schema
+
+
+FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+Json = Annotated[dict[str, Any], AfterValidator(_bounded)]
+"""A JSON object of bounded size and depth."""
+Parameters = Annotated[Json, AfterValidator(_of_an_object)]
+
+
+class FunctionBody(Body):
+    """A function that the model may call."""
+
+    name: FunctionName
+    description: Text | None = None
+    parameters: Parameters | None = None
+    """JSON schema of the arguments."""
+    strict: bool | None = None
+    """Rejects parameters that calls cannot be held to wholly."""
+
+    def function_at(self, index: int) -> Function:
+        """Returns the function, which is at this index of the tools."""
+        return Function(
+            name=self.name,
+            # They are an object, said or not.
+            parameters=(
+                _NO_PARAMETERS if self.parameters is None else {"type": "object", **self.parameters}
+            ),
+            is_strict=bool(self.strict),
+            index=index,
+            description=self.description,
+        )
+
+
+class ToolBody(Body):
+    """A tool; only functions are known."""
+
+    type: Literal["function"]
+    function: FunctionBody
+
+
+class FunctionNameBody(Body):
+    """Names a function."""
+
+    name: FunctionName
+
+
+class NamedTool(Body):
+    """Names a tool; as a choice, forces its call."""
+
+    type: Literal["function"]
+    function: FunctionNameBody
+
+
+class AllowedToolsBody(Body):
+    """Some of the tools."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool] = Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)
+
+
+class AllowedToolsChoice(Body):
+    """Allows only some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedToolsBody
+
+
+def _form(value: object) -> str:
+    """Returns which form a choice has."""
+    if isinstance(value, str):
+        return "mode"
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "allowed" if kind == "allowed_tools" else "named"
+
+
+ToolChoiceBody = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("mode")]
+    | Annotated[NamedTool, Tag("named")]
+    | Annotated[AllowedToolsChoice, Tag("allowed")],
+    Discriminator(_form),
+]
+
+
+def tool_choice(choice: ToolChoiceBody | None) -> tuple[ToolChoice | None, list[str]]:
+    """Returns a choice, and where it has the names of functions."""
+    if choice is None:
+        return None, []
+    if isinstance(choice, NamedTool):
+        named = ToolChoice("required", (choice.function.name,), is_single=True)
+        return named, ["tool_choice.function.name"]
+    if isinstance(choice, AllowedToolsChoice):
+        allowed = choice.allowed_tools
+        names = tuple(tool.function.name for tool in allowed.tools)
+        where = "tool_choice.allowed_tools.tools[{}].function.name"
+        return ToolChoice(allowed.mode, names), [where.format(index) for index in range(len(names))]
+    return ToolChoice(choice), []
+
+
+def tool_use(
+    functions: Sequence[Function], choice: ToolChoice | None, *, is_parallel: bool
+) -> ToolUse | None:
+    """Returns which calls an answer may have; None for none.
+
+    Raises:
+        FieldError: Two functions have one name, the schemas are too large together, or the choice
+            names an unknown function.
+    """
+    names: set[str] = set()
+    num_values = 0
+    for function in functions:
+        num_values += check_json(function.parameters)
+        if num_values > MAX_VALUES:
+            raise FieldError(
+                ("tools",), f"their parameters have more than {MAX_VALUES} values in all"
+            )
+        if function.name in names:
+            raise FieldError(("tools", function.index, "name"), "another tool has this name")
+        names.add(function.name)
+    mode = choice.mode if choice is not None else "auto"
+    chosen = choice.names if choice is not None else ()
+    for index, name in enumerate(chosen):
+        if name not in names:
+            raise FieldError(("tool_choice", index), f"no tool is called {name}")
+    if choice is not None and mode != "none" and not names:
+        raise FieldError(("tool_choice",), "is only allowed when tools are specified")
+    if not functions or mode == "none":
+        return None
+    is_single = choice is not None and choice.is_single
+    return ToolUse(
+        [function for function in functions if not chosen or function.name in chosen],
+        is_required=mode == "required",
+        is_parallel=is_parallel and not is_single,
+    )
+
 
 # The worker takes grammars of 64 KiB.
 _MAX_GRAMMAR_CHARACTERS = 2**16
@@ -96,16 +260,27 @@ class StructuredOutputs(Body):
         return f"structured_outputs.{next(given, 'grammar')}"
 
 
-def require_no_grammar_with_tools(
-    outputs: StructuredOutputs, tools: Sequence[Body] | None, choice: object
+def require_one_structure(
+    outputs: StructuredOutputs | None,
+    field: str | None,
+    tools: Sequence[Body] | None,
+    choice: object,
 ) -> None:
-    """Raises PydanticCustomError for a grammar of the client's beside calls."""
+    """Raises PydanticCustomError for two forms of the text, or for a grammar beside calls.
+
+    Args:
+        outputs: A form of the text.
+        field: The other field that asks for a form; None if none does.
+        tools: What may be called.
+        choice: Which of these.
+    """
+    if outputs is None:
+        return
+    if field is not None:
+        raise invalid("structured_outputs", f"structured_outputs and {field} must not both be set")
     if outputs.grammar is not None and tools and choice != "none":
-        raise PydanticCustomError(
-            "invalid_value",
-            "structured_outputs.grammar is only allowed without tools",
-            {"param": "structured_outputs.grammar"},
-        )
+        where = "structured_outputs.grammar"
+        raise invalid(where, f"{where} is only allowed without tools")
 
 
 def format_content(form: ResponseFormat | None) -> Content | None:

@@ -1,31 +1,31 @@
-"""The body of POST /v1/responses."""
+"""The body of POST /v1/responses, with the items of its input."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
-from pydantic_core import PydanticCustomError
 
 from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.error import Path
-from optimist_gateway.fronts.openai.bodies.base import Body, Text
-from optimist_gateway.fronts.openai.bodies.generation import AnswerBody, CacheOptions, Metadata
-from optimist_gateway.fronts.openai.bodies.structure import (
-    StructuredOutputs,
-    require_no_grammar_with_tools,
+from optimist_gateway.fronts.openai.bodies.base import (
+    INT32_MAX,
+    MAX_PARTS,
+    Body,
+    KnownParameters,
+    Text,
+    invalid,
 )
-from optimist_gateway.fronts.openai.bodies.tools import (
+from optimist_gateway.fronts.openai.bodies.chat import Arguments, CallId
+from optimist_gateway.fronts.openai.bodies.generation import AnswerBody
+from optimist_gateway.fronts.openai.bodies.structure import (
     MAX_TOOLS,
     FunctionBody,
     FunctionName,
     Json,
+    require_one_structure,
 )
-from optimist_gateway.fronts.openai.bodies.unsupported import KnownParameters, drop_unsupported
-from optimist_gateway.fronts.openai.responses.input import InputItem
 
 MAX_ITEMS = 4096
 LOGPROBS = "message.output_text.logprobs"
-_INT32_MAX = 2**31 - 1
-
 _UNSUPPORTED = KnownParameters(
     refused={
         "access_programs": (),
@@ -42,6 +42,89 @@ _UNSUPPORTED = KnownParameters(
     by_value=frozenset({"background", "reasoning", "truncation"}),
 )
 """Among them what would need responses to be stored."""
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class InputTextPart(Body):
+    """Text of a user, a system or a tool."""
+
+    type: Literal["input_text"]
+    text: Text
+
+
+class OutputTextPart(Body):
+    """Text of an earlier answer; annotations and log-probabilities are not read."""
+
+    type: Literal["output_text"]
+    text: Text
+    annotations: list[Any] | None = None
+    logprobs: list[Any] | None = None
+
+
+_Parts = Annotated[
+    list[Annotated[InputTextPart | OutputTextPart, Field(discriminator="type")]],
+    Field(fail_fast=True, max_length=MAX_PARTS),
+]
+_InputParts = Annotated[list[InputTextPart], Field(fail_fast=True, max_length=MAX_PARTS)]
+
+
+class InputMessage(Body):
+    """A message; that of an earlier answer has the role `assistant`."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | _Parts
+    id: str | None = None
+    status: Status | None = None
+    phase: Literal["commentary", "final_answer"] | None = None
+
+
+class FunctionCallItem(Body):
+    """A call that an earlier answer made."""
+
+    type: Literal["function_call"]
+    call_id: CallId
+    name: FunctionName
+    arguments: Arguments
+    id: str | None = None
+    status: Status | None = None
+    caller: None = None
+    namespace: None = None
+
+
+class FunctionCallOutputItem(Body):
+    """What a call brought."""
+
+    type: Literal["function_call_output"]
+    call_id: CallId
+    output: Text | _InputParts
+    id: str | None = None
+    status: Status | None = None
+    caller: None = None
+    name: str | None = None
+    namespace: None = None
+
+
+def _kind(item: object) -> object:
+    """Returns the type of an item, which messages need not have."""
+    if isinstance(item, dict):
+        return item.get("type", "message")
+    return getattr(item, "type", None)
+
+
+InputItem = Annotated[
+    Annotated[InputMessage, Tag("message")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
+    | Annotated[FunctionCallOutputItem, Tag("function_call_output")],
+    Discriminator(
+        _kind,
+        custom_error_type="unknown_item",
+        custom_error_message=(
+            "must be an item of type message, function_call or function_call_output"
+        ),
+    ),
+]
 
 
 class PlainFormat(Body):
@@ -93,21 +176,13 @@ class AllowedTools(Body):
     tools: list[FunctionChoice] = Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)
 
 
-def _choice_form(value: object) -> str:
-    return "word" if isinstance(value, str) else "object"
-
-
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("word")]
     | Annotated[
         Annotated[FunctionChoice | AllowedTools, Field(discriminator="type")], Tag("object")
     ],
-    Discriminator(_choice_form),
+    Discriminator(lambda value: "word" if isinstance(value, str) else "object"),
 ]
-
-
-def _input_form(value: object) -> str:
-    return "items" if isinstance(value, list) else "text"
 
 
 Input = Annotated[
@@ -115,7 +190,7 @@ Input = Annotated[
     | Annotated[
         list[InputItem], Field(fail_fast=True, min_length=1, max_length=MAX_ITEMS), Tag("items")
     ],
-    Discriminator(_input_form),
+    Discriminator(lambda value: "items" if isinstance(value, list) else "text"),
 ]
 
 
@@ -129,12 +204,12 @@ class ResponseStreamOptions(Body):
 class ResponsesBody(AnswerBody):
     """A request that is answered with items; nothing of it is stored."""
 
-    model: str
+    known_parameters: ClassVar[KnownParameters] = _UNSUPPORTED
+
     input: Input
     instructions: Text | None = None
     """A system message in front of the input."""
-    max_output_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
-    stream: bool | None = None
+    max_output_tokens: int | None = Field(None, ge=1, le=INT32_MAX)
     text: TextOptions | None = None
     tools: list[FunctionTool] | None = Field(None, fail_fast=True, max_length=MAX_TOOLS)
     tool_choice: ToolChoice | None = None
@@ -144,20 +219,9 @@ class ResponsesBody(AnswerBody):
     )
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     """How many of the likeliest tokens `include` reports for each token."""
-    structured_outputs: StructuredOutputs | None = None
-    """Extension: the form of the answer's text, as at the other endpoints."""
-    metadata: Metadata | None = None
-    """Comes back with the response."""
-    max_tool_calls: int | None = Field(None, ge=1, le=_INT32_MAX)
-    """Ignored, as all that follow: it counts calls of tools that run on the server."""
-    store: bool | None = None
+    max_tool_calls: int | None = Field(None, ge=1, le=INT32_MAX)
+    """Ignored: it counts calls of tools that run on the server."""
     stream_options: ResponseStreamOptions | None = None
-    user: Text | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
-    safety_identifier: Text | None = None
-    prompt_cache_key: Text | None = None
-    prompt_cache_options: CacheOptions | None = None
-    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
 
     @property
     def form(self) -> PlainFormat | SchemaFormat | None:
@@ -173,12 +237,8 @@ class ResponsesBody(AnswerBody):
     def field_names(self) -> dict[Path, str]:
         """See `AnswerBody.field_names`."""
         names = super().field_names() | {("prompts",): "input", ("prompts", 0): "input"}
-        if self.structured_outputs is not None:
-            names[("structure",)] = self.structured_outputs.field
-        elif isinstance(self.form, SchemaFormat):
-            names[("structure",)] = "text.format.schema"
-        else:
-            names[("structure",)] = "text.format"
+        schema = ".schema" if isinstance(self.form, SchemaFormat) else ""
+        names.setdefault(("structure",), f"text.format{schema}")
         if isinstance(self.tool_choice, FunctionChoice):
             names[("tool_choice", 0)] = "tool_choice.name"
         elif isinstance(self.tool_choice, AllowedTools):
@@ -186,30 +246,14 @@ class ResponsesBody(AnswerBody):
                 names[("tool_choice", index)] = f"tool_choice.tools[{index}].name"
         return names
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_unsupported(cls, body: object) -> object:
-        return drop_unsupported(body, _UNSUPPORTED) if isinstance(body, dict) else body
-
     @model_validator(mode="after")
     def _includes_what_it_counts(self) -> Self:
         if self.top_logprobs and not self.wants_logprobs:
-            raise PydanticCustomError(
-                "invalid_value",
-                'top_logprobs needs include: ["message.output_text.logprobs"]',
-                {"param": "top_logprobs"},
-            )
+            raise invalid("top_logprobs", f'top_logprobs needs include: ["{LOGPROBS}"]')
         return self
 
     @model_validator(mode="after")
     def _has_one_structure(self) -> Self:
-        if self.structured_outputs is None:
-            return self
-        if self.form is not None:
-            raise PydanticCustomError(
-                "invalid_value",
-                "structured_outputs and text.format must not both be set",
-                {"param": "structured_outputs"},
-            )
-        require_no_grammar_with_tools(self.structured_outputs, self.tools, self.tool_choice)
+        other = None if self.form is None else "text.format"
+        require_one_structure(self.structured_outputs, other, self.tools, self.tool_choice)
         return self

@@ -3,27 +3,30 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from optimist_gateway.core.content import Content, JsonContent, Structure, ToolChoice
 from optimist_gateway.core.error import ApiError, naming
-from optimist_gateway.core.messages import Message, ToolCall
-from optimist_gateway.core.request import Conversation
+from optimist_gateway.core.request import (
+    Content,
+    Conversation,
+    JsonContent,
+    Message,
+    Structure,
+    ToolCall,
+    ToolChoice,
+)
 from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.answering import Answering, admitted_route
-from optimist_gateway.fronts.openai.bodies.message import MAX_TOOL_CALLS
-from optimist_gateway.fronts.openai.bodies.structure import ANY_OBJECT
-from optimist_gateway.fronts.openai.bodies.tools import tool_use
+from optimist_gateway.fronts.openai.bodies.base import content_text
+from optimist_gateway.fronts.openai.bodies.chat import MAX_TOOL_CALLS
+from optimist_gateway.fronts.openai.bodies.structure import ANY_OBJECT, tool_use
 from optimist_gateway.fronts.openai.chat import tool_call_reader
 from optimist_gateway.fronts.openai.responses.body import (
     AllowedTools,
-    FunctionChoice,
-    ResponsesBody,
-    SchemaFormat,
-)
-from optimist_gateway.fronts.openai.responses.input import (
     FunctionCallItem,
     FunctionCallOutputItem,
+    FunctionChoice,
     InputMessage,
-    parts_text,
+    ResponsesBody,
+    SchemaFormat,
 )
 from optimist_gateway.fronts.openai.responses.writer import ResponseWriter
 from optimist_gateway.generation.generation import Generation, Service
@@ -59,12 +62,10 @@ def response_request(body: ResponsesBody) -> GenerationRequest:
         )
     content = _content(body)
     return body.as_request(
-        model=body.model,
         prompts=(Conversation(_messages(body), functions if body.tool_choice != "none" else ()),),
         max_tokens=body.max_output_tokens,
         num_logprobs=(body.top_logprobs or 0) if body.wants_logprobs else None,
         structure=Structure(content, tools) if content or tools else None,
-        stream=bool(body.stream),
     )
 
 
@@ -93,8 +94,8 @@ def _messages(body: ResponsesBody) -> list[Message]:
 
 def _message(item: InputMessage | FunctionCallOutputItem) -> Message:
     if isinstance(item, FunctionCallOutputItem):
-        return Message("tool", parts_text(item.output), tool_call_id=item.call_id)
-    return Message(item.role, parts_text(item.content))
+        return Message("tool", content_text(item.output), tool_call_id=item.call_id)
+    return Message(item.role, content_text(item.content))
 
 
 def _add_calls(messages: list[Message], calls: list[ToolCall]) -> None:

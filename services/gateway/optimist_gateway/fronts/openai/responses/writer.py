@@ -20,6 +20,7 @@ from optimist_gateway.fronts.openai.answer_parts import (
     speculation_answer,
     token_logprobs,
 )
+from optimist_gateway.fronts.openai.answering import event
 from optimist_gateway.fronts.openai.chat import read_deltas
 from optimist_gateway.fronts.openai.chunk_writer import fingerprint
 from optimist_gateway.fronts.openai.errors import error_body
@@ -31,7 +32,6 @@ from optimist_gateway.fronts.openai.responses.output import (
     OutputMessage,
     ResponseOutput,
 )
-from optimist_gateway.fronts.openai.sse import event
 from optimist_gateway.generation.generation import Generation
 from optimist_gateway.structure.tool_calls import CallDelta, ToolCallReader
 

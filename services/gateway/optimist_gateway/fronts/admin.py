@@ -1,0 +1,286 @@
+"""Probes, metrics, and the administration, which is for admin keys only.
+
+POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats; GET /health, /ready,
+/startup, /live, /version and /metrics.
+"""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Annotated, Any, Literal, NotRequired
+
+from fastapi import APIRouter, Query
+from google.protobuf.json_format import MessageToDict
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import JSONResponse, Response
+from typing_extensions import TypedDict
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_gateway.core.error import ApiError, naming
+from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
+from optimist_gateway.generation.generation import Service
+from optimist_gateway.schedulers.admin import PAUSE_MODES, SchedulerAdmin
+from optimist_gateway.schedulers.pool import add_stats
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError
+
+REPLY_SECONDS = 5.0
+PAUSE_SECONDS = 60
+MAX_PAUSE_SECONDS = 3600
+
+
+def admin_router(service: Service) -> APIRouter:
+    """Returns the endpoints; `Authentication` lets nobody but admins reach them."""
+    router = APIRouter(prefix="/admin", include_in_schema=False)
+    admin = service.admin
+
+    @router.post("/pause")
+    async def pause(
+        mode: Literal["keep", "wait", "abort"] = "keep",
+        timeout_seconds: Annotated[int, Query(ge=1, le=MAX_PAUSE_SECONDS)] = PAUSE_SECONDS,
+    ) -> dict[str, Any]:
+        """Stops planning at all schedulers; answers once nothing runs any more.
+
+        A scheduler that does not come to rest in time takes it back.
+        """
+        command = scheduler_pb2.ConnectRequest(pause=scheduler_pb2.Pause(mode=PAUSE_MODES[mode]))
+        await _ask_all(admin, command, timeout_seconds)
+        return {"status": "paused", "mode": mode}
+
+    @router.post("/resume")
+    async def resume() -> dict[str, Any]:
+        """Goes on after a pause, at all schedulers."""
+        command = scheduler_pb2.ConnectRequest(resume=scheduler_pb2.Resume())
+        await _ask_all(admin, command, REPLY_SECONDS)
+        return {"status": "running"}
+
+    @router.post("/priority")
+    async def change_priority(priority: int, request_id: str = "") -> dict[str, Any]:
+        """Changes how urgent a request in progress is, whichever gateway it came through."""
+        num_choices = await set_priority(service, request_id, priority)
+        return {"request_id": request_id, "priority": priority, "num_choices": num_choices}
+
+    @router.get("/stats")
+    async def stats() -> dict[str, Any]:
+        """Returns the schedulers' figures by their names in the contract.
+
+        Sums over all that answer, and below `schedulers` those of each, or why there are none.
+        """
+        command = scheduler_pb2.ConnectRequest(get_stats=scheduler_pb2.GetStats())
+        replies = await admin.ask(command, REPLY_SECONDS)
+        if all(isinstance(reply, Exception) for reply in replies.values()):
+            raise _failure(replies)
+        each: dict[str, dict[str, Any]] = {}
+        several = []
+        for target, reply in replies.items():
+            if isinstance(reply, Exception):
+                each[target] = {"error": str(reply)}
+            else:
+                each[target] = _figures(reply.stats)
+                several.append(reply.stats)
+        return {**_figures(add_stats(several)), "schedulers": each}
+
+    return router
+
+
+async def set_priority(service: Service, request_id: str, priority: int) -> int:
+    """Changes how urgent a request in progress is, at whichever schedulers its choices are.
+
+    Args:
+        service: Which has the schedulers.
+        request_id: The id of the answer, or the client's own name of the request.
+        priority: The smaller, the sooner.
+
+    Returns:
+        How many choices of the request were found.
+
+    Raises:
+        ApiError: An argument is wrong, no such request is in progress, no scheduler honours
+            priorities, or those that may have the request did not answer.
+    """
+    if not 0 < len(request_id) <= MAX_REQUEST_ID_CHARACTERS:
+        raise _wrong("request_id", f"must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters")
+    if abs(priority) > MAX_PRIORITY:
+        raise _wrong("priority", f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
+    with naming(dict):
+        service.schedulers.description.require_priorities()
+    change = scheduler_pb2.SetPriority(name=request_id, priority=priority)
+    command = scheduler_pb2.ConnectRequest(set_priority=change)
+    replies = await service.admin.ask(command, REPLY_SECONDS)
+    number = service.schedulers.set_waiting_priority(request_id, priority) + sum(
+        reply.num_requests for reply in replies.values() if not isinstance(reply, Exception)
+    )
+    if number:
+        return number
+    if failed := {to: reply for to, reply in replies.items() if isinstance(reply, Exception)}:
+        raise _failure(failed)
+    raise ApiError(
+        404,
+        f"request_id: no request {request_id} is in progress",
+        param="request_id",
+        code="request_not_found",
+    )
+
+
+def _figures(stats: scheduler_pb2.Stats | None) -> dict[str, Any]:
+    figures = MessageToDict(
+        stats or scheduler_pb2.Stats(),
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+    )
+    return {name: _plain(value) for name, value in figures.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value with numbers for 64-bit integers, which protobuf's JSON has as strings."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return int(value) if isinstance(value, str) and value.lstrip("-").isdecimal() else value
+
+
+def _wrong(param: str, fault: str) -> ApiError:
+    return ApiError(400, f"{param}: {fault}", param=param, code="invalid_value")
+
+
+async def _ask_all(
+    admin: SchedulerAdmin, command: scheduler_pb2.ConnectRequest, seconds: float
+) -> None:
+    """Sends a command to all schedulers; raises ApiError that names those that failed."""
+    replies = await admin.ask(command, seconds)
+    if any(isinstance(reply, Exception) for reply in replies.values()):
+        raise _failure(replies)
+
+
+def _failure(replies: Mapping[str, scheduler_pb2.Reply | Exception]) -> ApiError:
+    """Returns the error of the schedulers that failed, which names the others too."""
+    errors = [reply for reply in replies.values() if isinstance(reply, Exception)]
+    text = "; ".join(str(error) for error in errors)
+    done = [target for target, reply in replies.items() if not isinstance(reply, Exception)]
+    if done:
+        text += f"; done at {', '.join(done)}"
+    if any(isinstance(error, SchedulerUnavailableError) for error in errors):
+        return SchedulerUnavailableError(text)
+    if any(isinstance(error, TimeoutError) for error in errors):
+        return ApiError(504, text, code="timeout")
+    return ApiError(409, text, code="conflict")
+
+
+class Working(TypedDict):
+    """Requests can be served."""
+
+    status: Literal["ok"]
+
+
+class SchedulerCounts(TypedDict):
+    """How many schedulers there are."""
+
+    known: int
+    connected: int
+    sound: int
+
+
+class Healthy(Working):
+    """Requests can be served, and by whom."""
+
+    schedulers: SchedulerCounts
+
+
+class Unavailable(TypedDict):
+    """Requests cannot be served."""
+
+    status: Literal["unavailable"]
+    reason: str
+    schedulers: NotRequired[SchedulerCounts]
+
+
+class Version(TypedDict):
+    """The version of Optimist."""
+
+    version: str
+
+
+class Health:
+    """What probes get; asking costs nothing and reaches nobody."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._was_ready = False
+
+    def unready_reason(self) -> str | None:
+        """Returns why requests cannot be served now, or None if they can: by one scheduler."""
+        if self._service.admission.is_closed:
+            return "the server is shutting down"
+        try:
+            self._service.schedulers.description  # noqa: B018 (it raises)
+        except SchedulerUnavailableError as error:
+            return str(error)
+        self._was_ready = True
+        return "the engine hangs" if self._service.schedulers.is_hung else None
+
+    def schedulers(self) -> SchedulerCounts:
+        """Returns how many schedulers there are, and in what state."""
+        clients = self._service.schedulers.clients
+        connected = [client for client in clients if client.description is not None]
+        return {
+            "known": len(clients),
+            "connected": len(connected),
+            "sound": sum(client.is_sound for client in connected),
+        }
+
+    def unstarted_reason(self) -> str | None:
+        """Returns why requests could never be served yet, or None once they could."""
+        reason = self.unready_reason()
+        return None if self._was_ready else reason
+
+
+def health_router(service: Service, health: Health) -> APIRouter:
+    """Returns the endpoints."""
+    router = APIRouter()
+    installed = version("optimist")
+
+    @router.get("/health")
+    async def get_health() -> Response:
+        """Answers 200 if requests can be served, else 503 with the reason.
+
+        Says how many schedulers are known, and how many of them are connected and sound.
+        """
+        return _answer(health.unready_reason(), schedulers=health.schedulers())
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        """Answers as /health does."""
+        return _answer(health.unready_reason())
+
+    @router.get("/startup")
+    async def startup() -> Response:
+        """Answers 503 until a scheduler has been reached, and 200 ever after."""
+        return _answer(health.unstarted_reason())
+
+    @router.get("/live")
+    async def live() -> Response:
+        """Answers 503 with the reason if the engine of every scheduler hangs, else 200.
+
+        That this process lives shows in its answer: a stuck event loop gives none.
+        """
+        return _answer("the engine hangs" if service.schedulers.is_hung else None)
+
+    @router.get("/version")
+    async def optimist_version() -> Response:
+        """Returns the version of Optimist."""
+        answer: Version = {"version": installed}
+        return JSONResponse(answer)
+
+    # Load generators ask with HEAD whether there are metrics.
+    @router.api_route("/metrics", methods=["GET", "HEAD"], include_in_schema=False)
+    async def metrics() -> Response:
+        """Returns all metrics in the format of Prometheus."""
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def _answer(reason: str | None, **detail: Any) -> Response:
+    if reason is None:
+        return JSONResponse({"status": "ok", **detail})
+    unavailable = {"status": "unavailable", "reason": reason, **detail}
+    return JSONResponse(unavailable, 503, {"retry-after": "1"})

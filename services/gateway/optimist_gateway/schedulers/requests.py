@@ -1,0 +1,332 @@
+"""Requests at schedulers: their outputs as they arrive, and what lets them go on elsewhere."""
+
+import asyncio
+import logging
+from array import array
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import replace
+from functools import partial
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.columns import to_bytes
+from optimist_gateway.core.answer.output import Finished, StepLogprobs, StepOutput
+from optimist_gateway.core.error import ApiError
+from optimist_gateway.core.schedulers import prefix_key
+
+logger = logging.getLogger(__name__)
+
+# Outputs of one request that may wait for a slow reader.
+MAX_WAITING_OUTPUTS = 256
+# How long an answer that is complete may wait for its account.
+ACCOUNT_SECONDS = 1.0
+
+
+class SchedulerUnavailableError(ApiError):
+    """The scheduler is not reached, or went away with the answer."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(503, reason, code="scheduler_unavailable")
+
+
+class SlowReaderError(ApiError):
+    """The client reads its answer more slowly than it is written."""
+
+    def __init__(self) -> None:
+        super().__init__(500, "the answer was read too slowly", code="slow_reader")
+
+
+Take = Callable[[StepOutput | Exception], None]
+"""Takes an output in the moment in which it arrives, or why no more come; raises nothing.
+
+No output follows the one with `finished`. The error is a SchedulerUnavailableError if the stream to
+the scheduler broke, a SlowReaderError if too many outputs waited.
+"""
+
+
+class RequestStream:
+    """The outputs of one request; let somebody `read` them, then `close`.
+
+    A reader is called and not woken: a task that wakes up for each request and step would take
+    longer than all that is done there.
+    """
+
+    __slots__ = (
+        "_abort",
+        "_account",
+        "_context",
+        "_ended",
+        "_is_flowing",
+        "_loop",
+        "_reader",
+        "_waiting",
+    )
+
+    def __init__(self, abort: Callable[..., None]) -> None:
+        """Begins without outputs.
+
+        Args:
+            abort: Ends the request at the scheduler, if it still runs; with `wants_finished` the
+                reader still gets its end.
+        """
+        self._abort = abort
+        self._waiting: deque[StepOutput | Exception] = deque()
+        self._reader: Take | None = None
+        self._is_flowing = False
+        """Whether what arrives goes to the reader at once."""
+        self._account: asyncio.Future[Finished | None] | None = None
+        """Set once nothing but the account is wanted."""
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        self._ended = False
+
+    def read(self, reader: Take) -> None:
+        """Calls a reader with outputs from now on, with those first that wait."""
+        self._reader = reader
+        self.resume()
+
+    def pause(self) -> None:
+        """Lets outputs wait."""
+        self._is_flowing = False
+
+    def resume(self) -> None:
+        """Hands over what waits, and then what arrives."""
+        reader = self._reader
+        if reader is None or self._account is not None:
+            return
+        self._is_flowing = True
+        while self._waiting and self._is_flowing:
+            reader(self._waiting.popleft())
+
+    def close(self) -> None:
+        """Ends the request at the scheduler if it still runs; the reader gets nothing more."""
+        self._reader = None
+        self._is_flowing = False
+        self._waiting.clear()
+        if not self._ended:
+            self._abort()
+            self._end()
+            if self._account is not None and not self._account.done():
+                self._account.set_result(None)
+
+    def finish(self) -> asyncio.Future[Finished | None]:
+        """Ends the request; only its account is read from now on.
+
+        Returns:
+            The account; None if it does not come within a second.
+        """
+        account = self._account = self._loop.create_future()
+        self._is_flowing = False
+        waiting, self._waiting = self._waiting, deque()
+        if not self._ended:
+            self._abort(wants_finished=True)
+            timer = self._loop.call_later(ACCOUNT_SECONDS, self._settle, TimeoutError())
+            account.add_done_callback(lambda _: timer.cancel())
+        for item in waiting:
+            self._settle(item)
+        if self._ended and not account.done():
+            account.set_result(None)
+        return account
+
+    def deliver(self, output: StepOutput) -> None:
+        """Adds an output for the reader."""
+        if self._is_flowing and output.finished is None and self._reader is not None:
+            self._reader(output)
+            return
+        if output.finished is not None:
+            self._end()
+        elif len(self._waiting) >= MAX_WAITING_OUTPUTS:
+            self._abort()
+            self.fail(SlowReaderError())
+            return
+        self._put(output)
+
+    def fail(self, error: Exception) -> None:
+        """Ends the request with an error."""
+        if not self._ended:
+            self._end()
+            self._put(error)
+
+    def _end(self) -> None:
+        self._ended = True
+        # It leads back here: without it the request goes when it is over, not with a collection.
+        self._abort = _end_nothing
+
+    def _put(self, item: StepOutput | Exception) -> None:
+        if self._is_flowing and self._reader is not None:
+            self._reader(item)
+        elif self._account is not None:
+            self._settle(item)
+        else:
+            self._waiting.append(item)
+
+    def _settle(self, item: StepOutput | Exception) -> None:
+        """Looks for the account in what arrives."""
+        if self._account is None or self._account.done():
+            return
+        if isinstance(item, StepOutput):
+            if item.finished is not None:
+                self._account.set_result(item.finished)
+            return
+        self._context.run(logger.warning, "an answer goes out without its account: %r", item)
+        self._account.set_result(None)
+
+
+def _end_nothing(*, wants_finished: bool = False) -> None:
+    """Ends a request that has ended."""
+
+
+MAX_LOSSES = 5
+"""Schedulers that may be lost one after the other without a token in between: what ends each of
+them is not tried on more."""
+
+
+class TrackedRequest:
+    """A request, its output so far, and how often it was lost."""
+
+    __slots__ = (
+        "_num_losses",
+        "_num_output_at_begin",
+        "_num_output_at_loss",
+        "_num_output_at_wait",
+        "_waited_seconds",
+        "_waits_since",
+        "add",
+        "is_ending",
+        "name",
+        "num_prompt_logprobs",
+        "num_runs",
+        "output",
+        "prefix",
+        "refused_by",
+        "stream",
+        "was_lost",
+    )
+
+    def __init__(self, add: scheduler_pb2.Add, abort: Callable[..., None]) -> None:
+        """Begins without output.
+
+        Args:
+            add: The command, whose handle, name and output are set by `next_add`.
+            abort: Ends the request that it gets, see `RequestStream`.
+        """
+        self.add = add
+        self.name = add.request_id
+        self.prefix = prefix_key(add.cache_salt, add.prompt_token_ids)
+        self.stream = RequestStream(partial(abort, self))
+        self.output = array("i")
+        """The output so far."""
+        self.num_prompt_logprobs = 0
+        """Tokens of the prompt, after the first, whose log-probabilities came."""
+        self.num_runs = 0
+        """How often it was sent to a scheduler."""
+        self.is_ending = False
+        """Whether it was ended here and waits for its account alone."""
+        self.was_lost = False
+        """Whether it lost its scheduler, so that it must not end for want of room."""
+        self.refused_by: set[str] = set()
+        """Schedulers that had no room for it."""
+        self._num_losses = 0
+        self._num_output_at_begin = self._num_output_at_loss = self._num_output_at_wait = 0
+        self._waited_seconds = 0.0
+        self._waits_since = 0.0
+
+    @property
+    def length(self) -> int:
+        """Tokens that prompt and output may have together."""
+        return len(self.add.prompt_token_ids) // 4 + self.add.max_tokens
+
+    def next_add(self, handle: int) -> scheduler_pb2.Add:
+        """Returns the command that lets the request begin, or go on after its output."""
+        self.num_runs += 1
+        self._num_output_at_begin = len(self.output)
+        self.add.handle = handle
+        if self.num_runs > 1:
+            # Schedulers that share proposers have names in common.
+            self.add.request_id = f"{self.name}~{self.num_runs}"
+            self.add.output_token_ids = to_bytes(self.output)
+        return self.add
+
+    def deliver(self, output: StepOutput) -> None:
+        """Hands an output on and takes note of it; what came of the prompt is left out."""
+        self.output.extend(output.token_ids)
+        if output.logprobs is not None and output.logprobs.prompt:
+            output = replace(output, logprobs=self._new_logprobs(output.logprobs))
+            if output.logprobs is None and not output.token_ids and output.finished is None:
+                return
+        if output.finished is not None and self._num_output_at_begin:
+            output = replace(output, finished=replace(output.finished, is_whole=False))
+        self.stream.deliver(output)
+
+    def may_go_on(self) -> bool:
+        """Notes that its scheduler was lost; returns whether it may be tried at another one."""
+        if len(self.output) > self._num_output_at_loss:
+            self._num_losses = 0
+        self._num_output_at_loss = len(self.output)
+        self._num_losses += 1
+        return self._num_losses < MAX_LOSSES and not self.is_ending
+
+    def begin_wait(self, now: float) -> float:
+        """Notes that it waits for a scheduler; returns for how long it did since the last token."""
+        if len(self.output) > self._num_output_at_wait:
+            self._waited_seconds = 0.0
+        self._num_output_at_wait = len(self.output)
+        self._waits_since = now
+        return self._waited_seconds
+
+    def end_wait(self, now: float) -> None:
+        """Notes that it waits no more."""
+        self._waited_seconds += now - self._waits_since
+
+    def _new_logprobs(self, logprobs: StepLogprobs) -> StepLogprobs | None:
+        """Returns those of a step without what an earlier run said of the prompt."""
+        first = logprobs.first_prompt_position
+        # The first token of the prompt has none: the token at position 1 is the first with one.
+        num_again = max(self.num_prompt_logprobs + 1 - first, 0)
+        prompt = logprobs.prompt[num_again:]
+        if not prompt and not logprobs.tokens:
+            return None
+        self.num_prompt_logprobs += len(prompt)
+        return replace(logprobs, first_prompt_position=first + num_again, prompt=prompt)
+
+
+class WaitingRoom:
+    """Holds requests in the order in which they came, each for a bounded time."""
+
+    def __init__(self, seconds: float, on_late: Callable[[TrackedRequest], None]) -> None:
+        """Begins empty.
+
+        Args:
+            seconds: How long a request may wait between two of its tokens, however often.
+            on_late: Takes a request that has waited for so long.
+        """
+        self._seconds, self._on_late = seconds, on_late
+        self._timers: dict[TrackedRequest, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    @property
+    def requests(self) -> list[TrackedRequest]:
+        """The requests, in order."""
+        return list(self._timers)
+
+    def enter(self, request: TrackedRequest) -> None:
+        """Takes a request."""
+        loop = asyncio.get_running_loop()
+        left = self._seconds - request.begin_wait(loop.time())
+        self._timers[request] = loop.call_later(max(left, 0), self._give_up, request)
+
+    def leave(self, request: TrackedRequest) -> bool:
+        """Lets a request go; returns False if it is not here."""
+        timer = self._timers.pop(request, None)
+        if timer is None:
+            return False
+        timer.cancel()
+        request.end_wait(asyncio.get_running_loop().time())
+        return True
+
+    def _give_up(self, request: TrackedRequest) -> None:
+        self.leave(request)
+        self._on_late(request)

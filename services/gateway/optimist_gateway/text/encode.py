@@ -1,0 +1,318 @@
+"""From the prompts and predictions of a request to their tokens."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from optimist_gateway.core.answer.spans import (
+    Prompt,
+    PromptSpans,
+    SentPrediction,
+    SentText,
+    find_contents,
+    joined_spans,
+)
+from optimist_gateway.core.error import FieldError, Path
+from optimist_gateway.core.request import Conversation, Function, Message, Request, TextOrTokens
+from optimist_gateway.core.schedulers import ModelDescription
+from optimist_gateway.structure.tool_format import MISTRAL, MISTRAL_ARGS, ToolFormat
+from optimist_gateway.text.tokenizer import Tokenizer
+
+# Templates know `system`; `developer` is the newer name of the same role in the API.
+_TEMPLATE_ROLES = {"developer": "system"}
+_MISTRAL_ID_CHARACTERS = 9
+_INSTRUCTION = """You may call functions. To call some, answer with nothing but
+{"tool_calls": [{"name": "...", "arguments": {...}}]}
+where the arguments follow the function's JSON schema. Their results come in the next message. \
+The functions are:
+"""
+
+TemplateMessage = dict[str, Any]
+
+
+def template_messages(messages: Sequence[Message]) -> list[TemplateMessage]:
+    """Returns the messages as dictionaries with the roles that templates know.
+
+    Calls have OpenAI's shape, but their arguments are objects, as templates expect. Results name
+    the function that was called, if it is known.
+    """
+    names = {call.id: call.name for message in messages for call in message.tool_calls}
+    return [_template_message(message, names) for message in messages]
+
+
+def _template_message(message: Message, names: Mapping[str, str]) -> TemplateMessage:
+    role = _TEMPLATE_ROLES.get(message.role, message.role)
+    shown: TemplateMessage = {"role": role, "content": message.content}
+    if message.tool_calls:
+        shown["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": dict(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        shown["tool_call_id"] = message.tool_call_id
+        name = message.name or names.get(message.tool_call_id)
+        if name is not None:
+            shown["name"] = name
+    return shown
+
+
+def with_tools(
+    messages: Sequence[TemplateMessage], tools: Sequence[Mapping[str, Any]], form: ToolFormat
+) -> tuple[list[TemplateMessage], list[Mapping[str, Any]] | None]:
+    """Returns what a chat template is given for messages and tools.
+
+    Args:
+        messages: In OpenAI's shape, with arguments as objects.
+        tools: In OpenAI's shape; those of which the model is to know.
+        form: How the model writes calls.
+
+    Returns:
+        The messages, and the tools; None if there are none or the messages describe them.
+    """
+    if form.in_template:
+        if form in (MISTRAL, MISTRAL_ARGS):
+            messages = [_with_short_ids(message) for message in messages]
+        return list(messages), list(tools) or None
+    shown = _without_calls(messages)
+    return (_with_instruction(shown, tools) if tools else shown), None
+
+
+def _with_short_ids(message: TemplateMessage) -> TemplateMessage:
+    """Returns a message with ids of nine letters and digits; such templates take no others."""
+    shown = dict(message)
+    if "tool_call_id" in message:
+        shown["tool_call_id"] = _short_id(message["tool_call_id"])
+    if "tool_calls" in message:
+        calls = message["tool_calls"]
+        shown["tool_calls"] = [call | {"id": _short_id(call["id"])} for call in calls]
+    return shown
+
+
+def _short_id(call_id: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9]", "", call_id)
+    return plain[-_MISTRAL_ID_CHARACTERS:].rjust(_MISTRAL_ID_CHARACTERS, "0")
+
+
+def _with_instruction(
+    messages: list[TemplateMessage], tools: Sequence[Mapping[str, Any]]
+) -> list[TemplateMessage]:
+    functions = [json.dumps(tool["function"], ensure_ascii=False) for tool in tools]
+    instruction = _INSTRUCTION + "\n".join(functions)
+    if messages and messages[0]["role"] == "system":
+        first = messages[0]
+        content = f"{first['content']}\n\n{instruction}"
+        return [first | {"content": content}, *messages[1:]]
+    return [{"role": "system", "content": instruction}, *messages]
+
+
+def _without_calls(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
+    """Returns messages with calls and results as text; results that follow each other are one."""
+    shown: list[TemplateMessage] = []
+    previous = ""
+    for message in messages:
+        if message["role"] == "tool":
+            result = {"name": message.get("name"), "result": message["content"]}
+            text = json.dumps(result, ensure_ascii=False)
+            if previous == "tool":
+                shown[-1]["content"] += f"\n{text}"
+            else:
+                shown.append({"role": "user", "content": text})
+        elif "tool_calls" in message:
+            shown.append({"role": message["role"], "content": _with_calls(message)})
+        else:
+            shown.append(message)
+        previous = message["role"]
+    return shown
+
+
+def _with_calls(message: TemplateMessage) -> str:
+    calls = [call["function"] for call in message["tool_calls"]]
+    text = json.dumps({"tool_calls": calls}, ensure_ascii=False)
+    return "\n".join(part for part in (message["content"], text) if part)
+
+
+async def encode_prompts(
+    request: Request, tokenizer: Tokenizer, model: ModelDescription
+) -> list[Prompt]:
+    """Returns the prompts.
+
+    Raises:
+        FieldError: One is empty or too long, has unknown tokens, or its messages make no prompt.
+        ApiError: Chat templates cannot be rendered now.
+    """
+    prompts: list[Prompt] = []
+    for index, prompt in enumerate(request.prompts):
+        if isinstance(prompt, Conversation):
+            encode = _encode_conversation(prompt, request, tokenizer, model)
+        else:
+            encode = _encode(prompt, ("prompts", index), request, tokenizer, model)
+        prompts.append(await encode)
+    return prompts
+
+
+async def _encode_conversation(
+    conversation: Conversation, request: Request, tokenizer: Tokenizer, model: ModelDescription
+) -> Prompt:
+    messages = conversation.messages
+    text = await render_chat(messages, tokenizer, model, conversation.tools)
+    token_ids, spans = await _tokens(text, request, tokenizer)
+    if spans is None:
+        return Prompt(token_ids)
+    contents = find_contents(text, [message.content for message in messages])
+    return Prompt(token_ids, spans=PromptSpans(len(token_ids), spans, contents))
+
+
+async def _tokens(
+    text: str, request: Request, tokenizer: Tokenizer, *, add_special_tokens: bool = False
+) -> tuple[list[int], list[tuple[int, int]] | None]:
+    """Returns the tokens of a text, and its characters that each is; None if nobody asks."""
+    if not request.include_provenance:
+        return await tokenizer.encode(text, add_special_tokens=add_special_tokens), None
+    token_ids, spans = await tokenizer.encode_spans(text, add_special_tokens=add_special_tokens)
+    return token_ids, joined_spans(spans)
+
+
+async def render_chat(
+    messages: Sequence[Message],
+    tokenizer: Tokenizer,
+    model: ModelDescription,
+    tools: Sequence[Function] = (),
+    *,
+    add_generation_prompt: bool = True,
+) -> str:
+    """Returns the text that the model reads of a conversation.
+
+    Args:
+        messages: The conversation.
+        tokenizer: The model's.
+        model: What the model takes.
+        tools: Functions that the prompt describes.
+        add_generation_prompt: Whether to go up to where the answer begins.
+
+    Raises:
+        FieldError: The messages do not make a prompt, or are too long for the model.
+        ApiError: Chat templates cannot be rendered now.
+    """
+    length = sum(len(message.content) for message in messages)
+    require_tokenizable(length, ("prompts",), tokenizer, model)
+    # The schemas are in the text too, in whatever form the template has them.
+    length = sum(len(tool.description or "") for tool in tools)
+    require_tokenizable(length, ("tools",), tokenizer, model)
+    shown, described = with_tools(
+        template_messages(messages), [_template_tool(tool) for tool in tools], tokenizer.tool_format
+    )
+    text = await tokenizer.render_messages(
+        shown, described, add_generation_prompt=add_generation_prompt
+    )
+    require_tokenizable(len(text), ("prompts",), tokenizer, model)
+    return text
+
+
+async def _encode(
+    prompt: TextOrTokens,
+    path: Path,
+    request: Request,
+    tokenizer: Tokenizer,
+    model: ModelDescription,
+) -> Prompt:
+    if not isinstance(prompt, str):
+        model.require_known(prompt, path)
+        encoded = Prompt(list(prompt))
+    else:
+        require_tokenizable(len(prompt), path, tokenizer, model)
+        token_ids, spans = await _tokens(prompt, request, tokenizer, add_special_tokens=True)
+        whole = [SentText(None, 0, len(prompt))]
+        found = None if spans is None else PromptSpans(len(token_ids), spans, whole)
+        encoded = Prompt(token_ids, prompt, found)
+    if not encoded.token_ids:
+        raise FieldError(path, "must not be empty")
+    return encoded
+
+
+def require_tokenizable(
+    num_characters: int, path: Path, tokenizer: Tokenizer, model: ModelDescription
+) -> None:
+    """Rejects a text that is too long before time is spent on tokenizing it.
+
+    Raises:
+        FieldError: However it is tokenized, the model takes no sequence as long.
+    """
+    if num_characters > model.max_model_len * tokenizer.longest_token:
+        raise FieldError(
+            path,
+            f"This model's maximum context length is {model.max_model_len} tokens. However, the "
+            f"request has {num_characters} characters.",
+            code="context_length_exceeded",
+            is_sentence=True,
+        )
+
+
+def _template_tool(tool: Function) -> dict[str, Any]:
+    """Returns a function as chat templates want it."""
+    described = {} if tool.description is None else {"description": tool.description}
+    function = {"name": tool.name, **described, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+# All predictions of a request together are at most this many times as long as the longest sequence.
+MAX_LENGTHS = 4
+# The scheduler rejects more, whatever the model.
+MAX_TOKENS = 262_144
+
+
+async def predicted_tokens(
+    request: Request, tokenizer: Tokenizer, model: ModelDescription, max_bytes: int
+) -> list[SentPrediction]:
+    """Returns the tokens of each prediction, the most likely first, without empty ones.
+
+    Each is cut at the length of the model's longest sequence.
+
+    Args:
+        request: The request.
+        tokenizer: The model's.
+        model: Its vocabulary and longest sequence.
+        max_bytes: How long all predictions are together at most, in bytes of UTF-8 text.
+
+    Raises:
+        FieldError: A prediction is too long, or has tokens that the model does not have.
+    """
+    texts = (one for one in request.predictions if isinstance(one, str))
+    _require_at_most((len(text.encode()) for text in texts), max_bytes, "bytes")
+    longest = min(model.max_model_len, MAX_TOKENS)
+    encoded: list[SentPrediction] = []
+    for index, prediction in enumerate(request.predictions):
+        if not isinstance(prediction, str):
+            model.require_known(prediction, ("predictions", index))
+            encoded.append(SentPrediction(index, list(prediction[:longest])))
+            continue
+        # What is cut here is after the cut in tokens.
+        shown = normalise_line_endings(prediction)[: longest * tokenizer.longest_token]
+        token_ids, spans = await _tokens(shown, request, tokenizer)
+        spans = None if spans is None else spans[:longest]
+        encoded.append(SentPrediction(index, token_ids[:longest], spans))
+    counts = (len(one.token_ids) for one in encoded)
+    _require_at_most(counts, min(MAX_LENGTHS * model.max_model_len, MAX_TOKENS), "tokens")
+    return [one for one in encoded if one.token_ids]
+
+
+def normalise_line_endings(text: str) -> str:
+    """Returns the text with CR LF and CR replaced by LF, which is what models write."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _require_at_most(sizes: Iterable[int], limit: int, unit: str) -> None:
+    """Raises FieldError, which has the first prediction that goes beyond the limit."""
+    total = 0
+    for index, size in enumerate(sizes):
+        total += size
+        if total > limit:
+            raise FieldError(
+                ("predictions", index),
+                f"up to here the predictions have {total} {unit}; all together may have {limit}",
+                code="prediction_too_long",
+            )

@@ -1,0 +1,263 @@
+"""KV blocks: which are free, which slots own which, and which hold a known beginning."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import sha256
+
+import numpy as np
+
+from optimist_scheduler.core.values import Int32Array, SlotArray
+
+
+class BlockPool:
+    """Free blocks, the block table of every slot, and the prefix cache.
+
+    A block is in one of three states: free on the stack (nothing in it is of use), evictable
+    (cached, in no table; free as well, until somebody takes it), or referenced by as many slots as
+    have it in their tables. A referenced block may be cached or not.
+
+    A block that several slots reference is never written by any of them. Slots come to share a
+    block only by `take`, which gives out cached blocks, and only a block that is full of verified
+    tokens whose keys and values are computed is registered. Its owner writes after its verified
+    tokens alone, that is after the block, and so does a slot that took it, as long as what it
+    takes ends before the first token that it computes: a request of n tokens, whose last one is
+    always computed, looks up its first (n - 1) // block_size hashes and no more.
+    """
+
+    def __init__(self, num_blocks: int, max_num_seqs: int, max_blocks_per_seq: int) -> None:
+        self.num_blocks = np.zeros(max_num_seqs, np.int32)
+        """Blocks per slot [max_num_seqs]."""
+        self.num_evictions = 0
+        """Cached blocks that were given away."""
+        self._stack = np.arange(num_blocks - 1, -1, -1, dtype=np.int32)
+        self._num_stacked = num_blocks
+        self._tables = np.full((max_num_seqs, max_blocks_per_seq), -1, np.int32)
+        self._num_references = np.zeros(num_blocks, np.int32)
+        self._is_cached = np.zeros(num_blocks, np.bool_)
+        self._block_of: dict[bytes, int] = {}
+        self._hash_of: dict[int, bytes] = {}
+        # The least recently used first.
+        self._evictable: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that no slot references, cached ones included."""
+        return self._num_stacked + len(self._evictable)
+
+    def table(self, slot: int) -> Int32Array:
+        """Returns the blocks of a slot in the order of its tokens [num_blocks[slot]]."""
+        return self._tables[slot, : self.num_blocks[slot]]
+
+    def allocate(self, slots: SlotArray, counts: Int32Array) -> Int32Array:
+        """Appends free blocks to the tables of `slots`; evicts cached ones only if it must.
+
+        What was matched and not taken yet may be among the evicted: take first.
+
+        Args:
+            slots: Each at most once [num_rows].
+            counts: Blocks per slot [num_rows].
+
+        Returns:
+            The ids, slot after slot [sum(counts)].
+
+        Raises:
+            MemoryError: There are not as many free blocks. Nothing has changed.
+            IndexError: A table would be longer than the longest sequence. Nothing has changed.
+        """
+        total = int(counts.sum())
+        if total > self.num_free:
+            raise MemoryError(f"{total} blocks wanted, {self.num_free} free")
+        if total == 0:
+            return np.empty(0, np.int32)
+        lengths = self.num_blocks[slots]
+        ends = lengths + counts
+        max_length = self._tables.shape[1]
+        if ends.max() > max_length:
+            raise IndexError(f"{ends.max()} blocks for one slot, at most {max_length} fit")
+        for _ in range(total - self._num_stacked):
+            self._evict()
+        rest = self._num_stacked - total
+        ids = self._stack[rest : self._num_stacked][::-1].copy()
+        # Where each slot's blocks go in the flat tables, less where they are in `ids`.
+        shifts = slots * max_length + lengths + counts - counts.cumsum()
+        self._tables.reshape(-1)[np.arange(total) + shifts.repeat(counts)] = ids
+        self._num_stacked = rest
+        self._num_references[ids] = 1
+        self.num_blocks[slots] = ends
+        return ids
+
+    def match(self, hashes: Sequence[bytes]) -> Int32Array:
+        """Returns the cached blocks of the longest known beginning [num_matched].
+
+        Changes nothing, not even what is evicted next.
+
+        Args:
+            hashes: Of the first blocks of a sequence, from `hash_blocks`.
+        """
+        ids: list[int] = []
+        for block_hash in hashes:
+            block = self._block_of.get(block_hash)
+            if block is None:
+                break
+            ids.append(block)
+        return np.array(ids, np.int32)
+
+    def num_evictable(self, ids: Int32Array) -> int:
+        """Returns how many of the matched blocks `ids` count as free until they are taken."""
+        return len(ids) - int(np.count_nonzero(self._num_references[ids]))
+
+    def take(self, slot: int, ids: Int32Array) -> None:
+        """Makes matched blocks the beginning of the table of a slot.
+
+        Args:
+            slot: One that has no blocks.
+            ids: From `match`, with no allocation since [num_matched].
+
+        Raises:
+            ValueError: The slot has blocks, or one of `ids` is not cached. Nothing has changed.
+        """
+        if self.num_blocks[slot]:
+            raise ValueError(f"slot {slot} has {self.num_blocks[slot]} blocks already")
+        if not self._is_cached[ids].all():
+            raise ValueError(f"not all of the blocks {ids.tolist()} are cached")
+        self._tables[slot, : len(ids)] = ids
+        self.num_blocks[slot] = len(ids)
+        for block in ids[self._num_references[ids] == 0].tolist():
+            del self._evictable[block]
+        self._num_references[ids] += 1
+
+    def register(self, slot: int, first_index: int, hashes: Sequence[bytes]) -> None:
+        """Caches blocks of a slot; all their tokens are verified and computed.
+
+        A hash that another block is cached by stays with that one.
+
+        Args:
+            slot: The slot.
+            first_index: Where in its table the blocks begin.
+            hashes: One for each block.
+
+        Raises:
+            IndexError: The table has not as many blocks. Nothing has changed.
+            ValueError: A block is cached by another hash: it was written to after it was full.
+        """
+        end = first_index + len(hashes)
+        if not 0 <= first_index <= end <= self.num_blocks[slot]:
+            raise IndexError(f"slot {slot} has {self.num_blocks[slot]} blocks, not {end}")
+        blocks = self._tables[slot, first_index:end].tolist()
+        for block, block_hash in zip(blocks, hashes, strict=True):
+            if self._hash_of.get(block, block_hash) != block_hash:
+                raise ValueError(f"block {block} is cached by another hash")
+            if block_hash not in self._block_of:
+                self._block_of[block_hash] = block
+                self._hash_of[block] = block_hash
+                self._is_cached[block] = True
+
+    def num_freed_by(self, slots: SlotArray) -> int:
+        """Returns how many blocks would be free if `slots`, each named once, were released."""
+        tables = self._tables[slots]
+        blocks, counts = np.unique(tables[tables >= 0], return_counts=True)
+        return int((self._num_references[blocks] == counts).sum())
+
+    def release(self, slot: int) -> None:
+        """Takes the blocks of a slot back; without blocks it does nothing.
+
+        Cached blocks that no other slot references are evictable from now on, the end of the
+        sequence before its beginning: without its beginning the end would not be found.
+        """
+        count = int(self.num_blocks[slot])
+        ids = self._tables[slot, :count][::-1].copy()
+        self._tables[slot, :count] = -1
+        self.num_blocks[slot] = 0
+        self._num_references[ids] -= 1
+        ids = ids[self._num_references[ids] == 0]
+        is_cached = self._is_cached[ids]
+        self._evictable.update(dict.fromkeys(ids[is_cached].tolist()))
+        self._push(ids[~is_cached])
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless every block is in one state, and the tables agree."""
+        self._check_tables()
+        self._check_states()
+        self._check_cache()
+
+    def _push(self, ids: Int32Array) -> None:
+        self._stack[self._num_stacked : self._num_stacked + len(ids)] = ids
+        self._num_stacked += len(ids)
+
+    def _evict(self) -> None:
+        block, _ = self._evictable.popitem(last=False)
+        del self._block_of[self._hash_of.pop(block)]
+        self._is_cached[block] = False
+        self._stack[self._num_stacked] = block
+        self._num_stacked += 1
+        self.num_evictions += 1
+
+    def _check_tables(self) -> None:
+        lengths = np.arange(self._tables.shape[1]) < self.num_blocks[:, None]
+        if not np.array_equal(self._tables >= 0, lengths):
+            raise AssertionError("a table is longer or shorter than it is counted")
+        counts = np.bincount(self._tables[lengths], minlength=len(self._stack))
+        if not np.array_equal(counts, self._num_references):
+            raise AssertionError("a block is not referenced as often as tables name it")
+        for slot in range(len(self._tables)):
+            if len(set(self.table(slot).tolist())) != self.num_blocks[slot]:
+                raise AssertionError(f"slot {slot} names a block twice")
+
+    def _check_states(self) -> None:
+        stacked = self._stack[: self._num_stacked]
+        evictable = np.array(list(self._evictable), np.int32)
+        referenced = np.flatnonzero(self._num_references)
+        blocks = np.sort(np.concatenate([stacked, evictable, referenced]))
+        if not np.array_equal(blocks, np.arange(len(self._stack))):
+            raise AssertionError("a block is lost, or in two states")
+        if self._is_cached[stacked].any() or not self._is_cached[evictable].all():
+            raise AssertionError("a block on the stack is cached, or an evictable one is not")
+
+    def _check_cache(self) -> None:
+        if {block: known for known, block in self._block_of.items()} != self._hash_of:
+            raise AssertionError("blocks and hashes disagree")
+        if set(np.flatnonzero(self._is_cached).tolist()) != set(self._hash_of):
+            raise AssertionError("a block with a hash is not marked as cached, or one without is")
+        exposed = np.flatnonzero((self._num_references > 1) & ~self._is_cached)
+        if len(exposed):
+            raise AssertionError("a block that is not cached is shared")
+
+
+def hash_blocks(
+    token_ids: Sequence[int] | Int32Array,
+    block_size: int,
+    salt: str,
+    previous: Sequence[bytes] = (),
+) -> list[bytes]:
+    """Hashes the full blocks of a sequence, each together with all that is before it.
+
+    The hash of a block is sha256(hash of the block before || its tokens, int32 little-endian);
+    before the first block stands sha256(salt, UTF-8). Equal hashes thus mean equal tokens from the
+    beginning on, so equal keys and values, and the same salt. Chained block hashes are
+    vLLM's method (automatic prefix caching); that the hash is a cryptographic one keeps anybody
+    from building a prompt that meets the blocks of another.
+
+    Args:
+        token_ids: The sequence from its beginning [num_tokens].
+        block_size: Tokens per block.
+        salt: Sequences of different salts have no hash in common.
+        previous: Hashes of the first blocks, known already; they are not computed again.
+
+    Returns:
+        The hashes, those of `previous` first [num_tokens // block_size].
+
+    Raises:
+        ValueError: `previous` has more hashes than `token_ids` has full blocks.
+        OverflowError: A token id does not fit int32.
+    """
+    num_full = len(token_ids) // block_size
+    if len(previous) > num_full:
+        raise ValueError(f"previous: {len(previous)} hashes, the tokens fill {num_full} blocks")
+    hashes = list(previous)
+    parent = hashes[-1] if hashes else sha256(salt.encode()).digest()
+    new_token_ids = token_ids[len(hashes) * block_size : num_full * block_size]
+    tokens = np.asarray(new_token_ids, np.dtype("<i4")).tobytes()
+    for start in range(0, len(tokens), 4 * block_size):
+        parent = sha256(parent + tokens[start : start + 4 * block_size]).digest()
+        hashes.append(parent)
+    return hashes

@@ -1,1 +1,0 @@
-"""KV blocks and the prefix cache."""

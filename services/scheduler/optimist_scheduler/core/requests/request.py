@@ -1,0 +1,282 @@
+"""One request: what is asked for, whether it can ever run, and what is known of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from optimist_common.sampling import SamplingParams
+from optimist_scheduler.core.requests.config import EngineConfig
+from optimist_scheduler.core.requests.following import (
+    NOT_FOLLOWED,
+    find_first_gain,
+    is_worth_a_wait,
+)
+from optimist_scheduler.core.values import NUM_SOURCES, FinishReason, Int32Array, RejectionError
+from optimist_scheduler.core.windows.window import Window
+
+MAX_REQUEST_ID_LENGTH = 256
+MAX_PREDICTED_TOKENS = 262_144
+"""Of all predictions of a request."""
+MAX_PREDICTIONS = 16
+MAX_CACHE_SALT_BYTES = 256
+MAX_PRIORITY = 2**30
+NO_SLOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """What is asked for."""
+
+    request_id: str
+    prompt_token_ids: Sequence[int]
+    max_tokens: int
+    predicted_token_ids: Sequence[int] = ()
+    """Of several predictions one after the other."""
+    stop_token_ids: Sequence[int] = ()
+    min_tokens: int = 0
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling_message: Any = None
+    """The same as it came: the worker is sent it, and nothing here looks into it."""
+    priority: int = 0
+    """The smaller, the sooner; 0 unless the policy is priority."""
+    cache_salt: str = ""
+    """Only requests of the same salt share cached blocks, and what is kept of predictions."""
+    max_draft_tokens: int | None = None
+    """Most drafts per pass; None for the scheduler's own limit."""
+    num_predicted_tokens: Sequence[int] = ()
+    """Tokens of each prediction; empty for one prediction."""
+    wants_prediction_positions: bool = False
+    """Whether the owner gets the positions of accepted drafts in the predictions."""
+    output_token_ids: Sequence[int] = ()
+    """Output that the owner has already: the request goes on after it."""
+    is_followed: bool = False
+    """Whether a proposer follows the request."""
+    owner: int = 0
+    """Who gets the output: a number of the caller."""
+    handle: int = 0
+    """The owner's number of the request."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request, from add to end."""
+
+    request_id: str
+    owner: int
+    handle: int
+    token_ids: Int32Array
+    """Prompt and verified output, of a request without a slot [num_tokens]."""
+    num_prompt_tokens: int
+    wanted_length: int
+    """Length at which the request is to end, prompt and output, in tokens."""
+    max_length: int
+    """The same within what the worker can hold."""
+    min_length: int
+    """Length below which a stop token does not end the request, in tokens."""
+    stop_token_ids: frozenset[int]
+    sampling: SamplingParams
+    sampling_message: Any
+    """The same as it came, for the worker."""
+    num_predicted_tokens: int
+    """Of all predictions."""
+    priority: int
+    """The smaller, the sooner; 0 unless the policy is priority."""
+    cache_salt: str
+    max_draft_tokens: int
+    """Most drafts per pass."""
+    wants_prediction_positions: bool
+    """Whether its owner gets the positions of accepted drafts in the predictions."""
+    arrival: int = 0
+    """Counts requests as they were added."""
+    arrival_time: float = 0.0
+    """When the request was added, in seconds."""
+    is_overtaken: bool = False
+    """Whether a request that was added later has been admitted before it."""
+    is_promoted: bool = False
+    """Whether the request goes before all others because it starved."""
+    block_hashes: list[bytes] = field(default_factory=list)
+    """Prefix hashes of the full blocks of its tokens, as far as they were needed."""
+    window: Window | None = None
+    """What is left of the last window that was set, from some place of the output on."""
+    window_base: int = -1
+    """Output tokens that were known to who made that window."""
+    slot: int = NO_SLOT
+    num_passes: int = 0
+    """Forward passes that emitted tokens, before the present slot."""
+    num_accepted_by_source: tuple[int, ...] = (0,) * NUM_SOURCES
+    """Drafts that were kept, indexed by DraftSource, before the present slot."""
+    prediction_marks: bytes = b""
+    """What was drafted and kept of the prediction, before the present slot."""
+    num_losses: int = 0
+    """Times the worker was lost with a plan that named the request, since it last got a token."""
+    num_passes_when_lost: int = 0
+    is_displaced: bool = False
+    """Whether it ran when its worker was lost, and does not go on yet."""
+    num_drafted_tokens: int = 0
+    """Drafts that were verified, before the present slot."""
+    num_reported_tokens: int = 0
+    """Tokens of the prompt, after the first, whose log-probabilities were reported."""
+    num_given_tokens: int = 0
+    """Output that the owner had when it added the request; not part of the account."""
+    num_cached_tokens: int | None = None
+    """Tokens of the prompt that the prefix cache held when the request first got a slot; None
+    before that."""
+    gain: int = NOT_FOLLOWED
+    """What following it brings, before the present slot; see `following.py`."""
+    num_observed_tokens: int = 0
+    """Prompt and output tokens that proposers were sent, before the present slot."""
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether log-probabilities of its prompt are still to be reported."""
+        return (
+            self.sampling.num_prompt_logprobs is not None
+            and self.num_reported_tokens < self.num_prompt_tokens - 1
+        )
+
+    @property
+    def order(self) -> tuple[bool, int, int]:
+        """Sorts requests: the smallest goes first."""
+        return not self.is_promoted, self.priority, self.arrival
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a proposer follows it."""
+        return self.gain != NOT_FOLLOWED
+
+    @property
+    def is_worth_a_wait(self) -> bool:
+        """Whether a step may wait for a window of it; it has no slot."""
+        return bool(is_worth_a_wait(self.gain, self.num_predicted_tokens))
+
+
+def build_request(new: NewRequest, config: EngineConfig) -> Request:
+    """Returns the request; raises RejectionError (REFUSED) if it can never run."""
+    fault = _find_fault(new, config)
+    if fault is None and (wrong := new.sampling.fault(config.vocab_size)):
+        fault = f"sampling.{wrong}"
+    if fault is not None:
+        raise RejectionError(FinishReason.REFUSED, fault)
+    num_prompt_tokens, num_output_tokens = len(new.prompt_token_ids), len(new.output_token_ids)
+    return Request(
+        request_id=new.request_id,
+        owner=new.owner,
+        handle=new.handle,
+        token_ids=np.concatenate(
+            [np.asarray(each, np.int32) for each in (new.prompt_token_ids, new.output_token_ids)]
+        ),
+        num_prompt_tokens=num_prompt_tokens,
+        wanted_length=num_prompt_tokens + new.max_tokens,
+        max_length=min(num_prompt_tokens + new.max_tokens, config.max_length),
+        min_length=num_prompt_tokens + new.min_tokens,
+        stop_token_ids=frozenset(new.stop_token_ids),
+        sampling=new.sampling,
+        sampling_message=new.sampling_message,
+        num_predicted_tokens=len(new.predicted_token_ids),
+        priority=new.priority,
+        cache_salt=new.cache_salt,
+        max_draft_tokens=config.num_speculative_tokens
+        if new.max_draft_tokens is None
+        else min(new.max_draft_tokens, config.num_speculative_tokens),
+        wants_prediction_positions=new.wants_prediction_positions,
+        num_given_tokens=num_output_tokens,
+        # Who has output has had the prompt reported before.
+        num_reported_tokens=num_prompt_tokens - 1 if num_output_tokens else 0,
+        gain=find_first_gain(len(new.predicted_token_ids), is_followed=new.is_followed),
+        num_observed_tokens=num_prompt_tokens + num_output_tokens,
+    )
+
+
+def _find_fault(new: NewRequest, config: EngineConfig) -> str | None:
+    num_prompt_tokens = len(new.prompt_token_ids)
+    if not 0 < len(new.request_id) <= MAX_REQUEST_ID_LENGTH:
+        return (
+            f"request_id: must have 1 to {MAX_REQUEST_ID_LENGTH} characters, "
+            f"not {len(new.request_id)}"
+        )
+    if num_prompt_tokens == 0:
+        return "prompt_token_ids: must not be empty"
+    if fault := find_length_fault(num_prompt_tokens + len(new.output_token_ids), config):
+        return fault
+    if fault := _find_amount_fault(new):
+        return fault
+    if fault := _find_option_fault(new, config):
+        return fault
+    if fault := _find_prediction_fault(new):
+        return fault
+    for name, token_ids in (
+        ("prompt_token_ids", new.prompt_token_ids),
+        ("predicted_token_ids", new.predicted_token_ids),
+        ("stop_token_ids", new.stop_token_ids),
+        ("output_token_ids", new.output_token_ids),
+    ):
+        if not _in_vocabulary(token_ids, config.vocab_size):
+            return f"{name}: must be from 0 to {config.vocab_size - 1}"
+    return None
+
+
+def _find_amount_fault(new: NewRequest) -> str | None:
+    if new.max_tokens < 1:
+        return f"max_tokens: must be at least 1, not {new.max_tokens}"
+    if new.min_tokens < 0:
+        return f"min_tokens: must be at least 0, not {new.min_tokens}"
+    if new.max_tokens <= len(new.output_token_ids):
+        return (
+            f"output_token_ids: must be fewer than max_tokens ({new.max_tokens}), "
+            f"not {len(new.output_token_ids)}"
+        )
+    return None
+
+
+def _find_prediction_fault(new: NewRequest) -> str | None:
+    num_tokens, counts = len(new.predicted_token_ids), new.num_predicted_tokens
+    if num_tokens > MAX_PREDICTED_TOKENS:
+        return (
+            f"predicted_token_ids: must be at most {MAX_PREDICTED_TOKENS} tokens, not {num_tokens}"
+        )
+    if len(counts) > MAX_PREDICTIONS:
+        return f"num_predicted_tokens: must be at most {MAX_PREDICTIONS}, not {len(counts)}"
+    if any(count < 1 for count in counts):
+        return f"num_predicted_tokens: each must be at least 1, not {min(counts)}"
+    if counts and sum(counts) != num_tokens:
+        return (
+            f"num_predicted_tokens: must add up to the {num_tokens} predicted_token_ids, "
+            f"not to {sum(counts)}"
+        )
+    return None
+
+
+def _find_option_fault(new: NewRequest, config: EngineConfig) -> str | None:
+    if abs(new.priority) > MAX_PRIORITY:
+        return f"priority: must be from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {new.priority}"
+    if new.priority and config.policy != "priority":
+        return f"priority: must be 0 with the policy {config.policy}, not {new.priority}"
+    if len(new.cache_salt.encode()) > MAX_CACHE_SALT_BYTES:
+        return f"cache_salt: must be at most {MAX_CACHE_SALT_BYTES} bytes"
+    if new.max_draft_tokens is not None and new.max_draft_tokens < 0:
+        return f"max_draft_tokens: must be at least 0, not {new.max_draft_tokens}"
+    return None
+
+
+def find_length_fault(num_tokens: int, config: EngineConfig) -> str | None:
+    """Returns why a prompt of `num_tokens` leaves no room for one more token; None if it does."""
+    if num_tokens >= config.max_model_len:
+        return (
+            f"prompt_token_ids: must be at most {config.max_model_len - 1} tokens "
+            f"for this model, not {num_tokens}"
+        )
+    if num_tokens >= config.kv_capacity_tokens:
+        return (
+            f"prompt_token_ids: must be at most {config.kv_capacity_tokens - 1} tokens "
+            f"for the KV memory of the worker, not {num_tokens}"
+        )
+    return None
+
+
+def _in_vocabulary(token_ids: Sequence[int], vocab_size: int) -> bool:
+    if len(token_ids) == 0:
+        return True
+    column = np.asarray(token_ids)
+    return bool(column.min() >= 0 and column.max() < vocab_size)

@@ -1,0 +1,324 @@
+"""Reads a result: whether it fits its plan, and the tokens that it brings to requests."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from optimist_common.drafts import PREDICTION, ROOT, DraftSource
+from optimist_scheduler.core.requests.plan import StepInFlight, StepResult
+from optimist_scheduler.core.requests.request import Request
+from optimist_scheduler.core.requests.state import SchedulerState
+from optimist_scheduler.core.requests.table import Rows
+from optimist_scheduler.core.values import (
+    BoolArray,
+    FinishReason,
+    Int32Array,
+    Int64Array,
+    SlotArray,
+    find_logprobs_fault,
+)
+from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.windows.window import NO_POSITION
+
+UNKNOWN_NODE = -2
+"""Where a row was in its window, if the worker does not report it."""
+
+
+class ResultError(ValueError):
+    """A result that cannot be the plan's; the message names the column."""
+
+
+def find_step(state: SchedulerState, result: StepResult) -> StepInFlight | None:
+    """Returns the step that a result belongs to; None for one that was settled before.
+
+    Raises:
+        ResultError: Its turn has not come.
+    """
+    oldest = state.in_flight[0].sequence if state.in_flight else state.num_plans + 1
+    leased = state.leased[0] if state.leased else None
+    if result.repeat == 0:
+        if state.in_flight and result.sequence == oldest:
+            return state.in_flight[0]
+    elif leased and result.sequence == leased.sequence:
+        if result.repeat == leased.num_runs <= leased.num_repeats:
+            return leased
+        if result.repeat >= leased.num_runs:
+            raise ResultError(f"repeat: {result.repeat} instead of {leased.num_runs}")
+    if result.sequence < oldest:
+        return None
+    raise ResultError(f"sequence: {result.sequence} instead of {oldest}")
+
+
+def check_result(
+    state: SchedulerState, step: StepInFlight, rows: Rows, alive: BoolArray, result: StepResult
+) -> None:
+    """Raises ResultError unless a result fits its plan; rows of requests that are over may lag.
+
+    Args:
+        state: The bounds, and the windows that the worker has.
+        step: The plan.
+        rows: Its rows before the result.
+        alive: Which of them belong to requests that are not over [num_rows].
+        result: The result.
+    """
+    _check_shape(step, result)
+    if has_drafts := result.has_drafts:
+        _check_drafts(step, result)
+        _check_sources(state.config.drafter, result)
+    emits, works = step.emits, alive
+    if result.repeat:
+        emits = np.ones_like(emits)
+    if result.errors:
+        fails = np.isin(step.slots, list(result.errors))
+        emits, works = emits * ~fails, alive & ~fails
+    emitted, wanted = result.num_emitted_tokens, emits
+    if has_drafts:
+        wanted = emits * (1 + result.num_accepted_tokens)
+    if not _is_same(emitted, wanted) and ((emitted != wanted) & (alive | (emitted != 0))).any():
+        raise ResultError("num_emitted_tokens: not one more than accepted where the row emits")
+    ends = rows.num_tokens + emitted
+    is_long = ends > rows.max_length
+    if np.count_nonzero(is_long) or not _is_same(result.lengths, ends):
+        fits = (result.lengths == ends) & ~is_long
+        if (works & ~fits).any():
+            raise ResultError("lengths: not the known length and what was emitted, or too long")
+    tokens = result.token_ids
+    # Negative numbers are large without their sign.
+    if len(tokens) and int(tokens.view(np.uint32).max()) >= state.config.vocab_size:
+        raise ResultError(f"token_ids: not from 0 to {state.config.vocab_size - 1}")
+
+
+class DraftNodes(NamedTuple):
+    """Which nodes of their windows the rows of a step have drafted."""
+
+    window_nodes: Int32Array
+    """See StepResult; UNKNOWN_NODE if the worker does not report it [num_rows]."""
+    accepted_positions: Int32Array
+    """Where accepted drafts were read from, row after row, see `Window.positions`
+    [sum(num_accepted_tokens)]."""
+
+
+def find_draft_nodes(state: SchedulerState, step: StepInFlight, result: StepResult) -> DraftNodes:
+    """Returns the nodes of drafts, which `check_result` has found to be as many as planned.
+
+    Raises:
+        ResultError: They cannot be those of the windows that the worker has.
+    """
+    nodes, accepted_nodes = result.window_nodes, result.accepted_nodes
+    num_accepted = result.num_accepted_tokens
+    if len(nodes) == len(accepted_nodes) == 0:
+        # No row has drafted from its window, or the worker does not report nodes.
+        unknown = np.full(len(step.slots), UNKNOWN_NODE, np.int32)
+        return DraftNodes(unknown, np.full(num_accepted.sum(), NO_POSITION, np.int32))
+    if len(nodes) != len(step.slots):
+        raise ResultError("window_nodes: not one element per row")
+    windows, is_windows = state.worker_windows, result.draft_sources == PREDICTION
+    num_after = windows.num_nodes.take(step.slots) - nodes - 1
+    # A negative number anywhere makes the whole negative.
+    ahead = (nodes - ROOT) | (num_after - result.num_drafted_tokens)
+    if np.minimum.reduce(ahead) < 0 and (is_windows & (ahead < 0)).any():
+        raise ResultError("window_nodes: not in the window, or not so many drafts after it")
+    slots = np.repeat(step.slots, num_accepted * is_windows)
+    if len(accepted_nodes) != len(slots):
+        raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {len(slots)}")
+    positions = windows.find_positions(slots, accepted_nodes)
+    if positions is None:
+        raise ResultError("accepted_nodes: not in the window")
+    if state.config.drafter is not None:
+        of_windows, found = np.repeat(is_windows, num_accepted), positions
+        positions = np.full(len(of_windows), NO_POSITION, np.int32)
+        positions[of_windows] = found
+    return DraftNodes(nodes, positions)
+
+
+def check_logprobs(
+    state: SchedulerState, step: StepInFlight, alive: BoolArray, result: StepResult
+) -> None:
+    """Raises ResultError unless log-probabilities can be of the rows that they are reported for.
+
+    Those of requests that want none, or are over, are not looked at.
+    """
+    emitted = dict(zip(step.slots.tolist(), result.num_emitted_tokens.tolist(), strict=True))
+    living = set(step.slots[alive].tolist())
+    for slot, reported in result.logprobs.items():
+        if slot not in emitted:
+            raise ResultError(f"logprobs: slot {slot} is not in the plan")
+        if slot in living and slot in state.logprob_slots:
+            number = int(state.table.num_prompt_tokens[slot])
+            fault = find_logprobs_fault(reported, emitted[slot], number, state.config.vocab_size)
+            if fault is not None:
+                raise ResultError(fault)
+
+
+def _check_drafts(step: StepInFlight, result: StepResult) -> None:
+    """Raises ResultError unless drafts are no more than planned, and enough for the accepted."""
+    drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
+    # A negative number anywhere makes the whole negative.
+    if (accepted | (drafted - accepted) | (step.num_draft_tokens - drafted)).min() < 0:
+        raise ResultError("num_drafted_tokens: more accepted than drafted, or than planned")
+
+
+def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
+    """Raises ResultError unless drafts come from windows or the drafter, as much as it makes."""
+    sources, drafted = result.draft_sources, result.num_drafted_tokens
+    # So it is with predictions alone.
+    if not (sources != (drafted > 0)).any():
+        return
+    if ((sources == DraftSource.TARGET) != (drafted == 0)).any():
+        raise ResultError("draft_sources: one without drafts, or drafts without a source")
+    others = (sources < DraftSource.TARGET) | (sources > DraftSource.PREDICTION)
+    if not others.any():
+        return
+    if drafter is None or (sources[others] != drafter.source).any():
+        raise ResultError("draft_sources: neither the prediction nor the worker's drafter")
+    if (drafted[others] > drafter.max_tokens).any():
+        raise ResultError(f"num_drafted_tokens: the drafter makes at most {drafter.max_tokens}")
+    if (result.num_accepted_tokens[others] > drafter.max_depth).any():
+        raise ResultError(f"num_accepted_tokens: drafts are at most {drafter.max_depth} deep")
+
+
+def _check_shape(step: StepInFlight, result: StepResult) -> None:
+    if not _is_same(result.slots.astype(np.int64), step.slots):
+        raise ResultError("slots: not those of the plan")
+    if not (
+        len(step.slots)
+        == len(result.lengths)
+        == len(result.num_emitted_tokens)
+        == len(result.num_drafted_tokens)
+        == len(result.num_accepted_tokens)
+        == len(result.draft_sources)
+    ):
+        raise ResultError("lengths, num_*_tokens, draft_sources: not one element per row")
+    num_tokens = int(result.num_emitted_tokens.sum())
+    if len(result.token_ids) != num_tokens:
+        raise ResultError(f"token_ids: {len(result.token_ids)} instead of {num_tokens}")
+
+
+def _is_same(one: SlotArray, other: SlotArray) -> bool:
+    """Returns whether two columns of one type are the same, by bytes: numpy takes far longer."""
+    return one.tobytes() == other.tobytes()
+
+
+@dataclass(slots=True)
+class NewTokens:
+    """The rows of a step that got tokens."""
+
+    slots: SlotArray
+    """[num_rows]"""
+    starts: Int32Array
+    """Length of each sequence before the step [num_rows]."""
+    window_ends: Int32Array
+    """Length of each sequence at the end of its window's likeliest path [num_rows]."""
+    num_tokens: Int32Array
+    """New tokens per row [num_rows]."""
+    num_drafted_tokens: Int32Array
+    num_accepted_tokens: Int32Array
+    draft_sources: Int32Array
+    nodes: DraftNodes
+    token_ids: Int32Array
+    """The new tokens, row after row [num_new]."""
+    rows: Int64Array
+    """Row of each token [num_new]."""
+    cells: Int64Array
+    """Where each token lies among those of all slots, see RequestTable.cells [num_new]."""
+    reasons: dict[int, FinishReason] = field(default_factory=dict)
+    """Why requests end with their last token, by row."""
+
+
+def find_new_tokens(
+    state: SchedulerState,
+    step: StepInFlight,
+    rows: Rows,
+    alive: BoolArray,
+    result: StepResult,
+    nodes: DraftNodes,
+) -> NewTokens:
+    """Returns the tokens of the requests that are not over, cut where the requests end.
+
+    Args:
+        state: The state.
+        step: The plan.
+        rows: Its rows before the result.
+        alive: Which of them belong to requests that are not over [num_rows].
+        result: The result.
+        nodes: The nodes of its drafts.
+    """
+    slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
+    drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
+    sources = result.draft_sources
+    if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
+        gets = alive & (counts > 0)
+        token_ids = token_ids[np.repeat(gets, counts)]
+        nodes = DraftNodes(
+            nodes.window_nodes[gets],
+            nodes.accepted_positions[np.repeat(gets, accepted)],
+        )
+        slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
+        accepted, sources = accepted[gets], sources[gets]
+        rows = rows.select(gets)
+    starts, of_row = rows.num_tokens, np.arange(len(slots))
+    cells = state.table.cells(slots, starts)
+    if len(token_ids) != len(slots):
+        of_row = np.repeat(of_row, counts)
+        cells = (cells - (np.cumsum(counts) - counts))[of_row] + np.arange(len(token_ids))
+    new = NewTokens(
+        slots,
+        starts,
+        rows.window_end,
+        counts,
+        drafted,
+        accepted,
+        sources,
+        nodes,
+        token_ids,
+        of_row,
+        cells,
+    )
+    _cut_at_stops(state, new)
+    is_full = new.starts + new.num_tokens >= rows.max_length
+    for row in is_full.nonzero()[0].tolist():
+        new.reasons.setdefault(row, FinishReason.LENGTH)
+    return new
+
+
+def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
+    if not np.count_nonzero(may_stop := state.stops.find(new.token_ids)):
+        return
+    counts = new.num_tokens.copy()
+    for row in np.unique(new.rows[may_stop]).tolist():
+        slot, start = int(new.slots[row]), int(new.starts[row])
+        request = state.table.request(slot)
+        index = find_stop(request, start, new.token_ids[new.rows == row].tolist())
+        if index is not None:
+            counts[row] = index + 1
+            new.reasons[row] = FinishReason.STOP
+    kept = _find_first(new.num_tokens, counts)
+    new.token_ids, new.rows, new.cells = new.token_ids[kept], new.rows[kept], new.cells[kept]
+    num_accepted = np.minimum(new.num_accepted_tokens, counts)
+    is_kept = _find_first(new.num_accepted_tokens, num_accepted)
+    positions = new.nodes.accepted_positions[is_kept]
+    new.nodes = DraftNodes(new.nodes.window_nodes, positions)
+    new.num_tokens, new.num_accepted_tokens = counts, num_accepted
+
+
+def _find_first(numbers: Int32Array, kept: Int32Array) -> BoolArray:
+    """Returns which of so many elements of each row are the first ones that are kept."""
+    first = np.cumsum(numbers) - numbers
+    index = np.arange(int(numbers.sum())) - np.repeat(first, numbers)
+    is_kept: BoolArray = index < np.repeat(kept, numbers)
+    return is_kept
+
+
+def find_stop(request: Request, length: int, token_ids: list[int]) -> int | None:
+    """Returns which of a request's new tokens ends it, if one does.
+
+    Args:
+        request: The request.
+        length: Tokens that it had before, prompt and output.
+        token_ids: The new ones.
+    """
+    for index, token_id in enumerate(token_ids):
+        if token_id in request.stop_token_ids and length + index + 1 >= request.min_length:
+            return index
+    return None

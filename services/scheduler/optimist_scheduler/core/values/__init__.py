@@ -1,1 +1,0 @@
-"""Columns, outputs and counters: values that everything else is made of."""

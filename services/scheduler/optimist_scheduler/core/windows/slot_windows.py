@@ -1,0 +1,257 @@
+"""The windows of slots: by position in the sequences, and by node as the worker has them."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from optimist_common.drafts import NodeColumn, TokenTree
+from optimist_scheduler.core.values import Float32Array, Int32Array, Int64Array, SlotArray
+from optimist_scheduler.core.windows.window import MAX_NODES, Window
+
+_NO_NODE = -(2**31)
+"""Position of what is no node of a window: less than any other."""
+
+
+class WeighedTree(NamedTuple):
+    """A tree that begins where its slot's sequence ends."""
+
+    window: Window
+    hazards: Float32Array
+    """Cumulated hazards of the nodes, never falling [num_nodes]."""
+
+
+class WindowPlanes:
+    """Likeliest paths as planes, by slot and position in the sequence, and the trees of windows.
+
+    A chain is its likeliest path. Of a tree, what is not on that path is kept as a window that
+    moves on with the output.
+    """
+
+    def __init__(self, max_num_seqs: int, max_length: int) -> None:
+        """Starts with no window in any slot."""
+        # Memory that is never touched is never taken.
+        shape = max_num_seqs, max_length
+        self.expected = np.zeros(shape, np.int32)
+        """The tokens [max_num_seqs, max_length]."""
+        self.hazards = np.zeros(shape, np.float32)
+        """Their hazards by the values of windows, cumulated; 0 at the last position before
+        [max_num_seqs, max_length]."""
+        self.is_valued = np.zeros(max_num_seqs, np.bool_)
+        """Whether the window says values [max_num_seqs]."""
+        self.num_valued = 0
+        """How many slots that is."""
+        self.is_tree = np.zeros(max_num_seqs, np.bool_)
+        """Whether there is more than the likeliest path [max_num_seqs]."""
+        self.num_side_nodes = np.zeros(max_num_seqs, np.int32)
+        """Nodes that are not on the likeliest path [max_num_seqs]."""
+        self.num_worth = np.zeros(max_num_seqs, np.int32)
+        """Nodes of a tree that are worth their cost [max_num_seqs]."""
+        self._first_cells = np.arange(max_num_seqs, dtype=np.int64) * max_length
+        self.trees: dict[int, WeighedTree] = {}
+        """By slot."""
+
+    def cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
+        """Returns where positions of sequences lie in the planes, flattened."""
+        return self._first_cells[slots] + positions
+
+    def set(self, slot: int, window: Window | None, length: int) -> int:
+        """Replaces the window of a slot.
+
+        Args:
+            slot: The slot.
+            window: Begins where the sequence ends; None if nothing is expected.
+            length: Prompt and output tokens.
+
+        Returns:
+            Length of the sequence at the end of the likeliest path; 0 if there is none.
+        """
+        self._set_tree(slot, None)
+        if window is None or window.num_nodes == 0:
+            self._set_valued(slot, is_valued=False)
+            return 0
+        self._set_valued(slot, is_valued=window.has_values)
+        hazards = window.find_hazards()
+        end = min(length + window.num_nodes, self.expected.shape[1])
+        path: slice | Int64Array = slice(end - length)
+        if window.tree.parents is not None:
+            path = window.tree.find_likeliest_path()[: end - length]
+            end = length + len(path)
+            self._set_tree(slot, WeighedTree(window, np.maximum.accumulate(hazards)))
+        self.expected[slot, length:end] = window.tree.token_ids[path]
+        self.hazards[slot, length - 1] = 0
+        self.hazards[slot, length:end] = hazards[path]
+        return end
+
+    def move_tree(self, slot: int, window: Window) -> None:
+        """Takes what is left of a tree whose likeliest path the output has kept to."""
+        if window.tree.parents is None:
+            self._set_tree(slot, None)
+        else:
+            hazards = np.maximum.accumulate(window.find_hazards())
+            self._set_tree(slot, WeighedTree(window, hazards))
+
+    def find_hazards(
+        self, slots: SlotArray, lengths: Int32Array, ends: Int32Array, most: int
+    ) -> Float32Array:
+        """Returns cumulated hazards of what comes next in windows [num_rows, most].
+
+        Of a tree that are its nodes in their order. Infinite where there is nothing any more.
+
+        Args:
+            slots: Each at most once [num_rows].
+            lengths: Prompt and output tokens [num_rows].
+            ends: Length of each sequence at the end of its window [num_rows].
+            most: How many to look at.
+        """
+        offsets = np.arange(most + 1)
+        cells = self.cells(slots, lengths - 1)[:, None] + offsets
+        cumulated = self.hazards.reshape(-1).take(cells, mode="clip")
+        hazards: Float32Array = cumulated[:, 1:] - cumulated[:, :1]
+        hazards[offsets[1:] > (ends - lengths)[:, None]] = np.inf
+        for row in np.flatnonzero(self.is_tree[slots]).tolist():
+            own = self.trees[int(slots[row])].hazards[:most]
+            hazards[row, : len(own)] = own
+            hazards[row, len(own) :] = np.inf
+        return hazards
+
+    def limit_by_value(
+        self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, depths: Float32Array
+    ) -> Int32Array:
+        """Returns how many drafts are worth their cost, none if the window says no values.
+
+        Args:
+            slots: Each at most once [num_rows].
+            lengths: Length of each sequence before the drafts [num_rows].
+            drafts: Most drafts, all inside the likeliest path except those of trees [num_rows].
+            depths: Largest cumulated hazard of a draft that is worth its cost [num_rows].
+        """
+        before = self.cells(slots, lengths - 1)
+        hazards = self.hazards.reshape(-1)
+        # Of trees, drafts may be more than there are positions.
+        cells = before + drafts
+        reach = (hazards.take(cells, mode="clip") if self.trees else hazards[cells]) - hazards[
+            before
+        ]
+        is_worth = reach <= depths
+        if not self.trees and is_worth.all():
+            return drafts
+        is_tree, is_valued = self.is_tree[slots], self.is_valued[slots]
+        worth = drafts.copy()
+        if is_tree.any():
+            worth = np.where(is_tree & is_valued, np.minimum(drafts, self.num_worth[slots]), drafts)
+        rows = np.flatnonzero(~is_worth & is_valued & ~is_tree)
+        if len(rows):
+            worth[rows] = self._count_worth(before[rows], drafts[rows], depths[rows])
+        return worth
+
+    def _count_worth(
+        self, before: Int64Array, drafts: Int32Array, depths: Float32Array
+    ) -> Int32Array:
+        """Returns how many drafts after cells are worth their cost [num_rows]."""
+        offsets = np.arange(1, int(drafts.max()) + 1)
+        hazards = self.hazards.reshape(-1)
+        most = hazards[before] + depths
+        is_worth = hazards.take(before[:, None] + offsets, mode="clip") <= most[:, None]
+        is_worth &= offsets <= drafts[:, None]
+        worth: Int32Array = is_worth.sum(axis=1, dtype=np.int32)
+        return worth
+
+    def weigh_trees(self, depths: Float32Array) -> None:
+        """Counts the nodes of trees that are worth their cost.
+
+        Args:
+            depths: Largest cumulated hazard of a draft that is worth its cost [max_num_seqs].
+        """
+        for slot in self.trees:
+            self.weigh_tree(slot, float(depths[slot]))
+
+    def weigh_tree(self, slot: int, depth: float) -> None:
+        """Does the same for the tree of one slot."""
+        hazards = self.trees[slot].hazards
+        self.num_worth[slot] = hazards.searchsorted(np.float32(depth), side="right")
+
+    def _set_valued(self, slot: int, *, is_valued: bool) -> None:
+        self.num_valued += is_valued - int(self.is_valued[slot])
+        self.is_valued[slot] = is_valued
+
+    def _set_tree(self, slot: int, tree: WeighedTree | None) -> None:
+        if tree is None:
+            if self.is_tree[slot]:
+                del self.trees[slot]
+                self.is_tree[slot] = False
+                self.num_side_nodes[slot] = 0
+            return
+        self.trees[slot] = tree
+        self.is_tree[slot] = True
+        num_path_nodes = len(tree.window.tree.find_likeliest_path())
+        self.num_side_nodes[slot] = tree.window.num_nodes - num_path_nodes
+
+
+class WorkerWindows:
+    """The window of each slot as the worker has it when it runs the oldest plan in flight.
+
+    A window replaces that of its slot from the plan on that it comes with, and results come in the
+    order of plans.
+    """
+
+    def __init__(self, max_num_seqs: int) -> None:
+        """Starts with no window in any slot."""
+        self._positions = np.full((max_num_seqs, MAX_NODES), _NO_NODE, np.int32)
+        self.num_nodes = np.zeros(max_num_seqs, np.int32)
+        """Nodes of each window [max_num_seqs]."""
+        self._trees: dict[int, TokenTree] = {}
+        """Those that are no chains, by slot."""
+
+    def set(self, slot: int, window: Window) -> None:
+        """Replaces the window of a slot."""
+        number = window.num_nodes
+        self._positions[slot, :number] = window.positions
+        self._positions[slot, number : self.num_nodes[slot]] = _NO_NODE
+        self.num_nodes[slot] = number
+        if window.tree.parents is None:
+            self._trees.pop(slot, None)
+        else:
+            self._trees[slot] = window.tree
+
+    def find_positions(self, slots: SlotArray, nodes: Int32Array) -> Int32Array | None:
+        """Returns where nodes were read from, see `Window.positions` [num_nodes].
+
+        None if one of them is not in its window.
+
+        Args:
+            slots: Slot of each node [num_nodes].
+            nodes: Indices in the windows of their slots [num_nodes].
+        """
+        if not len(nodes):
+            return nodes
+        # Negative numbers are large without their sign.
+        if np.maximum.reduce(nodes.view(np.uint32)) >= MAX_NODES:
+            return None
+        positions = self._take_positions(slots, nodes)
+        return None if np.minimum.reduce(positions) == _NO_NODE else positions
+
+    def _take_positions(self, slots: SlotArray, nodes: Int32Array | NodeColumn) -> Int32Array:
+        cells = slots * MAX_NODES
+        cells += nodes
+        return self._positions.reshape(-1).take(cells)
+
+    def find_drafted(
+        self, slots: SlotArray, nodes: Int32Array, num_drafted: Int32Array
+    ) -> tuple[SlotArray, Int32Array]:
+        """Returns slot and position of each draft that rows have made [num_drafts].
+
+        Args:
+            slots: Slots of the rows [num_rows].
+            nodes: Where in their windows the rows were, ROOT for before all nodes [num_rows].
+            num_drafted: How many of the nodes after it they have drafted [num_rows].
+        """
+        slot_of_draft = np.repeat(slots, num_drafted)
+        num_before = np.cumsum(num_drafted) - num_drafted
+        drafted = np.arange(len(slot_of_draft)) + np.repeat(nodes + 1 - num_before, num_drafted)
+        if self._trees:
+            for row, slot in enumerate(slots.tolist()):
+                if (tree := self._trees.get(slot)) is not None:
+                    first, number = int(num_before[row]), int(num_drafted[row])
+                    subtree = tree.find_subtree(int(nodes[row]))[:number]
+                    drafted[first : first + len(subtree)] = subtree
+        return slot_of_draft, self._take_positions(slot_of_draft, drafted)

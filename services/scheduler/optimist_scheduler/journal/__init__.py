@@ -1,1 +1,0 @@
-"""What happened to a scheduler, in a file."""

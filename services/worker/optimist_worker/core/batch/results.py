@@ -1,0 +1,242 @@
+"""What a pass made of its rows: the state moves on, and the result is put in the plan's order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from optimist_common.columns import Int32Column
+from optimist_common.drafts import PREDICTION
+from optimist_worker.core.acceptance.verdict import Verdict
+from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
+from optimist_worker.core.plan import Plan, RowLogprobs, StepResult
+
+
+@dataclass(slots=True)
+class SettledRows:
+    """The rows after a pass, int64 `[num_rows]` each."""
+
+    num_emitted: torch.Tensor
+    """New tokens: none in the middle of a prompt, and none where the logits are not finite."""
+    num_tokens: torch.Tensor
+    """Prompt and verified output."""
+    has_ended: torch.Tensor
+    """1 once a stop token or `max_length` was reached."""
+
+
+def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> SettledRows:
+    """Moves the slots to where the pass has brought them; rejected drafts are left behind.
+
+    A row whose logits are not finite does not move.
+
+    Args:
+        table: The state.
+        rows: The rows as they were before the pass.
+        verdict: What came of it.
+    """
+    before = rows.columns
+    number = count_emitted(rows, verdict)
+    # Where tokens are emitted, all but the last one are computed with the known ones.
+    computed = before.num_computed_tokens + rows.num_known_tokens * verdict.is_finite
+    computed += (number - 1).clamp(min=0)
+    length = before.num_tokens + number
+    offsets = torch.arange(verdict.token_ids.shape[1], device=number.device)
+    is_new = offsets < number[:, None]
+    places = before.num_tokens[:, None] + offsets
+    # What is not new is written to the row for padding.
+    targets = torch.where(is_new, rows.slots[:, None], table.num_slots)
+    within = places.clamp(max=table.token_ids.shape[1] - 1)
+    table.token_ids.index_put_((targets, within), verdict.token_ids.int())
+    stops = table.stop_token_ids[rows.slots]
+    is_stop = (verdict.token_ids[:, :, None] == stops[:, None, :]).any(2)
+    is_stop &= is_new & (places + 1 >= before.min_length[:, None])
+    is_last = (length >= before.max_length) | is_stop.any(1)
+    # A row that has emitted nothing was not asked whether it has ended.
+    ended = before.has_ended | (is_last & (number > 0))
+    table.store(rows.slots, num_tokens=length, num_computed_tokens=computed, has_ended=ended)
+    return SettledRows(number, length, ended)
+
+
+def count_emitted(rows: FittedRows, verdict: Verdict) -> torch.Tensor:
+    """Returns how many new tokens each row has, `[num_rows]`."""
+    return (verdict.num_accepted + 1) * (rows.emits & verdict.is_finite)
+
+
+def keep_rows(rows: FittedRows) -> SettledRows:
+    """Returns the rows after a pass that did not take place."""
+    before = rows.columns
+    zeros = torch.zeros_like(before.num_tokens)
+    return SettledRows(zeros, before.num_tokens, before.has_ended)
+
+
+def compact(table: SlotTable, pool: KVPool, rows: FittedRows, verdict: Verdict) -> None:
+    """Moves keys and values of each tree's accepted path to consecutive places.
+
+    Args:
+        table: The state, before or after the step.
+        pool: Whose keys and values are moved.
+        rows: The rows of the pass.
+        verdict: With a path.
+    """
+    if verdict.path is None:
+        return
+    if table.reads_sizes:
+        # What was accepted of a tree is often its first nodes, which lie where they have to.
+        nodes = torch.arange(verdict.path.shape[1], device=verdict.path.device)
+        is_moved = (verdict.path != nodes) & (nodes < verdict.num_accepted[:, None])
+        if not is_moved.any():
+            return
+    move_path(table, pool, rows.slots, rows.ends, verdict.path, verdict.num_accepted)
+
+
+def move_path(
+    table: SlotTable,
+    pool: KVPool,
+    slots: torch.Tensor,
+    first: torch.Tensor,
+    path: torch.Tensor,
+    number: torch.Tensor,
+) -> None:
+    """Moves the nodes `path[:, :number]` of trees at place `first` to the places from there on.
+
+    Args:
+        table: The state.
+        pool: Whose keys and values are moved.
+        slots: `[num_rows]`.
+        first: Place of each tree's first node, `[num_rows]`.
+        path: Nodes, ascending, `[num_rows, width]`.
+        number: How many of them are moved, `[num_rows]`.
+    """
+    offsets = torch.arange(path.shape[1], device=path.device)
+    is_moved = offsets < number[:, None]
+    columns = slots[:, None].expand_as(path)
+    trash = table.trash_block * table.block_size
+    source = table.kv_places(columns, first[:, None] + path)
+    target = table.kv_places(columns, first[:, None] + offsets)
+    source = torch.where(is_moved, source, trash).flatten()
+    target = torch.where(is_moved, target, trash).flatten()
+    for memory in (*pool.keys, *pool.values):
+        memory.index_copy_(0, target, memory.index_select(0, source))
+
+
+Column = TypeVar("Column", torch.Tensor, Int32Column)
+
+
+class Outputs(NamedTuple, Generic[Column]):
+    """The rows that ran, `[num_rows]` each but for the tokens; on the device or on the host."""
+
+    lengths: Column
+    """Verified tokens, prompt and output."""
+    num_emitted_tokens: Column
+    num_drafted_tokens: Column
+    num_accepted_tokens: Column
+    draft_sources: Column
+    window_nodes: Column
+    """Node of its window that each row was at when it drafted, -1 for none; counts where the drafts
+    came from the window."""
+    is_short: Column
+    """1 where the blocks did not hold the known tokens."""
+    is_broken: Column
+    """1 where the model's logits were not finite."""
+    has_ended: Column
+    num_window_tokens: Column
+    """Nodes that the window has left to draft."""
+    num_fed_tokens: Column
+    """Tokens that the pass was fed, drafts included."""
+    token_ids: Column
+    """Emitted tokens, one row after the other."""
+    accepted_nodes: Column
+    """Accepted nodes of the rows whose drafts came from their windows, one row after the other."""
+
+
+_NUM_COLUMNS = len(Outputs._fields) - 2
+
+
+def pack(outputs: Outputs[torch.Tensor]) -> torch.Tensor:
+    """Packs outputs, int64 or bool `[num_rows]`.
+
+    Args:
+        outputs: With `token_ids` `[num_rows, width]`, of which as many of a row count as it has
+            emitted, and `accepted_nodes` `[num_rows, width - 1]`.
+
+    Returns:
+        Int32 `[num_rows, columns, tokens and nodes]`.
+    """
+    *columns, token_ids, nodes = outputs
+    return torch.cat([torch.stack(columns, 1), token_ids, nodes], 1).int()
+
+
+def unpack(packed: Int32Column) -> Outputs[Int32Column]:
+    """Reads what `pack` has packed, int32 `[num_rows, columns, tokens and nodes]`."""
+    columns, width = packed.T[:_NUM_COLUMNS], (packed.shape[1] - _NUM_COLUMNS + 1) // 2
+    token_ids, nodes = packed[:, _NUM_COLUMNS:][:, :width], packed[:, _NUM_COLUMNS:][:, width:]
+    _, num_emitted, _, num_accepted, sources, *_ = columns
+    if width == 1 and num_emitted.all():
+        return Outputs._make([*columns, token_ids[:, 0], nodes.ravel()])
+    is_emitted = num_emitted[:, None] > np.arange(width)
+    num_nodes = num_accepted * (sources == PREDICTION)
+    is_accepted = num_nodes[:, None] > np.arange(nodes.shape[1])
+    return Outputs._make([*columns, token_ids[is_emitted], nodes[is_accepted]])
+
+
+def no_outputs() -> Outputs[Int32Column]:
+    """Returns the outputs of no rows."""
+    return unpack(np.empty((0, _NUM_COLUMNS), np.int32))
+
+
+def collect_result(
+    plan: Plan,
+    slots: list[int],
+    outputs: Outputs[Int32Column],
+    errors: dict[int, str],
+    lengths: dict[int, int],
+    draft_ns: int,
+    logprobs: Sequence[RowLogprobs] = (),
+) -> StepResult:
+    """Puts the outputs of a step in the plan's order; rows that did not run emitted nothing.
+
+    Args:
+        plan: The plan that was run.
+        slots: Slots of the rows that ran, in the plan's order.
+        outputs: Of these rows.
+        errors: Why rows failed, by slot.
+        lengths: Tokens of the slots whose rows did not run, where they hold a request.
+        draft_ns: Time that the drafter took.
+        logprobs: Of the rows that want some; those that failed are left out.
+    """
+    columns = np.array(outputs[:-2])
+    if len(slots) < len(plan.slots):
+        columns = _spread(columns, np.isin(plan.slots, slots))
+        for row, slot in enumerate(plan.slots.tolist()):
+            columns[0, row] += lengths.get(slot, 0)
+    spread: Outputs[Int32Column] = Outputs._make([*columns, *outputs[-2:]])
+    has_failed = np.isin(slots, list(errors)) if errors else np.zeros(len(slots), np.bool_)
+    return StepResult(
+        sequence=plan.sequence,
+        repeat=plan.repeat,
+        slots=plan.slots,
+        lengths=spread.lengths,
+        num_emitted_tokens=spread.num_emitted_tokens,
+        token_ids=spread.token_ids,
+        num_drafted_tokens=spread.num_drafted_tokens,
+        num_accepted_tokens=spread.num_accepted_tokens,
+        draft_sources=spread.draft_sources,
+        window_nodes=spread.window_nodes,
+        accepted_nodes=spread.accepted_nodes,
+        errors=errors,
+        num_tokens=int(outputs.num_fed_tokens.sum()),
+        num_live_rows=int(np.count_nonzero((outputs.has_ended == 0) & ~has_failed)),
+        draft_ns=draft_ns,
+        logprobs=[row for row in logprobs if row.slot not in errors],
+    )
+
+
+def _spread(columns: Int32Column, chosen: npt.NDArray[np.bool_]) -> Int32Column:
+    """Puts columns where `chosen` is set, zeros elsewhere, `[num_columns, len(chosen)]`."""
+    whole: Int32Column = np.zeros((len(columns), len(chosen)), np.int32)
+    whole[:, chosen] = columns
+    return whole

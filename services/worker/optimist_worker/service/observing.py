@@ -1,0 +1,180 @@
+"""What the worker shows of its steps: metrics, and spans of traced requests."""
+
+import time
+from dataclasses import dataclass
+
+from prometheus_client import Counter, Histogram
+
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import from_bytes
+from optimist_common.observing.metrics import DraftMetrics
+from optimist_common.observing.tracing import OFF, Span, Tracer
+from optimist_worker.core.plan import StepResult
+
+MIXED = "mixed"
+"""Label of passes whose rows have drafts of several sources."""
+
+_SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+
+DRAFTS = DraftMetrics("optimist_worker", "pass")
+DRAFT_SECONDS = Histogram(
+    "optimist_worker_draft_seconds",
+    "Time that drafting took in a pass that has drafts",
+    ["source"],
+    buckets=_SECONDS,
+)
+VERIFY_SECONDS = Histogram(
+    "optimist_worker_verify_seconds",
+    "Time of a pass that has drafts, without that of drafting",
+    ["source"],
+    buckets=_SECONDS,
+)
+
+
+STEP_SECONDS = Histogram(
+    "optimist_worker_step_seconds",
+    "Time from plan to result",
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
+)
+STEP_TOKENS = Histogram(
+    "optimist_worker_step_tokens",
+    "Tokens fed per forward pass, drafts included",
+    buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
+)
+REPEATS = Counter("optimist_worker_repeats", "Plans run again because no newer one had arrived")
+IDLE_SECONDS = Counter("optimist_worker_idle_seconds", "Time between steps with nothing to run")
+ROWS = Counter("optimist_worker_rows", "Rows of all runs")
+ROW_ERRORS = Counter("optimist_worker_row_errors", "Rows that failed")
+EMITTED_TOKENS = Counter("optimist_worker_emitted_tokens", "Tokens emitted")
+
+
+def observe_step(result: StepResult, step_seconds: float, idle_seconds: float) -> None:
+    """Counts one run of a plan, which took some seconds with drafting."""
+    STEP_SECONDS.observe(step_seconds)
+    if result.num_tokens:
+        STEP_TOKENS.observe(result.num_tokens)
+    REPEATS.inc(result.repeat > 0)
+    IDLE_SECONDS.inc(idle_seconds)
+    ROWS.inc(len(result.slots))
+    ROW_ERRORS.inc(len(result.errors))
+    EMITTED_TOKENS.inc(len(result.token_ids))
+    found = DRAFTS.observe(
+        result.draft_sources,
+        result.num_drafted_tokens,
+        result.num_accepted_tokens,
+        result.num_emitted_tokens,
+    )
+    if found:
+        label = next(iter(found)).label if len(found) == 1 else MIXED
+        draft_seconds = result.draft_ns / 1e9
+        DRAFT_SECONDS.labels(label).observe(draft_seconds)
+        VERIFY_SECONDS.labels(label).observe(max(step_seconds - draft_seconds, 0.0))
+
+
+@dataclass(slots=True)
+class _Traced:
+    span: Span
+    num_passes: int = 0
+    num_drafted_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_emitted_tokens: int = 0
+    step_ns: int = 0
+    last_ns: int | None = None
+    """When its last pass was over, in nanoseconds since 1970."""
+
+
+class RequestSpans:
+    """The spans of the requests that hold a slot. It is the model thread's."""
+
+    def __init__(self, tracer: Tracer = OFF, *, of_passes: bool = False) -> None:
+        """Traces nothing yet.
+
+        Args:
+            tracer: Starts the spans.
+            of_passes: Whether each pass of a traced request is a span too.
+        """
+        self._tracer, self._of_passes = tracer, of_passes
+        self._traced: dict[int, _Traced] = {}
+
+    def begin(self, request: worker_pb2.ExecuteRequest) -> None:
+        """Ends the spans of the slots that a plan releases, and begins those of whom it admits."""
+        if self._traced and request.released_slots:
+            for slot in from_bytes(request.released_slots).tolist():
+                self._end(slot)
+        for admission in request.admissions:
+            self._end(admission.slot)
+            if admission.trace_parent and (span := self._start(admission)) is not None:
+                self._traced[admission.slot] = _Traced(span)
+
+    def note(self, result: StepResult, step_ns: int) -> None:
+        """Adds a run of a plan, which took `step_ns` and is over now, to its requests' spans."""
+        if not self._traced:
+            return
+        now = time.time_ns()
+        rows = zip(
+            result.slots.tolist(),
+            result.num_drafted_tokens.tolist(),
+            result.num_accepted_tokens.tolist(),
+            result.num_emitted_tokens.tolist(),
+            strict=True,
+        )
+        for slot, num_drafted, num_accepted, num_emitted in rows:
+            traced = self._traced.get(slot)
+            if traced is None:
+                continue
+            traced.num_passes += 1
+            traced.num_drafted_tokens += num_drafted
+            traced.num_accepted_tokens += num_accepted
+            traced.num_emitted_tokens += num_emitted
+            traced.step_ns += step_ns
+            traced.last_ns = now
+            if self._of_passes:
+                self._add_pass(traced.span, (num_drafted, num_accepted, num_emitted), now - step_ns)
+
+    def end_all(self) -> None:
+        """Ends all spans: the stream is over."""
+        for slot in list(self._traced):
+            self._end(slot)
+
+    def _start(self, admission: worker_pb2.Admission) -> Span | None:
+        return self._tracer.start(
+            "worker request",
+            {
+                "optimist.request_id": admission.request_id,
+                "optimist.slot": admission.slot,
+                "optimist.num_prompt_tokens": admission.num_prompt_tokens,
+            },
+            trace_parent=admission.trace_parent,
+            kind="server",
+        )
+
+    def _add_pass(self, parent: Span, counts: tuple[int, int, int], start_ns: int) -> None:
+        num_drafted, num_accepted, num_emitted = counts
+        span = self._tracer.start(
+            "worker pass",
+            {
+                "optimist.num_drafted_tokens": num_drafted,
+                "optimist.num_accepted_tokens": num_accepted,
+                "optimist.num_emitted_tokens": num_emitted,
+            },
+            trace_parent=parent.trace_parent,
+            start_ns=start_ns,
+        )
+        if span is not None:
+            span.end()
+
+    def _end(self, slot: int) -> None:
+        traced = self._traced.pop(slot, None)
+        if traced is None:
+            return
+        traced.span.set(
+            {
+                "optimist.num_passes": traced.num_passes,
+                "optimist.num_drafted_tokens": traced.num_drafted_tokens,
+                "optimist.num_accepted_tokens": traced.num_accepted_tokens,
+                "optimist.num_emitted_tokens": traced.num_emitted_tokens,
+                "optimist.pass_seconds": traced.step_ns / 1e9,
+            }
+        )
+        # A slot is released with the next plan, which may be long after the request ended.
+        traced.span.end(end_ns=traced.last_ns)
