@@ -111,8 +111,8 @@ class Lossy:
                 harmed.append(asyncio.ensure_future(harm()))
 
         client = chaos.Client([self.url], 120, lambda *_: False, on_chunk=note)
-        text, *outcomes = await asyncio.gather(
-            generate(self.grpc_address), *map(client.ask, short_cases())
+        text, outcomes = await asyncio.gather(
+            generate(self.grpc_address), asyncio.gather(*map(client.ask, short_cases()))
         )
         await client.close()
         await harmed[0]
