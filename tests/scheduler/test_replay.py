@@ -262,7 +262,6 @@ def test_the_log_ends_at_its_bound(tmp_path: Path, caplog: pytest.LogCaptureFixt
     log.write_bytes(start(settings=SchedulerSettings().decisive + " " * (2**20 - 40_000)))
     with caplog.at_level(logging.WARNING):
         recording = record(log, max_mib=1)
-    assert not recording.journal.is_open
     assert sum("ends here" in record.message for record in caplog.records) == 1
     assert 2**20 - 10_000 < log.stat().st_size < 2**20 + 100
     report = replayed(log)

@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.widths import DraftWidthPolicy
 from optimist_scheduler.core.windows.window import MAX_NODES, MAX_TREE_DRAFTS
 
 MAX_PIPELINE_STAGES = 16
@@ -48,7 +49,7 @@ class SchedulingOptions(BaseModel):
     num_speculative_tokens: int = Field(
         64, ge=0, le=MAX_NODES, description="most drafts per request and pass; 0: no speculation"
     )
-    draft_width: Literal["goodput", "adaptive", "crossover", "fixed"] = Field(
+    draft_width: DraftWidthPolicy = Field(
         "goodput", description="how many to draft: goodput, adaptive, crossover or fixed"
     )
     prefill_share: float = Field(
