@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from optimist_common.token_tree import TokenTree
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.values import Ended, StepOutputs
 from optimist_scheduler.core.windows.window import Window
-from optimist_scheduler.core.windows.window import make_window as core_window
 from optimist_scheduler.workers.translate import plan_message, step_result
 from tests.scheduler.fake_worker import FakeWorker
 
@@ -58,7 +58,8 @@ def window_of(
 ) -> Window:
     """Returns a window of nodes, each with its token, parent, and position in the predictions."""
     tokens, parents, positions = (np.array([node[i] for node in nodes], np.int32) for i in range(3))
-    return core_window(base, tokens, parents, positions, np.array(values, np.float32))
+    tree = TokenTree.from_columns(tokens, parents)
+    return Window(base, tree, positions, np.array(values, np.float32))
 
 
 def config(**values: Any) -> EngineConfig:

@@ -296,7 +296,7 @@ def test_a_preemption_does_not_fold_the_output_into_the_prompt(depth: int) -> No
         while situation.scheduler.can_send and (plan := situation.scheduler.schedule(NOW)):
             situation.sent.append(plan)
             for admission in plan.admissions:
-                num_output = len(admission.request.token_ids) - 3
+                num_output = len(admission.token_ids) - 3
                 num_again += num_output > 0
                 assert num_output == len(situation.text(admission.request.handle))
                 assert admission.request.num_prompt_tokens == 3

@@ -25,7 +25,7 @@ def cached_blocks(situation: Situation) -> int:
     count = len(admission.cached_blocks)
     # What is cached is not computed.
     known = situation.sent[-1].num_known_tokens[-1]
-    assert known == len(admission.request.token_ids) - 4 * count
+    assert known == len(admission.token_ids) - 4 * count
     return count
 
 

@@ -26,7 +26,6 @@ DESCRIBE_TIMEOUT_SECONDS = 5.0
 MAX_WAITING_RESULTS = 64
 """Results that were read and not received; while as many wait, the stream is not read."""
 
-
 CheckWorker = Callable[[WorkerDescription], None]
 
 

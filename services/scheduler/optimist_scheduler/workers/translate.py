@@ -11,6 +11,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
+from optimist_common.token_tree import TokenTree
 from optimist_scheduler.core.requests.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.values import (
@@ -22,7 +23,7 @@ from optimist_scheduler.core.values import (
     ReportedPositions,
     StepOutputs,
 )
-from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError, make_window
+from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError
 
 _REASONS = {
     reason: scheduler_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}")
@@ -169,13 +170,8 @@ def read_window(message: proposer_pb2.Window) -> Window:
         if len(in_prompt) != len(positions) or int(in_prompt.min()) < 0:
             raise WindowError("prompt_positions: must be one of each node, none negative")
         positions = np.where(in_prompt > 0, NO_POSITION - in_prompt, positions)
-    return make_window(
-        message.base,
-        from_bytes(message.token_ids),
-        from_bytes(message.parents),
-        positions,
-        floats_from_bytes(message.values),
-    )
+    tree = TokenTree.from_columns(from_bytes(message.token_ids), from_bytes(message.parents))
+    return Window(message.base, tree, positions, floats_from_bytes(message.values))
 
 
 def _logprobs(message: worker_pb2.RowLogprobs) -> Logprobs:
@@ -224,7 +220,7 @@ def _admission(admission: Admission) -> worker_pb2.Admission:
     return worker_pb2.Admission(
         slot=admission.slot,
         request_id=request.request_id,
-        token_ids=to_bytes(request.token_ids),
+        token_ids=to_bytes(admission.token_ids),
         num_prompt_tokens=request.num_prompt_tokens,
         sampling=sampling,
         cached_blocks=to_bytes(admission.cached_blocks),

@@ -42,6 +42,8 @@ class Admission:
     """A request that takes a slot, and its first row."""
 
     request: Request
+    token_ids: Int32Array
+    """Prompt and the output so far [num_tokens]."""
     cached_blocks: Int32Array
     """Blocks that hold its first tokens' KV already; the beginning of the block table."""
     num_known_tokens: int

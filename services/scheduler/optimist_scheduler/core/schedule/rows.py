@@ -232,7 +232,7 @@ def admit(view: ScheduleView, num_running: int, budget: int, num_free: int) -> l
         # A prompt that is not computed to its end has used the budget up: no drafts.
         drafts = _count_drafts(view, request, budget - known, num_spare)
         num_new = config.num_blocks_for(num_tokens + drafts) - len(cached)
-        admitted.append(Admission(request, cached, known, drafts, num_new))
+        admitted.append(Admission(request, request.token_ids, cached, known, drafts, num_new))
         budget -= known + drafts
         num_free -= num_taken + num_new
         num_running += 1

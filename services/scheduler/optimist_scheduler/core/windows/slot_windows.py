@@ -46,12 +46,13 @@ class WindowPlanes:
         """Nodes that are not on the likeliest path [max_num_seqs]."""
         self.num_worth = np.zeros(max_num_seqs, np.int32)
         """Nodes of a tree that are worth their cost [max_num_seqs]."""
+        self._first_cells = np.arange(max_num_seqs, dtype=np.int64) * max_length
         self.trees: dict[int, WeighedTree] = {}
         """By slot."""
 
     def cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
         """Returns where positions of sequences lie in the planes, or in their tokens, flattened."""
-        return slots * np.int64(self.expected.shape[1]) + positions
+        return self._first_cells[slots] + positions
 
     def set(self, slot: int, window: Window | None, length: int) -> int:
         """Replaces the window of a slot.
