@@ -19,7 +19,7 @@ from optimist_gateway.schedulers.pool import SchedulerPool
 TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {
     "scheduler": "optimist_scheduler.observing.metrics",
-    "worker": "optimist_worker.service.metrics",
+    "worker": "optimist_worker.service.observing",
     "proposer": "optimist_proposer.observing.metrics",
 }
 WHERE = {

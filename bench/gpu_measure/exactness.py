@@ -18,8 +18,8 @@ from gpu_measure.slots import (
     release_all,
 )
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.plan import Admission, PlannedRow, WindowUpdate
-from optimist_worker.model.memory import DeviceState, Sizes
+from optimist_worker.core.plan import Admission, PlannedRow, Sizes, WindowUpdate
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import load_model
 from optimist_worker.runner.runner import Runner
 

@@ -14,9 +14,8 @@ import torch
 from gpu_measure.bench import Bench
 from gpu_measure.shape import Ceilings
 from gpu_measure.slots import BLOCK_SIZE
-from optimist_worker.core.attention import sdpa
-from optimist_worker.core.attention.batch import AttentionBatch
 from optimist_worker.core.attention.kv import KVPool, LayerSpec
+from optimist_worker.core.attention.paged_attention import AttentionBatch, attend_rows
 
 
 def measure_ceilings(bench: Bench) -> None:
@@ -66,7 +65,7 @@ def measure_kernel(bench: Bench) -> None:
 def attention_of(bench: Bench) -> Callable[..., torch.Tensor]:
     """Returns the attention that runs on this device."""
     if not bench.is_cuda:
-        return sdpa.attend
+        return attend_rows
     kernel: Any = importlib.import_module("optimist_worker.core.attention.launch")
     attend: Callable[..., torch.Tensor] = kernel.attend
     return attend
@@ -103,7 +102,7 @@ def try_batch(
         return chosen(query, pool.keys[0], pool.values[0], batch, **options)
 
     output = run(attend, pool, query, slice(None))
-    reference = run(sdpa.attend, precise, query.float(), slice(None))
+    reference = run(attend_rows, precise, query.float(), slice(None))
     error = float((output.float() - reference).norm() / reference.norm())
     ends = np.cumsum([0, *(len(row.positions) for row in rows)]).tolist()
     differing = 0

@@ -7,13 +7,13 @@ from gpu_measure.bench import Bench, say
 from gpu_measure.shape import Shape
 from gpu_measure.slots import BLOCK_SIZE, ROOM, Loaded, NotPossibleError
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.plan import Sizes
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.step import Step
-from optimist_worker.model.masks import Masks
-from optimist_worker.model.memory import DeviceState, Sizes
+from optimist_worker.model.grammar import Masks
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model, load_model
-from optimist_worker.runner.engine import Engine
-from optimist_worker.runner.runner import Runner
+from optimist_worker.runner.runner import Engine, Runner
 
 MOST_POOL_TOKENS = 32 * (4096 + ROOM)
 

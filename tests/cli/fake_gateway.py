@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-from optimist_common.network.address import join_address
+from optimist_common.network.endpoints import join_address
 from tests.certificates import Certificate
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from optimist.common.v1 import draft_source_pb2
 from optimist_common.columns import Int32Column
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.observing.metrics import NUM_POSITIONS, DraftMetrics
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_common.network import endpoints
-from optimist_common.network.address import split_address
-from optimist_common.network.endpoints import Change, Endpoints, Peer, PeerSet
+from optimist_common.network.endpoints import Change, Endpoints, Peer, PeerSet, split_address
 from optimist_common.settings import ServiceSettings
 
 

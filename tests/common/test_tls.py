@@ -10,12 +10,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pydantic import Field, ValidationError
 
 from optimist_common.errors import SetupError
-from optimist_common.network.address import is_loopback
-from optimist_common.network.channel import open_channel
+from optimist_common.network.channel import Tls, load_tls, open_channel
+from optimist_common.network.endpoints import is_loopback
 from optimist_common.network.health import main
 from optimist_common.network.server import GrpcServer
 from optimist_common.network.settings import NetworkSettings
-from optimist_common.network.tls import Tls, load_tls
 from optimist_common.settings import CommaSeparated, load_settings
 from tests.certificates import Certificate, issue, make_authority
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_common.token_tree import ROOT, TokenTree
+from optimist_common.drafts import ROOT, TokenTree
 
 Path = tuple[int, ...]
 FEW_TOKENS = st.integers(0, 2)
@@ -68,13 +68,9 @@ def test_subtree_holds_what_goes_on_after_a_node(tree: TokenTree, data: st.DataO
 
 
 @given(tree=trees())
-def test_depths_and_heights_are_those_of_the_paths(tree: TokenTree) -> None:
+def test_depths_are_those_of_the_paths(tree: TokenTree) -> None:
     paths = paths_of(tree)
     assert tree.count_depths().tolist() == [len(path) for path in paths[:-1]]
-    assert tree.count_heights() == [
-        max(len(other) - len(path) for other in paths if other[: len(path)] == path)
-        for path in paths
-    ]
 
 
 @given(tree=trees())

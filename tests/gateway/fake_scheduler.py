@@ -7,7 +7,7 @@ from typing import Any
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.network.server import GrpcServer
 
 Say = Callable[..., list[int]]

@@ -49,9 +49,9 @@ RULES = (
 )
 SURVIVORS = Path(__file__).with_name("survivors.txt")
 _TESTS = REPOSITORY / "tests" / "scheduler" / "core"
-_LONG = ("test_random", "test_traffic")
+_LONG = ("test_random",)
 # Of what a policy is worth, not of what is right.
-_APART = ("test_no_loss", "test_random_moves", "test_goodput", "test_width", "test_blocks")
+_APART = ("test_no_loss", "test_goodput", "test_width", "test_blocks")
 _MOST_SECONDS = 60
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from tests.mutants.__main__ import RULES, find_functions
 from tests.mutants.mutation import mutants
-from tests.scheduler.core.test_traffic import run_leases
+from tests.scheduler.situation import Situation
 
 
 class Counter:
@@ -48,5 +48,8 @@ def test_every_rule_has_mutants() -> None:
 def test_a_broken_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     (rule,) = find_functions(("_take_back",))
     monkeypatch.setattr(rule, "__code__", next(mutants(rule)).code)
+    situation = Situation()
+    situation.add_predicted(0, [1, 2], 20)
+    situation.propose(0, wrong_at=2)
     with pytest.raises((AssertionError, LookupError, ValueError, RuntimeError)):
-        run_leases(40)
+        situation.finish()

@@ -8,6 +8,8 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import from_bytes, to_bytes
 from tests.scheduler.fake_worker import expected_output
 
+Command = scheduler_pb2.ConnectRequest
+KEEP = scheduler_pb2.PAUSE_MODE_KEEP
 PROMPT = [3, 1, 4, 1, 5]
 VOCAB_SIZE = 50
 
@@ -16,10 +18,10 @@ def truth(prompt: list[int], max_tokens: int = 20) -> list[int]:
     return expected_output(prompt, VOCAB_SIZE, len(prompt) + max_tokens, set())
 
 
-def add(handle: int, prompt: list[int], **values: Any) -> scheduler_pb2.ConnectRequest:
+def add(handle: int, prompt: list[int], **values: Any) -> Command:
     predicted = values.pop("predicted", [])
     values = {"max_tokens": 20, "request_id": f"r{handle}", **values}
-    return scheduler_pb2.ConnectRequest(
+    return Command(
         command_id=handle,
         add=scheduler_pb2.Add(
             handle=handle,
@@ -30,9 +32,22 @@ def add(handle: int, prompt: list[int], **values: Any) -> scheduler_pb2.ConnectR
     )
 
 
-def abort(handle: int, **values: Any) -> scheduler_pb2.ConnectRequest:
+def abort(handle: int, **values: Any) -> Command:
     command = scheduler_pb2.Abort(handle=handle, **values)
-    return scheduler_pb2.ConnectRequest(command_id=1000 + handle, abort=command)
+    return Command(command_id=1000 + handle, abort=command)
+
+
+def pause(mode: int, command_id: int = 500) -> Command:
+    value = scheduler_pb2.PauseMode.ValueType(mode)
+    return Command(command_id=command_id, pause=scheduler_pb2.Pause(mode=value))
+
+
+def resume(command_id: int = 600) -> Command:
+    return Command(command_id=command_id, resume=scheduler_pb2.Resume())
+
+
+def get_stats(command_id: int = 3000) -> Command:
+    return Command(command_id=command_id, get_stats=scheduler_pb2.GetStats())
 
 
 class Client:
@@ -45,7 +60,7 @@ class Client:
         self.replies: dict[int, scheduler_pb2.Reply] = {}
         self.priorities: list[scheduler_pb2.SetPriority] = []
 
-    async def send(self, *commands: scheduler_pb2.ConnectRequest) -> None:
+    async def send(self, *commands: Command) -> None:
         for command in commands:
             await self._call.write(command)
 
@@ -76,7 +91,11 @@ class Client:
         while not condition():
             assert await self.read()
 
-    async def reply(self, command: scheduler_pb2.ConnectRequest) -> scheduler_pb2.Reply:
+    async def until_finished(self, number: int) -> None:
+        """Reads until so many requests have ended."""
+        await self.read_until(lambda: len(self.finished) == number)
+
+    async def reply(self, command: Command) -> scheduler_pb2.Reply:
         """Sends a command and waits for its reply."""
         await self.send(command)
         await self.read_until(lambda: command.command_id in self.replies)
@@ -86,11 +105,11 @@ class Client:
         self._call.cancel()
 
 
-async def ask(stub: Any, *commands: scheduler_pb2.ConnectRequest) -> Client:
+async def ask(stub: Any, *commands: Command) -> Client:
     """Adds requests on a stream of their own and waits for their ends."""
     client = Client(stub)
     await client.send(*commands)
-    await client.read_until(lambda: len(client.finished) == len(commands))
+    await client.until_finished(len(commands))
     client.close()
     return client
 

@@ -21,8 +21,8 @@ from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker
 from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
 from optimist_scheduler.workers.translate import new_request, step_result
-from tests.scheduler.drive import make_window
 from tests.scheduler.fake_worker import FakeWorker, expected_output
+from tests.scheduler.situation import make_window
 
 VOCAB_SIZE = 7
 STEP_NS = 1_000_000

@@ -4,16 +4,124 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from optimist_common.drafts import TokenTree
 from optimist_common.sampling_message import write_sampling
+from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NewRequest
-from optimist_scheduler.core.requests.table import RequestTable
+from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values import Finished, StepOutputs
-from optimist_scheduler.core.windows.window import MAX_NODES
+from optimist_scheduler.core.values import Ended, Finished, Int32Array, StepOutputs
+from optimist_scheduler.core.windows.window import MAX_NODES, Window
 from optimist_scheduler.workers.translate import plan_message, step_result
-from tests.scheduler.drive import NOW, Collected, config, fake_worker, make_window
-from tests.scheduler.fake_worker import expected_output
+from tests.scheduler.fake_worker import FakeWorker, expected_output
+
+NOW = 0.0
+
+
+def make_window(
+    base: int,
+    position: int,
+    token_ids: Sequence[int],
+    branches: Sequence[tuple[int, int, Sequence[int]]] = (),
+    values: Sequence[float] = (),
+) -> Window:
+    """Returns a window: a chain, and what else may come in the place of tokens of it.
+
+    Args:
+        base: Output position of the first token.
+        position: Its position in the predictions; those of the others come behind; -1 for none.
+        token_ids: The chain.
+        branches: Index in the chain, position in the predictions and tokens of each branch. Nodes
+            of the same depth come in this order, behind those of the chain.
+        values: Chances of the nodes.
+    """
+    nodes = [(token, place - 1, position + place) for place, token in enumerate(token_ids)]
+    for index, first, tokens in branches:
+        parent = index - 1
+        for place, token in enumerate(tokens):
+            same = [each for each, node in enumerate(nodes) if node[:2] == (token, parent)]
+            if not same:
+                nodes.append((token, parent, first + place))
+            parent = same[0] if same else len(nodes) - 1
+    depths = list[int]()
+    for _, parent, _ in nodes:
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    order = sorted(range(len(nodes)), key=depths.__getitem__)
+    places = {-1: -1} | {node: place for place, node in enumerate(order)}
+    nodes = [(nodes[each][0], places[nodes[each][1]], nodes[each][2]) for each in order]
+    if position < 0:
+        nodes = [(token, parent, -1) for token, parent, _ in nodes]
+    return window_of(base, nodes, values)
+
+
+def window_of(
+    base: int, nodes: Sequence[tuple[int, int, int]], values: Sequence[float] = ()
+) -> Window:
+    """Returns a window of nodes, each with its token, parent, and position in the predictions."""
+    tokens, parents, positions = (np.array([node[i] for node in nodes], np.int32) for i in range(3))
+    tree = TokenTree.from_columns(tokens, parents)
+    return Window(base, tree, positions, np.array(values, np.float32))
+
+
+def ints(*values: int) -> Int32Array:
+    return np.array(values, np.int32)
+
+
+def config(**values: Any) -> EngineConfig:
+    sizes: dict[str, Any] = {
+        "vocab_size": 50,
+        "max_model_len": 64,
+        "block_size": 4,
+        "num_blocks": 32,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 16,
+        "max_num_waiting": 8,
+        "num_speculative_tokens": 4,
+        "draft_width": "fixed",
+        "max_plans_in_flight": 1,
+    }
+    return EngineConfig(**{**sizes, **values})
+
+
+def fake_worker(bounds: EngineConfig) -> FakeWorker:
+    return FakeWorker(
+        bounds.vocab_size,
+        bounds.max_model_len,
+        bounds.block_size,
+        bounds.num_blocks,
+        bounds.max_num_seqs,
+        bounds.max_num_batched_tokens,
+        drafter=bounds.drafter,
+    )
+
+
+def rows(outputs: StepOutputs) -> dict[int, list[int]]:
+    """Returns the new tokens by handle."""
+    tokens = iter(outputs.token_ids.tolist())
+    counts = outputs.num_tokens.tolist()
+    return {
+        handle: [next(tokens) for _ in range(count)]
+        for handle, count in zip(outputs.handles.tolist(), counts, strict=True)
+    }
+
+
+class Collected:
+    """Tokens and ends by handle."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[int, list[int]] = {}
+        self.ended: dict[int, Ended] = {}
+
+    def take(self, outputs: StepOutputs) -> None:
+        for handle, tokens in rows(outputs).items():
+            assert handle not in self.ended
+            self.tokens.setdefault(handle, []).extend(tokens)
+        for ended in outputs.ended:
+            assert ended.handle not in self.ended
+            self.ended[ended.handle] = ended
 
 
 class Situation:
@@ -101,6 +209,16 @@ class Situation:
         del self.expected[handle]
         return finished
 
+    def foresee(self, prompt: list[int], number: int) -> list[int]:
+        """Returns what the model says after a prompt."""
+        return expected_output(prompt, self.config.vocab_size, len(prompt) + number, set())
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request runs or waits, or a plan is in flight."""
+        scheduler = self.scheduler
+        return scheduler.num_running + scheduler.num_waiting + len(self.sent) > 0
+
     def send(self, now: float = NOW) -> Plan:
         plan = self.scheduler.schedule(now)
         assert plan is not None
@@ -118,6 +236,11 @@ class Situation:
         if self.step_ns is not None:
             result = replace(result, step_ns=self.step_ns(result.num_tokens))
         return self._take(self.scheduler.settle(result))
+
+    def settle(self) -> None:
+        """Settles all that is in flight."""
+        while self.sent:
+            self.answer()
 
     def repeat(self) -> StepOutputs:
         """Lets the worker run its last plan once more, and settles the result."""
@@ -142,7 +265,7 @@ class Situation:
 
     def drain(self) -> None:
         """Runs until all has ended, with as many plans in flight as may be."""
-        while self.scheduler.num_running or self.scheduler.num_waiting or self.sent:
+        while self.is_busy:
             self.fill()
             self.scheduler.prepare()
             self.scheduler.check_integrity()
@@ -156,8 +279,23 @@ class Situation:
             is_over = handle in self.got.ended or end >= len(self._news[handle].predicted_token_ids)
             if not is_over and end - len(self.text(handle)) < MAX_NODES // 2:
                 self.propose(handle)
-        self.scheduler.check_integrity()
+        check_slots(self.scheduler)
         return outputs
+
+
+def check_slots(scheduler: Scheduler) -> None:
+    """Checks that counters are exact, and that blocks are there for all that is in flight."""
+    scheduler.check_integrity()
+    state = scheduler._state
+    table = state.table
+    for slot in np.flatnonzero(table.status).tolist():
+        num_computed, num_tokens = int(table.num_computed_tokens[slot]), int(table.num_tokens[slot])
+        num_verified = num_computed - int(table.num_output_placeholders[slot])
+        # In decode, and as soon as a plan in flight ends the prefill, it is exact.
+        if table.status[slot] != SlotStatus.ENDED and table.num_emits_in_flight[slot]:
+            assert num_verified == num_tokens - 1
+        held = int(state.blocks.num_blocks[slot]) * scheduler.config.block_size
+        assert held >= min(num_computed, int(table.max_length[slot]))
 
 
 def run_plan(situation: Situation) -> StepResult:

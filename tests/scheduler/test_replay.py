@@ -16,7 +16,7 @@ import pytest
 
 from optimist.scheduler.v1 import journal_pb2, scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.errors import SetupError
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.journal import Journal, read_entries

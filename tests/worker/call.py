@@ -9,13 +9,10 @@ from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.columns import to_bytes
 from optimist_common.network.channel import open_channel
 from optimist_common.network.server import GrpcServer
-from optimist_worker.execution.codec import Limits
 from optimist_worker.runner.cost import CostCurve, MeasuredCosts
 from optimist_worker.runner.runner import Runner
 from optimist_worker.service.servicer import WorkerServicer
-from tests.worker.step import NUM_BLOCKS
 
-LIMITS = Limits(NUM_BLOCKS, max_num_seqs=4, max_num_batched_tokens=64)
 COSTS = MeasuredCosts(CostCurve([1, 2, 4], [70, 70, 90]), drafter_us=[30, 50])
 PROMPT = [5, 6, 7, 8, 9]
 Stub = Any
@@ -25,7 +22,7 @@ _ADMISSION = ("sampling", "cached_blocks", "max_length", "min_length", "stop_tok
 
 @asynccontextmanager
 async def serve(runner: Runner) -> AsyncIterator[Stub]:
-    servicer = WorkerServicer(runner, LIMITS, COSTS)
+    servicer = WorkerServicer(runner, COSTS)
     server = GrpcServer("127.0.0.1", 0)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     port = await server.start()

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from optimist_worker.core.attention.batch import AttentionBatch
 from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.attention.paged_attention import AttentionBatch
 
 
 @dataclass(frozen=True)

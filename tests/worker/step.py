@@ -8,18 +8,17 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
-from optimist_worker.core.plan import Admission, Plan, PlannedRow, StepResult, WindowUpdate
+from optimist_worker.core.plan import Admission, Plan, PlannedRow, Sizes, StepResult, WindowUpdate
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.step import Step
-from optimist_worker.model.masks import Masks
-from optimist_worker.model.memory import DeviceState, Sizes
+from optimist_worker.model.grammar import Masks
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model, load_model
-from optimist_worker.runner.engine import Engine
-from optimist_worker.runner.runner import Runner
+from optimist_worker.runner.runner import Engine, Runner
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 96

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from optimist_bench.harness.simulated_worker import SimulatedModel, SimulatedWorker
 from optimist_common.columns import from_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NewRequest

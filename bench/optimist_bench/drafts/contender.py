@@ -16,7 +16,7 @@ from optimist_bench.harness.services import read_metrics, running, stack_specs
 from optimist_bench.peers.process import PeerProcess, TokenIds
 from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.settings import ServeSettings
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.errors import SetupError
 
 TIMEOUT_SECONDS = 600.0

@@ -8,8 +8,7 @@ import numpy as np
 from optimist.worker.v1 import worker_pb2
 from optimist_bench.harness.simulated_worker import PlanError
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
-from optimist_common.token_tree import ROOT, TokenTree
+from optimist_common.drafts import ROOT, DraftSource, TokenTree
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_bench.harness.simulated_worker import SimulatedModel
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_common.token_tree import TokenTree
+from optimist_common.drafts import TokenTree
 from optimist_scheduler.core.windows.window import Window
 from optimist_scheduler.engine.fleet import Fleet
 from optimist_scheduler.gateways.delivery import GatewayStream

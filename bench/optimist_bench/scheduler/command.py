@@ -69,7 +69,7 @@ def measure(settings: SchedulerBenchSettings) -> dict[str, Any]:
         gc.unfreeze()
     after = _counts(drive.scheduler.stats)
     counts = {name: after[name] - before[name] for name in before}
-    codec = time_exchanges(drive.exchanges, drive.limits, CODEC_ROUNDS)
+    codec = time_exchanges(drive.exchanges, drive.sizes, CODEC_ROUNDS)
     return _report(settings, drive.times, codec, counts)
 
 

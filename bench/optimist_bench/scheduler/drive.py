@@ -15,8 +15,9 @@ from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.values import StepOutputs
 from optimist_scheduler.workers.translate import plan_message, step_result
+from optimist_worker.core.plan import Sizes
 from optimist_worker.core.plan import StepResult as WorkerResult
-from optimist_worker.execution.codec import Limits, decode_plan, encode_result
+from optimist_worker.execution.codec import decode_plan, encode_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Exchange:
     response: worker_pb2.ExecuteResponse
 
 
-def time_exchanges(exchanges: Iterable[Exchange], limits: Limits, num_rounds: int) -> list[int]:
+def time_exchanges(exchanges: Iterable[Exchange], sizes: Sizes, num_rounds: int) -> list[int]:
     """Takes each plan to bytes and back, and its result, as often as there are rounds.
 
     Returns:
@@ -35,14 +36,14 @@ def time_exchanges(exchanges: Iterable[Exchange], limits: Limits, num_rounds: in
     """
     prepared = [(each.plan, _worker_result(each.response)) for each in exchanges]
     return [
-        _time_exchange(plan, result, limits) for _ in range(num_rounds) for plan, result in prepared
+        _time_exchange(plan, result, sizes) for _ in range(num_rounds) for plan, result in prepared
     ]
 
 
-def _time_exchange(plan: Plan, result: WorkerResult, limits: Limits) -> int:
+def _time_exchange(plan: Plan, result: WorkerResult, sizes: Sizes) -> int:
     started = perf_counter_ns()
     data = plan_message(plan).SerializeToString()
-    decode_plan(worker_pb2.ExecuteRequest.FromString(data), limits)
+    decode_plan(worker_pb2.ExecuteRequest.FromString(data), sizes)
     data = encode_result(result, step_ns=1, idle_ns=1).SerializeToString()
     step_result(worker_pb2.ExecuteResponse.FromString(data))
     return perf_counter_ns() - started
@@ -135,7 +136,13 @@ class Drive:
         self.scheduler = Scheduler(config)
         self.times = Times()
         self._worker = SimulatedWorker(model)
-        self.limits = Limits(model.num_blocks, model.max_num_seqs, model.max_num_batched_tokens)
+        self.sizes = Sizes(
+            model.num_blocks,
+            model.block_size,
+            model.max_num_seqs,
+            model.max_model_len,
+            model.max_num_batched_tokens,
+        )
         self._traffic = Traffic(model, requests, load.seed)
         self._num_steps = 0
         self._in_flight: deque[tuple[Plan, worker_pb2.ExecuteRequest]] = deque()

@@ -15,7 +15,7 @@ from optimist_cli.serve.service_specs import gateway_url, model_name, service_sp
 from optimist_cli.serve.settings import ServeSettings, effective, serve_settings
 from optimist_cli.serve.supervisor import Supervisor
 from optimist_common.errors import SetupError
-from optimist_common.network.address import join_address
+from optimist_common.network.endpoints import join_address
 from optimist_common.network.server import require_free
 from optimist_common.settings import config_file
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.process import ServiceSpec
 from optimist_cli.serve.settings import ServeSettings, effective
-from optimist_common.network.address import join_address
+from optimist_common.network.endpoints import join_address
 from optimist_common.network.health import is_serving
 from optimist_common.network.http_health import answers
 from optimist_common.settings import config_file

@@ -4,8 +4,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from optimist_common.network.address import is_loopback
-from optimist_common.network.endpoints import Addresses
+from optimist_common.network.endpoints import Addresses, is_loopback
 from optimist_common.network.settings import NetworkSettings
 from optimist_common.observing.settings import ObservedSettings
 from optimist_common.settings import CommaSeparated

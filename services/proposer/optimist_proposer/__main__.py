@@ -7,9 +7,8 @@ from optimist_common.network.server import run_service
 from optimist_common.observing.logs import configure_logging
 from optimist_common.process import hide_torch
 from optimist_common.settings import load_settings
-from optimist_proposer.service import serve
+from optimist_proposer.service import load_vocabulary, serve
 from optimist_proposer.settings import ProposerSettings
-from optimist_proposer.tokenizer import load_vocabulary
 
 
 def main(arguments: list[str] | None = None) -> int:

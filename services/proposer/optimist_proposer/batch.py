@@ -11,8 +11,7 @@ from optimist_proposer.core.stored_request import StoredRequest
 from optimist_proposer.following import Following
 from optimist_proposer.observing import metrics
 from optimist_proposer.observing.request_spans import RequestSpans
-from optimist_proposer.store.store import OutputStore, StoreError
-from optimist_proposer.store.write_behind import WriteBehind
+from optimist_proposer.store.store import OutputStore, StoreError, WriteBehind
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_aligner.text.sources import INT32, NO_POSITION
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_proposer.batch import BatchProposer
+from optimist_proposer.core.live_requests import SentWindow
 from optimist_proposer.core.messages import Answer, Observation, Open
-from optimist_proposer.core.sent_window import SentWindow
 
 _MAX_REQUEST_ID_LENGTH = 256
 _MAX_TENANT_BYTES = 256
@@ -127,14 +127,14 @@ def _encode(batch: int, answer: Answer, window_tokens: int) -> proposer_pb2.Prop
 
 
 def _window(request_id: str, window: SentWindow) -> proposer_pb2.Window:
-    draft, tree = window.draft, window.tree
+    draft = window.draft
     positions = np.frombuffer(draft.positions, dtype=np.intc)
     prompt_positions = np.maximum(NO_POSITION - positions, 0)
     return proposer_pb2.Window(
         request_id=request_id,
         base=window.base,
-        token_ids=to_bytes(tree.token_ids),
-        parents=b"" if tree.parents is None else to_bytes(tree.parents),
+        token_ids=to_bytes(draft.token_ids),
+        parents=b"" if draft.is_chain else to_bytes(draft.parents),
         prediction_positions=to_bytes(np.maximum(positions, NO_POSITION)),
         prompt_positions=to_bytes(prompt_positions) if prompt_positions.any() else b"",
         values=floats_to_bytes(draft.values),

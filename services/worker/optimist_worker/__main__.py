@@ -8,8 +8,7 @@ from optimist_common.errors import run_or_explain
 from optimist_common.network.server import require_free, run_service
 from optimist_common.observing.logs import configure_logging
 from optimist_common.settings import load_settings
-from optimist_worker.execution.ranks import LocalRanks, Ranks, find_ranks
-from optimist_worker.service.launch import run_local_ranks
+from optimist_worker.execution.ranks import LocalRanks, Ranks, find_ranks, run_local_ranks
 from optimist_worker.settings import WorkerSettings, check_ranks
 
 logger = logging.getLogger(__name__)

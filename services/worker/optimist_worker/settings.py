@@ -5,7 +5,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from optimist_common.errors import SetupError
-from optimist_common.network.address import is_loopback
+from optimist_common.network.endpoints import is_loopback
 from optimist_common.network.settings import NetworkSettings
 from optimist_common.observing.settings import ObservedSettings
 
@@ -166,11 +166,6 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
             if is_given and decisive not in values:
                 unused.append(f"{name}={value} has no effect with {other}={decisive}")
         return unused
-
-    @property
-    def num_ranks(self) -> int:
-        """Processes that hold the model together."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
 def check_ranks(settings: WorkerSettings, master_host: str) -> None:

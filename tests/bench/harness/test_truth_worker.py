@@ -11,7 +11,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_bench.harness.simulated_worker import PlanError, SimulatedModel
 from optimist_bench.harness.truth_worker import TruthWorker
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_common.token_tree import TokenTree
+from optimist_common.drafts import TokenTree
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler

@@ -9,7 +9,7 @@ from optimist_aligner.text.sources import LAST_OF_PROMPT, NO_POSITION, Sources
 from optimist_bench.predictions.baselines.exact import ExactAlgorithm
 from optimist_bench.predictions.baselines.myers import MyersAlgorithm, MyersFollower, MyersReference
 from optimist_bench.predictions.baselines.ngram import MAX_EVIDENCE, NgramAlgorithm
-from optimist_proposer.core.chain import START_EVIDENCE
+from optimist_proposer.core.line import START_EVIDENCE
 from tests.proposer.text import as_text, expected_text, followed, texts, tokens
 
 EXACT, NGRAM = ExactAlgorithm(), NgramAlgorithm()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.answer import Answer
 from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.output import (

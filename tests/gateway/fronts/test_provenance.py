@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.answer import Answer, Piece
 from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput

@@ -4,7 +4,7 @@ import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.output import FinishReason, StepLogprobs, TokenLogprobs
 from optimist_gateway.schedulers.messages import read_outputs
 

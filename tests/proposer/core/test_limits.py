@@ -1,6 +1,6 @@
 import pytest
 
-from optimist_proposer.core.limits import LimitCheck
+from optimist_proposer.core.messages import LimitCheck
 from tests.proposer.holding import LIMITS, VOCABULARY
 from tests.proposer.text import tokens
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.text.sources import Sources
-from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import SourceName, name_sources, pack_sources, unpack_sources
 from optimist_proposer.core.stored_request import (

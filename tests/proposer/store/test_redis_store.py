@@ -6,7 +6,7 @@ from redis.asyncio import Redis
 
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
-from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import Prepared, unpack_sources
 from optimist_proposer.core.stored_request import (
@@ -17,10 +17,9 @@ from optimist_proposer.core.stored_request import (
 )
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import StoreError
-from tests.proposer.holding import prepared, redis_store
+from tests.proposer.holding import POEM, prepared, redis_store
 from tests.proposer.text import as_text, tokens
 
-POEM = "one\ntwo\nthree\n"
 _generations = count(1)
 
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.width.drafter import Drafter
-from tests.scheduler.drive import window_of
 from tests.scheduler.fake_worker import expected_output
-from tests.scheduler.situation import Situation, run_plan
+from tests.scheduler.situation import Situation, run_plan, window_of
 
 NUM_TOKENS = 150
 PROMPT = [1, 2]

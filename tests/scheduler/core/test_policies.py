@@ -1,5 +1,7 @@
 """Who goes first, who gives way, and who has waited long enough."""
 
+from typing import Any
+
 import pytest
 
 from optimist_scheduler.core.values import FinishReason
@@ -17,25 +19,61 @@ def admitted(situation: Situation) -> list[int]:
 
 
 @DEPTHS
-@pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_first_come_first_served(depth: int, policy: str) -> None:
-    situation = Situation(max_plans_in_flight=depth, max_num_seqs=2, policy=policy)
-    for handle in (3, 1, 4, 0, 5):
-        situation.add(handle, [handle], 5, priority=0 if policy == "fcfs" else 1)
+@pytest.mark.parametrize(
+    ("options", "requests", "order", "num_preemptions"),
+    [
+        # Each request with the lengths of prompt and output, and its priority.
+        pytest.param({"max_num_seqs": 2}, [(1, 5, 0)] * 5, [0, 1, 2, 3, 4], 0, id="fcfs"),
+        pytest.param(
+            {"max_num_seqs": 2, "policy": "priority"},
+            [(1, 20, 3)] * 4,
+            [0, 1, 2, 3],
+            0,
+            id="equal priorities",
+        ),
+        pytest.param(
+            {"max_num_seqs": 1, "policy": "priority"},
+            [(1, 3, 1), (1, 3, 1), (1, 3, 0), (1, 3, 2), (1, 3, 0)],
+            [2, 4, 0, 1, 3],
+            0,
+            id="the smallest priority first, equals by arrival",
+        ),
+        pytest.param(
+            {"num_blocks": 12},
+            [(20, 12, 0), (30, 2, 0), (1, 2, 0)],
+            [0, 1, 2],
+            0,
+            id="a long prompt in front is not passed by",
+        ),
+        pytest.param(
+            {"num_blocks": 9, "max_num_seqs": 2},
+            [(5, 25, 0)] * 3,
+            [0, 1, 1, 2, 2],
+            2,
+            id="what was preempted goes ahead of those that wait",
+        ),
+        pytest.param(
+            {"num_blocks": 9, "max_num_seqs": 3},
+            [(1, 20, 0), (13, 20, 0), (9, 20, 0)],
+            [0, 1, 1, 2],
+            1,
+            id="nobody is admitted into blocks that a preemption freed",
+        ),
+    ],
+)
+def test_requests_are_admitted_in_order(
+    depth: int,
+    options: dict[str, Any],
+    requests: list[tuple[int, int, int]],
+    order: list[int],
+    num_preemptions: int,
+) -> None:
+    situation = Situation(max_plans_in_flight=depth, **options)
+    for handle, (num_prompt_tokens, max_tokens, priority) in enumerate(requests):
+        situation.add(handle, [handle] * num_prompt_tokens, max_tokens, priority=priority)
     situation.finish()
-    assert admitted(situation) == [3, 1, 4, 0, 5]
-    assert situation.scheduler.stats.num_preemptions == 0
-
-
-@DEPTHS
-def test_a_long_prompt_in_front_is_not_passed_by(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth, num_blocks=12)
-    situation.add(0, [1] * 20, 12)
-    situation.step()
-    situation.add(1, [2] * 30, 2)
-    situation.add(2, [3], 2)
-    situation.finish()
-    assert admitted(situation)[:3] == [0, 1, 2]
+    assert admitted(situation) == order
+    assert situation.scheduler.stats.num_preemptions == num_preemptions
 
 
 @DEPTHS
@@ -49,56 +87,22 @@ def test_after_a_restart_what_ran_goes_ahead_of_what_waited(depth: int) -> None:
     assert admitted(situation) == [0, 1, 2, 3, *range(6)]
 
 
-@DEPTHS
-def test_a_preempted_request_goes_ahead_of_those_that_wait(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth, num_blocks=9, max_num_seqs=2)
-    for handle in range(3):
-        situation.add(handle, [1, 2, 3, 4, 5], 25)
-    situation.finish()
-    assert admitted(situation)[:4] == [0, 1, 1, 2]
-
-
-def test_requests_that_are_preempted_together_keep_their_order() -> None:
-    situation = Situation(num_blocks=8, block_size=1)
-    for handle in range(4):
+@pytest.mark.parametrize(("num_requests", "num_blocks", "preempted"), [(4, 8, [3, 2]), (3, 6, [2])])
+def test_requests_that_are_preempted_keep_their_order(
+    num_requests: int, num_blocks: int, preempted: list[int]
+) -> None:
+    situation = Situation(num_blocks=num_blocks, max_num_seqs=num_requests, block_size=1)
+    for handle in range(num_requests):
         situation.add(handle, [1], 4)
     situation.step()
     situation.step()
-    assert situation.scheduler.compute_schedule().preempted.tolist() == [3, 2]
+    # Two at once, and otherwise one after the other.
+    assert situation.scheduler.compute_schedule().preempted.tolist() == preempted
     situation.finish()
-    assert admitted(situation) == [0, 1, 2, 3, 2, 3]
-
-
-def test_requests_that_are_preempted_one_after_another_keep_their_order() -> None:
-    situation = Situation(num_blocks=6, max_num_seqs=3, block_size=1)
-    for handle in range(3):
-        situation.add(handle, [1], 4)
-    situation.step()
-    situation.step()
-    assert situation.scheduler.compute_schedule().preempted.tolist() == [2]
-    situation.finish()
-    assert admitted(situation) == [0, 1, 2, 1, 2]
-
-
-@DEPTHS
-def test_nobody_is_admitted_into_blocks_that_a_preemption_freed(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth, num_blocks=9, max_num_seqs=3)
-    for handle, num_prompt_tokens in enumerate((1, 13, 9)):
-        situation.add(handle, [1] * num_prompt_tokens, 20)
-    situation.finish()
-    assert admitted(situation) == [0, 1, 1, 2]
+    assert admitted(situation) == [*range(num_requests), *range(num_requests - 2, num_requests)]
 
 
 # Priority.
-
-
-@DEPTHS
-def test_the_smallest_priority_goes_first_and_equals_by_arrival(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth, max_num_seqs=1, policy="priority")
-    for handle, priority in enumerate((1, 1, 0, 2, 0)):
-        situation.add(handle, [handle], 3, priority=priority)
-    situation.finish()
-    assert admitted(situation) == [2, 4, 0, 1, 3]
 
 
 @DEPTHS
@@ -112,18 +116,6 @@ def test_a_more_urgent_request_takes_a_slot_from_the_least_urgent(depth: int) ->
     situation.finish()
     assert situation.scheduler.stats.num_preemptions == 1
     assert admitted(situation) == [0, 2, 1, 3, 1]
-
-
-@DEPTHS
-def test_requests_of_the_same_priority_do_not_give_way(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth, max_num_seqs=2, policy="priority")
-    for handle in range(3):
-        situation.add(handle, [handle], 20, priority=3)
-    situation.fill()
-    situation.add(3, [9], 3, priority=3)
-    situation.finish()
-    assert situation.scheduler.stats.num_preemptions == 0
-    assert admitted(situation) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -200,22 +192,17 @@ def starving(now: float) -> Situation:
     return situation
 
 
-def test_a_request_that_was_overtaken_goes_first_after_its_patience() -> None:
+@pytest.mark.parametrize(("now", "order"), [(10.0, [1, 2]), (10.1, [1, 0, 2, 3])])
+def test_a_request_that_was_overtaken_goes_first_after_its_patience(
+    now: float, order: list[int]
+) -> None:
     situation = starving(now=5.0)
     assert situation.scheduler.stats.num_starved == 0
-    situation.step(now=10.1)
-    assert situation.scheduler.stats.num_starved == 1
-    assert admitted(situation) == [1, 0]
+    situation.step(now=now)
+    assert situation.scheduler.stats.num_starved == (now > 10)
+    assert admitted(situation) == order[:2]
     situation.finish()
-    assert admitted(situation) == [1, 0, 2, 3]
-
-
-def test_a_request_is_not_promoted_before_its_patience_is_over() -> None:
-    situation = starving(now=5.0)
-    situation.step(now=10.0)
-    assert situation.scheduler.stats.num_starved == 0
-    assert admitted(situation) == [1, 2]
-    situation.finish()
+    assert admitted(situation)[: len(order)] == order
 
 
 @DEPTHS

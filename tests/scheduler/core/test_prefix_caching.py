@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from optimist_scheduler.core.values import FinishReason
 from tests.scheduler.situation import Situation
 
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
@@ -91,35 +89,33 @@ def cached_blocks_of_chunk(situation: Situation) -> int:
     return len(admission.cached_blocks)
 
 
-def test_different_salts_share_nothing() -> None:
-    situation = caching()
-    for handle, salt in enumerate(("", "a", "b", "a")):
-        situation.add(handle, [*BEGINNING, 1], 9, cache_salt=salt)
-        assert cached_blocks(situation) == (4 if handle == 3 else 0)
+@pytest.mark.parametrize(
+    ("values", "prompts", "counts"),
+    [
+        pytest.param(
+            {},
+            [(BEGINNING, ""), (BEGINNING, "a"), (BEGINNING, "b"), (BEGINNING, "a")],
+            [0, 0, 0, 4],
+            id="salts share nothing",
+        ),
+        pytest.param(
+            {}, [(BEGINNING, ""), ([8, *BEGINNING[1:]], "")], [0, 0], id="another first token"
+        ),
+        pytest.param(
+            {"enable_prefix_caching": False}, [(BEGINNING, "")] * 2, [0, 0], id="without the option"
+        ),
+    ],
+)
+def test_only_equal_beginnings_of_one_salt_are_shared(
+    values: dict[str, Any], prompts: list[tuple[list[int], str]], counts: list[int]
+) -> None:
+    situation = caching(**values)
+    for handle, ((beginning, salt), count) in enumerate(zip(prompts, counts, strict=True)):
+        situation.add(handle, [*beginning, 1], 9, cache_salt=salt)
+        assert cached_blocks(situation) == count
         situation.answer()
     situation.finish()
-    assert len({tuple(situation.text(handle)) for handle in range(4)}) == 1
-
-
-def test_one_other_token_at_the_front_shares_nothing() -> None:
-    situation = caching()
-    situation.add(0, [*BEGINNING, 1], 9)
-    situation.step()
-    situation.add(1, [8, *BEGINNING[1:], 1], 9)
-    assert cached_blocks(situation) == 0
-    situation.answer()
-    situation.finish()
-
-
-def test_without_the_option_nothing_is_shared() -> None:
-    situation = caching(enable_prefix_caching=False)
-    for handle in (0, 1):
-        situation.add(handle, [*BEGINNING, 1], 9)
-        assert cached_blocks(situation) == 0
-        situation.answer()
-    situation.finish()
-    stats = situation.scheduler.stats
-    assert (stats.num_prefix_queries, stats.num_prefix_hits) == (0, 0)
+    assert (situation.scheduler.stats.num_prefix_queries > 0) == (not values)
 
 
 @DEPTHS
@@ -162,8 +158,7 @@ def test_the_output_of_a_request_that_runs_is_not_shared_yet(depth: int) -> None
         situation.fill()
         situation.answer()
     situation.add(1, [*BEGINNING[:8], *output[:9], 4], 5)
-    while situation.sent:
-        situation.answer()
+    situation.settle()
     assert cached_blocks(situation) == 2
     situation.finish()
 
@@ -171,8 +166,7 @@ def test_the_output_of_a_request_that_runs_is_not_shared_yet(depth: int) -> None
 @DEPTHS
 def test_what_is_accepted_behind_a_stop_token_is_not_shared(depth: int) -> None:
     situation = caching(max_plans_in_flight=depth, num_speculative_tokens=8)
-    output = situation.add(9, BEGINNING, 9)
-    situation.abort(9)
+    output = situation.foresee(BEGINNING, 9)
     said = situation.add_predicted(0, BEGINNING, 12, stop_token_ids=[output[2]])
     assert len(said) == 3
     situation.finish()
@@ -224,28 +218,18 @@ def test_a_preempted_request_finds_its_own_blocks_again(depth: int) -> None:
 
 
 @DEPTHS
-def test_an_error_is_not_shared(depth: int) -> None:
-    situation = caching(max_plans_in_flight=depth)
-    situation.add(0, [*BEGINNING, 1], 9)
-    situation.worker.failing.add("r0")
-    del situation.expected[0]
-    situation.drain()
-    assert situation.finished(0).reason is FinishReason.ERROR
-    situation.add(1, [*BEGINNING, 1], 9)
-    assert cached_blocks(situation) == 0
-    situation.finish()
-
-
-@DEPTHS
 @pytest.mark.parametrize("num_batched", [8, 64])
-def test_an_error_of_an_aborted_request_is_not_shared(depth: int, num_batched: int) -> None:
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_an_error_is_not_shared(depth: int, num_batched: int, is_aborted: bool) -> None:
     situation = caching(max_plans_in_flight=depth, max_num_batched_tokens=num_batched)
     situation.add(0, [*BEGINNING, 1], 9)
     situation.worker.failing.add("r0")
     situation.fill()
-    situation.abort(0)
-    while situation.sent:
-        situation.answer()
+    if is_aborted:
+        situation.abort(0)
+    else:
+        del situation.expected[0]
+    situation.settle()
     situation.add(1, [*BEGINNING, 1], 9)
     assert cached_blocks_of_chunk(situation) == 0
     situation.finish()
@@ -258,32 +242,7 @@ def test_an_abort_in_flight_shares_what_was_computed_right(depth: int) -> None:
     situation.propose(0, wrong_at=0)
     situation.fill()
     situation.abort(0)
-    while situation.sent:
-        situation.answer()
+    situation.settle()
     situation.add(1, [*BEGINNING, 1, 2], 9)
     assert cached_blocks(situation) == 4
     situation.finish()
-
-
-@DEPTHS
-@pytest.mark.parametrize("num_blocks", [14, 40])
-@pytest.mark.parametrize("num_drafts", [0, 4])
-def test_texts_are_the_same_with_and_without(depth: int, num_blocks: int, num_drafts: int) -> None:
-    texts: list[dict[int, list[int]]] = []
-    for is_caching in (False, True):
-        situation = caching(
-            enable_prefix_caching=is_caching,
-            max_plans_in_flight=depth,
-            num_blocks=num_blocks,
-            num_speculative_tokens=num_drafts,
-            max_num_waiting=20,
-        )
-        rng = np.random.default_rng(5)
-        for handle in range(14):
-            tail = rng.integers(0, 2, rng.integers(1, 9)).tolist()
-            add = situation.add_predicted if handle % 3 else situation.add
-            add(handle, [*BEGINNING[: 4 * rng.integers(0, 5)], *tail], 12)
-        situation.finish()
-        assert (situation.worker.num_cached_tokens > 0) == is_caching
-        texts.append(situation.got.tokens)
-    assert texts[0] == texts[1]

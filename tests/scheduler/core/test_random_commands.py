@@ -1,8 +1,7 @@
-"""The scheduler against a worker that checks every plan: random commands, sizes and depths."""
+"""Schedulers against workers that check every plan: random commands, sizes, depths and losses."""
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -18,24 +17,26 @@ from hypothesis.stateful import (
     rule,
 )
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
+from optimist_common.network.endpoints import Peer
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import wakes
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NewRequest
-from optimist_scheduler.core.requests.table import SlotStatus
-from optimist_scheduler.core.scheduler import PauseMode, Scheduler
+from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode, Scheduler
 from optimist_scheduler.core.values import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.core.windows.window import Window, WindowError
+from optimist_scheduler.workers.description import WorkerDescription
+from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
 from optimist_scheduler.workers.translate import plan_message, step_result
-from tests.scheduler.drive import fake_worker, make_window, rows, window_of
+from tests.scheduler.core.expected import VOCAB_SIZE, Expected, Path
 from tests.scheduler.fake_worker import expected_output
-from tests.scheduler.received import Received
+from tests.scheduler.situation import check_slots, fake_worker, make_window, rows, window_of
 
-VOCAB_SIZE = 7
+MAX_LENGTH = 40
 DRAFTERS = [
     None,
     Drafter(DraftSource.DRAFT_MODEL, 3, 3),
@@ -57,12 +58,17 @@ FAULTS: dict[str, Callable[[int], Window]] = {
     "values": lambda base: window_of(base, [(1, -1, -1), (1, 0, -1)], [0.5]),
     "size": lambda base: window_of(base, [(1, node - 1, -1) for node in range(257)]),
 }
-CONFIGS = st.fixed_dictionaries(
+SIZES = st.fixed_dictionaries(
     {
-        "block_size": st.integers(1, 5),
-        "num_blocks": st.integers(4, 30),
+        "block_size": st.sampled_from([1, 2, 3, 4, 5, 16]),
+        "num_extra_blocks": st.integers(0, 10),
         "max_num_seqs": st.integers(1, 4),
         "max_num_batched_tokens": st.integers(4, 20),
+    }
+)
+"""Of each worker; each can hold any request, but not many of them."""
+OPTIONS = st.fixed_dictionaries(
+    {
         "num_speculative_tokens": st.integers(0, 6),
         "enable_prefix_caching": st.booleans(),
         "enable_optimistic_scheduling": st.booleans(),
@@ -78,54 +84,122 @@ DEPTHS = st.one_of(
     ),
     st.fixed_dictionaries({"num_pipeline_stages": st.integers(2, 3)}),
 )
+NUMBERS = st.integers(0, 5)
+"""Which of the workers that can."""
 
-
-Path = tuple[int, ...]
-"""Tokens from the begin of an output."""
 Drafted = dict[str, dict[Path, int]]
 """Position in the prediction of what was drafted of windows, by request."""
 
 
-class SchedulerMachine(RuleBasedStateMachine):
-    @initialize(values=CONFIGS, depth=DEPTHS, is_eager=st.booleans())
-    def begin(self, values: dict[str, Any], depth: dict[str, int], is_eager: bool) -> None:
-        self.is_eager = is_eager
-        self.config = EngineConfig(
-            vocab_size=VOCAB_SIZE,
-            max_model_len=40,
-            max_num_waiting=5,
-            starvation_seconds=3,
-            **values,
-            **depth,
-        )
-        self.scheduler, self.worker = Scheduler(self.config), fake_worker(self.config)
-        self.now = 0.0
+class DrivenWorker(Worker):
+    """A worker, and the plans and results between it and its scheduler."""
+
+    def __init__(self, number: int, config: EngineConfig, failing: set[str]) -> None:
+        super().__init__(Peer(f"w{number}:1", f"w{number}"))
+        self._failing = failing
+        self.reach(config)
+
+    def reach(self, config: EngineConfig) -> None:
+        """Begins anew, perhaps with other memory."""
+        self.config, self.fake = config, fake_worker(config)
+        self.fake.failing = self._failing
+        self.forget()
+        message = self.fake.description
+        assert not self.begin(WorkerDescription("", config, (), (), (), False, message))
+
+    def forget(self) -> None:
+        """Loses what is between the worker and its scheduler."""
         self.sent: list[Plan] = []
         self.results: list[tuple[StepResult, Drafted]] = []
         self.settled: list[StepResult] = []
-        self.news: dict[str, NewRequest] = {}
-        self.live: dict[str, list[int]] = {}
-        self.sources: dict[str, Counter[int]] = {}
-        self.bases: dict[str, int] = {}
-        """Base of the last window that was taken."""
-        self.windows: dict[str, dict[Path, int]] = {}
-        """Position in the prediction of each node of that window, by all output up to it."""
-        self.in_force: dict[int, dict[str, dict[Path, int]]] = {}
-        """The same when each plan was made."""
-        self.marks: dict[str, dict[int, bool]] = {}
-        """Whether each position that was drafted was kept."""
-        self.gains: dict[str, int] = {}
-        """What following brings; -1 for what is not followed."""
-        self.observed: dict[str, list[int]] = {}
-        """What proposers were sent of outputs."""
-        self.reported: dict[str, Received] = {}
-        """What was reported of how likely tokens are."""
+        self.in_force: dict[int, Drafted] = {}
+        """The windows when each plan was made."""
+        self.is_prepared = False
+        """Whether a plan may have been prepared for when the next result has come."""
+        self.fake.restart()
+
+    @property
+    def in_flight(self) -> list[list[int]]:
+        """Slots of the plans without a result."""
+        first = [result.slots for result, _ in self.results if result.repeat == 0]
+        return [slots.tolist() for slots in (*(plan.slots for plan in self.sent), *first)]
+
+
+def can(condition: Callable[[DrivenWorker], bool]) -> Any:
+    """Some connected worker must be able to."""
+    return precondition(lambda self: any(map(condition, self.connected)))
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(
+        sizes=st.one_of(
+            st.lists(SIZES, min_size=1, max_size=1), st.lists(SIZES, min_size=1, max_size=3)
+        ),
+        num_blocks=st.one_of(st.none(), st.integers(4, 30)),
+        options=OPTIONS,
+        depth=DEPTHS,
+        is_eager=st.booleans(),
+        is_always_ahead=st.booleans(),
+    )
+    def begin(
+        self,
+        sizes: list[dict[str, int]],
+        num_blocks: int | None,
+        options: dict[str, Any],
+        depth: dict[str, int],
+        is_eager: bool,
+        is_always_ahead: bool,
+    ) -> None:
+        self.patch = pytest.MonkeyPatch()
+        if is_always_ahead:
+            self.patch.setattr("optimist_scheduler.core.schedule.apply.LEAST_CHANCE", 0.0)
+        self.is_eager = is_eager
+        self.options = options | depth
+        self.num_blocks = num_blocks if len(sizes) == 1 else None
+        """Of an only worker, which may hold short requests alone."""
+        self.failing: set[str] = set()
+        self.dispatcher = Dispatcher()
+        self.workers: list[DrivenWorker] = []
+        for number, size in enumerate(sizes):
+            self.workers.append(DrivenWorker(number, self.config_of(size), self.failing))
+            self.dispatcher.join(self.workers[-1])
+        self.max_length = self.workers[0].config.max_length
+        self.now = 0.0
+        self.requests: dict[str, Expected] = {}
+        self.live: dict[str, Expected] = {}
+        self.mode: PauseMode | None = None
+
+    def config_of(self, size: dict[str, int]) -> EngineConfig:
+        values: dict[str, Any] = {**size, **self.options}
+        num_blocks = -(-MAX_LENGTH // size["block_size"]) + values.pop("num_extra_blocks")
+        return EngineConfig(
+            vocab_size=VOCAB_SIZE,
+            max_model_len=MAX_LENGTH,
+            max_num_waiting=5,
+            starvation_seconds=3,
+            num_blocks=self.num_blocks or num_blocks,
+            **values,
+        )
+
+    @property
+    def connected(self) -> list[DrivenWorker]:
+        return [worker for worker in self.workers if worker.is_connected]
+
+    def choose(self, number: int, condition: Callable[[DrivenWorker], bool]) -> DrivenWorker:
+        able = list(filter(condition, self.connected))
+        return able[number % len(able)]
+
+    def scheduler_of(self, request_id: str) -> Scheduler:
+        (found,) = (each.scheduler for each in self.workers if each.scheduler.has(request_id))
+        return found
 
     # Commands.
 
     @rule(
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
+        follows=st.integers(0, 9),
         max_tokens=st.integers(1, 30),
+        num_given=st.sampled_from([0, 0, 0, 1, 5]),
         stops=st.lists(st.integers(0, 6), max_size=1),
         min_tokens=st.integers(0, 5),
         is_predicted=st.booleans(),
@@ -138,21 +212,36 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def add(
         self,
+        prompt: list[int],
+        follows: int,
+        num_given: int,
+        stops: list[int],
         is_predicted: bool,
         num_logprobs: int | None,
         num_prompt_logprobs: int | None,
         **values: Any,
     ) -> None:
-        handle = len(self.news) + 1
-        prompt, stops = values.pop("prompt"), values.pop("stops")
-        values["priority"] *= self.config.policy == "priority"
+        handle = len(self.requests) + 1
+        if follows in range(1, handle):
+            # Goes on with what another has said, or will.
+            other = self.requests[f"r{follows}"]
+            prompt = [*other.new.prompt_token_ids, *other.truth][: len(prompt) + 8] + prompt[:2]
+        truth = expected_output(prompt, VOCAB_SIZE, len(prompt) + 35, set())
+        limit = min(len(prompt) + values["max_tokens"], self.max_length)
+        text = expected_output(prompt, VOCAB_SIZE, limit, set(stops), values["min_tokens"])
+        given = text[: min(num_given, max(len(text) - 1, 0))]
+        if given:
+            # Of what it has, no log-probabilities are reported to it.
+            num_logprobs = num_prompt_logprobs = None
         sampling = SamplingParams(
             num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
         )
+        values["priority"] *= self.options["policy"] == "priority"
         new = NewRequest(
             f"r{handle}",
             prompt,
-            values.pop("max_tokens"),
+            predicted_token_ids=truth if is_predicted else [],
+            output_token_ids=given,
             stop_token_ids=stops,
             sampling=sampling,
             sampling_message=write_sampling(sampling),
@@ -160,34 +249,26 @@ class SchedulerMachine(RuleBasedStateMachine):
             handle=handle,
             **values,
         )
-        if is_predicted:
-            new = replace(new, predicted_token_ids=self.truth(new))
+        able = self.connected or self.workers
+        is_full = all(worker.scheduler.num_waiting >= 5 for worker in able)
         try:
-            self.scheduler.add(new, self.now)
+            self.dispatcher.add(new, self.now)
         except RejectionError as error:
             if error.finished.reason is FinishReason.OVERLOADED:
-                assert self.scheduler.num_waiting >= self.config.max_num_waiting
+                assert is_full
             else:
-                assert len(prompt) >= self.config.max_length
+                assert len(prompt) >= self.max_length
             return
-        self.news[new.request_id], self.live[new.request_id] = new, []
-        self.sources[new.request_id] = Counter()
-        self.bases[new.request_id], self.windows[new.request_id] = -1, {}
-        self.marks[new.request_id] = {}
-        self.gains[new.request_id] = (4096 if is_predicted else 0) if new.is_followed else -1
-        self.observed[new.request_id] = []
-        self.reported[new.request_id] = Received(new)
+        assert not is_full
+        with pytest.raises(RejectionError, match="is in use"):
+            self.dispatcher.add(new, self.now)
+        expected = Expected(new, self.options["drafter"])
+        self.requests[new.request_id] = self.live[new.request_id] = expected
         if self.is_eager:
-            self.propose(new.request_id)
+            self.propose(expected)
 
-    def truth(self, new: NewRequest) -> list[int]:
-        """Returns what the request's model says, not cut at stop tokens."""
-        length = len(new.prompt_token_ids) + 35
-        return expected_output(new.prompt_token_ids, VOCAB_SIZE, length, set())
-
-    def draw_live(self, data: Any) -> str:
-        request_id: str = data.draw(st.sampled_from(sorted(self.live)))
-        return request_id
+    def draw_live(self, data: Any) -> Expected:
+        return self.live[data.draw(st.sampled_from(sorted(self.live)))]
 
     @precondition(lambda self: self.live)
     @rule(
@@ -201,12 +282,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self, data: Any, num_nodes: int, is_chain: bool, has_values: bool, seed: int
     ) -> None:
         """A tree, along what the model says or not, with any positions and values."""
-        resting = sorted(filter(self.rests, self.live))
+        resting = sorted(name for name, each in self.live.items() if each.rests)
         request_id = data.draw(st.sampled_from(resting or sorted(self.live)))
-        new, output = self.news[request_id], self.live[request_id]
+        expected = self.live[request_id]
+        output, truth = expected.output, expected.truth
         base = data.draw(st.integers(0, len(output) + 1))
-        random, truth = Random(seed), self.truth(new)
-        most = len(new.predicted_token_ids)
+        random, most = Random(seed), len(expected.new.predicted_token_ids)
         nodes: list[tuple[int, int, int]] = []
         paths: list[Path] = []
         for _ in range(num_nodes):
@@ -225,99 +306,96 @@ class SchedulerMachine(RuleBasedStateMachine):
         window = window_of(base, nodes, values)
         since = tuple(output[base:])
         is_late = base > len(output) or (len(since) > 0 and since not in paths)
-        is_taken = base >= self.bases[request_id] and not is_late
-        if is_taken and self.rests(request_id):
+        is_taken = base >= expected.base and not is_late
+        if is_taken and expected.rests:
             left = window.pass_tokens(np.array(since, np.int32))
             assert left is not None
-            slot = self.scheduler._requests[request_id].slot
-            scale = self.scheduler._state.widths.scales[slot] if slot >= 0 else 1
-            is_taken = wakes(left, scale)
-            self.gains[request_id] = 256 if is_taken else self.gains[request_id]
-        assert self.scheduler.set_window(request_id, window) == is_taken
+            scheduler = self.scheduler_of(request_id)
+            slot = scheduler._requests[request_id].slot
+            is_taken = wakes(left, scheduler._state.widths.scales[slot] if slot >= 0 else 1)
+        assert self.dispatcher.set_window(request_id, window) == is_taken
         if is_taken:
-            start = tuple(output[:base])
-            self.bases[request_id] = base
             positions = [position for _, _, position in nodes]
-            self.windows[request_id] = {
-                start + path: position for path, position in zip(paths, positions, strict=True)
-            }
+            expected.follow(base, dict(zip(paths, positions, strict=True)))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), fault=st.sampled_from(sorted(FAULTS)))
     def set_bad_window(self, data: Any, fault: str) -> None:
-        request_id = self.draw_live(data)
-        base = max(self.bases[request_id], 0)
+        expected = self.draw_live(data)
+        window = FAULTS[fault](max(expected.base, 0))
         with pytest.raises(WindowError):
-            self.scheduler.set_window(request_id, FAULTS[fault](base))
-
-    def rests(self, request_id: str) -> bool:
-        return 0 <= self.gains[request_id] < 64
+            self.dispatcher.set_window(expected.new.request_id, window)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), rests=st.booleans())
     def gain_little(self, data: Any, rests: bool) -> None:
         """The request rests, or does with the next pass that brings no draft."""
-        request_id = self.draw_live(data)
-        if self.gains[request_id] < 64:
+        expected = self.draw_live(data)
+        if expected.gain < 64:
             return
-        state, request = self.scheduler._state, self.scheduler._requests[request_id]
+        request_id = expected.new.request_id
+        scheduler = self.scheduler_of(request_id)
+        state, request = scheduler._state, scheduler._requests[request_id]
         rests = rests and request.slot in state.running.tolist()
-        self.gains[request_id] = request.gain = 63 if rests else 64
+        expected.gain = request.gain = 63 if rests else 64
         if request.slot >= 0:
             state.table.gain[request.slot] = request.gain
         if rests:
             state.rest(request.slot)
-            self.windows[request_id] = {}
+            expected.window = {}
 
-    def propose(self, request_id: str) -> None:
+    def propose(self, expected: Expected) -> None:
         """Sets a right window, as a proposer that keeps up would."""
-        output, new = self.live[request_id], self.news[request_id]
-        base = len(output)
-        tokens = self.truth(new)[base : base + 12]
+        base = len(expected.output)
+        tokens = expected.truth[base : base + 12]
         values = [0.9**place for place in range(len(tokens))]
-        position = base if new.predicted_token_ids else -1
+        position = base if len(expected.new.predicted_token_ids) else -1
         window = make_window(base, position, tokens, (), values)
-        taken = self.scheduler.set_window(request_id, window)
-        assert taken == (not self.rests(request_id) or len(tokens) > 0)
-        if not taken:
-            return
-        if self.rests(request_id):
-            self.gains[request_id] = 256
-        self.bases[request_id] = base
-        self.windows[request_id] = {
-            (*output, *tokens[: place + 1]): position + place if position >= 0 else -1
-            for place in range(len(tokens))
-        }
+        taken = self.dispatcher.set_window(expected.new.request_id, window)
+        assert taken == (not expected.rests or len(tokens) > 0)
+        if taken:
+            places = range(len(tokens))
+            nodes = {tuple(tokens[: place + 1]): position + place for place in places}
+            expected.follow(base, nodes if position >= 0 else dict.fromkeys(nodes, -1))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), chance=st.integers(0, 3))
     def abort(self, data: Any, chance: int) -> None:
         if chance:
             return
-        request_id = self.draw_live(data)
-        finished = self.scheduler.abort(request_id)
+        expected = self.draw_live(data)
+        request_id = expected.new.request_id
+        finished = self.dispatcher.abort(request_id)
         assert finished is not None
         assert finished.reason is FinishReason.ABORTED
-        assert self.scheduler.abort(request_id) is None
+        expected.check_account(finished)
+        assert self.dispatcher.abort(request_id) is None
+        assert not self.dispatcher.set_priority(request_id, 1)
         del self.live[request_id]
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), priority=st.integers(0, 3))
     def set_priority(self, data: Any, priority: int) -> None:
-        assert self.scheduler.set_priority(self.draw_live(data), priority)
+        assert self.dispatcher.set_priority(self.draw_live(data).new.request_id, priority)
 
     @rule(mode=st.sampled_from(PauseMode), chance=st.integers(0, 5))
     def pause(self, mode: PauseMode, chance: int) -> None:
         if chance:
             return
-        ended = [each.request_id for each in self.scheduler.pause(mode)]
-        assert ended == (list(self.live) if mode is PauseMode.ABORT else [])
-        for request_id in ended:
-            del self.live[request_id]
+        ended = self.dispatcher.pause(mode)
+        self.mode = mode
+        ids = [each.request_id for each in ended]
+        if len(self.workers) > 1:
+            ids.sort(key=list(self.live).index)
+        assert ids == (list(self.live) if mode is PauseMode.ABORT else [])
+        for each in ended:
+            assert each.finished.reason is FinishReason.ABORTED
+            self.live.pop(each.request_id).check_account(each.finished)
 
     @rule()
     def resume(self) -> None:
-        self.scheduler.resume()
+        self.dispatcher.resume()
+        self.mode = None
 
     @rule(seconds=st.integers(1, 3))
     def let_time_pass(self, seconds: int) -> None:
@@ -326,94 +404,149 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.live)
     @rule(data=st.data(), chance=st.integers(0, 5))
     def fail(self, data: Any, chance: int) -> None:
-        """From now on the worker cannot run a request."""
+        """From now on no worker can run a request."""
         if not chance:
-            self.worker.failing.add(self.draw_live(data))
+            self.failing.add(self.draw_live(data).new.request_id)
 
     # The scheduler.
 
-    @rule()
-    def prepare(self) -> None:
-        self.scheduler.prepare()
+    @can(lambda worker: True)
+    @rule(number=NUMBERS)
+    def prepare(self, number: int) -> None:
+        worker = self.choose(number, lambda worker: True)
+        worker.scheduler.prepare()
+        worker.is_prepared = True
 
-    @precondition(lambda self: self.scheduler.can_send)
-    @rule()
-    def send(self) -> None:
+    @can(lambda worker: worker.scheduler.can_send)
+    @rule(number=NUMBERS)
+    def send(self, number: int) -> None:
+        self.send_to(self.choose(number, lambda worker: worker.scheduler.can_send))
+
+    def send_to(self, worker: DrivenWorker) -> None:
+        scheduler = worker.scheduler
         if self.is_eager:
-            for request_id in self.scheduler.find_unaligned():
-                least = 64 if self.news[request_id].predicted_token_ids else 1024
-                assert self.gains[request_id] >= least
-                self.propose(request_id)
-            for request_id in filter(self.rests, list(self.live)):
-                self.propose(request_id)
-        running = self.scheduler._state.running.tolist()
-        decision, again = self.scheduler.compute_schedule(), self.scheduler.compute_schedule()
+            for request_id in scheduler.find_unaligned():
+                expected = self.live[request_id]
+                assert expected.gain >= (64 if len(expected.new.predicted_token_ids) else 1024)
+                self.propose(expected)
+            for expected in self.live.values():
+                if expected.rests:
+                    self.propose(expected)
+        running = scheduler._state.running.tolist()
+        decision, again = scheduler.compute_schedule(), scheduler.compute_schedule()
         assert decision.rows.slots.tolist() == again.rows.slots.tolist()
         assert decision.rows.num_draft_tokens.tolist() == again.rows.num_draft_tokens.tolist()
         if running:
-            assert running[0] not in decision.preempted or self.config.policy == "priority"
-        plan = self.scheduler.schedule(self.now)
-        if self.config.policy == "fcfs":
-            waiting = self.scheduler._state.waiting.requests
-            assert not any(request.is_overtaken for request in waiting)
+            assert running[0] not in decision.preempted or scheduler.config.policy == "priority"
+        plan = scheduler.schedule(self.now)
+        if scheduler.config.policy == "fcfs":
+            assert not any(each.is_overtaken for each in scheduler._state.waiting.requests)
         if plan is None:
-            must_run = self.live and not self.scheduler.is_paused
-            assert not must_run or self.scheduler.num_plans_in_flight
+            is_busy = scheduler.num_running + scheduler.num_waiting > 0
+            assert not is_busy or self.mode is not None or scheduler.num_plans_in_flight
             return
-        assert len(self.sent) + len(self.results) <= self.config.plan_depth * 4
-        self.sent.append(plan)
-        self.in_force[plan.sequence] = dict(self.windows)
+        assert self.mode is None or (self.mode is PauseMode.WAIT and not plan.admissions)
+        worker.sent.append(plan)
+        worker.in_force[plan.sequence] = {name: each.window for name, each in self.live.items()}
+        in_flight = worker.in_flight
+        assert len(in_flight) == scheduler.num_plans_in_flight <= scheduler.config.plan_depth
+        if scheduler.config.num_pipeline_stages > 1 and not worker.is_prepared:
+            # A request is in one stage at a time.
+            slots = [slot for each in in_flight for slot in each]
+            assert len(slots) == len(set(slots))
 
-    # The worker.
+    # The workers.
 
-    @precondition(lambda self: self.sent)
-    @rule()
-    def execute(self) -> None:
-        self.run_worker(lambda: self.worker.execute(plan_message(self.sent.pop(0))))
+    @can(lambda worker: bool(worker.sent))
+    @rule(number=NUMBERS)
+    def execute(self, number: int) -> None:
+        self.execute_at(self.choose(number, lambda worker: bool(worker.sent)))
 
-    @precondition(lambda self: not self.sent and self.worker.can_repeat)
-    @rule()
-    def repeat(self) -> None:
-        self.run_worker(self.worker.repeat)
+    def execute_at(self, worker: DrivenWorker) -> None:
+        self.run_worker(worker, lambda: worker.fake.execute(plan_message(worker.sent.pop(0))))
 
-    def run_worker(self, run: Callable[[], Any]) -> None:
-        """Lets the worker run a plan; notes what it drafted of windows, which it must have."""
-        self.worker.drafted.clear()
+    @can(lambda worker: not worker.sent and worker.fake.can_repeat)
+    @rule(number=NUMBERS)
+    def repeat(self, number: int) -> None:
+        worker = self.choose(number, lambda worker: not worker.sent and worker.fake.can_repeat)
+        self.run_worker(worker, worker.fake.repeat)
+
+    def run_worker(self, worker: DrivenWorker, run: Callable[[], Any]) -> None:
+        """Lets a worker run a plan; notes what it drafted of windows, which it must have."""
+        worker.fake.drafted.clear()
         result = step_result(run())
         drafted: Drafted = {}
-        for request_id, output, paths in self.worker.drafted:
-            windows = self.in_force[result.sequence][request_id] if paths else {}
+        for request_id, output, paths in worker.fake.drafted:
+            windows = worker.in_force[result.sequence][request_id] if paths else {}
             drafted[request_id] = {output + path: windows[output + path] for path in paths}
-        self.results.append((result, drafted))
+        worker.results.append((result, drafted))
 
-    @precondition(lambda self: self.results)
-    @rule()
-    def receive(self) -> None:
-        result, drafted = self.results.pop(0)
-        self.settled.append(result)
-        self.take(self.scheduler.settle(result), drafted)
+    @can(lambda worker: bool(worker.results))
+    @rule(number=NUMBERS)
+    def receive(self, number: int) -> None:
+        self.receive_from(self.choose(number, lambda worker: bool(worker.results)))
 
-    @precondition(lambda self: self.settled)
-    @rule(data=st.data())
-    def receive_again(self, data: Any) -> None:
-        result = data.draw(st.sampled_from(self.settled))
-        num_late = self.scheduler.stats.num_late_results
-        outputs = self.scheduler.settle(result)
+    def receive_from(self, worker: DrivenWorker) -> None:
+        result, drafted = worker.results.pop(0)
+        worker.settled.append(result)
+        worker.is_prepared = False
+        is_quiet = worker.scheduler.is_quiet
+        outputs = worker.scheduler.settle(result)
+        assert not is_quiet or len(outputs.handles) == 0
+        self.take(outputs, drafted)
+
+    @can(lambda worker: bool(worker.settled))
+    @rule(number=NUMBERS, data=st.data())
+    def receive_again(self, number: int, data: Any) -> None:
+        worker = self.choose(number, lambda worker: bool(worker.settled))
+        stats = worker.scheduler.stats
+        num_late = stats.num_late_results
+        outputs = worker.scheduler.settle(data.draw(st.sampled_from(worker.settled)))
         assert len(outputs.handles) == len(outputs.ended) == 0
-        assert self.scheduler.stats.num_late_results == num_late + 1
+        assert stats.num_late_results == num_late + 1
 
-    @rule(is_run=st.booleans(), chance=st.integers(0, 5))
-    def lose_worker(self, is_run: bool, chance: int) -> None:
+    @can(lambda worker: True)
+    @rule(number=NUMBERS, is_run=st.booleans(), comes_back=st.booleans(), chance=st.integers(0, 5))
+    def lose(self, number: int, is_run: bool, comes_back: bool, chance: int) -> None:
         """The stream broke, before or after the worker ran a plan."""
         if chance:
             return
-        if self.sent and is_run:
-            self.worker.execute(plan_message(self.sent[0]))
-        self.sent, self.results, self.settled = [], [], []
-        self.worker.restart()
-        for ended in self.scheduler.restart(self.config):
-            assert ended.finished.message.startswith("the worker was lost 5 times")
-            del self.live[ended.request_id]
+        worker = self.choose(number, lambda worker: True)
+        if worker.sent and is_run:
+            worker.fake.execute(plan_message(worker.sent[0]))
+        worker.forget()
+        worker.is_connected = False
+        self.adopt(self.dispatcher.evacuate([worker]))
+        if self.connected:
+            assert worker.scheduler.num_running + worker.scheduler.num_waiting == 0
+        assert worker.scheduler.num_free_blocks == worker.config.num_blocks
+        if comes_back:
+            self.reach(worker, worker.config)
+
+    @precondition(lambda self: len(self.connected) < len(self.workers))
+    @rule(number=NUMBERS, size=SIZES)
+    def come_back(self, number: int, size: dict[str, int]) -> None:
+        """Other memory, perhaps, and what waits for any worker goes on."""
+        absent = [each for each in self.workers if not each.is_connected]
+        worker = absent[number % len(absent)]
+        self.reach(worker, worker.config if self.num_blocks else self.config_of(size))
+
+    def reach(self, worker: DrivenWorker, config: EngineConfig) -> None:
+        requests = self.dispatcher.evacuate([w for w in self.workers if not w.is_connected])
+        worker.reach(config)
+        self.adopt(requests)
+        assert all(each.is_connected or not each.scheduler.num_waiting for each in self.workers)
+
+    def adopt(self, requests: list[Any]) -> None:
+        assert [each.order for each in requests] == sorted(each.order for each in requests)
+        for request in requests:
+            expected = self.live[request.request_id]
+            prompt = expected.new.prompt_token_ids
+            assert request.token_ids.tolist() == [*prompt, *expected.output]
+        for ended in self.dispatcher.adopt(requests):
+            assert ended.finished.reason is FinishReason.ERROR
+            assert ended.finished.message.startswith(f"the worker was lost {MAX_LOSSES} times")
+            self.live.pop(ended.request_id).check_account(ended.finished)
 
     # What must hold.
 
@@ -421,157 +554,93 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert set(outputs.owners.tolist()) <= {3}
         for reported in outputs.logprobs:
             assert reported.owner == 3
-            self.reported[f"r{reported.handle}"].add(reported.logprobs)
+            self.requests[f"r{reported.handle}"].reported.add(reported.logprobs)
         positions = {reported.handle: reported.positions.tolist() for reported in outputs.positions}
         columns = outputs.handles, outputs.draft_sources, outputs.num_accepted_tokens
+        texts = rows(outputs)
         for handle, source, accepted in zip(*(each.tolist() for each in columns), strict=True):
-            request_id = f"r{handle}"
-            tokens = rows(outputs)[handle]
-            assert accepted <= len(tokens)
-            self.sources[request_id][DraftSource.TARGET] += len(tokens) - accepted
-            expected = [-1] * accepted
-            if source == DraftSource.PREDICTION:
-                places = self.account(request_id, tokens[:accepted], drafted[request_id])
-                expected = places
-            else:
-                self.sources[request_id][source] += accepted
-            self.live[request_id] += tokens
-            truth = self.truth(self.news[request_id])
-            assert self.live[request_id] == truth[: len(self.live[request_id])]
-            self.check_positions(request_id, positions.pop(handle, None), expected)
-            self.learn_gain(request_id, source, accepted)
+            path = drafted.get(f"r{handle}", {})
+            self.live[f"r{handle}"].take(
+                texts[handle], source, accepted, path, positions.pop(handle, None)
+            )
         assert not positions
-        self.check_observed(outputs)
-        for handle in outputs.handles.tolist():
-            self.reported[f"r{handle}"].check(self.live[f"r{handle}"])
-        for ended in outputs.ended:
-            self.check_end(ended.request_id, ended.finished)
-
-    def learn_gain(self, request_id: str, source: int, accepted: int) -> None:
-        """Averages what a pass has brought; a request that gains too little has no window."""
-        gain, drafter = self.gains[request_id], self.config.drafter
-        if gain >= 0 and drafter is not None and drafter.is_lookup and self.bases[request_id] < 0:
-            assert source != drafter.source
-        if gain < 64:
-            return
-        brought = accepted if source == DraftSource.PREDICTION else 0
-        self.gains[request_id] = gain + (brought * 1024 - gain) // 16
-        if self.rests(request_id):
-            self.windows[request_id] = {}
-
-    def check_observed(self, outputs: StepOutputs) -> None:
-        """Proposers are sent all of what is awake, in order, and what rests in groups."""
         for request_id, tokens in outputs.observed:
-            assert self.gains[request_id] >= 0
-            self.observed[request_id] += tokens
-        ended = {each.request_id for each in outputs.ended}
-        for handle in outputs.handles.tolist():
-            output, observed = self.live[f"r{handle}"], self.observed[f"r{handle}"]
-            assert observed == output[: len(observed)]
-            if f"r{handle}" in ended:
-                continue
-            if self.gains[f"r{handle}"] >= 64:
-                assert observed == output
-            elif self.rests(f"r{handle}"):
-                most = 16 if self.news[f"r{handle}"].predicted_token_ids else 128
-                assert len(output) - len(observed) < max(8, min(len(output) // 8, most))
-
-    def check_positions(
-        self, request_id: str, positions: list[int] | None, expected: list[int]
-    ) -> None:
-        """Compares the places of accepted drafts with those that their windows said."""
-        if not self.news[request_id].wants_prediction_positions or not expected:
-            assert positions is None
-        else:
-            assert positions == expected
-
-    def account(self, request_id: str, kept: list[int], drafted: dict[Path, int]) -> list[int]:
-        """Notes the drafts of a window, of which so many tokens were kept; returns their places."""
-        output = tuple(self.live[request_id])
-        paths = [(*output, *kept[: length + 1]) for length in range(len(kept))]
-        for path, position in drafted.items():
-            marks = self.marks[request_id]
-            if position >= 0:
-                marks[position] = marks.get(position, False) or path in paths
-        for path in paths:
-            is_predicted = drafted[path] >= 0
-            self.sources[request_id][
-                DraftSource.PREDICTION if is_predicted else DraftSource.NGRAM
-            ] += 1
-        return [drafted[path] for path in paths]
-
-    def check_end(self, request_id: str, finished: Any) -> None:
-        new, tokens = self.news[request_id], self.live.pop(request_id)
-        sources = self.sources[request_id]
-        assert list(finished.num_tokens_by_source) == [sources[source] for source in DraftSource]
-        assert finished.accepted_prediction_tokens == sources[DraftSource.PREDICTION]
-        marks = self.marks[request_id]
-        assert finished.rejected_prediction_tokens == list(marks.values()).count(False)
-        if finished.reason is FinishReason.ERROR:
-            assert request_id in self.worker.failing
-            return
-        limit = min(len(new.prompt_token_ids) + new.max_tokens, self.config.max_length)
-        stops = set(new.stop_token_ids)
-        expected = expected_output(new.prompt_token_ids, VOCAB_SIZE, limit, stops, new.min_tokens)
-        assert tokens == expected
-        is_stop = tokens[-1] in stops and len(tokens) >= new.min_tokens
-        assert finished.reason is (FinishReason.STOP if is_stop else FinishReason.LENGTH)
-        assert 0 <= finished.rejected_prediction_tokens <= len(new.predicted_token_ids)
-        assert 0 <= finished.accepted_prediction_tokens <= len(tokens)
-        assert 1 <= finished.num_passes <= len(tokens)
-        assert finished.num_passes >= sources[DraftSource.TARGET]
-        assert finished.num_drafted_tokens >= len(tokens) - sources[DraftSource.TARGET]
-        self.reported[request_id].check(tokens)
-        if new.max_draft_tokens == 0:
-            assert sources[DraftSource.TARGET] == len(tokens)
-            assert finished.num_drafted_tokens == 0
+            self.live[request_id].observe(tokens)
+        for handle in texts:
+            expected = self.live[f"r{handle}"]
+            expected.reported.check(expected.output)
+        for ended in outputs.ended:
+            expected = self.live.pop(ended.request_id)
+            expected.check_account(ended.finished)
+            if ended.finished.reason is FinishReason.ERROR:
+                assert ended.request_id in self.failing
+            else:
+                expected.check_end(ended.finished, self.max_length)
+        for handle in texts:
+            if f"r{handle}" in self.live:
+                self.live[f"r{handle}"].check_observed()
 
     @invariant()
     def is_sound(self) -> None:
-        if not hasattr(self, "scheduler"):
+        if not hasattr(self, "dispatcher"):
             return
-        self.scheduler.check_integrity()
-        state = self.scheduler._state
-        table = state.table
+        for worker in self.workers:
+            check_slots(worker.scheduler)
+            waiting = worker.scheduler._state.waiting.requests
+            assert all(one.order < other.order for one, other in pairwise(waiting))
+            assert worker.scheduler.is_paused == (self.mode is not None)
+            self.check_gains(worker)
+        found = [name for worker in self.workers for name in worker.scheduler._requests]
+        assert sorted(found) == sorted(self.live)
+        assert self.dispatcher.num_running + self.dispatcher.num_waiting == len(self.live)
+        in_flight = any(worker.in_flight for worker in self.workers)
+        if self.dispatcher.is_quiet:
+            assert not in_flight
+            assert self.mode is PauseMode.KEEP or self.dispatcher.num_running == 0
+        elif self.mode is PauseMode.KEEP:
+            assert in_flight or any(each.results or each.fake.can_repeat for each in self.workers)
+
+    def check_gains(self, worker: DrivenWorker) -> None:
+        table = worker.scheduler._state.table
         for slot in np.flatnonzero(table.status).tolist():
-            computed, placeholders = (
-                int(table.num_computed_tokens[slot]),
-                int(table.num_output_placeholders[slot]),
-            )
-            num_tokens = int(table.num_tokens[slot])
-            if table.status[slot] != SlotStatus.ENDED:
-                # In decode, and as soon as a plan in flight ends the prefill, it is exact.
-                assert computed - placeholders <= num_tokens - 1
-                if table.num_emits_in_flight[slot] or computed - placeholders >= num_tokens - 1:
-                    assert computed - placeholders == num_tokens - 1
-            assert table.gain[slot] == self.gains[table.request_ids[slot]]
-            assert not self.rests(table.request_ids[slot]) or table.window_end[slot] == 0
-            held = int(state.blocks.num_blocks[slot]) * self.config.block_size
-            assert held >= min(computed, int(table.max_length[slot]))
-        assert len(state.in_flight) <= self.config.plan_depth
+            expected = self.requests[table.request_ids[slot]]
+            assert table.gain[slot] == expected.gain
+            assert not expected.rests or table.window_end[slot] == 0
 
     def teardown(self) -> None:
-        if not hasattr(self, "scheduler"):
+        if not hasattr(self, "dispatcher"):
             return
-        self.scheduler.resume()
+        try:
+            self.finish()
+        finally:
+            self.patch.undo()
+
+    def finish(self) -> None:
+        """Runs until all has ended."""
+        self.resume()
+        for worker in self.workers:
+            if not worker.is_connected:
+                self.reach(worker, worker.config)
         for _ in range(20_000):
-            if not self.live and not self.sent and not self.results:
+            if not self.live and not any(each.sent or each.results for each in self.workers):
                 break
-            if self.scheduler.can_send:
-                self.send()
-            self.scheduler.prepare()
-            if self.sent:
-                self.execute()
-            if self.results:
-                self.receive()
+            for worker in self.workers:
+                if worker.scheduler.can_send:
+                    self.send_to(worker)
+                worker.scheduler.prepare()
+                worker.is_prepared = True
+                if worker.sent:
+                    self.execute_at(worker)
+                if worker.results:
+                    self.receive_from(worker)
             self.is_sound()
         assert not self.live
-        assert self.scheduler.num_running == self.scheduler.num_waiting == 0
-        assert self.scheduler.num_free_blocks == self.config.num_blocks
+        for worker in self.workers:
+            assert worker.scheduler.num_free_blocks == worker.config.num_blocks
 
 
 SchedulerMachine.TestCase.settings = settings(
-    max_examples=150,
+    max_examples=250,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

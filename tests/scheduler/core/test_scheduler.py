@@ -8,24 +8,10 @@ from optimist_scheduler.core.requests.request import NewRequest, build_request
 from optimist_scheduler.core.results.read import find_stop
 from optimist_scheduler.core.values import FinishReason, RejectionError
 from optimist_scheduler.core.windows.window import Window, WindowError
-from tests.scheduler.drive import config, make_window, rows, window_of
-from tests.scheduler.fake_worker import expected_output
-from tests.scheduler.situation import Situation
+from tests.scheduler.situation import Situation, config, make_window, rows, window_of
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
-
-
-@DEPTHS
-def test_requests_run_together_and_end_at_their_limit(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth)
-    for handle in range(6):
-        situation.add(handle, [handle, 1], 5 + handle)
-    situation.finish()
-    assert situation.worker.admitted == [f"r{handle}" for handle in range(6)]
-    for handle in range(6):
-        assert situation.finished(handle).reason is FinishReason.LENGTH
-        assert situation.finished(handle).num_passes == 5 + handle
 
 
 def test_a_long_prompt_is_computed_in_chunks_beside_decodes() -> None:
@@ -33,12 +19,9 @@ def test_a_long_prompt_is_computed_in_chunks_beside_decodes() -> None:
     situation.add(0, [1], 20)
     situation.step()
     situation.add(1, list(range(40)), 3)
-    for num_long in (15, 15):
-        plan = situation.send()
-        assert plan.num_known_tokens.tolist() == [1, num_long]
-        assert list(rows(situation.answer())) == [0]
-    assert situation.send().num_known_tokens.tolist() == [1, 10]
-    assert list(rows(situation.answer())) == [0, 1]
+    for num_long, emitting in ((15, [0]), (15, [0]), (10, [0, 1])):
+        assert situation.send().num_known_tokens.tolist() == [1, num_long]
+        assert list(rows(situation.answer())) == emitting
     situation.finish()
 
 
@@ -51,13 +34,17 @@ def test_at_depth_two_chunks_of_a_prompt_follow_each_other_without_a_result() ->
     situation.finish()
 
 
-def test_the_last_prefill_chunk_carries_drafts() -> None:
+@pytest.mark.parametrize(("max_tokens", "num_drafts"), [(10, 4), (3, 2)])
+def test_the_last_prefill_chunk_drafts_no_further_than_the_request_may_go(
+    max_tokens: int, num_drafts: int
+) -> None:
     situation = Situation()
-    expected = situation.add_predicted(0, [1, 2], 10)
+    expected = situation.add_predicted(0, [1, 2], max_tokens)
+    assert situation.scheduler.compute_schedule().admitted[0].num_draft_tokens == num_drafts
     situation.send()
     outputs = situation.answer()
-    assert rows(outputs) == {0: expected[:5]}
-    assert outputs.num_accepted_tokens.tolist() == [4]
+    assert rows(outputs) == {0: expected[: num_drafts + 1]}
+    assert outputs.num_accepted_tokens.tolist() == [num_drafts]
 
 
 def test_drafts_stop_where_the_window_or_the_request_ends() -> None:
@@ -65,34 +52,13 @@ def test_drafts_stop_where_the_window_or_the_request_ends() -> None:
     expected = situation.add_predicted(0, [1, 2], 7)
     scheduler = situation.scheduler
     assert scheduler.set_window("r0", make_window(0, 0, expected[:3]))
-    assert situation.send().num_draft_tokens.tolist() == [3]
-    assert situation.answer().num_accepted_tokens.tolist() == [3]
+    assert situation.step().num_draft_tokens.tolist() == [3]
     assert scheduler.find_unaligned() == ["r0"]
     assert scheduler.set_window("r0", make_window(4, 4, expected[4:]))
     assert scheduler.find_unaligned() == []
-    assert situation.send().num_draft_tokens.tolist() == [2]
-    outputs = situation.answer()
-    assert outputs.num_accepted_tokens.tolist() == [2]
-    assert situation.text(0) == expected
-    finished = situation.finished(0)
-    assert finished.accepted_prediction_tokens == 5
-    assert finished.rejected_prediction_tokens == 0
-    assert finished.num_passes == 2
-
-
-def test_a_position_that_is_rejected_twice_counts_once() -> None:
-    situation = Situation()
-    expected = situation.add(0, [1, 2], 4, predicted_token_ids=[0, 0])
-    assert 0 not in expected
-    situation.scheduler.set_window("r0", make_window(0, 0, [0, 0]))
-    situation.step()
-    assert situation.scheduler.set_window("r0", make_window(1, 0, [0, 0]))
-    situation.step()
+    assert situation.step().num_draft_tokens.tolist() == [2]
     situation.finish()
-    finished = situation.finished(0)
-    assert finished.rejected_prediction_tokens == 2
-    assert finished.accepted_prediction_tokens == 0
-    assert finished.num_passes == 4
+    assert situation.finished(0).num_passes == 2
 
 
 @DEPTHS
@@ -110,7 +76,6 @@ def test_drafts_never_preempt() -> None:
     situation.add_predicted(0, [1], 8)
     situation.add(1, [2], 4)
     situation.finish()
-    assert situation.worker.admitted == ["r0", "r1"]
     assert situation.scheduler.stats.num_preemptions == 0
     assert situation.finished(0).accepted_prediction_tokens > 0
 
@@ -130,9 +95,7 @@ def test_no_more_plans_are_in_flight_than_allowed(depth: int) -> None:
 def test_a_window_is_sent_once_and_again_after_readmission() -> None:
     situation = Situation()
     situation.add_predicted(0, [1, 2], 20)
-    for num_windows in (1, 0):
-        assert len(situation.send().windows) == num_windows
-        situation.answer()
+    assert [len(situation.step().windows) for _ in range(2)] == [1, 0]
     situation.lose_worker()
     plan = situation.send()
     assert [slot for slot, _ in plan.windows] == plan.slots.tolist()
@@ -171,19 +134,31 @@ def test_a_window_that_cannot_be_of_the_request_is_refused(window: Window, field
     assert not set_window("r0", make_window(0, 0, []))
 
 
-def test_a_window_replaces_one_whose_maker_knew_less_or_as_much() -> None:
+@pytest.mark.parametrize("at", [0, 2])
+def test_no_draft_is_planned_once_the_output_has_left_the_window(at: int) -> None:
     situation = Situation()
     expected = situation.add_predicted(0, [1, 2], 20)
-    situation.step()
-    set_window = situation.scheduler.set_window
-    assert set_window("r0", make_window(3, 3, expected[3:]))
-    assert not set_window("r0", make_window(2, 2, expected[2:]))
-    assert set_window("r0", make_window(3, 3, expected[3:6]))
-    assert set_window("r0", make_window(4, 4, expected[4:]))
-    # Beyond what there is, and what the output has contradicted.
-    assert not set_window("r0", make_window(6, 6, expected[6:]))
-    assert not set_window("r0", make_window(4, 4, [(expected[4] + 1) % 50]))
+    situation.propose(0, wrong_at=at)
     assert situation.send().num_draft_tokens.tolist() == [4]
+    assert rows(situation.answer()) == {0: expected[: at + 1]}
+    assert situation.scheduler.find_unaligned() == ["r0"]
+    assert situation.send().num_draft_tokens.tolist() == [0]
+    situation.finish()
+
+
+def test_drafts_share_budget_and_blocks_with_every_row() -> None:
+    situation = Situation(max_num_batched_tokens=7, num_blocks=12, block_size=1, max_num_seqs=2)
+    for handle in (0, 1):
+        situation.add(handle, [1], 8, predicted_token_ids=situation.foresee([1], 8))
+    situation.step()
+    for handle in (0, 1):
+        situation.propose(handle)
+    assert situation.step().num_draft_tokens.tolist() == [4, 1]
+    # Six and three tokens are computed. Of three free blocks known tokens need two, and the
+    # older row has one token left to draft.
+    plan = situation.send()
+    assert plan.num_known_tokens.tolist() == [1, 1]
+    assert plan.num_draft_tokens.tolist() == [1, 0]
     situation.finish()
 
 
@@ -196,94 +171,6 @@ def test_the_waiting_queue_is_bounded_and_ids_are_unique() -> None:
     with pytest.raises(RejectionError, match="request_id: is in use") as caught:
         situation.add(0, [1], 1)
     assert caught.value.finished.reason is FinishReason.REFUSED
-    situation.finish()
-
-
-def test_a_smaller_worker_ends_what_does_not_fit_and_keeps_the_rest() -> None:
-    situation = Situation()
-    situation.add(0, list(range(20)), 30)
-    situation.add(1, [1], 30)
-    situation.step()
-    situation.step()
-    smaller = config(num_blocks=4)
-    (ended,) = situation.scheduler.restart(smaller)
-    assert (ended.handle, ended.finished.reason) == (0, FinishReason.ERROR)
-    assert "the next one is smaller" in ended.finished.message
-    other = Situation(num_blocks=4)
-    situation.worker, situation.config = other.worker, smaller
-    del situation.expected[0]
-    situation.expected[1] = situation.expected[1][:15]
-    situation.finish()
-
-
-def test_a_request_that_loses_the_worker_each_time_ends() -> None:
-    situation = Situation()
-    situation.add(0, [1], 9)
-    for _ in range(4):
-        situation.send()
-        situation.lose_worker()
-    situation.step()
-    for _ in range(4):
-        situation.send()
-        situation.lose_worker()
-    situation.send()
-    situation.add(1, [1], 9)
-    (ended,) = situation.scheduler.restart(situation.config)
-    assert (ended.handle, ended.finished.reason) == (0, FinishReason.ERROR)
-    assert situation.scheduler.num_waiting == 1
-
-
-@DEPTHS
-def test_after_a_lost_worker_the_text_goes_on_with_what_is_verified(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth)
-    for handle in range(3):
-        situation.add_predicted(handle, [handle, 1], 20)
-    situation.fill()
-    situation.answer()
-    situation.lose_worker()
-    situation.finish()
-    assert len(situation.worker.admitted) == 6
-
-
-def test_no_draft_is_planned_once_the_output_left_the_window() -> None:
-    situation = Situation()
-    expected = situation.add_predicted(0, [1, 2], 20)
-    situation.propose(0, wrong_at=2)
-    assert situation.send().num_draft_tokens.tolist() == [4]
-    assert rows(situation.answer()) == {0: expected[:3]}
-    assert situation.scheduler.find_unaligned() == ["r0"]
-    assert situation.send().num_draft_tokens.tolist() == [0]
-    situation.finish()
-
-
-def test_a_window_that_the_output_has_left_already_is_not_drafted_from() -> None:
-    situation = Situation()
-    expected = situation.add_predicted(0, [1, 2], 20)
-    situation.scheduler.set_window("r0", make_window(0, 0, []))
-    situation.step()
-    wrong = [(expected[0] + 1) % 50, *expected[1:]]
-    assert not situation.scheduler.set_window("r0", make_window(0, 0, wrong))
-    assert situation.scheduler.find_unaligned() == ["r0"]
-    assert situation.send().num_draft_tokens.tolist() == [0]
-    situation.finish()
-
-
-def test_drafts_share_budget_and_blocks_with_every_row() -> None:
-    situation = Situation(max_num_batched_tokens=7, num_blocks=12, block_size=1, max_num_seqs=2)
-    text = expected_output([1], 50, 9, set())
-    for handle in (0, 1):
-        situation.add(handle, [1], 8, predicted_token_ids=text)
-    situation.step()
-    for handle in (0, 1):
-        situation.propose(handle)
-    assert situation.send().num_draft_tokens.tolist() == [4, 1]
-    situation.answer()
-    # Six and three tokens are computed. Of three free blocks known tokens need two, and the
-    # older row has one token left to draft.
-    plan = situation.send()
-    assert plan.num_known_tokens.tolist() == [1, 1]
-    assert plan.num_draft_tokens.tolist() == [1, 0]
-    situation.finish()
 
 
 def test_a_stop_token_counts_from_the_least_length_on() -> None:
@@ -292,11 +179,3 @@ def test_a_stop_token_counts_from_the_least_length_on() -> None:
     assert find_stop(request, 1, [9, 9]) is None
     assert find_stop(request, 1, [9, 9, 9, 9]) == 2
     assert find_stop(request, 3, [9, 5]) == 0
-
-
-def test_the_first_pass_drafts_no_further_than_the_request_may_go() -> None:
-    situation = Situation()
-    expected = situation.add_predicted(0, [1, 2], 3)
-    assert situation.scheduler.compute_schedule().admitted[0].num_draft_tokens == 2
-    situation.send()
-    assert rows(situation.answer()) == {0: expected}

@@ -17,33 +17,38 @@ from optimist_scheduler.settings import SchedulerSettings
 from tests.scheduler.client import MODES, PROMPT, Client, add, ask, truth, until
 from tests.scheduler.fake_services import FakeWorkerServicer, check_integrity, serve_scheduler
 
-PROMPTS = {handle: [handle, 7, handle] for handle in range(10)}
-ANSWERS = {handle: truth(prompt) for handle, prompt in PROMPTS.items()}
-
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_requests_of_one_stream_get_what_the_model_says(mode: str, worker_port: int) -> None:
+async def test_streams_get_their_own_requests_to_their_end_or_that_of_the_stream(
+    mode: str, worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.002
+    # A row that fails ends alone.
+    worker.worker.failing = {"1-2"}
     async with serve_scheduler(worker_port, [], **MODES[mode]) as (engine, stub):
-        client = await ask(stub, *(add(handle, prompt) for handle, prompt in PROMPTS.items()))
+        leaving = Client(stub)
+        await leaving.send(*(add(handle, [handle + 1], max_tokens=50) for handle in range(3)))
+        await leaving.read_until(lambda: len(leaving.tokens) > 0)
+        asking = [
+            ask(stub, *(add(row, [row, end], request_id=f"{end}-{row}") for row in range(4)))
+            for end in range(2)
+        ]
+        answers = asyncio.gather(*asking)
+        await until(lambda: engine.scheduler.num_running + engine.scheduler.num_waiting > 4)
+        leaving.close()
+        clients = await answers
+        await until(lambda: engine.scheduler.num_free_blocks == 32)
         check_integrity(engine)
-    assert client.tokens == ANSWERS
-    assert {end.reason for end in client.finished.values()} == {scheduler_pb2.FINISH_REASON_LENGTH}
-    assert client.finished[0].num_passes == 20
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_streams_get_their_own_requests(mode: str, worker_port: int) -> None:
-    async with serve_scheduler(worker_port, [], **MODES[mode]) as (_, stub):
-        clients = await asyncio.gather(
-            *(
-                ask(stub, add(handle, [handle, end], request_id=f"{end}-{handle}"))
-                for end in range(3)
-                for handle in range(2)
-            )
-        )
-    for index, client in enumerate(clients):
-        end, handle = divmod(index, 2)
-        assert client.tokens == {handle: truth([handle, end])}
+    for end, client in enumerate(clients):
+        failed = [2] if end == 1 else []
+        assert client.tokens == {row: truth([row, end]) for row in range(4) if row not in failed}
+        for row, finished in client.finished.items():
+            if row in failed:
+                assert finished.reason == scheduler_pb2.FINISH_REASON_ERROR
+                assert finished.message == "1-2 fails"
+            else:
+                assert finished.reason == scheduler_pb2.FINISH_REASON_LENGTH
+                assert finished.num_passes == 20
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -92,15 +97,7 @@ async def test_a_worker_repeats_plans_while_no_newer_one_comes(
     assert worker.num_repeats > 0
 
 
-async def test_decisions_made_ahead_are_used(worker: FakeWorkerServicer, worker_port: int) -> None:
-    worker.step_seconds = 0.005
-    async with serve_scheduler(worker_port, []) as (engine, stub):
-        await ask(stub, add(1, PROMPT, max_tokens=40))
-        stats = engine.scheduler.stats
-    assert stats.num_preschedule_hits > 20
-
-
-async def test_describe_tells_model_and_limits(worker_port: int) -> None:
+async def test_describe_reports_model_and_limits(worker_port: int) -> None:
     async with serve_scheduler(worker_port, []) as (_, stub):
         response = await stub.Describe(scheduler_pb2.DescribeRequest())
     assert (response.model, response.vocab_size, response.max_model_len) == ("fake", 50, 64)
@@ -140,23 +137,6 @@ async def test_nothing_is_served_before_the_worker_is_reached() -> None:
     await server.server.stop(0)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_requests_of_a_stream_that_ends_are_aborted(
-    mode: str, worker: FakeWorkerServicer, worker_port: int
-) -> None:
-    worker.step_seconds = 0.02
-    async with serve_scheduler(worker_port, [], **MODES[mode]) as (engine, stub):
-        scheduler, client = engine.scheduler, Client(stub)
-        await client.send(*(add(handle, [handle + 1], max_tokens=50) for handle in range(6)))
-        await until(lambda: (scheduler.num_running, scheduler.num_waiting) == (4, 2))
-        client.close()
-        await until(lambda: scheduler.num_running + scheduler.num_waiting == 0)
-        client = await ask(stub, add(7, PROMPT))
-        assert client.tokens == {7: truth(PROMPT)}
-        await until(lambda: scheduler.num_free_blocks == 32)
-        check_integrity(engine)
-
-
 async def test_a_stream_without_further_commands_ends_with_its_last_request(
     worker_port: int,
 ) -> None:
@@ -178,7 +158,7 @@ async def test_a_starved_request_goes_first_and_the_log_says_so(
         client = Client(stub)
         await client.send(add(1, PROMPT, priority=5))
         await client.send(*(add(handle, [handle], priority=0) for handle in range(2, 8)))
-        await client.read_until(lambda: len(client.finished) == 7)
+        await client.until_finished(7)
     ends = list(client.finished)
     assert ends.index(1) < len(ends) - 1
     assert "go first now: later ones had overtaken them for more than 0.05 seconds" in caplog.text

@@ -6,10 +6,20 @@ from typing import Any
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from tests.scheduler.client import MODES, PROMPT, Client, abort, add, ask, truth
+from tests.scheduler.client import (
+    MODES,
+    PROMPT,
+    Client,
+    Command,
+    abort,
+    add,
+    ask,
+    get_stats,
+    pause,
+    resume,
+    truth,
+)
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler
-
-Command = scheduler_pb2.ConnectRequest
 
 
 def set_priority(handle: int, priority: int) -> Command:
@@ -17,34 +27,19 @@ def set_priority(handle: int, priority: int) -> Command:
     return Command(command_id=2000 + handle, set_priority=change)
 
 
-def set_named_priority(name: str, priority: int) -> Command:
-    return Command(
-        command_id=6000, set_priority=scheduler_pb2.SetPriority(name=name, priority=priority)
-    )
+def set_named_priority(name: str, priority: int, command_id: int = 6000) -> Command:
+    change = scheduler_pb2.SetPriority(name=name, priority=priority)
+    return Command(command_id=command_id, set_priority=change)
 
 
-def get_stats(command_id: int = 3000) -> Command:
-    return Command(command_id=command_id, get_stats=scheduler_pb2.GetStats())
-
-
-async def test_a_request_is_answered_when_it_is_added_and_when_it_ends(worker_port: int) -> None:
-    async with serve_scheduler(worker_port, []) as (_, stub):
-        client = await ask(stub, add(1, PROMPT), add(2, []))
-    assert client.replies[1].error == ""
-    assert (
-        client.replies[2].error
-        == client.finished[2].message
-        == ("prompt_token_ids: must not be empty")
-    )
-    assert client.tokens == {1: truth(PROMPT)}
-
-
-@pytest.mark.parametrize(
-    ("command", "error"),
-    [
+async def test_what_cannot_be_carried_out_is_answered_with_the_field_and_ends_nothing(
+    worker: FakeWorkerServicer, worker_port: int
+) -> None:
+    worker.step_seconds = 0.01
+    commands = [
         (Command(), "command: is not set"),
         (add(1, [5], request_id="other"), "add.handle: 1 is in use"),
-        (Command(pause=scheduler_pb2.Pause()), "pause.mode: must be KEEP, WAIT or ABORT, not 0"),
+        (pause(0), "pause.mode: must be KEEP, WAIT or ABORT, not 0"),
         (set_priority(99, 1), "set_priority.handle: no request 99 runs or waits"),
         (set_priority(1, 2**31 - 1), "set_priority.priority: must be from "),
         (add(2, PROMPT, request_id="r1"), "request_id: is in use by another request"),
@@ -54,67 +49,44 @@ async def test_a_request_is_answered_when_it_is_added_and_when_it_ends(worker_po
         (add(2, PROMPT, names="abcde"), "names: must be at most 4, not 5"),
         (add(2, PROMPT, names=["a", ""]), "names: each must have 1 to 256 characters"),
         (add(2, PROMPT, names=["a" * 257]), "names: each must have 1 to 256 characters"),
-    ],
-)
-async def test_a_command_that_cannot_be_carried_out_is_answered_with_the_field(
-    command: Command, error: str, worker: FakeWorkerServicer, worker_port: int
-) -> None:
-    worker.step_seconds = 0.01
-    command.command_id = 7
+        (add(2, []), "prompt_token_ids: must not be empty"),
+        (add(2, [1] * 64), "prompt_token_ids: must be at most 63 tokens"),
+        (add(2, PROMPT), "prompt_token_ids: 3 bytes are no int32 column"),
+        # What changes nothing is no error.
+        (abort(99), ""),
+        (resume(), ""),
+        (set_priority(1, -5), ""),
+    ]
+    commands[14][0].add.prompt_token_ids = b"123"
     async with serve_scheduler(worker_port, [], policy="priority") as (_, stub):
         client = Client(stub)
-        await client.send(add(1, PROMPT))
-        reply = await client.reply(command)
+        await client.send(add(1, PROMPT, max_tokens=50))
+        for number, (command, error) in enumerate(commands, 100):
+            if command.add.handle == 2:
+                # Each request is refused once; what was refused is over.
+                command.add.handle = number
+            command.command_id = number
+            replied = (await client.reply(command)).error
+            assert replied.startswith(error), error
+            assert error or not replied
+            if command.add.handle == number:
+                assert client.finished[number].message == replied
         await client.read_until(lambda: 1 in client.finished)
-    assert reply.error.startswith(error)
-    # Nothing else suffers.
-    assert client.tokens == {1: truth(PROMPT)}
+    assert client.replies[1].error == ""
+    assert client.tokens == {1: truth(PROMPT, 50)}
 
 
-@pytest.mark.parametrize(
-    ("command", "error"),
-    [
-        (add(2, PROMPT, priority=1), "priority: must be 0 with the policy fcfs, not 1"),
-        (set_priority(1, -5), "set_priority.priority: has no effect with the policy fcfs"),
-        (set_named_priority("n", -5), "set_priority.priority: has no effect with the policy fcfs"),
-    ],
-)
-async def test_no_priority_is_ignored(command: Command, error: str, worker_port: int) -> None:
+async def test_no_priority_is_ignored(worker_port: int) -> None:
     async with serve_scheduler(worker_port, []) as (_, stub):
         client = Client(stub)
         await client.send(add(1, PROMPT, names=["n"]))
-        assert (await client.reply(command)).error == error
+        reply = await client.reply(add(2, PROMPT, priority=1))
+        assert reply.error == "priority: must be 0 with the policy fcfs, not 1"
+        for command in (set_priority(1, -5), set_named_priority("n", -5)):
+            reply = await client.reply(command)
+            assert reply.error == "set_priority.priority: has no effect with the policy fcfs"
         described = await stub.Describe(scheduler_pb2.DescribeRequest())
     assert described.policy == scheduler_pb2.SCHEDULING_POLICY_FCFS
-
-
-@pytest.mark.parametrize(
-    "command",
-    [abort(99), Command(command_id=7, resume=scheduler_pb2.Resume()), set_priority(1, -5)],
-)
-async def test_a_command_that_changes_nothing_is_answered(
-    command: Command, worker_port: int
-) -> None:
-    async with serve_scheduler(worker_port, [], policy="priority") as (_, stub):
-        client = Client(stub)
-        await client.send(add(1, PROMPT))
-        reply = await client.reply(command)
-        await client.read_until(lambda: 1 in client.finished)
-    assert reply.error == ""
-    assert client.tokens == {1: truth(PROMPT)}
-
-
-async def test_a_request_that_cannot_run_is_refused_with_the_field(worker_port: int) -> None:
-    bad = add(3, PROMPT)
-    bad.add.prompt_token_ids = b"123"
-    async with serve_scheduler(worker_port, []) as (_, stub):
-        client = await ask(stub, add(1, []), add(2, [1] * 64), bad, add(4, PROMPT))
-    messages = {handle: end.message for handle, end in client.finished.items()}
-    assert messages[1].startswith("prompt_token_ids: must not be empty")
-    assert messages[2].startswith("prompt_token_ids: must be at most 63 tokens")
-    assert messages[3] == "prompt_token_ids: 3 bytes are no int32 column"
-    assert {handle: client.replies[handle].error for handle in messages} == messages
-    assert client.tokens == {4: truth(PROMPT)}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -159,7 +131,7 @@ async def test_the_most_urgent_request_goes_first(
         await client.read_until(lambda: 1 in client.tokens)
         await client.send(*(add(handle, [handle], priority=handle) for handle in (2, 3, 4)))
         assert (await client.reply(set_priority(4, -1))).error == ""
-        await client.read_until(lambda: len(client.finished) == 4)
+        await client.until_finished(4)
     assert list(client.finished) == [1, 4, 2, 3]
 
 
@@ -182,13 +154,9 @@ async def test_a_priority_is_changed_by_name_whichever_stream_a_request_is_of(
         assert other.priorities == []
         reply = await client.reply(set_named_priority("n0", 1))
         assert (reply.error, reply.num_requests) == ("", 2)
-        await client.read_until(lambda: len(client.finished) == 5)
+        await client.until_finished(5)
         # What has ended has no priority.
-        assert (
-            await client.reply(
-                Command(command_id=9, set_priority=set_named_priority("n0", 1).set_priority)
-            )
-        ).num_requests == 0
+        assert (await client.reply(set_named_priority("n0", 1, 9))).num_requests == 0
     assert [(one.handle, one.priority) for one in client.priorities] == [(3, -1), (5, -1)]
     assert list(client.finished) == [1, 3, 5, 2, 4]
 

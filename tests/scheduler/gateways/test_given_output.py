@@ -1,66 +1,54 @@
-"""Requests that go on behind output which their owner has already."""
+"""Requests that go on after output which their owner has already.
 
-from typing import Any
+Stop tokens and lengths, which count from the prompt on, are in test_random_commands.py.
+"""
 
 import pytest
 
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.values import FinishReason
 from tests.scheduler.client import MODES, PROMPT, add, ask, truth, until
 from tests.scheduler.fake_services import FakeProposerServicer, serve_scheduler
 from tests.scheduler.situation import Situation
 
-NUM_GIVEN = [1, 7, 19]
+GIVEN = {1: 1, 2: 7, 3: 19}
+"""How much of its output each request has."""
+REST = {handle: truth(PROMPT)[number:] for handle, number in GIVEN.items()}
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("num_given", NUM_GIVEN)
-async def test_only_what_comes_after_it_is_delivered(
-    mode: str, num_given: int, worker_port: int
+async def test_only_what_comes_after_it_is_delivered_and_a_proposer_knows_it_from_the_start(
+    mode: str, worker_port: int, proposer_port: int, proposer: FakeProposerServicer
 ) -> None:
-    given, rest = truth(PROMPT)[:num_given], truth(PROMPT)[num_given:]
-    async with serve_scheduler(worker_port, [], **MODES[mode]) as (_, stub):
-        client = await ask(stub, add(1, PROMPT, output_token_ids=to_bytes(given)))
-    end = client.finished[1]
-    assert client.tokens == {1: rest}
-    by_source = from_bytes(end.num_tokens_by_source).tolist()
-    assert (sum(by_source), by_source[DraftSource.TARGET]) == (len(rest), len(rest))
-    assert end.num_passes == len(rest)
-
-
-@pytest.mark.parametrize("num_given", NUM_GIVEN)
-async def test_a_proposer_knows_it_from_the_start(
-    num_given: int, worker_port: int, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    given, rest = truth(PROMPT)[:num_given], truth(PROMPT)[num_given:]
-    async with serve_scheduler(worker_port, [proposer_port], proposer_wait_ms=2000) as (_, stub):
-        client = await ask(
-            stub, add(1, PROMPT, predicted=truth(PROMPT), output_token_ids=to_bytes(given))
-        )
-        await until(lambda: proposer.closed == ["r1"])
-    end = client.finished[1]
-    assert client.tokens == {1: rest}
+    options = {"proposer_wait_ms": 2000, **MODES[mode]}
+    async with serve_scheduler(worker_port, [proposer_port], **options) as (_, stub):
+        for predicted in ([], truth(PROMPT)):
+            commands = [
+                add(
+                    handle,
+                    PROMPT,
+                    predicted=predicted,
+                    output_token_ids=to_bytes(truth(PROMPT)[:number]),
+                    max_draft_tokens=None if predicted else 0,
+                )
+                for handle, number in GIVEN.items()
+            ]
+            client = await ask(stub, *commands)
+            assert client.tokens == REST
+            for handle, end in client.finished.items():
+                by_source = from_bytes(end.num_tokens_by_source).tolist()
+                assert sum(by_source) == len(REST[handle])
+                assert by_source[DraftSource.PREDICTION] == end.accepted_prediction_tokens
+                assert end.num_passes + sum(by_source[1:]) == len(REST[handle])
+                if predicted:
+                    # The first pass emits a token of its own.
+                    assert end.accepted_prediction_tokens >= max(len(REST[handle]) - 4, 0) // 2
+                else:
+                    assert by_source[DraftSource.TARGET] == len(REST[handle])
+        await until(lambda: sorted(proposer.closed) == ["r1", "r2", "r3"])
     assert proposer.num_gaps == 0
-    assert end.num_passes + end.accepted_prediction_tokens == len(rest)
-    # The first pass emits a token of its own.
-    assert end.accepted_prediction_tokens >= max(len(rest) - 4, 0) // 2
-
-
-def test_stop_tokens_and_lengths_count_from_the_prompt() -> None:
-    text = truth(PROMPT)
-    stop = text[9]
-    first = text.index(stop)
-    values: dict[str, Any] = {"stop_token_ids": [stop], "output_token_ids": text[:5]}
-    situation = Situation()
-    assert first >= 5
-    situation.add(1, PROMPT, 20, **values)
-    situation.add(2, PROMPT, 20, min_tokens=20, **values)
-    situation.drain()
-    assert situation.text(1) == text[5 : first + 1]
-    assert situation.finished(1).reason is FinishReason.STOP
-    assert situation.text(2) == text[5:]
 
 
 def test_of_the_prompt_no_log_probability_is_reported_again() -> None:
@@ -76,7 +64,7 @@ def test_of_the_prompt_no_log_probability_is_reported_again() -> None:
     assert situation.finished(1).reason is FinishReason.LENGTH
 
 
-def test_the_account_tells_what_the_prefix_cache_held_of_the_prompt() -> None:
+def test_the_account_reports_what_the_prefix_cache_held_of_the_prompt() -> None:
     situation = Situation(enable_prefix_caching=True, max_num_batched_tokens=32)
     prompt = [*range(10)]
     situation.add(1, prompt, 8)

@@ -6,84 +6,56 @@ from contextlib import AsyncExitStack
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from tests.scheduler.client import MODES, PROMPT, Client, add, truth, until
+from tests.scheduler.client import KEEP, MODES, PROMPT, Client, add, pause, resume, truth, until
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler, serve_worker
 
-Command = scheduler_pb2.ConnectRequest
-KEEP = scheduler_pb2.PAUSE_MODE_KEEP
 WAIT = scheduler_pb2.PAUSE_MODE_WAIT
 ABORT = scheduler_pb2.PAUSE_MODE_ABORT
-RESUME = Command(command_id=600, resume=scheduler_pb2.Resume())
-
-
-def pause(mode: "scheduler_pb2.PauseMode.ValueType", command_id: int = 500) -> Command:
-    return Command(command_id=command_id, pause=scheduler_pb2.Pause(mode=mode))
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_pause_that_keeps_stops_all_and_loses_nothing(
+async def test_a_pause_keeps_what_runs_waits_for_it_or_ends_all(
     mode: str, worker: FakeWorkerServicer, worker_port: int
 ) -> None:
     worker.step_seconds = 0.005
-    async with serve_scheduler(worker_port, [], **MODES[mode]) as (engine, stub):
-        client = Client(stub)
-        await client.send(add(1, PROMPT), add(2, [8]))
+    async with serve_scheduler(worker_port, [], max_num_seqs=2, **MODES[mode]) as (engine, stub):
+        scheduler, client, other = engine.scheduler, Client(stub), Client(stub)
+        await client.send(add(1, PROMPT, max_tokens=40), add(2, [8], max_tokens=40))
         await client.read_until(lambda: {1, 2} <= set(client.tokens))
-        assert (await client.reply(pause(KEEP))).error == ""
-        assert engine.scheduler.num_plans_in_flight == worker.num_plans == 0
-        assert engine.scheduler.num_running == 2
+        assert (await client.reply(pause(KEEP, 500))).error == ""
+        assert scheduler.num_plans_in_flight == worker.num_plans == 0
         num_steps = worker.worker.num_steps
         await client.reply(add(3, [9]))
-        await asyncio.sleep(0.05)
-        assert worker.worker.num_steps == num_steps
-        assert engine.scheduler.num_waiting == 1
-        await client.reply(RESUME)
-        await client.read_until(lambda: len(client.finished) == 3)
-    assert client.tokens == {1: truth(PROMPT), 2: truth([8]), 3: truth([9])}
-    assert worker.num_streams == 1
-    assert worker.worker.admitted == ["r1", "r2", "r3"]
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_pause_that_waits_ends_what_runs_and_begins_nothing(
-    mode: str, worker: FakeWorkerServicer, worker_port: int
-) -> None:
-    worker.step_seconds = 0.005
-    async with serve_scheduler(worker_port, [], max_num_seqs=2, **MODES[mode]) as (engine, stub):
-        client = Client(stub)
-        await client.send(*(add(handle, [handle]) for handle in (1, 2, 3)))
-        await client.read_until(lambda: {1, 2} <= set(client.tokens))
-        assert (await client.reply(pause(WAIT))).error == ""
-        assert set(client.finished) == {1, 2}
-        assert (engine.scheduler.num_running, engine.scheduler.num_waiting) == (0, 1)
-        await client.reply(RESUME)
-        await client.read_until(lambda: len(client.finished) == 3)
-    assert client.tokens == {handle: truth([handle]) for handle in (1, 2, 3)}
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_pause_that_aborts_ends_all_requests(
-    mode: str, worker: FakeWorkerServicer, worker_port: int
-) -> None:
-    worker.step_seconds = 0.005
-    async with serve_scheduler(worker_port, [], max_num_seqs=2, **MODES[mode]) as (engine, stub):
-        client, other = Client(stub), Client(stub)
-        await client.send(*(add(handle, [handle]) for handle in (1, 2, 3)))
-        await client.read_until(lambda: 1 in client.tokens)
-        await other.reply(add(4, [4]))
-        assert (await client.reply(pause(ABORT))).error == ""
-        assert set(client.finished) == {1, 2, 3}
-        await other.read_until(lambda: 4 in other.finished)
-        reasons = {end.reason for end in (*client.finished.values(), *other.finished.values())}
-        assert reasons == {scheduler_pb2.FINISH_REASON_ABORTED}
-        assert client.finished[1].num_passes == len(client.tokens[1])
-        await client.reply(add(5, PROMPT))
         await asyncio.sleep(0.02)
-        assert 5 not in client.tokens
-        await client.reply(RESUME)
-        await client.read_until(lambda: 5 in client.finished)
-        assert engine.scheduler.num_free_blocks == 32 or MODES[mode].get("multi_step_count")
-    assert client.tokens[5] == truth(PROMPT)
+        assert worker.worker.num_steps == num_steps
+        assert (scheduler.num_running, scheduler.num_waiting) == (2, 1)
+        await client.reply(resume(600))
+        # What runs ends, and nothing begins.
+        assert (await client.reply(pause(WAIT, 501))).error == ""
+        assert set(client.finished) == {1, 2}
+        assert (scheduler.num_running, scheduler.num_waiting) == (0, 1)
+        assert worker.worker.admitted == ["r1", "r2"]
+        await client.reply(resume(601))
+        await client.until_finished(3)
+        await client.send(*(add(handle, [handle]) for handle in (4, 5, 6)))
+        await client.read_until(lambda: 4 in client.tokens)
+        await other.reply(add(7, [7]))
+        assert (await client.reply(pause(ABORT, 502))).error == ""
+        assert set(client.finished) == set(range(1, 7))
+        await other.read_until(lambda: 7 in other.finished)
+        ended = [*other.finished.values(), *(client.finished[handle] for handle in (4, 5, 6))]
+        assert {end.reason for end in ended} == {scheduler_pb2.FINISH_REASON_ABORTED}
+        assert client.finished[4].num_passes == len(client.tokens[4])
+        await client.reply(add(8, PROMPT))
+        await asyncio.sleep(0.02)
+        assert 8 not in client.tokens
+        await client.reply(resume(602))
+        await client.read_until(lambda: 8 in client.finished)
+        assert scheduler.num_free_blocks == 32 or MODES[mode].get("multi_step_count")
+    assert client.tokens[1] == truth(PROMPT, 40)
+    assert client.tokens[2] == truth([8], 40)
+    assert (client.tokens[3], client.tokens[8]) == (truth([9]), truth(PROMPT))
+    assert worker.num_streams == 1
 
 
 async def test_a_second_pause_replaces_the_mode_of_one_that_is_pending(
@@ -98,7 +70,7 @@ async def test_a_second_pause_replaces_the_mode_of_one_that_is_pending(
         await client.read_until(lambda: {500, 501} <= set(client.replies))
         assert {client.replies[500].error, client.replies[501].error} == {""}
         assert not client.finished
-        await client.reply(RESUME)
+        await client.reply(resume())
         await client.read_until(lambda: 1 in client.finished)
     assert client.tokens == {1: truth(PROMPT, 50)}
 
@@ -111,7 +83,7 @@ async def test_a_resume_ends_a_pause_that_is_pending(
         client = Client(stub)
         await client.send(add(1, PROMPT, max_tokens=50))
         await client.read_until(lambda: 1 in client.tokens)
-        await client.send(pause(WAIT), RESUME)
+        await client.send(pause(WAIT), resume())
         await client.read_until(lambda: {500, 600} <= set(client.replies))
         assert client.replies[500].error.startswith("pause: was ended by a resume")
         assert client.replies[600].error == ""
@@ -155,7 +127,7 @@ async def test_a_pause_that_was_answered_outlives_its_stream(
         worker.may_run.set()
         await until(lambda: engine.scheduler.is_quiet)
         assert 1 not in client.finished
-        await client.reply(RESUME)
+        await client.reply(resume())
         await client.read_until(lambda: 1 in client.finished)
     assert client.tokens == {1: truth(PROMPT, 50)}
 
@@ -193,9 +165,9 @@ async def test_a_pause_is_answered_while_the_worker_is_away(
             await until(lambda: engine.scheduler.is_paused)
         await client.read_until(lambda: 500 in client.replies)
         assert engine.scheduler.num_plans_in_flight == 0
-        await client.reply(RESUME)
+        await client.reply(resume())
         await client.reply(pause(KEEP, 501))
-        await client.reply(Command(command_id=601, resume=RESUME.resume))
+        await client.reply(resume(601))
         worker.may_run.set()
         async with serve_worker(worker, port):
             await client.reply(add(2, [8]))

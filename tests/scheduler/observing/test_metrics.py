@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.observing import metrics

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.observing.tracing import OFF, Tracer, parse_trace_parent
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.values import Ended, Finished, FinishReason
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.workers.translate import plan_message
-from tests.scheduler.client import PROMPT, Client, add, ask
+from tests.scheduler.client import PROMPT, Client, add, ask, get_stats
 from tests.scheduler.fake_services import serve_scheduler
 from tests.scheduler.situation import Situation
 from tests.tracing.collector import Collector, running_collector
@@ -110,7 +109,3 @@ async def test_the_figures_of_drafts_come_with_the_others(worker_port: int) -> N
     assert after.num_accepted_tokens - before.num_accepted_tokens == 3
     places = zip(after.num_accepted_at_positions, before.num_accepted_at_positions, strict=True)
     assert [now - then for now, then in places][:5] == [1, 1, 1, 0, 0]
-
-
-def get_stats(command_id: int) -> scheduler_pb2.ConnectRequest:
-    return scheduler_pb2.ConnectRequest(command_id=command_id, get_stats=scheduler_pb2.GetStats())

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from optimist_common.columns import from_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine.engine import Engine
 from tests.scheduler.client import PROMPT, Client, add, ask, truth, until
@@ -41,39 +41,32 @@ def repeating_prompt() -> list[int]:
     raise AssertionError("there is none")
 
 
-async def test_a_request_without_a_prediction_is_followed_too(
-    worker_port: int, proposer_port: int, proposer: FakeProposerServicer
+@pytest.mark.parametrize(("follow", "opened"), [("all", ["r1", "r2"]), ("predictions", ["r2"])])
+async def test_what_wants_drafts_is_followed_unless_the_server_follows_predictions_alone(
+    follow: str,
+    opened: list[str],
+    worker_port: int,
+    proposer_port: int,
+    proposer: FakeProposerServicer,
 ) -> None:
-    async with serve_scheduler(worker_port, [proposer_port]) as (engine, stub):
-        await until_linked(engine)
-        client = await ask(stub, add(1, PROMPT))
-        await until(lambda: proposer.closed == ["r1"])
-    (opening,) = proposer.openings
-    assert from_bytes(opening.prompt_token_ids).tolist() == PROMPT
-    assert opening.predicted_token_ids == b""
-    assert client.tokens[1] == truth(PROMPT)
-
-
-@pytest.mark.parametrize("has_prediction", [True, False])
-async def test_a_request_that_wants_no_drafts_is_not(
-    has_prediction: bool, worker_port: int, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    predicted = truth(PROMPT) if has_prediction else []
-    async with serve_scheduler(worker_port, [proposer_port]) as (engine, stub):
-        await until_linked(engine)
-        client = await ask(stub, add(1, PROMPT, predicted=predicted, max_draft_tokens=0))
-    assert proposer.openings == []
-    assert client.finished[1].num_passes == 20
-
-
-async def test_a_server_may_follow_predictions_alone(
-    worker_port: int, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    options: dict[str, Any] = {"follow": "predictions", "proposer_wait_ms": 2000}
+    options: dict[str, Any] = {"follow": follow} if follow != "all" else {}
     async with serve_scheduler(worker_port, [proposer_port], **options) as (engine, stub):
         await until_linked(engine)
-        await ask(stub, add(1, PROMPT), add(2, PROMPT, predicted=truth(PROMPT)))
-    assert proposer.opened == ["r2"]
+        commands = [
+            add(1, PROMPT),
+            add(2, PROMPT, predicted=truth(PROMPT)),
+            add(3, PROMPT, max_draft_tokens=0),
+            add(4, PROMPT, predicted=truth(PROMPT), max_draft_tokens=0),
+        ]
+        client = await ask(stub, *commands)
+        await until(lambda: sorted(proposer.closed) == opened)
+    assert sorted(proposer.opened) == opened
+    by_id = {opening.request_id: opening for opening in proposer.openings}
+    if follow == "all":
+        assert from_bytes(by_id["r1"].prompt_token_ids).tolist() == PROMPT
+        assert by_id["r1"].predicted_token_ids == b""
+    assert client.tokens == {handle: truth(PROMPT) for handle in range(1, 5)}
+    assert client.finished[3].num_passes == client.finished[4].num_passes == 20
 
 
 async def test_without_a_proposer_nothing_is_opened_later(
@@ -84,18 +77,7 @@ async def test_without_a_proposer_nothing_is_opened_later(
         await client.send(add(1, PROMPT), add(2, PROMPT, predicted=truth(PROMPT)))
         await until(lambda: "r2" in engine._proposers._followed)
         assert "r1" not in engine._proposers._followed
-        await client.read_until(lambda: len(client.finished) == 2)
-        client.close()
-
-
-async def test_the_end_of_a_long_prompt_is_shown(
-    worker_port: int, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    options: dict[str, Any] = {"proposer_prompt_tokens": 2}
-    async with serve_scheduler(worker_port, [proposer_port], **options) as (engine, stub):
-        await until_linked(engine)
-        await ask(stub, add(1, PROMPT))
-    assert from_bytes(proposer.openings[0].prompt_token_ids).tolist() == PROMPT[-2:]
+        await client.until_finished(2)
 
 
 async def test_drafts_from_the_prompt_are_own_text(
@@ -113,8 +95,7 @@ async def test_drafts_from_the_prompt_are_own_text(
         # The window is there before the result of the first pass.
         await until(lambda: bool(scheduler._state.unsent_windows))
         worker.may_run.set()
-        await client.read_until(lambda: len(client.finished) == 1)
-        client.close()
+        await client.until_finished(1)
     assert client.tokens[1] == truth(prompt)
     end = client.finished[1]
     by_source = from_bytes(end.num_tokens_by_source).tolist()
@@ -152,7 +133,6 @@ async def test_what_a_proposer_lost_of_a_resting_request_is_sent_again(
         await client.send(add(1, PROMPT, max_tokens=200))
         await client.read_until(lambda: len(client.tokens.get(1, [])) > 60)
         proposer.forget()
-        await client.read_until(lambda: len(client.finished) == 1)
-        client.close()
+        await client.until_finished(1)
     assert proposer.opened == ["r1", "r1"]
     assert client.tokens[1] == truth(PROMPT, 200)

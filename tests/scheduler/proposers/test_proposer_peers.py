@@ -45,7 +45,7 @@ async def test_requests_leave_a_proposer_that_takes_no_more(
         await client.send(add(5, PROMPT, max_tokens=50, predicted=PREDICTED))
         await until(lambda: "r5" in second.opened)
         worker.may_run.set()
-        await client.read_until(lambda: len(client.finished) == 5)
+        await client.until_finished(5)
         await until(lambda: second.predictions == {})
         assert first.opened == theirs
     assert set(map(tuple, client.tokens.values())) == {tuple(PREDICTED)}
@@ -101,7 +101,7 @@ async def test_proposers_come_and_go_by_name(
         addresses.pop()
         await until(lambda: len(links) == 2)
         worker.may_run.set()
-        await client.read_until(lambda: len(client.finished) == 4)
+        await client.until_finished(4)
         assert set(servicers[2].opened) == set(servicers[0].opened)
         await until(lambda: not servicers[1].predictions and not servicers[2].predictions)
     assert set(map(tuple, client.tokens.values())) == {tuple(PREDICTED)}

@@ -8,7 +8,17 @@ import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import from_bytes, to_bytes
-from tests.scheduler.client import MODES, PROMPT, VOCAB_SIZE, Client, add, ask, truth, until
+from tests.scheduler.client import (
+    MODES,
+    PROMPT,
+    VOCAB_SIZE,
+    Client,
+    add,
+    ask,
+    get_stats,
+    truth,
+    until,
+)
 from tests.scheduler.fake_services import (
     FakeProposerServicer,
     FakeWorkerServicer,
@@ -18,49 +28,32 @@ from tests.scheduler.fake_services import (
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_right_prediction_changes_no_text(
-    mode: str, worker_port: int, proposer_port: int
+async def test_predictions_change_no_text_and_right_ones_save_passes(
+    mode: str, worker_port: int, proposer_port: int, proposer: FakeProposerServicer
 ) -> None:
+    prompts = {handle: [handle, 7, handle] for handle in range(6)}
+    predicted = {handle: truth(prompt) for handle, prompt in prompts.items()}
+    for handle in (4, 5):
+        predicted[handle][6:] = [(token + 1) % VOCAB_SIZE for token in predicted[handle][6:]]
     options: dict[str, Any] = {"proposer_wait_ms": 2000, **MODES[mode]}
     async with serve_scheduler(worker_port, [proposer_port], **options) as (_, stub):
-        prompts = {handle: [handle, 7, handle] for handle in range(6)}
-        client = await ask(
-            stub,
-            *(add(handle, prompt, predicted=truth(prompt)) for handle, prompt in prompts.items()),
-        )
+        commands = [
+            add(handle, prompt, predicted=predicted[handle]) for handle, prompt in prompts.items()
+        ]
+        client = await ask(stub, *commands)
+        alone = await ask(stub, add(9, PROMPT, predicted=truth(PROMPT)))
+        await until(lambda: len(proposer.closed) == 7)
     assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
-    for end in client.finished.values():
-        assert end.accepted_prediction_tokens > 0
+    for handle, end in client.finished.items():
         assert end.num_passes + end.accepted_prediction_tokens == 20
-
-
-async def test_a_right_prediction_saves_passes(
-    worker_port: int, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    async with serve_scheduler(worker_port, [proposer_port], proposer_wait_ms=2000) as (_, stub):
-        client = await ask(stub, add(1, PROMPT, predicted=truth(PROMPT)))
-        await until(lambda: proposer.closed == ["r1"])
-    end = client.finished[1]
-    assert client.tokens[1] == truth(PROMPT)
-    assert end.accepted_prediction_tokens >= 14
-    assert end.rejected_prediction_tokens == 0
-    assert end.num_passes + end.accepted_prediction_tokens == 20
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_wrong_prediction_changes_no_text(
-    mode: str, worker_port: int, proposer_port: int
-) -> None:
-    predicted = truth(PROMPT)
-    predicted[6:] = [(token + 1) % VOCAB_SIZE for token in predicted[6:]]
-    options: dict[str, Any] = {"proposer_wait_ms": 2000, **MODES[mode]}
-    async with serve_scheduler(worker_port, [proposer_port], **options) as (_, stub):
-        client = await ask(stub, add(1, PROMPT, predicted=predicted))
-    end = client.finished[1]
-    assert client.tokens[1] == truth(PROMPT)
-    assert end.num_passes + end.accepted_prediction_tokens == 20
-    assert end.accepted_prediction_tokens <= 6
-    assert end.rejected_prediction_tokens <= 14
+        if handle < 4:
+            assert end.accepted_prediction_tokens > 0
+        else:
+            assert end.accepted_prediction_tokens <= 6
+            assert end.rejected_prediction_tokens <= 14
+    assert alone.tokens == {9: truth(PROMPT)}
+    assert alone.finished[9].accepted_prediction_tokens >= 14
+    assert alone.finished[9].rejected_prediction_tokens == 0
 
 
 async def test_a_proposer_that_breaks_mid_answer_costs_no_text(
@@ -91,7 +84,7 @@ async def test_a_proposer_that_lost_its_memory_is_sent_everything_again(
         await client.send(add(1, prompt, predicted=predicted, max_tokens=40))
         await client.read_until(lambda: bool(client.tokens))
         proposer.forget()
-        await client.read_until(lambda: len(client.finished) == 1)
+        await client.until_finished(1)
         client.close()
     assert client.tokens[1] == predicted
     assert proposer.num_gaps == 1
@@ -131,7 +124,7 @@ async def test_a_proposer_that_was_away_is_used_again(
         async with serve_proposer(other, port):
             client = Client(stub)
             await client.send(add(2, PROMPT, max_tokens=50, predicted=truth(PROMPT, 50)))
-            await client.read_until(lambda: len(client.finished) == 1)
+            await client.until_finished(1)
             client.close()
             # The channel may have needed longer than that request to find the port again.
             for handle in range(3, 20):
@@ -195,7 +188,7 @@ async def test_requests_move_to_another_proposer_when_theirs_is_gone(
                 await client.send(add(handle, PROMPT, max_tokens=50, predicted=predicted))
             await client.read_until(lambda: len(client.tokens) == 3)
             await stack.aclose()
-            await client.read_until(lambda: len(client.finished) == 3)
+            await client.until_finished(3)
             client.close()
     assert all(tokens == predicted for tokens in client.tokens.values())
     assert set(second.opened) == {"r1", "r2", "r3"}
@@ -275,9 +268,8 @@ async def test_what_waits_have_cost_is_reported(
     async with serve_scheduler(worker_port, [proposer_port], **options) as (_, stub):
         client = Client(stub)
         await client.send(add(1, PROMPT, predicted=truth(PROMPT)))
-        await client.read_until(lambda: len(client.finished) == 1)
-        command = scheduler_pb2.ConnectRequest(command_id=7, get_stats=scheduler_pb2.GetStats())
-        stats = (await client.reply(command)).stats
+        await client.until_finished(1)
+        stats = (await client.reply(get_stats())).stats
         client.close()
     # A window of four brings five tokens, and each is waited for once the proposer is there.
     assert stats.num_plans >= stats.num_window_waits == stats.num_idle_window_waits >= 3

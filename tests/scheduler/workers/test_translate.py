@@ -16,7 +16,7 @@ from optimist_scheduler.workers.translate import (
     plan_message,
     step_result,
 )
-from tests.scheduler.drive import make_window
+from tests.scheduler.situation import make_window
 
 CONFIG = EngineConfig(
     vocab_size=50,

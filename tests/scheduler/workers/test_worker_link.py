@@ -16,34 +16,29 @@ from tests.scheduler.fake_services import (
 )
 from tests.scheduler.fake_worker import FakeWorker
 
+SPOILS: list[dict[str, Any]] = [
+    {"token_ids": b"1"},
+    {"sequence": 99},
+    {"repeat": 1},
+    {"slots": b"1234"},
+]
+"""What a result is that fits no plan."""
+
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_broken_worker_stream_is_a_pause(
+async def test_a_stream_that_breaks_or_brings_what_fits_no_plan_is_a_pause(
     mode: str, worker: FakeWorkerServicer, worker_port: int
 ) -> None:
-    worker.break_at, worker.spoil_at = {3, 9}, {14}
+    worker.break_at = {3, 9}
     prompts = {handle: [handle, 7, handle] for handle in range(6)}
     async with serve_scheduler(worker_port, [], **MODES[mode]) as (engine, stub):
-        client = await ask(stub, *(add(handle, prompt) for handle, prompt in prompts.items()))
+        for spoil in SPOILS:
+            worker.spoil_at, worker.spoil = {worker.worker.num_steps + 14}, spoil
+            num_streams = worker.num_streams
+            client = await ask(stub, *(add(handle, prompt) for handle, prompt in prompts.items()))
+            assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
+            assert worker.num_streams == num_streams + (4 if num_streams == 0 else 1)
         check_integrity(engine)
-    assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
-    assert worker.num_streams == 4
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [{"token_ids": b"1"}, {"sequence": 99}, {"repeat": 1}, {"slots": b"1234"}],
-)
-@pytest.mark.parametrize("depth", [1, 3])
-async def test_a_result_that_fits_no_plan_is_a_broken_stream(
-    spoil: dict[str, Any], depth: int, worker: FakeWorkerServicer, worker_port: int
-) -> None:
-    worker.spoil_at, worker.spoil = {5}, spoil
-    async with serve_scheduler(worker_port, [], max_plans_in_flight=depth) as (engine, stub):
-        client = await ask(stub, add(1, PROMPT), add(2, [8]))
-        check_integrity(engine)
-    assert client.tokens == {1: truth(PROMPT), 2: truth([8])}
-    assert worker.num_streams == 2
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -78,19 +73,6 @@ async def test_a_worker_that_always_fails_ends_the_request_and_not_the_scheduler
         assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_ERROR
         client = await ask(stub, add(2, PROMPT))
     assert client.tokens[2] == truth(PROMPT)
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_row_that_fails_ends_alone(
-    mode: str, worker: FakeWorkerServicer, worker_port: int
-) -> None:
-    worker.worker.failing = {"r1"}
-    async with serve_scheduler(worker_port, [], **MODES[mode]) as (engine, stub):
-        client = await ask(stub, add(1, [1]), add(2, PROMPT))
-        await until(lambda: engine.scheduler.num_free_blocks == 32)
-    assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_ERROR
-    assert client.finished[1].message == "r1 fails"
-    assert client.tokens == {2: truth(PROMPT)}
 
 
 async def test_the_configuration_is_logged_in_one_line(

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance import choice
+from optimist_worker.core.acceptance import rules
 from optimist_worker.core.acceptance.rules import verify_coupled
 from optimist_worker.core.acceptance.verdict import AcceptanceRule, VerifyPass
-from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.ragged import lay_out
+from optimist_worker.core.drafts import Drafts, lay_out
 from tests.worker.acceptance.test_sampling_table import table_of
 from tests.worker.drafters.markov import Rows, draft, generate, nothing_drafted, random_logits
 
@@ -186,8 +185,8 @@ def test_looking_first_changes_nothing(seed: int, widths: list[int], is_tree: bo
     )
     lazy = verify_coupled(verify)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "_may_read", lambda tensor: False)
-        patch.setattr(choice, "_SCORES_AT_ONCE", 7)
+        patch.setattr(rules, "_may_read", lambda tensor: False)
+        patch.setattr(rules, "_SCORES_AT_ONCE", 7)
         eager = verify_coupled(verify)
     assert torch.equal(lazy.token_ids, eager.token_ids)
     assert torch.equal(lazy.num_accepted, eager.num_accepted)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.acceptance.choice import TreeWalk
+from optimist_worker.core.drafts import TreeWalk
 
 PARENTS = [-1, -1, 0, 0, 2, 1]
 TOKENS = [10, 11, 10, 12, 13, 14]

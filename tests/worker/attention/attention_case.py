@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from optimist_worker.core.attention.batch import AttentionBatch
 from optimist_worker.core.attention.kv import KVPool, LayerSpec
+from optimist_worker.core.attention.paged_attention import AttentionBatch
 from tests.worker.handmade_batch import BatchRow, handmade_batch
 
 BLOCK_SIZE = 16

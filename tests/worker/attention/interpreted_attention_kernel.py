@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimist_worker.core.attention import kv_write, sdpa
+from optimist_worker.core.attention import kv_write
 from optimist_worker.core.attention import launch as attention_launch
+from optimist_worker.core.attention.paged_attention import attend_rows
 from tests.worker.attention.attention_case import TREE, WIDE_TREE, Case, Shape, make_case
 from tests.worker.handmade_batch import BatchRow
 
@@ -34,7 +35,7 @@ def attend(case: Case, batch_options: dict[str, Any] | None = None, **options: A
 def check(case: Case, **options: Any) -> None:
     output = attend(case, **options)
     exact = {"window": None, "softcap": None, "sinks": None, **options}
-    expected = sdpa.attend(
+    expected = attend_rows(
         case.query.double(),
         case.pool.keys[0].double(),
         case.pool.values[0].double(),

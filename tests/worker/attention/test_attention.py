@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimist_worker.core.attention import sdpa
-from optimist_worker.core.attention.paged_attention import paged_attention
+from optimist_worker.core.attention.paged_attention import attend_rows, paged_attention
 from tests.worker.attention.attention_case import (
     MIXED,
     TREE,
@@ -28,7 +27,7 @@ def attend(case: Case, batch_options: dict[str, Any] | None = None, **options: A
     """Returns `[num_tokens, num_heads, value_dim]`."""
     batch = case.batch(**(batch_options or {}))
     options = {"window": None, "softcap": None, "sinks": None, **options}
-    output = sdpa.attend(
+    output = attend_rows(
         case.query, case.pool.keys[0], case.pool.values[0], batch, scale=SCALE, **options
     )
     return output[0]

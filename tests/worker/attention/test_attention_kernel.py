@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from optimist_worker.core.attention.tiling import choose_tiling
 from tests.worker.attention.attention_case import TREE, Shape, make_case
 from tests.worker.handmade_batch import BatchRow
 
@@ -142,6 +141,8 @@ def test_writing_compiles_for_hopper(
 @pytest.mark.parametrize("dim", [16, 64, 80, 96, 128, 192, 256, 576])
 @pytest.mark.parametrize("group", [1, 3, 4, 8, 16, 71])
 def test_tiles_hold_a_group_and_are_powers_of_2(group: int, dim: int, itemsize: int) -> None:
+    from optimist_worker.core.attention.launch import choose_tiling
+
     tiling = choose_tiling(group, dim, dim, itemsize, SHARED_BYTES)
     heights = (tiling.decode_m, tiling.verify_m, tiling.prefill_m)
     assert min(heights) >= group

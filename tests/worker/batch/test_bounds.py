@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_worker.core.acceptance.sampling_table import Needs
-from optimist_worker.core.batch.bounds import StepBounds, find_bounds, round_up
-from optimist_worker.core.batch.held_slot import HeldSlot
+from optimist_worker.core.batch.host_view import HeldSlot, StepBounds, find_bounds, round_up
 from optimist_worker.core.plan import PlannedRow
 
 NEEDS = Needs(

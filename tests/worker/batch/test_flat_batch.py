@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_worker.core.batch.flat_batch import (
+    FedLevel,
     PassSize,
     build_known_batch,
     build_level_batch,
     build_verify_batch,
 )
-from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.ragged import lay_out
+from optimist_worker.core.drafts import Drafts, lay_out
 from tests.worker.tables import MAX_LEN, NUM_BLOCKS, NUM_SLOTS, SIZE, VOCAB, Tables, make_tables
 
 TRASH = range(NUM_BLOCKS * SIZE, (NUM_BLOCKS + 1) * SIZE)
@@ -188,9 +188,8 @@ def test_a_level_lies_after_what_was_fed_before() -> None:
     slots, first = torch.tensor([2, 1]), torch.tensor([3, 6])
     token_ids = torch.tensor([[40, 41], [42, 43]])
     bits = torch.tensor([[0b101, 0b1010], [0b101, 0b1001]])
-    batch = build_level_batch(
-        tables.table, tables.pool, slots, first, token_ids, 2, 2, bits, MAX_LEN
-    )
+    level = FedLevel(token_ids, depth=2, num_fed=2, bits=bits)
+    batch = build_level_batch(tables.table, tables.pool, slots, first, level, MAX_LEN)
     assert batch.input_ids.tolist() == [40, 41, 42, 43]
     assert batch.positions.tolist() == [4, 4, 7, 7]
     places = tables.table.kv_places(torch.tensor([2, 2, 1, 1]), torch.tensor([5, 6, 8, 9]))
@@ -207,16 +206,8 @@ def test_a_level_lies_after_what_was_fed_before() -> None:
 def test_positions_of_drafts_stay_within_what_the_model_knows() -> None:
     tables = make_tables()
     tables.admit(1, [1] * (MAX_LEN - 1))
-    batch = build_level_batch(
-        tables.table,
-        tables.pool,
-        torch.tensor([1]),
-        torch.tensor([MAX_LEN - 1]),
-        torch.tensor([[40]]),
-        4,
-        5,
-        None,
-        MAX_LEN,
-    )
+    level = FedLevel(torch.tensor([[40]]), depth=5, num_fed=4, bits=None)
+    slots, first = torch.tensor([1]), torch.tensor([MAX_LEN - 1])
+    batch = build_level_batch(tables.table, tables.pool, slots, first, level, MAX_LEN)
     assert batch.positions.tolist() == [MAX_LEN - 1]
     assert set(batch.attention.slot_mapping.tolist()) <= set(TRASH)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_common.columns import Int32Column
-from optimist_common.draft_source import DraftSource
-from optimist_worker.core.batch.outputs import Outputs, collect_result, no_outputs, pack, unpack
+from optimist_common.drafts import DraftSource
+from optimist_worker.core.batch.results import Outputs, collect_result, no_outputs, pack, unpack
 from optimist_worker.core.plan import Plan, PlannedRow, plan_repeat
 from tests.worker.step import plan_rows
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.ragged import lay_out
+from optimist_worker.core.drafts import lay_out
 
 
 @given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=8), num_padded=st.integers(0, 4))

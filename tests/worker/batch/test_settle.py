@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.batch import settle as settle_module
-from optimist_worker.core.batch.settle import compact, keep_rows, move_path, settle_rows
+from optimist_worker.core.batch import results as settle_module
+from optimist_worker.core.batch.results import compact, keep_rows, move_path, settle_rows
 from optimist_worker.core.batch.slot_table import FittedRows
 from tests.worker.tables import MAX_LEN, Tables, make_tables
 

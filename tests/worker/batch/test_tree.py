@@ -3,12 +3,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.drafts import Drafts, no_drafts
-from optimist_worker.core.tree import (
+from optimist_worker.core.drafts import (
+    Drafts,
     ancestor_bits,
     ancestor_matrix,
     chain_parents,
     holds_from_top,
+    no_drafts,
     node_depths,
     nodes_by_depth,
     sibling_ranks,

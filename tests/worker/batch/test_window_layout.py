@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.batch.window_layout import (
+from optimist_worker.core.batch.window_table import (
     FIRST_NODE,
     NOWHERE,
     NUM_PLACES,

@@ -16,8 +16,7 @@ from transformers.utils import logging as transformers_logging
 from optimist_common.errors import SetupError
 from optimist_worker.conversion.__main__ import main
 from optimist_worker.conversion.convert import convert as convert_read
-from optimist_worker.conversion.convert import new_directory
-from optimist_worker.conversion.gguf_file import GgufFile, read_gguf
+from optimist_worker.conversion.files import GgufFile, new_directory, read_gguf
 from optimist_worker.model.model import load_model
 from tests.worker.conversion.tiny_gguf import CHAT_TEMPLATE, EOS, EOT, rounded, write_gguf
 

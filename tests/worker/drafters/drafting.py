@@ -6,18 +6,18 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.plan import Sizes
 from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
 from optimist_worker.drafters.draft_model import DraftKV, DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
-from optimist_worker.drafters.eagle import EagleNetwork
+from optimist_worker.drafters.head_drafters import EagleNetwork, MedusaDrafter
 from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 from optimist_worker.drafters.heads.medusa import MedusaHeads
-from optimist_worker.drafters.medusa import MedusaDrafter
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
-from optimist_worker.model.memory import DeviceState, Sizes
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model, load_model
 from optimist_worker.runner.runner import Runner
 from tests.worker.step import SIZES, local_runner

@@ -11,9 +11,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.processing import process
 from optimist_worker.core.acceptance.sampling_table import SamplingColumns, SamplingTable
 from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict, VerifyPass
-from optimist_worker.core.drafts import Drafts, no_drafts
-from optimist_worker.core.ragged import lay_out
-from optimist_worker.core.tree import node_depths
+from optimist_worker.core.drafts import Drafts, lay_out, no_drafts, node_depths
 from optimist_worker.drafters.shape import choose_drafts
 
 CPU = torch.device("cpu")

@@ -21,11 +21,12 @@ from optimist_worker.core.plan import (
     PlanError,
     PlannedRow,
     RowLogprobs,
+    Sizes,
     StepResult,
 )
-from optimist_worker.execution.codec import Limits, decode_plan, encode_result
+from optimist_worker.execution.codec import decode_plan, encode_result
 
-LIMITS = Limits(num_blocks=10, max_num_seqs=4, max_num_batched_tokens=20)
+SIZES = Sizes(10, 16, max_num_seqs=4, max_model_len=160, max_num_batched_tokens=20)
 
 
 def request() -> worker_pb2.ExecuteRequest:
@@ -77,7 +78,7 @@ def test_the_codec_does_not_load_torch() -> None:
 
 
 def test_plans_are_decoded() -> None:
-    plan = decode_plan(request(), LIMITS)
+    plan = decode_plan(request(), SIZES)
     assert plan.sequence == 8
     assert plan.released_slots == [3]
     (admission,) = plan.admissions
@@ -100,20 +101,20 @@ def test_plans_are_decoded() -> None:
 def test_a_window_may_be_a_chain(parents: list[int]) -> None:
     message = request()
     message.windows[0].parents = to_bytes(parents)
-    assert decode_plan(message, LIMITS).windows[0].parents == []
+    assert decode_plan(message, SIZES).windows[0].parents == []
 
 
 def test_a_window_may_have_the_most_nodes_or_none() -> None:
     message = request()
     message.windows[0].token_ids = to_bytes(range(MOST_WINDOW_NODES))
     message.windows[0].parents = to_bytes([-1] * MOST_WINDOW_NODES)
-    assert len(decode_plan(message, LIMITS).windows[0].parents) == MOST_WINDOW_NODES
+    assert len(decode_plan(message, SIZES).windows[0].parents) == MOST_WINDOW_NODES
     message.windows[0].token_ids = message.windows[0].parents = b""
-    assert decode_plan(message, LIMITS).windows[0].token_ids == []
+    assert decode_plan(message, SIZES).windows[0].token_ids == []
 
 
 def test_plans_may_be_empty() -> None:
-    plan = decode_plan(worker_pb2.ExecuteRequest(sequence=3), LIMITS)
+    plan = decode_plan(worker_pb2.ExecuteRequest(sequence=3), SIZES)
     assert (plan.sequence, list(plan.rows()), plan.num_repeats) == (3, [], 0)
     assert [*plan.released_slots, *plan.admissions, *plan.windows] == []
 
@@ -121,10 +122,10 @@ def test_plans_may_be_empty() -> None:
 def test_plans_may_hold_exactly_the_most_tokens() -> None:
     message = request()
     message.num_known_tokens = to_bytes([14, 1])
-    assert decode_plan(message, LIMITS).num_known_tokens.tolist() == [14, 1]
+    assert decode_plan(message, SIZES).num_known_tokens.tolist() == [14, 1]
     message.num_known_tokens = to_bytes([15, 1])
     with pytest.raises(PlanError, match="21 together"):
-        decode_plan(message, LIMITS)
+        decode_plan(message, SIZES)
 
 
 def test_results_are_encoded() -> None:
@@ -235,7 +236,7 @@ def test_malformed_plans_name_the_field(
     setattr(part, name, to_bytes(value) if isinstance(value, list) else value)
     shown = field.split(".")[-1] if "sampling" in field else field + reason
     with pytest.raises(PlanError, match=shown.replace(".", r"\.")):
-        decode_plan(message, LIMITS)
+        decode_plan(message, SIZES)
 
 
 EXTREMES = st.sampled_from([-(2**31), -1, 2**31 - 1])
@@ -269,8 +270,8 @@ def test_what_is_decoded_keeps_to_the_contract(data: st.DataObject) -> None:
     event(f"fits: {fits}")
     if not fits:
         with pytest.raises(PlanError):
-            decode_plan(message, LIMITS)
+            decode_plan(message, SIZES)
         return
-    plan = decode_plan(message, LIMITS)
+    plan = decode_plan(message, SIZES)
     assert [list(row[:3]) for row in plan.rows()] == [row[:3] for row in rows]
     assert [block for row in plan.rows() for block in row.new_blocks] == blocks

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from optimist_worker.execution import graphs
-from optimist_worker.execution.graphs import GraphCache
+from optimist_worker.execution import executor
+from optimist_worker.execution.executor import GraphCache
 
 INPUTS = torch.tensor([1, 2])
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_captured_runs_as_it_is(
 def test_the_graph_that_was_not_used_for_longest_makes_room(
     cache: GraphCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphs, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(executor, "MOST_GRAPHS", 2)
     calls: list[bool] = []
     for key in ("a", "a", "b", "b", "a", "c"):
         cache.run(key, INPUTS, counting(calls))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from optimist_common.errors import SetupError
-from optimist_worker.model.auto import choose_device, choose_dtype
+from optimist_worker.model.loading import choose_device, choose_dtype
 from optimist_worker.model.model import load_model
 
 BUNDLED = Path(__file__).parents[3] / "models" / "tiny-edit"

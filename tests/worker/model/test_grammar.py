@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
-from optimist_worker.model.grammar import GrammarRow, GrammarSet, load_grammar_set
-from optimist_worker.model.masks import unpack_bitmask
+from optimist_worker.model.grammar import GrammarRow, GrammarSet, load_grammar_set, unpack_bitmask
 
 TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
 VOCAB_SIZE = 2100

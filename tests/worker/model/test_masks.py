@@ -9,9 +9,8 @@ from tokenizers import Tokenizer
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
-from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.drafts import Drafts, Ragged
 from optimist_worker.core.plan import PlannedRow
-from optimist_worker.core.ragged import Ragged
 from optimist_worker.runner.runner import Runner
 from tests.stack import BUNDLED_MODEL
 from tests.worker.drafters.drafting import SHAPES, drafting_runner

@@ -10,10 +10,8 @@ import transformers
 
 from optimist_worker.core.batch.flat_batch import PassSize, build_verify_batch
 from optimist_worker.core.batch.slot_table import fit_rows
-from optimist_worker.core.drafts import Drafts
+from optimist_worker.core.drafts import Drafts, chain_parents, lay_out
 from optimist_worker.core.plan import PlannedRow
-from optimist_worker.core.ragged import lay_out
-from optimist_worker.core.tree import chain_parents
 from optimist_worker.model.model import load_model
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import (

@@ -15,13 +15,16 @@ from optimist_training.data.edits import unseen_edits
 from optimist_training.data.tokenizer import prompt_of
 from optimist_worker.core.attention.kv import KVPool
 from optimist_worker.model.model import Model, load_model
-from optimist_worker.model.quantise import KEPT_FILE, Bits, extra_bytes, quantise
-from optimist_worker.model.quantised_linear import (
+from optimist_worker.model.quantise import (
     GROUP_SIZE,
+    KEPT_FILE,
+    Bits,
     Int4Linear,
     Int8Linear,
     PackedInt8Linear,
     can_quantise,
+    extra_bytes,
+    quantise,
 )
 from tests.checkpoints import FAMILIES, VOCAB_SIZE, tiny_checkpoint
 

@@ -14,8 +14,8 @@ from torch.distributed.tensor import DTensor
 from optimist_worker.execution.group import Group, GroupError
 from optimist_worker.execution.ranks import Ranks, find_ranks
 from optimist_worker.runner.runner import Runner
-from optimist_worker.service.followers import follow
-from optimist_worker.service.process import build_runner, limits_of
+from optimist_worker.service.process import build_runner
+from optimist_worker.service.rank import follow
 from tests.worker.parallel.drafted_texts import generate_drafted, settings_of
 
 
@@ -32,7 +32,7 @@ def main(model: str, drafters: list[str]) -> int:
         if drafter.startswith("draft_model"):
             assert shares_layers(runner.engine.drafter) == ("/shared=" in drafter)
         if not ranks.is_leader:
-            follow(group, runner, limits_of(settings, runner), 60.0)
+            follow(group, runner, 60.0)
         else:
             sys.stdout.write(json.dumps({drafter: generate_drafted(runner)}) + "\n")
             sys.stdout.flush()
@@ -56,7 +56,7 @@ def diverge(model: str, group: Group) -> int:
         return 0
     turn_logits(runner)
     try:
-        follow(group, runner, limits_of(settings, runner), 60.0)
+        follow(group, runner, 60.0)
     except GroupError as error:
         sys.stdout.write(f"{error}\n")
         sys.stdout.flush()

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.plan import Admission, PlannedRow, StepResult, WindowUpdate
-from optimist_worker.execution.codec import Limits, decode_plan, write_plan
+from optimist_worker.core.plan import Admission, PlannedRow, Sizes, StepResult, WindowUpdate
+from optimist_worker.execution.codec import decode_plan, write_plan
 from optimist_worker.execution.commands import digest
 from tests.worker.step import plan_rows
 
@@ -39,7 +39,7 @@ def test_a_plan_is_read_as_it_was_written() -> None:
         windows=[WindowUpdate(2, 4, [1, 2, 3], [-1, 0, 0]), WindowUpdate(3, 0, [9])],
         num_repeats=5,
     )
-    again = decode_plan(write_plan(plan), Limits(16, 4, 64))
+    again = decode_plan(write_plan(plan), Sizes(16, 16, 4, 256, 64))
     for name in ("slots", "num_known_tokens", "num_draft_tokens", "num_new_blocks", "new_blocks"):
         assert np.array_equal(getattr(again, name), getattr(plan, name))
     for name in ("sequence", "released_slots", "admissions", "windows", "num_repeats", "repeat"):

@@ -15,15 +15,13 @@ from optimist_worker.execution.commands import Command, digest
 from optimist_worker.execution.group import GroupError
 from optimist_worker.execution.stage import FirstStage, Stage, StagedStep
 from optimist_worker.execution.stage_link import HandedOn
-from optimist_worker.execution.stage_pass import StagePass, StageTrace
-from optimist_worker.execution.stage_verdict import write_verdict
+from optimist_worker.execution.stage_pass import StagePass, StageTrace, write_verdict
 from optimist_worker.execution.step import Step
 from optimist_worker.model.division import StagePlace
-from optimist_worker.model.masks import Masks
+from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import load_model
-from optimist_worker.runner.engine import Engine
-from optimist_worker.runner.runner import LaunchedPlan, Runner
+from optimist_worker.runner.runner import Engine, LaunchedPlan, Runner
 from tests.worker.step import SIZES, admit, blocks_of, generate, plan_rows, rows_of
 
 PROMPT = [5, 6, 7, 8, 9]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from optimist_common.errors import SetupError
-from optimist_worker.core.attention.batch import AttentionBatch
 from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.attention.paged_attention import AttentionBatch
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.execution.stage_pass import StagePass
 from optimist_worker.model.division import StagePlace

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.execution.stage_verdict import StageVerdict, read_verdict, write_verdict
+from optimist_worker.execution.stage_pass import StageVerdict, read_verdict, write_verdict
 
 
 @given(

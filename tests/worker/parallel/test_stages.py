@@ -15,7 +15,7 @@ import pytest
 
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.network.channel import open_channel
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.model import load_model

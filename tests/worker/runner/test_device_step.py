@@ -17,23 +17,21 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
-from optimist_worker.core.attention import sdpa
-from optimist_worker.core.batch.bounds import StepBounds, find_bounds
-from optimist_worker.core.batch.held_slot import HeldSlot
+from optimist_worker.core.attention import paged_attention
+from optimist_worker.core.batch.host_view import HeldSlot, StepBounds, find_bounds
 from optimist_worker.core.batch.logprobs import LogprobPlaces
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
 from optimist_worker.drafters.draft_model import DraftKV, DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
-from optimist_worker.drafters.eagle import EagleNetwork
-from optimist_worker.drafters.medusa import MedusaDrafter
+from optimist_worker.drafters.head_drafters import EagleNetwork, MedusaDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.execution.executor import HostStopwatch
 from optimist_worker.execution.step import Step
-from optimist_worker.model.masks import Masks
+from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model, load_model
 from tests.worker.drafters.drafting import SHAPES, random_eagle, random_medusa
@@ -131,7 +129,7 @@ def shapeless(target: Model) -> Model:
 
 @pytest.fixture(autouse=True)
 def _attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sdpa, "attend", _attend)
+    monkeypatch.setattr(paged_attention, "attend_rows", _attend)
 
 
 @dataclasses.dataclass

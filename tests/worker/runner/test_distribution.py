@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance import choice, rules
+from optimist_worker.core.acceptance import rules
 from optimist_worker.core.acceptance.processing import TokenCounts
 from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
@@ -220,7 +220,7 @@ def test_every_place_is_tried_when_nothing_may_be_read(monkeypatch: pytest.Monke
     drafts = drafter(TREE, "near", AcceptanceRule.REJECTION)
     rows = Rows(TARGET, PARAMS["combined"], 500)
     texts = generate(rows, drafts, verify_rejection, 3)
-    monkeypatch.setattr(choice, "_may_read", lambda tensor: False)
-    monkeypatch.setattr(choice, "_SCORES_AT_ONCE", 700)
+    monkeypatch.setattr(rules, "_may_read", lambda tensor: False)
+    monkeypatch.setattr(rules, "_SCORES_AT_ONCE", 700)
     rows = Rows(TARGET, PARAMS["combined"], 500)
     assert torch.equal(generate(rows, drafts, verify_rejection, 3), texts)

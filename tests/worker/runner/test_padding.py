@@ -11,11 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance import choice
+from optimist_worker.core.acceptance import rules
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, WindowUpdate
-from optimist_worker.runner.engine import Engine
-from optimist_worker.runner.runner import Runner
+from optimist_worker.runner.runner import Engine, Runner
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
 from tests.worker.drafters.drafting import SHAPES, WAYS, drafting_runner
 from tests.worker.step import BLOCK_SIZE, SIZES, RowResult, admit, build_runner, plan_rows, rows_of
@@ -187,7 +186,7 @@ def _reads_by_state(monkeypatch: pytest.MonkeyPatch) -> None:
         return launch(engine, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Engine, "launch", note_and_launch)
-    monkeypatch.setattr(choice, "_may_read", lambda tensor: reads[0])
+    monkeypatch.setattr(rules, "_may_read", lambda tensor: reads[0])
 
 
 def check_scenario(reading: Runner, padding: Runner, scenario: Scenario) -> int:

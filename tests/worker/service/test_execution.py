@@ -15,9 +15,8 @@ from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_worker.execution.executor import Executor, RunningStep
 from optimist_worker.runner.runner import Runner
-from optimist_worker.service.plan_loop import run_plans
-from optimist_worker.service.stream import PlanStream
-from tests.worker.call import LIMITS, PROMPT, Stub, plan, read, serve
+from optimist_worker.service.plan_stream import PlanStream, run_plans
+from tests.worker.call import PROMPT, Stub, plan, read, serve
 from tests.worker.step import generate
 
 SAMPLED = SamplingParams(temperature=0.8, seed=21)
@@ -158,7 +157,7 @@ async def test_plans_that_wait_are_run_without_repeats_and_without_idling(llama:
     truth = generate(llama, PROMPT, 4, sampling=SAMPLED)
     later = [plan(sequence, 0, num_repeats=63 if sequence < 4 else 0) for sequence in (2, 3, 4)]
     stream = await waiting(start(), *later)
-    work = asyncio.ensure_future(asyncio.to_thread(run_plans, llama, LIMITS, stream))
+    work = asyncio.ensure_future(asyncio.to_thread(run_plans, llama, stream))
     responses = []
     while (response := await stream.next_answer()) is not None:
         responses.append(response)
@@ -317,7 +316,7 @@ async def test_a_device_is_given_the_next_plan_before_the_first_has_ended(
     truth = generate(llama, PROMPT, 3, sampling=SAMPLED)
     device.num_started, device.gate = 0, Gate()
     stream = await waiting(start(), plan(2, 0), plan(3, 0))
-    work = asyncio.ensure_future(asyncio.to_thread(run_plans, llama, LIMITS, stream))
+    work = asyncio.ensure_future(asyncio.to_thread(run_plans, llama, stream))
     # The third one waits: the device has one to go on with.
     await until(lambda: device.num_started == 2 and device.gate.num_passes == 1)
     await asyncio.sleep(0.02)

@@ -5,9 +5,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from optimist_common.columns import Int32Column
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_worker.core.plan import StepResult
-from optimist_worker.service.metrics import observe_step
+from optimist_worker.service.observing import observe_step
 
 Read = Callable[..., float]
 

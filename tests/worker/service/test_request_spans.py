@@ -9,7 +9,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import to_bytes
 from optimist_common.observing.tracing import Tracer
 from optimist_worker.core.plan import StepResult
-from optimist_worker.service.request_spans import RequestSpans
+from optimist_worker.service.observing import RequestSpans
 from tests.tracing.collector import CollectedSpan, Collector, running_collector
 
 TRACE_PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

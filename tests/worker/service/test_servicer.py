@@ -17,7 +17,7 @@ from optimist_worker.execution.executor import DeviceLostError
 from optimist_worker.runner.runner import Runner
 from optimist_worker.service.servicer import WorkerServicer
 from tests.checkpoints import VOCAB_SIZE
-from tests.worker.call import COSTS, LIMITS, PROMPT, Stub, plan, read, serve
+from tests.worker.call import COSTS, PROMPT, Stub, plan, read, serve
 from tests.worker.step import BLOCK_SIZE, MAX_MODEL_LEN, NUM_BLOCKS, generate
 
 
@@ -33,7 +33,7 @@ async def test_describe(stub: Stub, llama: Runner) -> None:
     assert description.vocab_size == VOCAB_SIZE
     assert description.max_model_len == MAX_MODEL_LEN
     assert (description.block_size, description.num_blocks) == (BLOCK_SIZE, NUM_BLOCKS)
-    assert (description.max_num_seqs, description.max_num_batched_tokens) == (4, 64)
+    assert (description.max_num_seqs, description.max_num_batched_tokens) == (16, 2048)
     assert from_bytes(description.eos_token_ids).tolist() == [2]
     assert from_bytes(description.cost_num_tokens).tolist() == [1, 2, 4]
     assert from_bytes(description.cost_us).tolist() == [70, 70, 90]
@@ -148,7 +148,7 @@ def execute(servicer: WorkerServicer) -> Any:
 async def test_a_stuck_step_is_reported_of_whatever_streams_are_opened(
     llama: Runner, stuck: StuckStep
 ) -> None:
-    servicer = WorkerServicer(llama, LIMITS, COSTS)
+    servicer = WorkerServicer(llama, COSTS)
     assert servicer.seconds_at_work() == 0.0
     async with execute(servicer) as old, execute(servicer) as new:
         waiting = [asyncio.ensure_future(anext(old))]
@@ -179,7 +179,7 @@ def signals(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_a_lost_device_ends_the_worker_though_the_client_is_gone(
     llama: Runner, stuck: StuckStep, signals: list[int]
 ) -> None:
-    servicer = WorkerServicer(llama, LIMITS, COSTS)
+    servicer = WorkerServicer(llama, COSTS)
     async with execute(servicer) as call:
         waiting = asyncio.ensure_future(anext(call))
         assert await asyncio.to_thread(stuck.is_reached.wait, 20)

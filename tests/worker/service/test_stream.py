@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from optimist.worker.v1 import worker_pb2
-from optimist_worker.service.stream import MOST_PLANS, PlanStream
+from optimist_worker.service.plan_stream import MOST_PLANS, PlanStream
 
 
 class Sender:

@@ -8,7 +8,7 @@ from array import array
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import SEPARATOR, Sources
-from optimist_proposer.core.chain import START_EVIDENCE, copied
+from optimist_proposer.core.line import START_EVIDENCE, copied
 
 
 class ExactAlgorithm(Algorithm):

@@ -14,7 +14,7 @@ from array import array
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
-from optimist_proposer.core.chain import START_EVIDENCE, copied
+from optimist_proposer.core.line import START_EVIDENCE, copied
 
 
 class MyersAlgorithm(Algorithm):

@@ -14,7 +14,7 @@ from itertools import chain, compress
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32, NO_POSITION, SEPARATOR, Sources
-from optimist_proposer.core.chain import START_EVIDENCE, chained, copied
+from optimist_proposer.core.line import START_EVIDENCE, chained, copied
 
 MAX_NGRAM = 3
 # Longer agreement adds nothing to a draft of any usual width.

@@ -9,7 +9,7 @@ first prediction does.
 
 Source: Oliaro et al., SuffixDecoding, 2024, arXiv:2411.04975; and its implementation in Arctic
 Inference, from which are the factor, the longest match, and the choice by score. The value of a
-node counts, beside the frequencies, the hazard law (see `optimist_proposer.core.chain`).
+node counts, beside the frequencies, the hazard law (see `optimist_proposer.core.line`).
 """
 
 import heapq
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.drafting.draft import NO_PARENT, Draft
 from optimist_aligner.text.sources import INT32, NO_POSITION, SEPARATOR, Sources
-from optimist_proposer.core.chain import START_EVIDENCE, copied
+from optimist_proposer.core.line import START_EVIDENCE, copied
 
 Indices = NDArray[np.int32]
 

@@ -1,4 +1,7 @@
-"""Where the peers of a service are: names are looked up every second, each address is a peer."""
+"""Addresses as host:port, and where peers are: names are looked up every second.
+
+An address of IPv6 stands in brackets before a port, and without them by itself.
+"""
 
 import asyncio
 import ipaddress
@@ -6,12 +9,40 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Annotated, NoReturn
 
 from pydantic import AfterValidator
 
-from optimist_common.network.address import join_address, split_address
 from optimist_common.settings import CommaSeparated
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Returns host, without brackets, and port of host:port; raises ValueError if it is not."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"must be host:port, with commas between several, not {address!r}")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"an IPv6 address stands in brackets, as [::1]:50051, not {address!r}")
+    return host, int(port)
+
+
+def join_address(host: str, port: int | str) -> str:
+    """Returns host:port, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether an address is of this machine alone; names other than localhost are not."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
 
 logger = logging.getLogger(__name__)
 

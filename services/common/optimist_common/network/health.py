@@ -7,8 +7,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from optimist_common.errors import SetupError
-from optimist_common.network.channel import NO_PROXY
-from optimist_common.network.tls import Tls, load_tls
+from optimist_common.network.channel import NO_PROXY, Tls, load_tls
 
 TIMEOUT_SECONDS = 2.0
 

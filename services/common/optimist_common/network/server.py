@@ -12,8 +12,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from optimist_common.errors import SetupError
-from optimist_common.network.address import join_address
 from optimist_common.network.channel import OPTIONS
+from optimist_common.network.endpoints import join_address
 
 logger = logging.getLogger(__name__)
 

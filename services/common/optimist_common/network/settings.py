@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from optimist_common.network.address import is_loopback
-from optimist_common.network.tls import Tls, load_tls
+from optimist_common.network.channel import Tls, load_tls
+from optimist_common.network.endpoints import is_loopback
 from optimist_common.settings import ServiceSettings
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from prometheus_client import Counter, Histogram, start_http_server
 
 from optimist_common.columns import Int32Column
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.errors import SetupError
-from optimist_common.network.address import join_address
+from optimist_common.network.endpoints import join_address
 
 NUM_POSITIONS = 16
 """Positions of accepted drafts that are counted one by one."""

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 import grpc
 
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from optimist_common.network.channel import open_channel
+from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Peer
-from optimist_common.network.tls import Tls
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 
 PAUSE_MODES = {

@@ -14,6 +14,11 @@ The algorithm of the project's founding document, exact in three points that it 
 - Without such a line the cursor stays lost until the next line is completed.
 
 Several predictions are searched as one; the cursor begins at the first.
+
+A draft is a copy from the sources, with values by the hazard law: after `e` tokens that matched
+since it was found, the next one differs with a probability of about 1/(e + 1) (measured on edits of
+source code). So the n-th token of a copy, and all before it, are right with a probability of
+e/(e + n): little evidence is tried with little, and a copy that holds is trusted soon.
 """
 
 from array import array
@@ -23,10 +28,126 @@ from collections.abc import Sequence, Set
 from rapidfuzz.distance import LCSseq
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
-from optimist_aligner.drafting.draft import Draft
-from optimist_aligner.text.sources import INT32, Sources
-from optimist_proposer.core.chain import START_EVIDENCE, copied
-from optimist_proposer.core.lines import LineIndex, end_of_line
+from optimist_aligner.drafting.draft import FLOAT32, Draft
+from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
+
+START_EVIDENCE = 256
+"""Evidence, in tokens, that an output begins as the first prediction does: that is its purpose."""
+
+
+def copied(
+    sources: Sources,
+    index: int,
+    evidence: int,
+    max_tokens: int,
+    min_value: float,
+) -> Draft:
+    """Returns what follows from an index in the sources on, up to the end of that text.
+
+    Args:
+        sources: The sources.
+        index: Where the copy begins.
+        evidence: Tokens that matched before the index.
+        max_tokens: Most nodes.
+        min_value: Least value of a node.
+    """
+    # One more than may stay, so that rounding cannot cost one; `chained` takes it off.
+    room = evidence * (1 / min_value - 1) + 1 if min_value > 0 else max_tokens
+    count = max_tokens if room >= max_tokens else max(0, int(room))
+    token_ids = sources.token_ids[index : index + count]
+    if SEPARATOR in token_ids:
+        del token_ids[token_ids.index(SEPARATOR) :]
+    positions = sources.positions[index : index + len(token_ids)]
+    return chained(token_ids, positions, evidence, min_value)
+
+
+def chained(
+    token_ids: "array[int]", positions: "array[int]", evidence: int, min_value: float
+) -> Draft:
+    """Returns tokens as a chain, as far as their values go.
+
+    Args:
+        token_ids: Consecutive tokens [num_tokens].
+        positions: Of each token, as `Sources.positions` [num_tokens].
+        evidence: Tokens that matched before the first.
+        min_value: Least value of a node.
+    """
+    values = array(FLOAT32, [evidence / (evidence + n) for n in range(1, len(token_ids) + 1)])
+    while values and values[-1] < min_value:
+        values.pop()
+    count = len(values)
+    return Draft(token_ids[:count], array(INT32, range(-1, count - 1)), positions[:count], values)
+
+
+def line_starts(token_ids: "array[int]", newline_token_ids: Set[int]) -> list[int]:
+    """Returns where each line starts, and the end of the last, [num_lines + 1].
+
+    A line includes the token that ends it. Tokens after the last such token are a line of their
+    own; no tokens are no line.
+
+    Args:
+        token_ids: Tokens, [num_tokens].
+        newline_token_ids: The tokens that end a line.
+    """
+    starts = [0]
+    starts.extend(
+        position
+        for position, token_id in enumerate(token_ids, start=1)
+        if token_id in newline_token_ids
+    )
+    if starts[-1] != len(token_ids):
+        starts.append(len(token_ids))
+    return starts
+
+
+def end_of_line(token_ids: "array[int]", start: int, newline_token_ids: Set[int]) -> int:
+    """Returns the position after the first token from `start` on that ends a line; -1 if none."""
+    for position in range(start, len(token_ids)):
+        if token_ids[position] in newline_token_ids:
+            return position + 1
+    return -1
+
+
+class LineIndex:
+    """The lines of all predictions, one after the other; does not change.
+
+    A separator ends a line as a newline does. So the last line of a prediction that does not end
+    with a newline equals no line of the output, which has no separators.
+
+    Attributes:
+        identities: The number of the first line that is equal, for each line [num_lines].
+        starts: Place where each line starts, and the end of the last [num_lines + 1].
+        longest_line: Number of tokens of the longest line.
+    """
+
+    __slots__ = ("_numbers", "_repeated", "identities", "longest_line", "starts")
+
+    def __init__(self, sources: Sources, newline_token_ids: Set[int]) -> None:
+        predicted = sources.token_ids[: sources.num_predicted]
+        self.starts = array(INT32, line_starts(predicted, newline_token_ids | {SEPARATOR}))
+        self.longest_line = 0
+        # Flat containers and few: the garbage collector walks those of all requests.
+        self._numbers: dict[bytes, int] = {}
+        self.identities = array(INT32)
+        self._repeated: dict[int, array[int]] = {}
+        for number in range(len(self.starts) - 1):
+            line = predicted[self.starts[number] : self.starts[number + 1]]
+            self.longest_line = max(self.longest_line, len(line))
+            first = self._numbers.setdefault(line.tobytes(), number)
+            self.identities.append(first)
+            if first != number:
+                self._repeated.setdefault(first, array(INT32, [first])).append(number)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it takes, in bytes, roughly."""
+        return 512 + 150 * len(self.identities)
+
+    def find(self, line: "array[int]") -> Sequence[int]:
+        """Returns the numbers of the predicted lines equal to `line`, ascending."""
+        first = self._numbers.get(line.tobytes())
+        return () if first is None else self._repeated.get(first, (first,))
+
 
 LOST = -1
 """Index of a follower that does not know where the output stands."""

@@ -4,7 +4,7 @@ import struct
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from optimist_proposer.core.live_request import NOT_OPENED, LiveRequest
+from optimist_proposer.core.live_requests import NOT_OPENED, LiveRequest
 from optimist_proposer.core.output_log import encode_output
 from optimist_proposer.core.sources import CONTENT_BYTES, TENANT_BYTES, SourceName
 

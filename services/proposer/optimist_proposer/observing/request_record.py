@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from optimist_aligner import SEPARATOR, Draft, Sources, Vocabulary
-from optimist_proposer.core.lines import line_starts
+from optimist_proposer.core.line import line_starts
 
 FORMAT = 3
 """Number of the format; every header has it."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from optimist_common.observing.tracing import OFF, Span, Tracer
-from optimist_proposer.core.live_request import LiveRequest
+from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.messages import Answer, Observation, Open
 
 

@@ -1,10 +1,21 @@
-"""What replicas share of requests: their sources and outputs."""
+"""What replicas share of requests, their sources and outputs, and its writing after the answers."""
 
+import asyncio
+import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.sources import SourceName
-from optimist_proposer.core.stored_request import LogWrite, StoredRequest
+from optimist_proposer.core.stored_request import (
+    LogWrite,
+    Settled,
+    StoredRequest,
+    next_write,
+    settle_write,
+)
+from optimist_proposer.observing import metrics
 
 
 class StoreError(Exception):
@@ -38,3 +49,112 @@ class OutputStore(ABC):
     @abstractmethod
     async def stop(self) -> None:
         """Lets go of connections."""
+
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH = 1024
+# A write and what its answer may be: appended elsewhere, lost, lost and appended elsewhere.
+_NUM_ROUNDS = 4
+_LOG_INTERVAL_SECONDS = 10.0
+_STOP_SECONDS = 1.0
+
+
+class WriteBehind:
+    """Waiting writes by request, one each; a write is taken from the working copy when it is done.
+
+    What cannot be written is dropped and counted: a replica that lacks it is sent it again.
+    """
+
+    def __init__(
+        self, store: OutputStore, max_waiting: int, on_superseded: Callable[[LiveRequest], None]
+    ) -> None:
+        """Writes nothing before `run`.
+
+        Args:
+            store: Where to.
+            max_waiting: Most requests with waiting writes; beyond, the oldest are dropped.
+            on_superseded: Takes working copies whose requests were opened again elsewhere, or
+                closed.
+        """
+        self._store, self._max_waiting = store, max_waiting
+        self._on_superseded = on_superseded
+        self._waiting: dict[str, LiveRequest | None] = {}
+        self._is_waiting = asyncio.Event()
+        self._next_log = float("-inf")
+
+    def note(self, request: LiveRequest) -> None:
+        """Has a request written that was opened or grew."""
+        self._put(request.request_id, request)
+
+    def close(self, request_id: str) -> None:
+        """Has a request dropped."""
+        self._put(request_id, None)
+
+    async def run(self) -> None:
+        """Writes for ever."""
+        while True:
+            await self._is_waiting.wait()
+            await self._flush()
+
+    async def stop(self) -> None:
+        """Writes what still waits, for a bounded time."""
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                while self._waiting:
+                    await self._flush()
+        except TimeoutError:
+            metrics.WRITES_DROPPED.inc(len(self._waiting))
+
+    def _put(self, request_id: str, request: LiveRequest | None) -> None:
+        self._waiting.pop(request_id, None)
+        while len(self._waiting) >= self._max_waiting:
+            del self._waiting[next(iter(self._waiting))]
+            metrics.WRITES_DROPPED.inc()
+        self._waiting[request_id] = request
+        self._is_waiting.set()
+
+    async def _flush(self) -> None:
+        batch = dict(list(self._waiting.items())[:MAX_BATCH])
+        for request_id in batch:
+            del self._waiting[request_id]
+        if not self._waiting:
+            self._is_waiting.clear()
+        closed = [request_id for request_id, request in batch.items() if request is None]
+        writes = [
+            write
+            for request in batch.values()
+            if request is not None and (write := next_write(request)) is not None
+        ]
+        try:
+            for _ in range(_NUM_ROUNDS):
+                if not writes and not closed:
+                    return
+                writes, closed = await self._write(writes, closed), []
+        except StoreError as error:
+            metrics.WRITES_DROPPED.inc(len(batch))
+            self._note_error(error)
+        except Exception:
+            metrics.WRITES_DROPPED.inc(len(batch))
+            logger.exception("%d requests could not be written", len(batch))
+
+    async def _write(self, writes: list[LogWrite], closed: list[str]) -> list[LogWrite]:
+        """Returns what is to be written next."""
+        answers = await self._store.write(writes, closed)
+        after: list[LogWrite] = []
+        for write, answer in zip(writes, answers, strict=True):
+            settled = settle_write(write, answer)
+            if settled is Settled.SUPERSEDED:
+                self._on_superseded(write.request)
+            elif settled is not Settled.DONE:
+                again = next_write(write.request, is_lost=settled is Settled.CREATE)
+                if again is not None:
+                    after.append(again)
+        return after
+
+    def _note_error(self, error: StoreError) -> None:
+        metrics.STORE_ERRORS.inc()
+        now = time.monotonic()
+        if now >= self._next_log:
+            self._next_log = now + _LOG_INTERVAL_SECONDS
+            logger.warning("outputs are not shared for now: %s", error)

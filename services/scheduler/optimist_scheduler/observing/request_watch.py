@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import INT32_BYTES
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.observing.tracing import AttributeValue, Span, Tracer
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.values import Ended, Finished, FinishReason, StepOutputs

@@ -9,10 +9,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
-from optimist_common.network.channel import open_channel
+from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Change, Endpoints, Peer
 from optimist_common.network.mailbox import Mailbox
-from optimist_common.network.tls import Tls
 from optimist_scheduler.core.requests.following import WaitBudget, WaitValue
 from optimist_scheduler.observing import metrics
 

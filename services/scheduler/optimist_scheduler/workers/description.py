@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.config import (
     MAX_PIPELINE_STAGES,
     EngineConfig,

@@ -9,9 +9,9 @@ from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
+from optimist_common.drafts import TokenTree
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
-from optimist_common.token_tree import TokenTree
 from optimist_scheduler.core.requests.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.values import (

@@ -11,8 +11,7 @@ from pydantic import Field
 
 from optimist_common.errors import run_or_explain
 from optimist_common.settings import ServiceSettings, load_settings
-from optimist_worker.conversion.convert import require_new
-from optimist_worker.conversion.gguf_file import read_gguf
+from optimist_worker.conversion.files import read_gguf, require_new
 
 
 class ConvertSettings(ServiceSettings):

@@ -1,10 +1,5 @@
 """Turns a GGUF file into a directory with safetensors weights and a tokenizer."""
 
-import fcntl
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,54 +14,10 @@ from transformers import (
 )
 
 from optimist_common.errors import SetupError, one_line
-from optimist_worker.conversion.gguf_file import GgufFile, unread_part
+from optimist_worker.conversion.files import GgufFile, new_directory, unread_part
 from optimist_worker.core.attention.paged_attention import NAME, paged_attention
 from optimist_worker.model.loading import CONFIG_ERRORS, check_config
 from optimist_worker.model.model import probe_layers
-
-
-@contextmanager
-def new_directory(path: Path) -> Iterator[Path]:
-    """Yields an empty directory beside `path` that is renamed to it at the end.
-
-    After an exception it is removed. What a killed process left is removed by the next one, and a
-    lock on the directory keeps two processes apart.
-
-    Raises:
-        SetupError: `path` exists, or another process is making it.
-        OSError: It cannot be written.
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial.mkdir(exist_ok=True)
-    handle = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SetupError(f"another process is making {path}; wait for it") from None
-        try:
-            require_new(path)
-            _empty(partial)
-            yield partial
-            partial.rename(path)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-    finally:
-        os.close(handle)
-
-
-def require_new(path: Path) -> None:
-    """Raises SetupError if there is something at `path`."""
-    if path.exists() or path.is_symlink():
-        raise SetupError(f"{path} exists already; remove it or name another directory")
-
-
-def _empty(directory: Path) -> None:
-    for entry in directory.iterdir():
-        entry.unlink()
-
 
 _NAME = "model.gguf"
 

@@ -19,6 +19,17 @@ _NO_ROWS: Int32Column = np.frombuffer(b"", dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much a worker holds, which every plan must keep to."""
+
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_model_len: int
+    max_num_batched_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
     """A request that takes a slot."""
 

@@ -3,20 +3,18 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_common.errors import SetupError
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.attention.kv import block_bytes
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
-from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
+from optimist_worker.drafters.autoregressive import AutoregressiveDrafter, DraftNetwork
 from optimist_worker.drafters.draft_model import DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
-from optimist_worker.drafters.eagle import EagleNetwork
+from optimist_worker.drafters.head_drafters import EagleNetwork, MedusaDrafter
 from optimist_worker.drafters.heads.eagle import EagleHead
 from optimist_worker.drafters.heads.eagle_checkpoint import load_eagle
 from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa
-from optimist_worker.drafters.medusa import MedusaDrafter
-from optimist_worker.drafters.network import DraftNetwork
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.division import whole

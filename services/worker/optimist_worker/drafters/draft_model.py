@@ -5,11 +5,16 @@ from typing import Literal
 import torch
 
 from optimist_worker.core.attention.kv import KVPool
-from optimist_worker.core.batch.flat_batch import PassSize, build_known_batch, build_level_batch
-from optimist_worker.core.batch.settle import move_path
+from optimist_worker.core.batch.flat_batch import (
+    FedLevel,
+    PassSize,
+    build_known_batch,
+    build_level_batch,
+)
+from optimist_worker.core.batch.results import move_path
 from optimist_worker.core.batch.slot_table import SlotTable
+from optimist_worker.drafters.autoregressive import Thought
 from optimist_worker.drafters.drafter import DraftRows, VerifiedStep
-from optimist_worker.drafters.network import Thought
 from optimist_worker.model.model import Model
 
 DraftKV = Literal["keep_and_rollback", "discard"]
@@ -84,26 +89,10 @@ class DraftModelNetwork:
         self._num_computed.index_copy_(0, rows.slots, torch.where(is_wanted, length, known))
         return thought
 
-    def feed(
-        self,
-        rows: DraftRows,
-        token_ids: torch.Tensor,
-        depth: int,
-        num_fed: int,
-        bits: torch.Tensor | None,
-        features: torch.Tensor | None,
-    ) -> Thought:
+    def feed(self, rows: DraftRows, level: FedLevel) -> Thought:
         """Goes on from drafts, which lie after the verified tokens in the order they were fed."""
         batch = build_level_batch(
-            self._table,
-            self.pool,
-            rows.slots,
-            rows.columns.num_tokens,
-            token_ids,
-            num_fed,
-            depth,
-            bits,
-            rows.max_length,
+            self._table, self.pool, rows.slots, rows.columns.num_tokens, level, rows.max_length
         )
         return Thought(self._fit_vocabulary(self._model.forward(batch)), None)
 

@@ -5,14 +5,12 @@ from typing import Protocol
 
 import torch
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.sampling_table import Needs
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import PassSize
 from optimist_worker.core.batch.slot_table import FittedRows, SlotColumns
-from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.ragged import Ragged
-from optimist_worker.core.tree import chain_parents
+from optimist_worker.core.drafts import Drafts, Ragged, chain_parents
 
 
 @dataclass(slots=True)

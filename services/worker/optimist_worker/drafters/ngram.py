@@ -8,7 +8,7 @@ token that differed is taken for the source's, and the copy to go on after it.
 
 import torch
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep

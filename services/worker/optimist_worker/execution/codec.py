@@ -1,16 +1,13 @@
 """Plans and results between their messages and columns of plain numbers."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, floats_to_bytes, from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource, TokenTree
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
-from optimist_common.token_tree import TokenTree
 from optimist_worker.core.plan import (
     MOST_REPEATS,
     MOST_WINDOW_NODES,
@@ -18,6 +15,7 @@ from optimist_worker.core.plan import (
     Plan,
     PlanError,
     RowLogprobs,
+    Sizes,
     StepResult,
     WindowUpdate,
 )
@@ -29,16 +27,7 @@ _LEAST = {"slots": 0, "num_known_tokens": 1, "num_draft_tokens": 0, "num_new_blo
 """Columns with a number per row, and the least that each may hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a plan must keep to."""
-
-    num_blocks: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-
-def decode_plan(request: worker_pb2.ExecuteRequest, limits: Limits) -> Plan:
+def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
     """Decodes one plan.
 
     Raises:
@@ -47,19 +36,19 @@ def decode_plan(request: worker_pb2.ExecuteRequest, limits: Limits) -> Plan:
     """
     table = _row_columns(request)
     slots, num_known, num_drafts, num_new = table
-    _check_slots("slots", slots, limits)
+    _check_slots("slots", slots, sizes)
     # One reduction for all columns: on a few hundred rows, calls cost more than numbers.
     totals = np.add.reduce(table.view(_UINT32), 1).tolist()
     if max(totals) >= _NEGATIVE or np.count_nonzero(num_known) != len(slots):
         _check_least(table)
     _, known, drafts, number = totals
-    if known + drafts > limits.max_num_batched_tokens:
+    if known + drafts > sizes.max_num_batched_tokens:
         raise PlanError(
             f"num_known_tokens and num_draft_tokens: {known + drafts} together, more than "
-            f"max_num_batched_tokens ({limits.max_num_batched_tokens})"
+            f"max_num_batched_tokens ({sizes.max_num_batched_tokens})"
         )
     blocks = _column("new_blocks", request.new_blocks)
-    _check_ids("new_blocks", blocks, limits.num_blocks)
+    _check_ids("new_blocks", blocks, sizes.num_blocks)
     if len(blocks) != number:
         raise PlanError(f"new_blocks: has {len(blocks)} blocks, but num_new_blocks add to {number}")
     num_repeats = request.num_repeats
@@ -68,9 +57,9 @@ def decode_plan(request: worker_pb2.ExecuteRequest, limits: Limits) -> Plan:
     admissions, windows = request.admissions, request.windows
     return Plan(
         request.sequence,
-        _released_slots(request.released_slots, limits),
-        [_admission(message, limits) for message in admissions] if admissions else [],
-        [_window(message, limits) for message in windows] if windows else [],
+        _released_slots(request.released_slots, sizes),
+        [_admission(message, sizes) for message in admissions] if admissions else [],
+        [_window(message, sizes) for message in windows] if windows else [],
         slots,
         num_known,
         num_drafts,
@@ -144,8 +133,8 @@ def _check_least(table: Int32Column) -> None:
             raise PlanError(f"{name}: must be at least {least}, not {column.min()}")
 
 
-def _check_slots(name: str, slots: Int32Column, limits: Limits) -> None:
-    _check_ids(name, slots, limits.max_num_seqs)
+def _check_slots(name: str, slots: Int32Column, sizes: Sizes) -> None:
+    _check_ids(name, slots, sizes.max_num_seqs)
     if np.count_nonzero(np.bincount(slots)) != len(slots):
         raise PlanError(f"{name}: names a slot twice")
 
@@ -158,19 +147,19 @@ def _check_ids(name: str, ids: Int32Column, number: int) -> None:
         raise PlanError(f"{name}: {ids[unsigned.argmax()]} is not in 0 to {number - 1}")
 
 
-def _released_slots(data: bytes, limits: Limits) -> list[int]:
+def _released_slots(data: bytes, sizes: Sizes) -> list[int]:
     if not data:
         return []
     slots = _column("released_slots", data)
-    _check_slots("released_slots", slots, limits)
+    _check_slots("released_slots", slots, sizes)
     return slots.tolist()
 
 
-def _admission(message: worker_pb2.Admission, limits: Limits) -> Admission:
+def _admission(message: worker_pb2.Admission, sizes: Sizes) -> Admission:
     cached_blocks = _column("admissions.cached_blocks", message.cached_blocks)
-    _check_ids("admissions.cached_blocks", cached_blocks, limits.num_blocks)
+    _check_ids("admissions.cached_blocks", cached_blocks, sizes.num_blocks)
     return Admission(
-        slot=_slot("admissions.slot", message.slot, limits),
+        slot=_slot("admissions.slot", message.slot, sizes),
         request_id=message.request_id,
         token_ids=_column("admissions.token_ids", message.token_ids).tolist(),
         num_prompt_tokens=message.num_prompt_tokens,
@@ -189,7 +178,7 @@ def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
         raise PlanError(f"admissions.{error}") from None
 
 
-def _window(message: worker_pb2.Window, limits: Limits) -> WindowUpdate:
+def _window(message: worker_pb2.Window, sizes: Sizes) -> WindowUpdate:
     if message.base < 0:
         raise PlanError(f"windows.base: must not be negative, not {message.base}")
     token_ids = _column("windows.token_ids", message.token_ids)
@@ -200,16 +189,16 @@ def _window(message: worker_pb2.Window, limits: Limits) -> WindowUpdate:
     if (fault := tree.find_fault(allows_twins=True)) is not None:
         raise PlanError(f"windows.{fault}")
     return WindowUpdate(
-        slot=_slot("windows.slot", message.slot, limits),
+        slot=_slot("windows.slot", message.slot, sizes),
         base=message.base,
         token_ids=token_ids.tolist(),
         parents=[] if tree.parents is None else tree.parents.tolist(),
     )
 
 
-def _slot(name: str, slot: int, limits: Limits) -> int:
-    if not 0 <= slot < limits.max_num_seqs:
-        raise PlanError(f"{name}: {slot} is not in 0 to {limits.max_num_seqs - 1}")
+def _slot(name: str, slot: int, sizes: Sizes) -> int:
+    if not 0 <= slot < sizes.max_num_seqs:
+        raise PlanError(f"{name}: {slot} is not in 0 to {sizes.max_num_seqs - 1}")
     return slot
 
 

@@ -1,19 +1,23 @@
 """What runs the passes of steps: this device alone, or together with other processes."""
 
+import logging
 import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from optimist_common.columns import Int32Column
-from optimist_worker.core.batch.bounds import StepBounds
+from optimist_common.errors import one_line
+from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.batch.logprobs import LogprobPlaces
 from optimist_worker.core.plan import Plan, StepResult
-from optimist_worker.execution.graphs import MOST_TOKENS, GraphCache
 from optimist_worker.execution.stage_link import VerdictInbox
-from optimist_worker.execution.stage_verdict import StageMasks
+from optimist_worker.execution.stage_pass import StageMasks
 from optimist_worker.execution.step import Step
-from optimist_worker.model.masks import Masks
+from optimist_worker.model.grammar import Masks
 
 
 class DeviceLostError(Exception):
@@ -28,7 +32,7 @@ class RunningStep(Protocol):
         """Whether anything is computed; else the step changes nothing."""
 
     def wait(self) -> Int32Column:
-        """Waits for the step; returns what `outputs.pack` has packed.
+        """Waits for the step; returns what `results.pack` has packed.
 
         Raises:
             RuntimeError: The device reports that something failed.
@@ -99,7 +103,7 @@ class Executor:
             try:
                 torch.cuda.synchronize(self.device)
             except RuntimeError as error:
-                raise DeviceLostError(" ".join(str(error).split())[:300]) from error
+                raise DeviceLostError(one_line(error)) from error
 
     def check_failure(self, error: Exception) -> None:
         """Raises unless what keeps a request or a step from starting ends these requests only."""
@@ -242,3 +246,84 @@ def _fetch(tensor: torch.Tensor) -> torch.Tensor:
     """Starts to copy a tensor to the host."""
     on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return on_host.copy_(tensor, non_blocking=True)
+
+
+logger = logging.getLogger(__name__)
+
+MOST_GRAPHS = 64
+"""Graphs that are kept; the one that was not used for longest makes room."""
+MOST_TOKENS = 512
+"""Passes with more tokens take so long that launches do not matter."""
+
+
+@dataclass(slots=True)
+class _Captured:
+    graph: torch.cuda.CUDAGraph
+    inputs: torch.Tensor
+    outputs: torch.Tensor
+
+
+@dataclass(slots=True)
+class _Uncapturable:
+    """Stands for what no graph can hold."""
+
+
+class GraphCache:
+    """Captures what is run for the second time with the same sizes.
+
+    The first time warms up: kernels are compiled, libraries take their workspaces. All graphs
+    share one pool of memory, which is right because they run one after the other. What cannot be
+    captured, such as a model that waits for its own results, runs as it is.
+    """
+
+    def __init__(self) -> None:
+        self._graphs: OrderedDict[Hashable, _Captured | _Uncapturable | None] = OrderedDict()
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def run(
+        self,
+        key: Hashable,
+        inputs: torch.Tensor,
+        function: Callable[[torch.Tensor], torch.Tensor],
+    ) -> torch.Tensor:
+        """Returns `function(inputs)`; valid until anything else is run.
+
+        Args:
+            key: All that the function's operations and their sizes depend on.
+            inputs: On the device, always of the same shape for a key.
+            function: Waits for nothing, and makes no tensor from the host's memory.
+        """
+        if key not in self._graphs:
+            self._graphs[key] = None
+            if len(self._graphs) > MOST_GRAPHS:
+                self._graphs.popitem(last=False)
+            return function(inputs)
+        self._graphs.move_to_end(key)
+        captured = self._graphs[key]
+        if captured is None:
+            captured = self._graphs[key] = self._capture(inputs, function)
+        if isinstance(captured, _Uncapturable):
+            return function(inputs)
+        captured.inputs.copy_(inputs, non_blocking=True)
+        captured.graph.replay()
+        return captured.outputs
+
+    def _capture(
+        self, inputs: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]
+    ) -> _Captured | _Uncapturable:
+        static = inputs.clone()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # A capture that fails leaves its own stream behind as the current one.
+            with (
+                torch.cuda.stream(torch.cuda.current_stream()),
+                torch.cuda.graph(graph, pool=self._pool),
+            ):
+                outputs = function(static)
+        except RuntimeError as error:
+            logger.warning("a step runs without a CUDA graph: %s", one_line(error))
+            # PyTorch takes a pool whose capture has failed to be in use.
+            self._pool = torch.cuda.graph_pool_handle()
+            return _Uncapturable()
+        return _Captured(graph, static, outputs)

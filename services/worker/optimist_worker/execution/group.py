@@ -7,14 +7,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
-from optimist_common.errors import SetupError, run_or_explain
+from optimist_common.errors import SetupError, one_line, run_or_explain
 from optimist_worker.execution.ranks import Ranks
 
 logger = logging.getLogger(__name__)
@@ -51,17 +52,67 @@ def _exit(code: int) -> NoReturn:
 
 JOIN_SECONDS = 900.0
 """How long a rank waits for the others to start."""
-_ENDLESS = timedelta(days=365)
-"""Of commands, which may be long in coming; `pulse.py` notices ranks that are gone."""
+ENDLESS = timedelta(days=365)
+"""Of commands, which may be long in coming; `Pulse` notices ranks that are gone."""
 SILENT_SECONDS = 30.0
 """After which a rank that gives no sign is taken to be gone."""
 _FIRST_BYTES = 4096
-"""What one broadcast of a command carries; longer commands take another."""
+"""What the first part of a message carries; longer ones have another."""
 _HEADER_BYTES = 8
 
 
 class GroupError(Exception):
     """The ranks cannot go on together; the text says why."""
+
+
+@contextmanager
+def naming_the_cause() -> Iterator[None]:
+    """Turns errors of torch.distributed into GroupErrors."""
+    try:
+        yield
+    except RuntimeError as error:
+        # After that gloo guesses at reasons.
+        raise GroupError(one_line(error).partition(" This is typically")[0]) from error
+
+
+def split_message(data: bytes) -> Iterator[torch.Tensor]:
+    """Yields the parts in which a message goes: one of _FIRST_BYTES, and what is left over."""
+    first = bytearray(_FIRST_BYTES)
+    first[:_HEADER_BYTES] = len(data).to_bytes(_HEADER_BYTES, "little")
+    head = data[: _FIRST_BYTES - _HEADER_BYTES]
+    first[_HEADER_BYTES : _HEADER_BYTES + len(head)] = head
+    yield torch.frombuffer(first, dtype=torch.uint8)
+    if len(data) > len(head):
+        yield torch.frombuffer(bytearray(data[len(head) :]), dtype=torch.uint8)
+
+
+def receive_message(
+    receive_part: Callable[[torch.Tensor], Any], timeout_seconds: float | None
+) -> bytes:
+    """Waits for a message that was sent as `split_message` splits it.
+
+    Args:
+        receive_part: Begins to receive a part into a tensor; returns what to wait for, if anything.
+        timeout_seconds: Longest wait for a part; None for ever.
+
+    Raises:
+        GroupError: Its sender is gone, or silent for longer.
+    """
+    timeout = ENDLESS if timeout_seconds is None else timedelta(seconds=timeout_seconds)
+
+    def receive(size: int) -> bytes:
+        part = torch.empty(size, dtype=torch.uint8)
+        with naming_the_cause():
+            work = receive_part(part)
+            if work is not None:
+                work.wait(timeout)
+        return part.numpy().tobytes()
+
+    first = receive(_FIRST_BYTES)
+    size = int.from_bytes(first[:_HEADER_BYTES], "little")
+    data = first[_HEADER_BYTES : _HEADER_BYTES + size]
+    rest = size - len(data)
+    return data + receive(rest) if rest else data
 
 
 class Group:
@@ -93,24 +144,20 @@ class Group:
                 timeout=timedelta(seconds=timeout_seconds),
                 device_id=device,
             )
-            self._commands = dist.new_group(backend="gloo", timeout=_ENDLESS)
+            self._commands = dist.new_group(backend="gloo", timeout=ENDLESS)
             silent = timedelta(seconds=SILENT_SECONDS)
             self._pulse = dist.new_group(backend="gloo", timeout=silent)
         except (RuntimeError, OSError) as error:
             raise SetupError(
                 f"cannot join the other ranks at {ranks.master_host}:{ranks.master_port}: "
-                f"{' '.join(str(error).split())[:300]}"
+                f"{one_line(error)}"
             ) from None
 
     def broadcast(self, command: bytes) -> None:
         """Sends a command to all others; called by rank 0 alone."""
-        first = bytearray(_FIRST_BYTES)
-        first[:_HEADER_BYTES] = len(command).to_bytes(_HEADER_BYTES, "little")
-        head = command[: _FIRST_BYTES - _HEADER_BYTES]
-        first[_HEADER_BYTES : _HEADER_BYTES + len(head)] = head
-        self._send(first)
-        if len(command) > len(head):
-            self._send(bytearray(command[len(head) :]))
+        for part in split_message(command):
+            with naming_the_cause():
+                dist.broadcast(part, 0, group=self._commands)
 
     def receive(self, timeout_seconds: float | None = None) -> bytes:
         """Waits for rank 0's next command; called by the others.
@@ -118,12 +165,11 @@ class Group:
         Raises:
             GroupError: Rank 0 is gone, or silent for longer than the time given.
         """
-        timeout = _ENDLESS if timeout_seconds is None else timedelta(seconds=timeout_seconds)
-        first = self._receive(_FIRST_BYTES, timeout)
-        size = int.from_bytes(first[:_HEADER_BYTES], "little")
-        command = first[_HEADER_BYTES : _HEADER_BYTES + size]
-        rest = size - len(command)
-        return command + self._receive(rest, timeout) if rest else command
+
+        def receive_part(part: torch.Tensor) -> Any:
+            return dist.broadcast(part, 0, group=self._commands, async_op=True)
+
+        return receive_message(receive_part, timeout_seconds)
 
     def least(self, values: Sequence[int]) -> list[int]:
         """Returns the least that any rank has given of each value; called by all.
@@ -132,10 +178,8 @@ class Group:
             GroupError: A rank is gone.
         """
         tensor = torch.tensor(values, dtype=torch.int64)
-        try:
+        with naming_the_cause():
             dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self._commands)
-        except RuntimeError as error:
-            raise GroupError(_one_line(error)) from error
         return tensor.tolist()
 
     def wait_for_all(self) -> None:
@@ -152,10 +196,8 @@ class Group:
             GroupError: A rank is gone or silent.
         """
         tensor = torch.tensor([asks, not ends], dtype=torch.uint8)
-        try:
+        with naming_the_cause():
             dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._pulse)
-        except RuntimeError as error:
-            raise GroupError(_one_line(error)) from error
         asked, lives = tensor.tolist()
         return bool(asked), not lives
 
@@ -169,22 +211,6 @@ class Group:
     def close(self) -> None:
         """Leaves the others."""
         dist.destroy_process_group()
-
-    def _send(self, data: bytearray) -> None:
-        try:
-            dist.broadcast(torch.frombuffer(data, dtype=torch.uint8), 0, group=self._commands)
-        except RuntimeError as error:
-            raise GroupError(_one_line(error)) from error
-
-    def _receive(self, size: int, timeout: timedelta) -> bytes:
-        data = torch.empty(size, dtype=torch.uint8)
-        try:
-            work = dist.broadcast(data, 0, group=self._commands, async_op=True)
-            if work is not None:
-                work.wait(timeout)
-        except RuntimeError as error:
-            raise GroupError(_one_line(error)) from error
-        return data.numpy().tobytes()
 
 
 def _open_store(ranks: Ranks) -> Any:
@@ -234,12 +260,6 @@ def _listen(host: str, port: int) -> socket.socket:
                 f"cannot wait for the other ranks at {host}:{port}: {error.strerror}; choose "
                 "another --master-port"
             ) from None
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    # After it gloo guesses at reasons.
-    return text.partition(" This is typically")[0][:300]
 
 
 _SECONDS = 0.5

@@ -6,8 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from optimist_common.columns import Int32Column
+from optimist_common.errors import one_line
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.batch.bounds import StepBounds
+from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.batch.logprobs import LogprobPlaces
 from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.execution.codec import write_plan
@@ -15,12 +16,16 @@ from optimist_worker.execution.commands import Command, digest, draft_digest
 from optimist_worker.execution.executor import Executor, HostStopwatch
 from optimist_worker.execution.group import GroupError
 from optimist_worker.execution.stage_link import StageLink, VerdictInbox
-from optimist_worker.execution.stage_pass import StagePass, StageTrace
-from optimist_worker.execution.stage_verdict import StageMasks, StageVerdict, read_verdict
-from optimist_worker.execution.step import Step
-from optimist_worker.execution.step_parts import JudgedStep, PreparedStep
+from optimist_worker.execution.stage_pass import (
+    StageMasks,
+    StagePass,
+    StageTrace,
+    StageVerdict,
+    read_verdict,
+)
+from optimist_worker.execution.step import JudgedStep, PreparedStep, Step
 from optimist_worker.model.division import StageCut
-from optimist_worker.model.masks import Masks
+from optimist_worker.model.grammar import Masks
 from optimist_worker.model.model import Model
 
 logger = logging.getLogger(__name__)
@@ -135,7 +140,7 @@ class Stage(Executor):
 
     def _explain(self, error: Exception) -> str:
         logger.error("stage %d: the forward pass failed", self.place.index, exc_info=error)
-        return f"stage {self.place.index}: {' '.join(str(error).split())[:300]}"
+        return f"stage {self.place.index}: {one_line(error)}"
 
 
 class FirstStage(Stage):
@@ -232,7 +237,7 @@ class StagedStep:
         return self._prepared is None or self._prepared.batch is not None
 
     def wait(self) -> Int32Column:
-        """Moves the state on; returns what `outputs.pack` has packed.
+        """Moves the state on; returns what `results.pack` has packed.
 
         Raises:
             StageError: A stage has failed.

@@ -7,22 +7,23 @@ before the receiver asks for it, so what was sent is kept until it must have arr
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from optimist_worker.execution.group import GroupError, end_process
+from optimist_worker.execution.group import (
+    ENDLESS,
+    GroupError,
+    end_process,
+    naming_the_cause,
+    receive_message,
+    split_message,
+)
 from optimist_worker.execution.ranks import Ranks
 
-_ENDLESS = timedelta(days=365)
-_FIRST_BYTES = 4096
-"""What one message carries; longer ones take another."""
-_HEADER_BYTES = 8
 _MOST_REASON = 500
 
 
@@ -50,9 +51,9 @@ class StageLink:
     def __init__(self, ranks: Ranks) -> None:
         """Opens the lines; called by all stages in the same order as other groups are made."""
         self._ranks = ranks
-        self._commands = dist.new_group(backend="gloo", timeout=_ENDLESS)
-        self._states = dist.new_group(backend="gloo", timeout=_ENDLESS)
-        self._verdicts = dist.new_group(backend="gloo", timeout=_ENDLESS)
+        self._commands = dist.new_group(backend="gloo", timeout=ENDLESS)
+        self._states = dist.new_group(backend="gloo", timeout=ENDLESS)
+        self._verdicts = dist.new_group(backend="gloo", timeout=ENDLESS)
         self._sendings: deque[_Sending] = deque()
 
     @property
@@ -87,7 +88,7 @@ class StageLink:
         if hidden is not None:
             # nccl moves it from device to device, after what computes it.
             tensor = hidden.contiguous()
-            with _naming_the_cause():
+            with naming_the_cause():
                 work = dist.isend(tensor, following)
             self._sendings.append(_Sending(work, tensor, ends_plan=False))
         self._sendings.append(self._sendings.pop()._replace(ends_plan=True))
@@ -113,7 +114,7 @@ class StageLink:
         if failure:
             return HandedOn(None, failure)
         hidden = torch.empty((num_tokens, hidden_size), dtype=dtype, device=device)
-        with _naming_the_cause():
+        with naming_the_cause():
             dist.recv(hidden, before)
         return HandedOn(hidden, "")
 
@@ -143,49 +144,19 @@ class StageLink:
 
     def _forget(self) -> _Sending:
         sending = self._sendings.popleft()
-        with _naming_the_cause():
+        with naming_the_cause():
             sending.work.wait()
         return sending
 
     def _send(self, data: bytes, stage: int, group: Any) -> None:
-        first = bytearray(_FIRST_BYTES)
-        first[:_HEADER_BYTES] = len(data).to_bytes(_HEADER_BYTES, "little")
-        head = data[: _FIRST_BYTES - _HEADER_BYTES]
-        first[_HEADER_BYTES : _HEADER_BYTES + len(head)] = head
-        for part in (first, bytearray(data[len(head) :])):
-            if not part:
-                continue
-            tensor = torch.frombuffer(part, dtype=torch.uint8)
-            with _naming_the_cause():
-                work = dist.isend(tensor, stage, group=group)
-            self._sendings.append(_Sending(work, tensor, ends_plan=False))
-
-
-@contextmanager
-def _naming_the_cause() -> Iterator[None]:
-    """Turns errors of torch.distributed into GroupErrors."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise GroupError(" ".join(str(error).split())[:300]) from error
+        for part in split_message(data):
+            with naming_the_cause():
+                work = dist.isend(part, stage, group=group)
+            self._sendings.append(_Sending(work, part, ends_plan=False))
 
 
 def _receive(stage: int, group: Any, timeout_seconds: float | None) -> bytes:
-    timeout = _ENDLESS if timeout_seconds is None else timedelta(seconds=timeout_seconds)
-    first = _receive_part(_FIRST_BYTES, stage, group, timeout)
-    size = int.from_bytes(first[:_HEADER_BYTES], "little")
-    data = first[_HEADER_BYTES : _HEADER_BYTES + size]
-    rest = size - len(data)
-    return data + _receive_part(rest, stage, group, timeout) if rest else data
-
-
-def _receive_part(size: int, stage: int, group: Any, timeout: timedelta) -> bytes:
-    part = torch.empty(size, dtype=torch.uint8)
-    with _naming_the_cause():
-        work = dist.irecv(part, stage, group=group)
-        if work is not None:
-            work.wait(timeout)
-    return part.numpy().tobytes()
+    return receive_message(lambda part: dist.irecv(part, stage, group=group), timeout_seconds)
 
 
 class VerdictInbox:

@@ -1,31 +1,32 @@
 """One step on the device: drafts, the target's pass, the verdict, and what is left of it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import torch
 
 from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection, verify_synthetic
 from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict, VerifyPass, nothing
-from optimist_worker.core.batch.bounds import StepBounds
-from optimist_worker.core.batch.flat_batch import PassSize, build_verify_batch
+from optimist_worker.core.batch.flat_batch import FlatBatch, PassSize, build_verify_batch
+from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.batch.logprobs import (
     LogprobPlaces,
     find_broken,
     score_output,
     score_prompts,
 )
-from optimist_worker.core.batch.outputs import Outputs, pack
-from optimist_worker.core.batch.settle import (
+from optimist_worker.core.batch.results import (
+    Outputs,
     SettledRows,
     compact,
     count_emitted,
     keep_rows,
+    pack,
     settle_rows,
 )
 from optimist_worker.core.batch.slot_table import FittedRows, fit_rows
 from optimist_worker.core.batch.window_table import WindowDrafts
-from optimist_worker.core.drafts import Drafts, no_drafts
-from optimist_worker.core.ragged import lay_out
+from optimist_worker.core.drafts import Drafts, Ragged, lay_out, no_drafts
 from optimist_worker.drafters.drafter import (
     Drafter,
     DraftRows,
@@ -35,15 +36,62 @@ from optimist_worker.drafters.drafter import (
     spread,
     trim,
 )
-from optimist_worker.execution.step_parts import (
-    Allowing,
-    JudgedStep,
-    PreparedStep,
-    StepTensors,
-    Stopwatch,
-)
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model
+
+
+class Stopwatch(Protocol):
+    """Takes the time that drafting takes."""
+
+    def start(self) -> None:
+        """Drafting begins."""
+
+    def stop(self) -> None:
+        """Drafting ends."""
+
+
+class Allowing(Protocol):
+    """Knows which tokens grammars allow."""
+
+    def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
+        """Returns what may come after each node, bool `[num_logits, vocab_size]`; None: all."""
+
+
+class StepTensors(NamedTuple):
+    """What a step gives back, on the device."""
+
+    packed: torch.Tensor
+    """What `results.pack` has packed."""
+    scored: torch.Tensor | None
+    """Log-probabilities of new tokens, then of prompts', see `logprobs`; None if no one wants any,
+    or no row could run."""
+
+
+@dataclass(slots=True)
+class PreparedStep:
+    """A step before its pass: all of it follows from the state and the plan."""
+
+    rows: FittedRows
+    bounds: StepBounds
+    places: torch.Tensor | None
+    """Where drafts lie in their windows, see `WindowDrafts`."""
+    proposal: Proposal
+    size: PassSize
+    nodes: Ragged
+    """Which node of which row each row of logits is after, see `VerifyPass`."""
+    wanted: LogprobPlaces | None
+    batch: FlatBatch | None = None
+    """None if no row can run."""
+    tokens: Ragged | None = None
+    """How the tokens of the batch belong to rows."""
+
+
+class JudgedStep(NamedTuple):
+    """What the target makes of a step."""
+
+    verdict: Verdict
+    scored: torch.Tensor | None
+    """See `StepTensors`."""
 
 
 class Step:
@@ -159,7 +207,7 @@ class Step:
 
     @torch.inference_mode()
     def settle(self, prepared: PreparedStep, verdict: Verdict, watch: Stopwatch) -> torch.Tensor:
-        """Moves the state on by a verdict; returns what `outputs.pack` has packed."""
+        """Moves the state on by a verdict; returns what `results.pack` has packed."""
         rows, bounds = prepared.rows, prepared.bounds
         settled = settle_rows(self._table, rows, verdict)
         nodes = torch.zeros_like(verdict.token_ids)
@@ -185,7 +233,7 @@ class Step:
 
     @torch.inference_mode()
     def skip(self, prepared: PreparedStep) -> torch.Tensor:
-        """Returns what `outputs.pack` has packed of a step whose rows feed no token."""
+        """Returns what `results.pack` has packed of a step whose rows feed no token."""
         verdict = nothing(prepared.proposal.drafts)
         nodes = torch.zeros_like(verdict.token_ids)
         return self._report(prepared, verdict, keep_rows(prepared.rows), nodes)

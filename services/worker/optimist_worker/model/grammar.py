@@ -1,4 +1,4 @@
-"""Grammars that outputs follow, one matcher of llguidance per slot."""
+"""Grammars that outputs follow, one matcher of llguidance per slot, and the masks of a step."""
 
 import re
 from collections.abc import Sequence
@@ -11,11 +11,14 @@ import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
+from optimist_common.errors import one_line
 from optimist_common.sampling import MAX_GRAMMAR_BYTES, PARSER_LIMITS
+from optimist_worker.core.drafts import Drafts, Ragged
+from optimist_worker.core.plan import Admission
+from optimist_worker.model.model import Model
 from optimist_worker.model.tokenizer import find_tokenizer
 
 _LIMITS = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
-_MOST_REASON = 300
 
 
 class GrammarRow(NamedTuple):
@@ -61,7 +64,7 @@ class GrammarSet:
                 tokenizer.to_str(), n_vocab=vocab_size, eos_token=list(eos_token_ids)
             )
         except ValueError as error:
-            raise ValueError(f"grammar: the tokenizer cannot be used: {_line(error)}") from None
+            raise ValueError(f"grammar: the tokenizer cannot be used: {one_line(error)}") from None
         self._num_words = -(-vocab_size // 32)
         self._eos_token_ids = frozenset(eos_token_ids)
         self._end_only = np.zeros(self._num_words * 4, np.uint8)
@@ -198,14 +201,16 @@ def load_grammar_set(model: str, vocab_size: int, eos_token_ids: Sequence[int]) 
     try:
         path = find_tokenizer(model)
     except (OSError, ValueError) as error:
-        raise ValueError(f"grammar: cannot find the tokenizer of {model}: {_line(error)}") from None
+        raise ValueError(
+            f"grammar: cannot find the tokenizer of {model}: {one_line(error)}"
+        ) from None
     if path is None:
         raise ValueError(f"grammar: the model {model} has no tokenizer.json")
     try:
         tokenizer = Tokenizer.from_file(path)
     except Exception as error:
         # tokenizers raises Exception itself for whatever is wrong with the file.
-        raise ValueError(f"grammar: {path} cannot be read: {_line(error)}") from None
+        raise ValueError(f"grammar: {path} cannot be read: {one_line(error)}") from None
     return GrammarSet(tokenizer, vocab_size, eos_token_ids)
 
 
@@ -219,11 +224,7 @@ def _reason(matcher: LLMatcher) -> str:
     text = re.split("<state>|<backtrace>|<non-verbose", matcher.get_error())[0]
     if text.strip() in ("", "NoExtensionBias"):
         return "it matches no text" if text.strip() else "the grammar has ended"
-    return " ".join(text.split())[:_MOST_REASON]
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:_MOST_REASON]
+    return " ".join(text.split())[:300]
 
 
 def depth_first(parents: Sequence[int]) -> list[int]:
@@ -245,3 +246,95 @@ def depth_first(parents: Sequence[int]) -> list[int]:
         order.append(node)
         stack += children[node + 1][::-1]
     return order
+
+
+def unpack_bitmask(packed: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Turns bits into booleans on the device of the bits.
+
+    Args:
+        packed: int32 `[num_nodes, ceil(vocab_size / 32)]`, bit i of word w for token 32 * w + i.
+        vocab_size: Number of tokens.
+
+    Returns:
+        bool `[num_nodes, vocab_size]`.
+    """
+    bits = torch.arange(32, dtype=torch.int32, device=packed.device)
+    unpacked = (packed[:, :, None] >> bits) & 1
+    return unpacked.reshape(packed.shape[0], -1)[:, :vocab_size].bool()
+
+
+class Masks:
+    """The grammars of all slots.
+
+    They are followed on the host, so a step with one is waited for before the next is started.
+    """
+
+    def __init__(self, name: str, model: Model) -> None:
+        """Sets up without any grammar; the tokenizer is read when the first one comes.
+
+        Args:
+            name: Directory of the model.
+            model: The model.
+        """
+        self._name, self._model = name, model
+        self._grammars: GrammarSet | None = None
+        self._slots: set[int] = set()
+
+    def open(self, admission: Admission) -> str | None:
+        """Starts the grammar of a request; returns what is wrong with it, or None."""
+        slot = admission.slot
+        output = admission.token_ids[admission.num_prompt_tokens :]
+        try:
+            if self._grammars is None:
+                model = self._model
+                self._grammars = load_grammar_set(self._name, model.vocab_size, model.eos_token_ids)
+            self._grammars.open(slot, admission.sampling.grammar, output)
+        except ValueError as error:
+            return str(error)
+        self._slots.add(slot)
+        return None
+
+    def close(self, slot: int) -> None:
+        """Forgets a slot's grammar, if it has one."""
+        self._slots.discard(slot)
+        if self._grammars is not None:
+            self._grammars.close(slot)
+
+    def commit(self, slot: int, token_ids: list[int]) -> str | None:
+        """Moves a slot's grammar on by what was emitted; returns why it cannot, or None."""
+        if self._grammars is None or slot not in self._slots:
+            return None
+        self._grammars.commit(slot, token_ids)
+        fault = self._grammars.fault(slot)
+        return None if fault is None else f"grammar: {fault}"
+
+    def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
+        """Returns what may come after each node, bool `[num_logits, vocab_size]`; None: all."""
+        if self._grammars is None or not self._slots:
+            return None
+        rows, places = self._find_rows(slots, drafts, nodes)
+        if not rows:
+            return None
+        device, vocab_size = slots.device, self._model.vocab_size
+        masks = unpack_bitmask(self._grammars.allowed(rows).to(device), vocab_size)
+        allowed = torch.ones((nodes.size, vocab_size), dtype=torch.bool, device=device)
+        return allowed.index_copy_(0, torch.tensor(places, device=device), masks)
+
+    def _find_rows(
+        self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged
+    ) -> tuple[list[GrammarRow], list[int]]:
+        """Returns the rows with a grammar that emit, and which rows of logits are theirs."""
+        rows: list[GrammarRow] = []
+        places: list[int] = []
+        starts: list[int] = nodes.starts.tolist()
+        for index, slot in enumerate(slots.tolist()):
+            first, end = starts[index], starts[index + 1]
+            if slot not in self._slots or first == end:
+                continue
+            number = end - first - 1
+            parents = None
+            if drafts.parents is not None:
+                parents = drafts.parents[index, :number].tolist()
+            rows.append(GrammarRow(slot, drafts.token_ids[index, :number].tolist(), parents))
+            places += range(first, end)
+        return rows, places

@@ -1,10 +1,10 @@
-"""Weights of a decoder of transformers, from safetensors or made up."""
+"""Device, dtype and weights of a decoder of transformers, from safetensors or made up."""
 
 import logging
 import sys
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import transformers
@@ -15,6 +15,86 @@ from transformers.utils import logging as transformers_logging
 
 from optimist_common.errors import SetupError, one_line
 from optimist_worker.core.attention.paged_attention import NAME
+from optimist_worker.model.division import StageCut
+
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def choose_device(name: str) -> torch.device:
+    """Returns the device of a setting.
+
+    Args:
+        name: `cpu`, `cuda`, `cuda:N`, or `auto` and `auto:N`: CUDA if there is such a device at
+            all, else the CPU.
+
+    Raises:
+        SetupError: That CUDA device is not there.
+    """
+    num_gpus = torch.cuda.device_count()
+    if name.startswith("auto"):
+        name = name.replace("auto", "cuda") if num_gpus else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= num_gpus:
+        raise SetupError(
+            f"--device: {name} is not on this machine ({num_gpus} CUDA devices); use --device cpu"
+        )
+    return device
+
+
+def choose_dtype(
+    name: str, flag: str, dtype_name: str, device: torch.device, config: Any
+) -> torch.dtype:
+    """Returns the dtype to compute in.
+
+    `auto` is float32 on the CPU and on a GPU the config's own dtype, float32 if it has none. The
+    field `minimum_dtype` of a config names the narrowest dtype that the model works in: `auto`
+    takes at least that.
+
+    Args:
+        name: The model's.
+        flag: Setting that named it.
+        dtype_name: A dtype of PyTorch, or `auto`.
+        device: The model's.
+        config: The model's.
+
+    Raises:
+        SetupError: The model needs a wider dtype, or its config names one that there is not.
+    """
+    needed = _read_dtype(name, flag, config, "minimum_dtype")
+    if dtype_name == "auto":
+        own = _read_dtype(name, flag, config, "dtype") or torch.float32
+        wanted = own if device.type == "cuda" else torch.float32
+        return wanted if needed is None or _holds(wanted, needed) else needed
+    dtype: torch.dtype = getattr(torch, dtype_name)
+    if needed is not None and not _holds(dtype, needed):
+        shown = str(needed).removeprefix("torch.")
+        raise SetupError(
+            f"{flag}: {name} needs {shown} (minimum_dtype in its config.json), not {dtype_name}; "
+            f"choose --dtype {shown}"
+        )
+    return dtype
+
+
+def _read_dtype(name: str, flag: str, config: Any, field: str) -> torch.dtype | None:
+    value = getattr(config, field, None) or getattr(config.get_text_config(), field, None)
+    if value is None:
+        return None
+    dtype = getattr(torch, value, None) if isinstance(value, str) else value
+    if dtype not in _DTYPES:
+        shown = str(value).removeprefix("torch.")
+        advice = "; choose one with --dtype" if field == "dtype" else ""
+        raise SetupError(
+            f"{flag}: {name} has {field} {shown} in its config.json, and the worker computes in "
+            f"float64, float32, bfloat16 or float16{advice}"
+        )
+    return dtype
+
+
+def _holds(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Returns whether a dtype has the precision and the range of another."""
+    limits, needed = torch.finfo(dtype), torch.finfo(other)
+    return limits.eps <= needed.eps and limits.max >= needed.max
+
 
 logger = logging.getLogger(__name__)
 
@@ -31,18 +111,6 @@ CONFIG_ERRORS = (
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _DUMMY_SEED = 20261121
-
-
-class Cut(Protocol):
-    """A part of a model."""
-
-    @property
-    def model_class(self) -> Any:
-        """A class of transformers whose instances have this part only."""
-
-    @property
-    def outline(self) -> Any:
-        """The whole model without data."""
 
 
 def check_directory(name: str, flag: str, *, needs_weights: bool) -> None:
@@ -110,7 +178,7 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device,
     tensor_parallel_size: int = 1,
-    cut: Cut | None = None,
+    cut: StageCut | None = None,
 ) -> Any:
     """Loads safetensors weights; shows a progress bar on a terminal, else logs begin and end.
 
@@ -175,7 +243,7 @@ def make_dummy_weights(
 
 
 def _read_weights(
-    name: str, flag: str, dtype: torch.dtype, tensor_parallel_size: int, cut: Cut | None
+    name: str, flag: str, dtype: torch.dtype, tensor_parallel_size: int, cut: StageCut | None
 ) -> Any:
     model_class: Any = AutoModelForCausalLM if cut is None else cut.model_class
     shared: dict[str, Any] = {} if cut is None else {"config": cut.outline.config}

@@ -1,6 +1,5 @@
 """What lives on the model's device besides weights, and how much of it there is room for."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optimist_common.errors import SetupError
@@ -8,22 +7,12 @@ from optimist_worker.core.acceptance.sampling_table import SamplingTable
 from optimist_worker.core.attention.kv import KVPool, block_bytes
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.core.batch.window_table import WindowTable
+from optimist_worker.core.plan import Admission, Sizes
 from optimist_worker.model.model import Model
 
 if TYPE_CHECKING:
     # What measures a GPU without the services needs no settings.
     from optimist_worker.settings import WorkerSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much a worker holds."""
-
-    num_blocks: int
-    block_size: int
-    max_num_seqs: int
-    max_model_len: int
-    max_num_batched_tokens: int
 
 
 class DeviceState:
@@ -56,17 +45,15 @@ class DeviceState:
         self.windows = WindowTable(self.table, model.vocab_size)
         self.sampling = SamplingTable(sizes.max_num_seqs, model.vocab_size, model.device)
 
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Sizes that follow from settings and model."""
-
-    num_blocks: int
-    max_model_len: int
+    def admit(self, admission: Admission) -> None:
+        """Gives a slot to a request that has no fault."""
+        self.table.admit(admission)
+        self.sampling.set(admission.slot, admission.sampling)
+        self.windows.clear(admission.slot)
 
 
-def plan_memory(settings: "WorkerSettings", model: Model, drafter_block_bytes: int = 0) -> Memory:
-    """Works out the number of blocks and the longest sequence.
+def plan_memory(settings: "WorkerSettings", model: Model, drafter_block_bytes: int = 0) -> Sizes:
+    """Works out how much to hold: the number of blocks, and the longest sequence.
 
     Args:
         settings: The worker's.
@@ -91,7 +78,13 @@ def plan_memory(settings: "WorkerSettings", model: Model, drafter_block_bytes: i
             f"--max-model-len: {settings.max_model_len} tokens do not fit into {num_blocks} "
             f"blocks of {settings.block_size}; raise --kv-memory-mib or --num-kv-blocks"
         )
-    return Memory(num_blocks=num_blocks, max_model_len=min(wanted, held))
+    return Sizes(
+        num_blocks=num_blocks,
+        block_size=settings.block_size,
+        max_num_seqs=settings.max_num_seqs,
+        max_model_len=min(wanted, held),
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+    )
 
 
 def _blocks_in_memory(settings: "WorkerSettings", size: int, max_model_len: int) -> int:

@@ -10,10 +10,11 @@ from optimist_common.errors import SetupError, one_line
 from optimist_worker.core.attention.kv import LayerSpec
 from optimist_worker.core.attention.paged_attention import NAME, paged_attention
 from optimist_worker.core.batch.flat_batch import FlatBatch
-from optimist_worker.model.auto import choose_device, choose_dtype
 from optimist_worker.model.division import StageCut, StagePlace, check_division, plan_cut
 from optimist_worker.model.loading import (
     check_directory,
+    choose_device,
+    choose_dtype,
     load_config,
     load_weights,
     make_dummy_weights,

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import warnings
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,191 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from optimist_common.errors import SetupError
 from optimist_worker.model.model import Model
-from optimist_worker.model.quantised_linear import PackedInt8Linear, can_quantise, quantise_linear
+
+GROUP_SIZE = 32
+"""Inputs that share a scale in a layer of 4 bits."""
+
+_TINY = 1e-12
+# cuBLAS multiplies int8 matrices of more than 16 rows, in multiples of 8.
+_FEWEST_CUDA_ROWS = 32
+_INNER_TILES = 8
+
+
+def can_quantise(linear: nn.Linear, bits: int) -> bool:
+    """Whether the kernel for these bits takes the layer's shape on its device."""
+    rows, columns = linear.weight.shape
+    is_cuda = linear.weight.device.type == "cuda"
+    if bits == 4:
+        return rows % 16 == 0 and columns % (16 * _INNER_TILES if is_cuda else GROUP_SIZE) == 0
+    return not is_cuda or (rows % 8 == 0 and columns % 8 == 0)
+
+
+def quantise_linear(linear: nn.Linear, bits: int) -> nn.Module:
+    """Returns a layer that computes nearly what `linear` does from weights of 8 or 4 bits.
+
+    Raises:
+        SetupError: The device lacks the kernel.
+    """
+    if bits == 4:
+        return Int4Linear(linear)
+    if linear.weight.device.type == "cpu" and "x86" in torch.backends.quantized.supported_engines:
+        return PackedInt8Linear(linear)
+    return Int8Linear(linear)
+
+
+class Int8Linear(nn.Module):
+    """Weights of 8 bits with a scale per output, inputs of 8 bits with a scale per token.
+
+    The scales of one token do not depend on the others of the batch. Method: LLM.int8()
+    (Dettmers et al. 2022) without its outlier part, as in torchao's
+    Int8DynamicActivationInt8WeightConfig.
+    """
+
+    values: torch.Tensor
+    scales: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        values, scales = _per_output(linear.weight)
+        self.register_buffer("values", values.t())
+        self.register_buffer("scales", scales)
+        self.register_buffer("bias", _detached(linear.bias))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Maps `[..., in_features]` to `[..., out_features]`."""
+        rows = inputs.reshape(-1, inputs.shape[-1]).float()
+        norms = _row_norms(rows)
+        tokens = (rows * (127.0 / norms)).round_().to(torch.int8)
+        num_rows = tokens.shape[0]
+        if num_rows == 0:
+            return inputs.new_empty((*inputs.shape[:-1], self.values.shape[1]))
+        if tokens.is_cuda and num_rows < _FEWEST_CUDA_ROWS:
+            tokens = functional.pad(tokens, (0, 0, 0, _FEWEST_CUDA_ROWS - num_rows))
+        elif tokens.is_cuda:
+            tokens = functional.pad(tokens, (0, 0, 0, -num_rows % 8))
+        products = torch._int_mm(tokens, self.values)[:num_rows] * (norms / 127.0)
+        return _finish(products.mul_(self.scales), self.bias, inputs)
+
+
+class PackedInt8Linear(nn.Module):
+    """Int8Linear on x86 CPUs, with the weights packed for FBGEMM.
+
+    The kernel has one input scale for the whole batch, so the rows are scaled to one size first:
+    a token with large activations (Sun et al. 2024) would leave the others nothing but zeros.
+    """
+
+    bias: torch.Tensor | None
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.out_features = linear.weight.shape[0]
+        self.num_bytes = linear.weight.numel() + 8 * self.out_features
+        _, scales = _per_output(linear.weight)
+        zeros = torch.zeros(self.out_features, dtype=torch.int64)
+        with warnings.catch_warnings():
+            # The kernel takes its weights in no other form than a quantised tensor, a type that
+            # PyTorch means to drop (issue 184982); Int8Linear is what remains then.
+            warnings.filterwarnings("ignore", category=UserWarning)
+            quantised = torch.quantize_per_channel(
+                linear.weight.detach().float(), scales.double(), zeros, 0, torch.qint8
+            )
+            self._packed = torch.ops.quantized.linear_prepack(quantised, None)
+        # Without VNNI the products of two full 8-bit numbers overflow 16 bits.
+        self._reduce_range = not torch.cpu._is_vnni_supported()
+        self.register_buffer("bias", _detached(linear.bias))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Maps `[..., in_features]` to `[..., out_features]`."""
+        rows = inputs.reshape(-1, inputs.shape[-1]).float()
+        multiply = torch.ops.quantized.linear_dynamic
+        if rows.shape[0] == 0:
+            return inputs.new_empty((*inputs.shape[:-1], self.out_features))
+        if rows.shape[0] == 1:
+            products = multiply(rows, self._packed, self._reduce_range)
+        else:
+            norms = _row_norms(rows)
+            products = multiply(rows / norms, self._packed, self._reduce_range).mul_(norms)
+        return _finish(products, self.bias, inputs)
+
+
+class Int4Linear(nn.Module):
+    """Weights of 4 bits with a scale and a zero point per GROUP_SIZE inputs; bfloat16 products.
+
+    Rounds to the nearest of 16 evenly spaced values between the group's least and greatest, the
+    layout of tinygemm as in gpt-fast and torchao's Int4WeightOnlyConfig.
+    """
+
+    values: torch.Tensor
+    scales_and_zeros: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.detach().float()
+        self.out_features, in_features = weight.shape
+        groups = weight.reshape(self.out_features, in_features // GROUP_SIZE, GROUP_SIZE)
+        least, greatest = groups.aminmax(dim=2)
+        scales = ((greatest - least) / 15).clamp_min(_TINY)
+        steps = ((groups - least[..., None]) / scales[..., None]).round().clamp(0, 15)
+        self.register_buffer("values", _pack_int4(steps.reshape(weight.shape).to(torch.int32)))
+        both = torch.stack([scales, least + 8 * scales], dim=2).transpose(0, 1).contiguous()
+        self.register_buffer("scales_and_zeros", both.to(torch.bfloat16))
+        self.register_buffer("bias", _detached(linear.bias))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Maps `[..., in_features]` to `[..., out_features]`."""
+        rows = inputs.reshape(-1, inputs.shape[-1]).to(torch.bfloat16)
+        if rows.shape[0] == 0:
+            return inputs.new_empty((*inputs.shape[:-1], self.out_features))
+        multiply = torch.ops.aten._weight_int4pack_mm
+        if not rows.is_cuda:
+            multiply = torch.ops.aten._weight_int4pack_mm_for_cpu
+        products = multiply(rows, self.values, GROUP_SIZE, self.scales_and_zeros)
+        return _finish(products, self.bias, inputs)
+
+
+def _per_output(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns int8 values of the weight's shape and float32 scales, `[out_features]`."""
+    precise = weight.detach().float()
+    scales = (precise.abs().amax(dim=1) / 127.0).clamp_min(_TINY)
+    return (precise / scales[:, None]).round_().to(torch.int8), scales
+
+
+def _row_norms(rows: torch.Tensor) -> torch.Tensor:
+    """Returns the largest magnitude of each row, `[num_rows, 1]`, above 0."""
+    if rows.shape[0] == 0:
+        return rows.new_empty((0, 1))
+    return torch.linalg.vector_norm(rows, float("inf"), dim=1, keepdim=True).clamp_min_(_TINY)
+
+
+def _pack_int4(steps: torch.Tensor) -> torch.Tensor:
+    """Packs numbers from 0 to 15, int32 `[out_features, in_features]`, for the device's kernel."""
+    if not steps.is_cuda:
+        return torch.ops.aten._convert_weight_to_int4pack_for_cpu(steps, 1)
+    if torch.cuda.get_device_capability(steps.device) < (8, 0):
+        raise SetupError(
+            "--drafter-bits: 4 bits need a GPU of compute capability 8.0 or higher; use 8"
+        )
+    pairs = (steps[:, ::2] << 4 | steps[:, 1::2]).to(torch.uint8)
+    return torch.ops.aten._convert_weight_to_int4pack(pairs, _INNER_TILES)
+
+
+def _detached(bias: torch.Tensor | None) -> torch.Tensor | None:
+    return None if bias is None else bias.detach()
+
+
+def _finish(
+    products: torch.Tensor, bias: torch.Tensor | None, inputs: torch.Tensor
+) -> torch.Tensor:
+    """Returns the products in dtype and leading shape of the inputs, with the bias."""
+    outputs = products.to(inputs.dtype).reshape(*inputs.shape[:-1], products.shape[1])
+    return outputs if bias is None else outputs + bias.to(inputs.dtype)
+
 
 logger = logging.getLogger(__name__)
 

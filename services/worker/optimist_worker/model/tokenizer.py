@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers.utils.hub import cached_file
 
-from optimist_common.errors import SetupError
+from optimist_common.errors import SetupError, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -65,14 +65,14 @@ def _read(name: str) -> Tokenizer | None:
     try:
         path = find_tokenizer(name)
     except (OSError, ValueError) as error:
-        raise SetupError(f"{_FLAG}: cannot find {name}: {_line(error)}") from None
+        raise SetupError(f"{_FLAG}: cannot find {name}: {one_line(error)}") from None
     if path is None:
         return None
     try:
         return Tokenizer.from_file(path)
     except Exception as error:
         # tokenizers raises Exception itself for whatever is wrong with the file.
-        raise SetupError(f"{_FLAG}: {path} cannot be read: {_line(error)}") from None
+        raise SetupError(f"{_FLAG}: {path} cannot be read: {one_line(error)}") from None
 
 
 def _difference(target: Tokenizer, draft: Tokenizer) -> str | None:
@@ -97,7 +97,3 @@ def _special(tokenizer: Tokenizer) -> set[int]:
 
 def _shown(token: str | None) -> str:
     return "missing" if token is None else repr(token)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

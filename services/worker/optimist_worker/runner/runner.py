@@ -3,18 +3,23 @@
 import logging
 from dataclasses import dataclass, field
 
+import torch
+
 from optimist_common.columns import Int32Column
-from optimist_common.draft_source import DraftSource
-from optimist_worker.core.batch.bounds import find_bounds
-from optimist_worker.core.batch.held_slot import HeldSlot, find_fault, hold
+from optimist_common.drafts import DraftSource
+from optimist_common.errors import one_line
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.batch.host_view import HeldSlot, StepBounds, find_bounds, find_fault, hold
 from optimist_worker.core.batch.logprobs import (
+    LogprobPlaces,
     WantedLogprobs,
     find_wanted,
     has_nan,
     place_wanted,
     read_logprobs,
 )
-from optimist_worker.core.batch.outputs import Outputs, collect_result, no_outputs, unpack
+from optimist_worker.core.batch.results import Outputs, collect_result, no_outputs, unpack
+from optimist_worker.core.batch.slot_table import send
 from optimist_worker.core.plan import (
     Admission,
     Plan,
@@ -24,8 +29,74 @@ from optimist_worker.core.plan import (
     StepResult,
     WindowUpdate,
 )
-from optimist_worker.execution.executor import RunningStep
-from optimist_worker.runner.engine import Engine
+from optimist_worker.drafters.drafter import Drafter
+from optimist_worker.execution.executor import Executor, RunningStep
+from optimist_worker.model.memory import DeviceState
+from optimist_worker.model.model import Model
+
+
+class Engine:
+    """Model, state and drafter on one device. All calls take effect in their order."""
+
+    def __init__(
+        self,
+        model: Model,
+        state: DeviceState,
+        executor: Executor,
+        drafter: Drafter | None = None,
+        rule: AcceptanceRule = AcceptanceRule.COUPLED,
+    ) -> None:
+        """Puts an engine together.
+
+        Args:
+            model: The target.
+            state: Its slots.
+            executor: Runs the steps.
+            drafter: Drafts for rows whose window does not.
+            rule: How drafts are accepted.
+        """
+        self.model, self.state, self.executor = model, state, executor
+        self.masks, self.drafter, self.rule = executor.masks, drafter, rule
+        self.drafter_us: list[int] = []
+        """What the drafter takes by the depth of its drafts, if it was timed."""
+
+    def expected_draft_ns(self, num_drafts: int) -> int:
+        """Returns what the drafter probably takes for so many drafts, 0 if it was not timed."""
+        if self.drafter is None or not self.drafter_us or not num_drafts:
+            return 0
+        number = min(num_drafts, self.drafter.max_tokens)
+        depth = -(-number * self.drafter.max_depth // self.drafter.max_tokens)
+        return 1000 * self.drafter_us[min(depth, len(self.drafter_us)) - 1]
+
+    @torch.inference_mode()
+    def launch(
+        self,
+        columns: list[list[int]],
+        bounds: StepBounds,
+        wanted: LogprobPlaces | None = None,
+    ) -> RunningStep:
+        """Launches a step.
+
+        Args:
+            columns: Slots, known tokens and most drafts of the rows as planned.
+            bounds: What is known of them.
+            wanted: Which log-probabilities are wanted, on the host; None for none.
+
+        Raises:
+            RuntimeError, ValueError, IndexError: PyTorch refuses it.
+            GroupError: Another process is gone.
+        """
+        table, number = self.state.table, bounds.num_rows
+        if not table.reads_sizes:
+            bounds = bounds.rounded(self.state.sizes.max_num_batched_tokens)
+            padding = bounds.num_rows - number
+            fillers = (table.num_slots, 0, 0)
+            columns = [
+                column + [filler] * padding for column, filler in zip(columns, fillers, strict=True)
+            ]
+        rows = send(torch.tensor(columns, dtype=torch.int64), self.state.device)
+        return self.executor.launch(rows, bounds, number, wanted)
+
 
 logger = logging.getLogger(__name__)
 
@@ -76,11 +147,7 @@ class Runner:
             self._release(slot)
 
     def execute(self, plan: Plan) -> StepResult:
-        """Runs one plan.
-
-        Raises:
-            PlanError: The plan admits to a slot that is taken.
-        """
+        """Runs one plan; see `launch`."""
         return self.collect(self.launch(plan))
 
     def launch(self, plan: Plan) -> LaunchedPlan:
@@ -143,11 +210,12 @@ class Runner:
         self.engine.executor.finish(result)
         return result
 
+    @torch.inference_mode()
     def _set_window(self, sequence: int, window: WindowUpdate) -> None:
         # The slot may have been given back since the window was made; then it has no use.
         if (holder := self._slots.get(window.slot)) is not None and holder.error is None:
             try:
-                self.engine.set_window(window)
+                self.engine.state.windows.set(window)
             except (RuntimeError, MemoryError) as failure:
                 holder.error = self._refuse(holder, "its window cannot be set", failure)
                 return
@@ -159,6 +227,7 @@ class Runner:
         if held is not None and held.has_grammar:
             self.engine.masks.close(slot)
 
+    @torch.inference_mode()
     def _admit(self, admission: Admission) -> None:
         slot, engine = admission.slot, self.engine
         if slot in self._slots:
@@ -174,7 +243,9 @@ class Runner:
         held = self._slots[slot] = hold(admission, error, sizes.block_size)
         if error is None:
             try:
-                engine.admit(admission)
+                engine.state.admit(admission)
+                if engine.drafter is not None:
+                    engine.drafter.admit(slot)
             except (RuntimeError, MemoryError) as failure:
                 held.error = self._refuse(held, "it cannot be admitted", failure)
 
@@ -196,18 +267,19 @@ class Runner:
                 launched.rows[planned.slot] = held
         return rows
 
+    @torch.inference_mode()
     def _start(self, launched: LaunchedPlan, rows: list[PlannedRow]) -> None:
         engine, held = self.engine, list(launched.rows.values())
-        if any(row.new_blocks for row in rows):
-            engine.append_blocks(rows, [slot.num_blocks for slot in held])
-            for row, slot in zip(rows, held, strict=True):
-                slot.num_blocks += len(row.new_blocks)
         columns = [
             [row.slot for row in rows],
             [row.num_known_tokens for row in rows],
             [row.num_draft_tokens for row in rows],
         ]
-        state = engine.state
+        state, new_blocks = engine.state, [row.new_blocks for row in rows]
+        if any(new_blocks):
+            state.table.append_blocks(columns[0], new_blocks, [slot.num_blocks for slot in held])
+            for slot, new in zip(held, new_blocks, strict=True):
+                slot.num_blocks += len(new)
         bounds = find_bounds(rows, held, state.sizes.block_size, state.sampling.needs(columns[0]))
         launched.num_unseen = [slot.num_unseen for slot in held]
         for row, slot in zip(rows, held, strict=True):
@@ -260,7 +332,8 @@ class Runner:
             DeviceLostError: Nor will any other.
         """
         logger.error("plan %d: the forward pass failed", launched.plan.sequence, exc_info=error)
-        reason = self._find_reason(error)
+        self.engine.executor.check_device()
+        reason = one_line(error)
         for slot, held in launched.rows.items():
             launched.errors[slot] = f"the forward pass failed: {reason}"
             launched.idle[slot] = held.num_tokens
@@ -275,9 +348,4 @@ class Runner:
         """
         self.engine.executor.check_failure(error)
         logger.error("request %s: %s", held.request_id, what, exc_info=error)
-        return f"{what}: {self._find_reason(error)}"
-
-    def _find_reason(self, error: Exception) -> str:
-        """Returns an error as one line; raises DeviceLostError if the device is lost."""
-        self.engine.executor.check_device()
-        return " ".join(str(error).split())[:300]
+        return f"{what}: {one_line(error)}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import torch
 
@@ -10,13 +11,13 @@ from optimist_common.errors import SetupError
 from optimist_common.network.server import GrpcServer, until_signal, watch_for_hangs
 from optimist_common.observing.metrics import serve_metrics
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.plan import Sizes
 from optimist_worker.drafters.build import (
     DrafterWeights,
     build_drafter,
     drafter_block_bytes,
     load_drafter,
 )
-from optimist_worker.execution.codec import Limits
 from optimist_worker.execution.commands import LeadingRank
 from optimist_worker.execution.executor import Executor, LocalExecutor
 from optimist_worker.execution.group import Group
@@ -25,13 +26,12 @@ from optimist_worker.execution.stage_link import StageLink
 from optimist_worker.execution.stage_pass import StageTrace
 from optimist_worker.execution.step import Step
 from optimist_worker.model.division import StagePlace
-from optimist_worker.model.masks import Masks
-from optimist_worker.model.memory import DeviceState, Memory, Sizes, plan_memory
+from optimist_worker.model.grammar import Masks
+from optimist_worker.model.memory import DeviceState, plan_memory
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.runner.cost import MeasuredCosts
-from optimist_worker.runner.engine import Engine
-from optimist_worker.runner.runner import Runner
-from optimist_worker.service.request_spans import RequestSpans
+from optimist_worker.runner.runner import Engine, Runner
+from optimist_worker.service.observing import RequestSpans
 from optimist_worker.service.servicer import WorkerServicer
 from optimist_worker.settings import WorkerSettings
 
@@ -61,22 +61,15 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
     )
     weights = load_drafter(settings, model)
     extra = drafter_block_bytes(weights, model, settings.block_size)
-    memory = plan_memory(settings, model, extra)
+    sizes = plan_memory(settings, model, extra)
     if group is not None:
-        memory = Memory(*group.least([memory.num_blocks, memory.max_model_len]))
-    sizes = Sizes(
-        num_blocks=memory.num_blocks,
-        block_size=settings.block_size,
-        max_num_seqs=settings.max_num_seqs,
-        max_model_len=memory.max_model_len,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-    )
+        num_blocks, max_model_len = group.least([sizes.num_blocks, sizes.max_model_len])
+        sizes = replace(sizes, num_blocks=num_blocks, max_model_len=max_model_len)
     try:
         runner = Runner(_build_engine(settings, model, weights, sizes, group))
     except (RuntimeError, MemoryError):
         raise SetupError(
-            f"--num-kv-blocks: no memory for {memory.num_blocks} blocks; "
-            "lower it or --kv-memory-mib"
+            f"--num-kv-blocks: no memory for {sizes.num_blocks} blocks; lower it or --kv-memory-mib"
         ) from None
     logger.info(
         "%s: %.1f million parameters in %s on %s, %d blocks of %d tokens, sequences up to %d",
@@ -84,9 +77,9 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
         model.num_parameters / 1e6,
         str(model.dtype).removeprefix("torch."),
         model.device,
-        memory.num_blocks,
-        settings.block_size,
-        memory.max_model_len,
+        sizes.num_blocks,
+        sizes.block_size,
+        sizes.max_model_len,
     )
     if runner.engine.rule is AcceptanceRule.SYNTHETIC:
         logger.warning("drafts are accepted by chance: every text is meaningless")
@@ -127,23 +120,13 @@ def _build_engine(
     return Engine(model, state, executor, drafter, rule)
 
 
-def limits_of(settings: WorkerSettings, runner: Runner) -> Limits:
-    """Returns what plans must keep to."""
-    return Limits(
-        num_blocks=runner.engine.state.sizes.num_blocks,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-    )
-
-
 async def serve(settings: WorkerSettings, runner: Runner, costs: MeasuredCosts) -> None:
     """Serves until a signal; raises SetupError if it cannot listen."""
-    limits = limits_of(settings, runner)
     serve_metrics(settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port, settings.tls())
     tracer = settings.tracer()
     spans = RequestSpans(tracer, of_passes=settings.trace_passes)
-    servicer = WorkerServicer(runner, limits, costs, spans)
+    servicer = WorkerServicer(runner, costs, spans)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     port = await server.start()
     await server.set_serving(serving=True)

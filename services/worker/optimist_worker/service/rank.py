@@ -1,21 +1,28 @@
-"""One rank from its start to its end: rank 0 serves, the others follow."""
+"""One rank from its start to its end: rank 0 serves, the others do what it has them do."""
 
 import logging
 import os
 import signal
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import NoReturn
 
+from optimist.worker.v1 import worker_pb2
 from optimist_common.errors import SetupError
 from optimist_common.network.server import require_free, run_service
+from optimist_worker.core.plan import Plan, PlanError, StepResult, plan_repeat
+from optimist_worker.execution.codec import decode_plan
+from optimist_worker.execution.commands import DIGEST_BYTES, Command, digest
 from optimist_worker.execution.group import Group, GroupError, Pulse, end_process, refuse_start
 from optimist_worker.execution.ranks import Ranks
-from optimist_worker.model.auto import choose_device
+from optimist_worker.execution.stage import Stage, StagedStep
+from optimist_worker.execution.stage_pass import StageVerdict, read_verdict, write_verdict
+from optimist_worker.model.loading import choose_device
 from optimist_worker.runner.cost import measure_costs
-from optimist_worker.runner.runner import Runner
-from optimist_worker.service.followers import follow
-from optimist_worker.service.process import build_runner, limits_of, serve
+from optimist_worker.runner.runner import LaunchedPlan, Runner
+from optimist_worker.service.process import build_runner, serve
 from optimist_worker.settings import WorkerSettings, check_ranks
 
 logger = logging.getLogger(__name__)
@@ -83,7 +90,7 @@ def _obey(settings: WorkerSettings, group: Group, pulse: Pulse) -> None:
 
 def _obey_or_end(settings: WorkerSettings, group: Group, runner: Runner) -> None:
     try:
-        follow(group, runner, limits_of(settings, runner), settings.hang_seconds)
+        follow(group, runner, settings.hang_seconds)
     except GroupError as error:
         end_process(str(error))
     except Exception as error:
@@ -99,3 +106,165 @@ def _explain(group: Group, error: SetupError) -> NoReturn:
         # It keeps the store, where the others find that this was said.
         time.sleep(_SAY_SECONDS)
     refuse_start(error if is_first else None)
+
+
+def follow(group: Group, runner: Runner, hang_seconds: float) -> None:
+    """Does what rank 0 says until it says that it ends.
+
+    Args:
+        group: The ranks.
+        runner: This rank's.
+        hang_seconds: How long rank 0 may take over a step.
+
+    Raises:
+        GroupError: Another process is gone or came to something else.
+    """
+    follower: _Follower
+    receive: Callable[[float | None], bytes] = group.receive
+    stage = runner.engine.executor
+    if not isinstance(stage, Stage):
+        follower = _Rank(group, runner)
+    else:
+        receive = stage.link.next_command
+        follower = (_LastStage if stage.place.is_last else _MiddleStage)(stage, runner)
+    while True:
+        command = receive(hang_seconds if follower.is_at_work else None)
+        kind, payload = Command(command[0]), command[1:]
+        if kind is Command.END:
+            follower.end()
+            return
+        if kind is Command.RELEASE_ALL:
+            runner.release_all()
+        elif kind is Command.COLLECT:
+            follower.collect(payload[:DIGEST_BYTES], payload[DIGEST_BYTES:])
+        else:
+            if kind is Command.REPEAT:
+                plan = follower.next_repeat()
+            else:
+                request = worker_pb2.ExecuteRequest.FromString(payload)
+                plan = decode_plan(request, runner.engine.state.sizes)
+            try:
+                launched = runner.launch(plan)
+            except PlanError:
+                # Rank 0 has met it too, reports it to the scheduler and collects nothing.
+                continue
+            follower.go_on(launched)
+
+
+class _Follower:
+    """The plans of a process that have been launched and not been compared."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._running: deque[LaunchedPlan] = deque()
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether rank 0 has to say soon how a plan went."""
+        return bool(self._running)
+
+    def go_on(self, launched: LaunchedPlan) -> None:
+        """Goes on after a plan has been launched."""
+        self._running.append(launched)
+
+    def collect(self, expected: bytes, verdict: bytes) -> None:
+        """Compares the oldest plan's result with the digest of that of rank 0."""
+        raise NotImplementedError
+
+    def next_repeat(self) -> Plan:
+        """Returns the last plan as it is run again."""
+        raise GroupError("rank 0 repeats a plan that this process cannot repeat")
+
+    def end(self) -> None:
+        """Ends."""
+
+
+class _Rank(_Follower):
+    """Has a part of every layer."""
+
+    def __init__(self, group: Group, runner: Runner) -> None:
+        super().__init__(runner)
+        self._group = group
+        self._last: tuple[Plan, StepResult] | None = None
+
+    def next_repeat(self) -> Plan:
+        again = None if self._last is None else plan_repeat(*self._last)
+        return super().next_repeat() if again is None else again
+
+    def collect(self, expected: bytes, verdict: bytes) -> None:
+        launched = self._running.popleft()
+        result = self._runner.collect(launched)
+        _compare(result, expected)
+        if result.errors:
+            self._group.wait_for_all()
+        self._last = launched.plan, result
+
+
+class _MiddleStage(_Follower):
+    """Settles plans when it is given their verdicts."""
+
+    def __init__(self, stage: Stage, runner: Runner) -> None:
+        super().__init__(runner)
+        self._stage = stage
+
+    def collect(self, expected: bytes, verdict: bytes) -> None:
+        launched = self._running.popleft()
+        if verdict:
+            staged_step(launched).verdict = read_verdict(verdict)
+            self._stage.link.forget_plan()
+        _compare(self._runner.collect(launched), expected)
+
+
+class _LastStage(_Follower):
+    """Judges the drafts of plans."""
+
+    def __init__(self, stage: Stage, runner: Runner) -> None:
+        super().__init__(runner)
+        self._stage = stage
+        self._results: deque[StepResult] = deque()
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether rank 0 has to compare a result soon."""
+        return bool(self._results)
+
+    def go_on(self, launched: LaunchedPlan) -> None:
+        step, verdict = launched.step, None
+        if isinstance(step, StagedStep) and step.has_pass:
+            verdict = step.verdict
+        has_grammar = launched.has_grammar
+        if verdict is not None and not has_grammar:
+            self._send(verdict)
+        rows = dict(launched.rows)
+        self._results.append(self._runner.collect(launched))
+        if verdict is not None and has_grammar:
+            # Whether a grammar can be followed further is known when the tokens are committed.
+            faults = {slot: held.error for slot, held in rows.items() if held.has_grammar}
+            verdict.faults = {slot: error for slot, error in faults.items() if error is not None}
+            self._send(verdict)
+
+    def collect(self, expected: bytes, verdict: bytes) -> None:
+        _compare(self._results.popleft(), expected)
+
+    def end(self) -> None:
+        self._stage.link.send_verdict(b"")
+        self._stage.link.forget_all()
+
+    def _send(self, verdict: StageVerdict) -> None:
+        self._stage.link.send_verdict(write_verdict(verdict))
+
+
+def staged_step(launched: LaunchedPlan) -> StagedStep:
+    """Returns the step of a plan that runs through stages; raises GroupError if there is none."""
+    if not isinstance(launched.step, StagedStep):
+        raise GroupError(f"plan {launched.plan.sequence} has a pass at another stage, but not here")
+    return launched.step
+
+
+def _compare(result: StepResult, expected: bytes) -> None:
+    if digest(result) != expected:
+        reasons = "; ".join(result.errors.values())[:300]
+        raise GroupError(
+            f"plan {result.sequence} came to something else than on rank 0"
+            + (f": {reasons}" if reasons else "")
+        )

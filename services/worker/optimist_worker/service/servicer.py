@@ -14,13 +14,11 @@ from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.columns import to_bytes
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import PlanError
-from optimist_worker.execution.codec import Limits
 from optimist_worker.execution.executor import DeviceLostError
 from optimist_worker.runner.cost import MeasuredCosts
 from optimist_worker.runner.runner import Runner
-from optimist_worker.service.plan_loop import run_plans
-from optimist_worker.service.request_spans import RequestSpans
-from optimist_worker.service.stream import MOST_PLANS, PlanStream
+from optimist_worker.service.observing import RequestSpans
+from optimist_worker.service.plan_stream import MOST_PLANS, PlanStream, run_plans
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +27,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Serves Describe and Execute; the model runs on a thread of its own."""
 
     def __init__(
-        self,
-        runner: Runner,
-        limits: Limits,
-        costs: MeasuredCosts,
-        spans: RequestSpans | None = None,
+        self, runner: Runner, costs: MeasuredCosts, spans: RequestSpans | None = None
     ) -> None:
-        self._runner, self._limits, self._costs, self._spans = runner, limits, costs, spans
+        self._runner, self._costs, self._spans = runner, costs, spans
         self._stream: PlanStream | None = None
         """The newest."""
         self._at_work: PlanStream | None = None
@@ -57,8 +51,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             max_model_len=sizes.max_model_len,
             block_size=sizes.block_size,
             num_blocks=sizes.num_blocks,
-            max_num_seqs=self._limits.max_num_seqs,
-            max_num_batched_tokens=self._limits.max_num_batched_tokens,
+            max_num_seqs=sizes.max_num_seqs,
+            max_num_batched_tokens=sizes.max_num_batched_tokens,
             eos_token_ids=to_bytes(engine.model.eos_token_ids),
             cost_num_tokens=to_bytes(costs.passes.num_tokens),
             cost_us=to_bytes(costs.passes.microseconds),
@@ -129,7 +123,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def _run_on_device(self, stream: PlanStream) -> None:
         try:
-            run_plans(self._runner, self._limits, stream, self._spans)
+            run_plans(self._runner, stream, self._spans)
         except RuntimeError:
             # What a lost device refuses is not always a step.
             self._runner.engine.executor.check_device()

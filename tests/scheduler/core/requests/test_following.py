@@ -1,18 +1,16 @@
-"""Requests that proposers follow: what they gain, when they rest, and what proposers are sent."""
+"""Requests that proposers follow: when they wake, and in what groups proposers are sent tokens.
+
+When they rest, and that proposers get all, is in test_random_commands.py.
+"""
 
 import numpy as np
 import pytest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.following import is_due
-from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.core.values import StepOutputs
 from optimist_scheduler.core.width.drafter import Drafter
-from tests.scheduler.drive import make_window
-from tests.scheduler.situation import Situation
-
-PASSES_TO_REST = 21
-"""Passes without an accepted draft until a request that woke rests."""
+from tests.scheduler.situation import Situation, make_window
 
 
 def long_situation(num_speculative_tokens: int = 4) -> Situation:
@@ -59,37 +57,6 @@ def propose(
     return situation.scheduler.set_window(f"r{handle}", window)
 
 
-def test_a_request_rests_from_the_start() -> None:
-    situation = long_situation()
-    situation.add(0, [1, 2], 100, is_followed=True)
-    step(situation)
-    assert situation.scheduler.count_followed() == (0, 1)
-    assert situation.scheduler.find_unaligned() == []
-    situation.finish()
-    assert (situation.scheduler.stats.num_rested, situation.scheduler.stats.num_woken) == (0, 0)
-
-
-def test_what_woke_and_gains_nothing_rests_again() -> None:
-    situation = long_situation()
-    situation.add(0, [1, 2], 100, is_followed=True)
-    step(situation)
-    wake(situation)
-    sent = rest(situation)
-    assert len(situation.text(0)) == 1 + PASSES_TO_REST
-    assert sent == situation.text(0)[:-1]
-    assert situation.scheduler.stats.num_rested == 1
-    assert situation.scheduler.count_followed() == (0, 1)
-    situation.finish()
-
-
-def test_a_prediction_is_followed_from_the_start_and_given_up_later() -> None:
-    situation = long_situation()
-    situation.add(0, [1, 2], 200, predicted_token_ids=[1] * 50)
-    rest(situation)
-    assert len(situation.text(0)) > 1.5 * PASSES_TO_REST
-    assert situation.scheduler.find_unaligned() == []
-
-
 def test_groups_grow_with_the_output_to_a_bound() -> None:
     def is_sent(num_output_tokens: int, num_unsent_tokens: int) -> bool:
         columns = 0, 0, num_output_tokens, num_unsent_tokens
@@ -115,26 +82,6 @@ def test_tokens_of_what_rests_are_sent_in_groups(predicted: list[int]) -> None:
     assert sizes == sorted(sizes)
     # What has a prediction is likely to be right again.
     assert (sizes[-1] == 16) == bool(predicted)
-
-
-def test_what_rests_drafts_from_no_window() -> None:
-    situation = long_situation()
-    situation.add(0, [1, 2], 200, is_followed=True)
-    step(situation)
-    assert not propose(situation, 0, 3, [0.4, 0.3, 0.2])
-    assert step(situation).num_accepted_tokens.tolist() == [0]
-    situation.finish()
-    assert situation.finished(0).num_tokens_by_source[DraftSource.NGRAM] == 0
-
-
-def test_the_window_of_what_comes_to_rest_is_dropped() -> None:
-    situation = long_situation(num_speculative_tokens=0)
-    situation.add(0, [1, 2], 200, is_followed=True)
-    assert propose(situation, 0, 200)
-    rest(situation)
-    assert situation.table.window_end[situation.slot(0)] == 0
-    window = situation.send().windows
-    assert [(slot, new.num_nodes) for slot, new in window] == [(situation.slot(0), 0)]
 
 
 def test_a_window_that_promises_a_token_wakes() -> None:
@@ -188,15 +135,6 @@ def test_steps_wait_for_predictions_and_for_what_gains_much() -> None:
     assert 8 < len(situation.text(0)) < 40
 
 
-def test_what_is_not_followed_is_sent_to_nobody() -> None:
-    situation = Situation()
-    situation.add(0, [1, 2], 20, predicted_token_ids=[3], is_followed=False)
-    assert situation.scheduler.find_unaligned() == []
-    for _ in range(5):
-        assert step(situation).observed == []
-    assert situation.scheduler.count_followed() == (0, 0)
-
-
 @pytest.mark.parametrize("is_followed", [True, False])
 @pytest.mark.parametrize("source", [DraftSource.NGRAM, DraftSource.EAGLE])
 def test_the_lookup_drafts_only_for_what_no_proposer_follows(
@@ -207,43 +145,3 @@ def test_the_lookup_drafts_only_for_what_no_proposer_follows(
     situation.finish()
     drafts = situation.finished(0).num_drafted_tokens
     assert (drafts == 0) == (is_followed and source is DraftSource.NGRAM)
-
-
-def test_what_rests_does_so_with_the_next_worker_too() -> None:
-    situation = long_situation()
-    situation.add(0, [1, 2], 200, is_followed=True)
-    step(situation)
-    wake(situation)
-    sent = rest(situation)
-    step(situation)
-    situation.lose_worker()
-    step(situation)
-    assert situation.scheduler.count_followed() == (0, 1)
-    assert situation.scheduler.stats.num_rested == 1
-    while not (observed := step(situation).observed):
-        pass
-    assert sent + observed[0][1] == situation.text(0)
-
-
-def test_what_moves_is_followed_there() -> None:
-    situation = long_situation()
-    situation.add(0, [1, 2], 200, is_followed=True)
-    step(situation)
-    (request,) = situation.scheduler.evacuate()
-    other = Scheduler(situation.config)
-    assert other.adopt(request) is None
-    base = len(situation.text(0))
-    tokens = situation.expected[0][base : base + 4]
-    assert not other.set_window("r0", make_window(base, -1, tokens, (), [0.4, 0.3, 0.1, 0.1]))
-    assert other.set_window("r0", make_window(base, -1, tokens, (), [0.9, 0.8, 0.7, 0.7]))
-    assert other.stats.num_woken == 1
-
-
-def test_a_pause_ends_requests_in_the_order_in_which_they_came() -> None:
-    situation = Situation(policy="priority")
-    for handle in range(3):
-        situation.add(handle, [handle], 20, priority=-handle)
-    step(situation)
-    situation.lose_worker()
-    ended = situation.scheduler.pause(PauseMode.ABORT)
-    assert [each.handle for each in ended] == [0, 1, 2]

@@ -7,7 +7,7 @@ import pytest
 from optimist_common.sampling import SamplingParams
 from optimist_scheduler.core.requests.request import NewRequest, build_request
 from optimist_scheduler.core.values import FinishReason, RejectionError
-from tests.scheduler.drive import config
+from tests.scheduler.situation import config
 
 BOUNDS = config(num_blocks=10)
 

@@ -1,4 +1,7 @@
-"""Log-probabilities and places of drafts on their way from the worker to those who asked."""
+"""Log-probabilities and positions of drafts on their way from the worker to those who asked.
+
+That each gets its own, once and in order, is in test_random_commands.py.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -27,91 +30,14 @@ from optimist_scheduler.workers.translate import (
     plan_message,
     step_result,
 )
-from tests.scheduler.drive import make_window
-from tests.scheduler.received import Received
 from tests.scheduler.situation import Situation, run_plan
 
-DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
-pytestmark = pytest.mark.usefixtures("always_ahead")
 TELLING = SamplingParams(num_logprobs=2, num_prompt_logprobs=3)
 PROMPT = [7, 3, 9, 1] * 4
 
 
-class Listening(Situation):
-    """A situation in which what is reported is kept, by handle."""
-
-    def __init__(self, **values: Any) -> None:
-        super().__init__(**values)
-        self.heard: dict[int, Received] = {}
-        self.positions: dict[int, list[int]] = {}
-        self.num_heard_rows = 0
-
-    def answer(self) -> Any:
-        outputs = super().answer()
-        for reported in outputs.logprobs:
-            new = self._news[reported.handle]
-            received = self.heard.setdefault(reported.handle, Received(new, self.config.vocab_size))
-            received.add(reported.logprobs)
-            self.num_heard_rows += 1
-        for where in outputs.positions:
-            self.positions.setdefault(where.handle, []).extend(where.positions.tolist())
-        return outputs
-
-
-@DEPTHS
-def test_a_prompt_in_chunks_is_reported_before_the_first_token(depth: int) -> None:
-    situation = Listening(max_plans_in_flight=depth, max_num_batched_tokens=6)
-    situation.add(1, PROMPT, 8, sampling=TELLING)
-    situation.add(2, PROMPT, 8)
-    situation.finish()
-    assert set(situation.heard) == {1}
-    situation.heard[1].check(situation.text(1))
-    # Several chunks had no token with them.
-    assert situation.num_heard_rows > 8
-
-
-@DEPTHS
-def test_what_was_accepted_after_a_stop_token_is_not_reported(depth: int) -> None:
-    situation = Listening(max_plans_in_flight=depth)
-    truth = Situation().add(0, PROMPT, 12)
-    situation.add(
-        1, PROMPT, 12, sampling=TELLING, stop_token_ids=[truth[2]], predicted_token_ids=truth
-    )
-    situation.propose(1)
-    situation.finish()
-    assert len(situation.text(1)) == truth.index(truth[2]) + 1
-    situation.heard[1].check(situation.text(1))
-    assert situation.finished(1).num_drafted_tokens >= 4
-
-
-@DEPTHS
-def test_a_preempted_prompt_is_reported_once(depth: int) -> None:
-    situation = Listening(
-        max_plans_in_flight=depth, num_blocks=10, enable_prefix_caching=True, max_num_seqs=3
-    )
-    for handle in (1, 2, 3):
-        situation.add(handle, [handle, *PROMPT[:9]], 16, sampling=TELLING)
-    situation.finish()
-    assert situation.scheduler.stats.num_preemptions > 0
-    for handle in (1, 2, 3):
-        situation.heard[handle].check(situation.text(handle))
-
-
-@DEPTHS
-@pytest.mark.parametrize("num_steps", range(5))
-def test_a_prompt_is_reported_once_though_the_worker_was_lost(depth: int, num_steps: int) -> None:
-    situation = Listening(max_plans_in_flight=depth, max_num_batched_tokens=6)
-    situation.add(1, PROMPT, 8, sampling=TELLING)
-    for _ in range(num_steps):
-        situation.fill()
-        situation.answer()
-    situation.lose_worker()
-    situation.finish()
-    situation.heard[1].check(situation.text(1))
-
-
 def test_a_prompt_that_is_reported_does_not_begin_with_cached_blocks() -> None:
-    situation = Listening(enable_prefix_caching=True, max_num_batched_tokens=64)
+    situation = Situation(enable_prefix_caching=True, max_num_batched_tokens=64)
     situation.add(1, PROMPT, 4)
     situation.finish()
     situation.add(2, PROMPT, 4, sampling=TELLING)
@@ -122,27 +48,18 @@ def test_a_prompt_that_is_reported_does_not_begin_with_cached_blocks() -> None:
     situation.add(3, PROMPT, 4, sampling=SamplingParams(num_logprobs=0))
     (admission,) = situation.send().admissions
     assert len(admission.cached_blocks) == 3
-    situation.answer()
-    situation.finish()
-    for handle in (2, 3):
-        situation.heard[handle].check(situation.text(handle))
 
 
 def test_what_was_reported_may_be_cached_when_it_is_computed_again() -> None:
-    situation = Listening(enable_prefix_caching=True, max_num_batched_tokens=64)
+    situation = Situation(enable_prefix_caching=True, max_num_batched_tokens=64)
     situation.add(1, PROMPT, 8, sampling=TELLING)
     situation.step()
-    table = situation.table
     situation.scheduler._state.preempt(situation.slot(1))
-    assert table.num_free_slots == situation.config.max_num_seqs
     plan = situation.send()
     assert len(plan.admissions[0].cached_blocks) == 4
     sampling = plan_message(plan).admissions[0].sampling
     assert not sampling.HasField("num_prompt_logprobs")
     assert sampling.num_logprobs == 2
-    situation.answer()
-    situation.finish()
-    situation.heard[1].check(situation.text(1))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +69,7 @@ def test_what_was_reported_may_be_cached_when_it_is_computed_again() -> None:
 def test_a_worker_that_tells_nothing_fails_those_who_asked(
     sampling: SamplingParams, max_tokens: int
 ) -> None:
-    situation = Listening()
+    situation = Situation()
     situation.worker.is_silent = True
     situation.add(1, PROMPT, max_tokens, sampling=sampling)
     situation.add(2, PROMPT, 5)
@@ -163,46 +80,6 @@ def test_a_worker_that_tells_nothing_fails_those_who_asked(
     )
     assert situation.finished(2).reason is FinishReason.LENGTH
     assert situation.text(2) == situation.expected[2]
-
-
-def test_drafts_are_placed_where_they_stand_in_the_prediction() -> None:
-    situation = Listening(num_speculative_tokens=3, max_num_batched_tokens=64)
-    expected = situation.add_predicted(1, PROMPT, 12, wants_prediction_positions=True)
-    situation.add_predicted(2, PROMPT, 12)
-    situation.drain()
-    assert set(situation.positions) == {1}
-    assert situation.text(1) == expected
-    # Every fourth token is the model's own.
-    assert situation.positions[1] == [0, 1, 2, 4, 5, 6, 8, 9, 10]
-    assert situation.finished(1).num_drafted_tokens == 9
-
-
-@DEPTHS
-@pytest.mark.parametrize("is_tree", [False, True])
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_positions_are_those_of_the_window_that_was_drafted_from(
-    depth: int, is_tree: bool, is_replaced: bool
-) -> None:
-    situation = Listening(
-        max_plans_in_flight=depth, num_speculative_tokens=6, max_num_batched_tokens=64
-    )
-    truth = Situation().add(0, PROMPT, 12)
-    # In the prediction what comes stands further behind, with something else before it.
-    wrong = (truth[0] + 1) % 50
-    prediction = [wrong, 0, 0, *truth]
-    situation.add(1, PROMPT, 12, predicted_token_ids=prediction, wants_prediction_positions=True)
-    window = make_window(0, 3, truth[:6])
-    if is_tree:
-        # What comes is not what is likeliest.
-        window = make_window(0, 0, [wrong, 0, 0], [(0, 3, truth[:3])])
-    assert situation.scheduler.set_window("r1", window)
-    situation.send()
-    if is_replaced:
-        # What comes later says nothing of what is in flight.
-        assert situation.scheduler.set_window("r1", make_window(0, -1, truth[:2]))
-    situation.answer()
-    assert situation.positions[1] == ([3, 4, 5] if is_tree else [3, 4, 5, 6, 7, 8])
-    situation.finish()
 
 
 def reported(**changes: Any) -> Logprobs:

@@ -10,8 +10,7 @@ from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.core.values import FinishReason, SchedulerStats
 from optimist_scheduler.gateways.commands import stats_message
 from optimist_scheduler.proposers.links import WindowWaits
-from tests.scheduler.drive import NOW
-from tests.scheduler.situation import Situation
+from tests.scheduler.situation import NOW, Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler.drive import NOW
-from tests.scheduler.situation import Situation
+from tests.scheduler.situation import NOW, Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])

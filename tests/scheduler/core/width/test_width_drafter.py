@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from optimist_aligner.cost import CostCurve
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.width.acceptance import DRAFTER_PRIOR, Acceptance
 from optimist_scheduler.core.width.crossover import choose_crossover
 from optimist_scheduler.core.width.drafter import Drafter, DrafterRows

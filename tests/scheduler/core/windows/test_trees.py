@@ -1,5 +1,6 @@
 """Windows that are trees: followed, verified, accounted, and carried all the way."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,19 +8,18 @@ import pytest
 
 from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
-from optimist_common.draft_source import DraftSource
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_common.drafts import DraftSource
+from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.windows.window import Window
-from optimist_scheduler.workers.translate import plan_message
 from tests.scheduler.client import PROMPT, add, ask, truth
-from tests.scheduler.drive import make_window, window_of
 from tests.scheduler.fake_services import (
     FakeProposerServicer,
     FakeWorkerServicer,
     serve_proposer,
     serve_scheduler,
 )
-from tests.scheduler.situation import Situation
+from tests.scheduler.situation import Situation, make_window, run_plan, window_of
 
 Branches = list[tuple[int, int, list[int]]]
 NODES = [(1, -1, 5), (2, 0, 6), (3, 0, -1), (4, -1, 9), (5, 2, 7), (6, 1, 8), (7, 4, -1)]
@@ -94,9 +94,8 @@ def departing(
     """
     values = {"max_num_batched_tokens": 64, "num_speculative_tokens": 6, **values}
     situation = Situation(num_blocks=200, max_model_len=200, **values)
-    truth = situation.add(9, [1, 2], 60)
+    truth = situation.foresee([1, 2], 60)
     tokens = [*truth[:at], *wrong(truth[at:])]
-    situation.drain()
     situation.add(0, [1, 2], 60, predicted_token_ids=[*tokens, *truth])
     far = [(token + 2) % 50 for token in truth[at:]]
     others = [(at, 0, far), (at, 60 + at, truth[at:])]
@@ -118,122 +117,71 @@ def test_an_alternative_that_agrees_becomes_the_window(at: int, max_plans_in_fli
     assert truth == situation.text(0)
 
 
-def test_kept_positions_are_those_of_the_alternative() -> None:
-    situation, _, window = departing(3)
-    situation.scheduler.set_window("r0", make_window(*window))
-    kept = []
-    for _ in range(3):
-        situation.step()
-        slot = situation.slot(0)
-        accounts = situation.scheduler._state.accounts
-        accounts._count()
-        kept.append(np.flatnonzero(accounts._marks[slot] & 2).tolist())
-    # The first pass crossed the departure. Each pass adds a token of the model's own behind.
-    assert kept == [
-        [0, 1, 2, 63],
-        [0, 1, 2, 63, *range(65, 71)],
-        [0, 1, 2, 63, *range(65, 71), *range(72, 78)],
-    ]
-    assert situation.table.window_end[situation.slot(0)] == 2 + 60
-    situation.finish()
+# What results report of the windows that rows have drafted from.
 
 
-def test_what_is_in_flight_counts_by_the_window_that_it_was_planned_with() -> None:
-    situation = Situation(num_speculative_tokens=4)
-    truth = situation.add(9, [1, 2], 20)
-    situation.drain()
-    situation.add(0, [1, 2], 20, predicted_token_ids=[*truth, *truth])
-    set_window = situation.scheduler.set_window
-    assert set_window("r0", make_window(0, 0, [*truth[:3], *wrong(truth[3:])]))
+def branching() -> tuple[Situation, StepResult]:
+    """Returns a request that has drafted a tree, of which a branch is right, and the result."""
+    situation = Situation(num_speculative_tokens=5)
+    truth = situation.foresee([1, 2], 20)
+    wrong = (truth[0] + 1) % 50
+    situation.add(0, [1, 2], 20, predicted_token_ids=[wrong] * 9, wants_prediction_positions=True)
+    nodes = [(wrong, -1, 1), (truth[0], -1, 3), (wrong, 0, 5), (truth[1], 1, -1), (wrong, 3, 7)]
+    assert situation.scheduler.set_window("r0", window_of(0, [*nodes, (wrong, 2, 8)]))
     situation.send()
-    # The same tokens, from no prediction.
-    assert set_window("r0", make_window(0, -1, truth))
-    situation.answer()
-    situation.step()
+    return situation, run_plan(situation)
+
+
+def test_nodes_are_looked_up_in_the_window_as_it_was_sent() -> None:
+    situation, result = branching()
+    assert (result.window_nodes.tolist(), result.accepted_nodes.tolist()) == ([-1], [1, 3])
+    # A newer window does not matter, though it has as many nodes.
+    assert situation.scheduler.set_window("r0", make_window(0, 0, [7] * 6))
+    (reported,) = situation.scheduler.settle(result).positions
+    assert reported.positions.tolist() == [3, -1]
     finished = situation.abort(0)
-    # Three of the first window, and four of the second behind the model's own token.
-    assert finished.accepted_prediction_tokens == 3
-    assert finished.rejected_prediction_tokens == 1
-    assert finished.num_tokens_by_source[DraftSource.NGRAM] == 4
+    assert finished.accepted_prediction_tokens == 1
+    assert finished.num_tokens_by_source[DraftSource.NGRAM] == 1
+    # Positions 1, 5 and 7; the last node was not drafted.
+    assert finished.rejected_prediction_tokens == 3
 
 
-def test_what_is_of_no_prediction_counts_as_the_request_s_own_text() -> None:
-    situation = Situation(num_speculative_tokens=4)
-    truth = situation.add(9, [1, 2], 20)
-    situation.drain()
-    situation.add(0, [1, 2], 20, predicted_token_ids=truth)
-    nodes = [(token, place - 1, place if place % 3 else -1) for place, token in enumerate(truth)]
-    assert situation.scheduler.set_window("r0", window_of(0, nodes))
-    situation.finish()
-    sources = situation.finished(0).num_tokens_by_source
-    # In every pass four of the window and one of the model's own.
-    own = {4, 9, 14, 19}
-    assert sources[DraftSource.TARGET] == len(own)
-    assert sources[DraftSource.NGRAM] == len(set(range(0, 20, 3)) - own)
-    assert sources[DraftSource.PREDICTION] == 20 - sources[0] - sources[DraftSource.NGRAM]
-    assert situation.finished(0).rejected_prediction_tokens == 0
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("window_nodes", [-2]),
+        ("window_nodes", [1]),
+        ("window_nodes", [2**31 - 1]),
+        ("window_nodes", [-1, -1]),
+        ("window_nodes", []),
+        ("accepted_nodes", [1]),
+        ("accepted_nodes", [1, 3, 4]),
+        ("accepted_nodes", [1, 6]),
+        ("accepted_nodes", [-1, 1]),
+    ],
+)
+def test_nodes_that_the_window_does_not_have_are_refused(column: str, values: list[int]) -> None:
+    situation, result = branching()
+    changes: dict[str, Any] = {column: np.array(values, np.int32)}
+    with pytest.raises(ResultError, match=column):
+        situation.scheduler.settle(replace(result, **changes))
+    situation.scheduler.settle(result)
 
 
-def test_a_tree_that_died_unsent_is_not_drafted_from_its_predecessor() -> None:
-    situation = Situation(num_speculative_tokens=4, drafter=Drafter(DraftSource.EAGLE, 2, 2))
-    truth = situation.add(9, [1, 2], 20)
-    situation.drain()
-    situation.add(0, [1, 2], 20, predicted_token_ids=[*truth, *truth])
-    set_window = situation.scheduler.set_window
-    assert set_window("r0", make_window(0, 0, truth))
-    situation.send()
-    far, further = wrong(truth), wrong(wrong(truth))
-    assert set_window("r0", make_window(0, 20, far, [(0, 20, further)]))
-    situation.answer()
-    situation.step()
-    finished = situation.abort(0)
-    assert finished.num_tokens_by_source[DraftSource.PREDICTION] == 4
-    assert DraftSource.EAGLE in situation.worker.draft_sources
-
-
-def test_a_plan_carries_the_tree() -> None:
-    situation, _, window = departing(3)
-    tree = make_window(*window)
-    situation.scheduler.set_window("r0", tree)
-    (message,) = plan_message(situation.send()).windows
-    assert tree.tree.parents is not None
-    assert from_bytes(message.token_ids).tolist() == tree.tree.token_ids.tolist()
-    assert from_bytes(message.parents).tolist() == tree.tree.parents.tolist()
-    situation.finish()
-
-
-def test_a_window_that_comes_late_is_followed_where_the_output_is_by_then() -> None:
-    situation, _, window = departing(2)
-    for _ in range(5):
-        situation.step()
-    assert situation.scheduler.set_window("r0", make_window(*window))
-    assert situation.table.window_end[situation.slot(0)] == 2 + 60
-    situation.step()
-    assert len(situation.text(0)) == 5 + 7
-    situation.finish()
-
-
-def test_a_preempted_request_goes_on_along_its_alternative() -> None:
-    situation, _, window = departing(2)
-    situation.scheduler.set_window("r0", make_window(*window))
-    situation.step()
-    situation.scheduler._state.preempt(situation.slot(0))
-    situation.step()
-    assert situation.table.window_end[situation.slot(0)] == 2 + 60
-    situation.finish()
-    assert situation.finished(0).accepted_prediction_tokens > 30
-
-
-def test_where_no_continuation_agrees_the_drafter_drafts() -> None:
-    situation, truth, (base, position, tokens, _) = departing(
-        2, drafter=Drafter(DraftSource.EAGLE, 2, 2)
+def test_of_a_worker_that_reports_no_nodes_accepted_drafts_are_counted() -> None:
+    situation, result = branching()
+    unknown = np.empty(0, np.int32)
+    outputs = situation.scheduler.settle(
+        replace(result, window_nodes=unknown, accepted_nodes=unknown)
     )
-    others = [(2, 0, [(token + 2) % 50 for token in truth[2:]])]
-    situation.scheduler.set_window("r0", make_window(base, position, tokens, others))
-    situation.finish()
-    sources = situation.finished(0).num_tokens_by_source
-    assert sources[DraftSource.PREDICTION] == 2
-    assert sources[DraftSource.EAGLE] > 0
+    assert outputs.positions[0].positions.tolist() == [-1, -1]
+    finished = situation.abort(0)
+    assert finished.accepted_prediction_tokens == 2
+    assert finished.rejected_prediction_tokens == 0
+    assert finished.num_drafted_tokens == 5
+
+
+# All the way.
 
 
 class BranchingProposer(FakeProposerServicer):

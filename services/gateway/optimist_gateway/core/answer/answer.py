@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.detokenize import Detokenizer, StopStrings
 from optimist_gateway.core.answer.logprobs import LogprobReader, TokenLogprob
 from optimist_gateway.core.answer.output import (

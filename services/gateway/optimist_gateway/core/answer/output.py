@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import zip_longest
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 
 MAX_COUNTED = 64
 """Passes with more accepted drafts are counted with those that have as many."""
@@ -26,12 +26,7 @@ class FinishReason(Enum):
     @property
     def is_failure(self) -> bool:
         """Returns whether the request has no complete answer."""
-        return self in (
-            FinishReason.REFUSED,
-            FinishReason.OVERLOADED,
-            FinishReason.ERROR,
-            FinishReason.ABORTED,
-        )
+        return self not in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.STOP_STRING)
 
     @property
     def api_name(self) -> str:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.output import StepOutput
 from optimist_gateway.core.answer.spans import (
     NOT_PREDICTED,

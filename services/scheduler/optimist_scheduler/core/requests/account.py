@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.values import NUM_SOURCES, Int32Array, Int64Array, SlotArray
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.account import num_rejected_tokens
 from optimist_scheduler.core.requests.following import NOT_FOLLOWED, is_due
 from optimist_scheduler.core.requests.plan import Plan, StepResult

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.draft_source import DraftSource
-from optimist_common.token_tree import ROOT
+from optimist_common.drafts import ROOT, DraftSource
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.state import SchedulerState

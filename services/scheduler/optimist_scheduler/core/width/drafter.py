@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optimist_aligner.cost import CostCurve
-from optimist_common.draft_source import DraftSource
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.values import Int32Array
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.token_tree import TokenTree
+from optimist_common.drafts import TokenTree
 from optimist_scheduler.core.values import Float32Array, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from optimist_common.token_tree import TokenTree
+from optimist_common.drafts import TokenTree
 from optimist_scheduler.core.values import Float32Array, Int32Array
 
 MAX_NODES = 256

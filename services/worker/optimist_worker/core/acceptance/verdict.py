@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from optimist_worker.core.acceptance.sampling_table import Needs, SamplingTable
-from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.ragged import Ragged
-from optimist_worker.core.tree import holds_from_top, nodes_by_depth
+from optimist_worker.core.drafts import Drafts, Ragged, holds_from_top, nodes_by_depth
 
 
 class AcceptanceRule(StrEnum):

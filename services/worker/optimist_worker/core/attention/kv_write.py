@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from optimist_worker.core.attention.tiling import tile_side
+from optimist_worker.core.attention.launch import tile_side
 
 
 def write(

@@ -1,14 +1,149 @@
-"""Attention of a flat batch over keys and values in blocks, for any decoder of transformers."""
+"""Attention of a flat batch over keys and values in blocks, for any decoder of transformers.
 
+On a CPU it goes row by row with PyTorch's own SDPA.
+"""
+
+import itertools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch.nn import functional
 
-from optimist_worker.core.attention import sdpa
-from optimist_worker.core.attention.batch import AttentionBatch
+from optimist_worker.core.attention.kv import KVPool
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One row as the host sees it: where its queries lie, and what they can see."""
+
+    query_start: int
+    query_end: int
+    keys: torch.Tensor | slice
+    """Places in the pool of the keys that any query sees; a slice if the blocks are consecutive."""
+    bias: torch.Tensor | None
+    """Added to the scores, `[num_queries, num_keys]`: 0 or -inf. None if all keys are visible."""
+
+
+@dataclass(slots=True)
+class AttentionBatch:
+    """Rows of any kind and length, one after the other: chunks of prompts, chains, trees.
+
+    The keys of a row are counted by place: key n is token n of the row, and n <= p are the keys a
+    token at place p sees. A draft of a tree sees the keys before the tree and its own ancestors.
+    Sliding windows are measured in positions, which differ from places within a tree.
+    """
+
+    pool: KVPool
+    slot_mapping: torch.Tensor
+    """Place in the pool of every token of the pass, int64 `[num_tokens]`."""
+    query_starts: torch.Tensor
+    """First token of every row, and the end of the last one, int64 `[num_rows + 1]`.
+
+    Tokens from there on are padding; a row without tokens is padding as well.
+    """
+    num_computed_tokens: torch.Tensor
+    """Keys of every row from earlier passes, at positions as at places; int64 `[num_rows]`."""
+    tree_starts: torch.Tensor
+    """Place of every row's first draft, int64 `[num_rows]`."""
+    positions: torch.Tensor
+    """Position of every token: its place, but in a tree by its depth; int64 `[num_tokens]`."""
+    ancestors: torch.Tensor | None
+    """Bit i is set if node i of the row's tree is the token or above it, int64 `[num_tokens]`.
+
+    0 for tokens that are in no tree. None if there are no trees in the pass.
+    """
+    block_tables: torch.Tensor
+    """Blocks of every row in order, int32 `[num_rows, max_num_blocks]`."""
+    max_num_queries: int
+    """No row has more tokens in the pass; known to the host."""
+    max_num_keys: int
+    """No row has more keys, its tokens in the pass included; known to the host."""
+    _spans: dict[tuple[int | None, torch.dtype], list[Span]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    def spans(self, window: int | None, dtype: torch.dtype) -> list[Span]:
+        """Returns the rows that have tokens, made once for all layers with the same window.
+
+        It reads sizes to the host, which waits for the device if that is not the CPU.
+
+        Args:
+            window: A token sees this many positions, its own included; all if None.
+            dtype: Number format of the biases.
+        """
+        spans = self._spans.get((window, dtype))
+        if spans is None:
+            spans = self._make_spans(window, dtype)
+            self._spans[window, dtype] = spans
+        return spans
+
+    def _make_spans(self, window: int | None, dtype: torch.dtype) -> list[Span]:
+        starts: list[int] = self.query_starts.tolist()
+        num_computed: list[int] = self.num_computed_tokens.tolist()
+        tables = self.block_tables.cpu().numpy()
+        spans = []
+        for row, (start, end) in enumerate(itertools.pairwise(starts)):
+            if start == end:
+                continue
+            has_tree = self.ancestors is not None and bool(self.ancestors[start:end].any())
+            first_key = 0
+            if window is not None:
+                lowest = int(self.positions[start:end].min()) if has_tree else num_computed[row]
+                first_key = max(0, lowest - window + 1)
+            num_keys = num_computed[row] + end - start
+            bias = None
+            if has_tree or end - start > 1:
+                hidden = self._hidden(row, start, end, num_computed[row], first_key, window)
+                bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+                bias.masked_fill_(hidden, float("-inf"))
+            spans.append(Span(start, end, self._places(tables[row], first_key, num_keys), bias))
+        return spans
+
+    def _hidden(
+        self,
+        row: int,
+        start: int,
+        end: int,
+        num_computed: int,
+        first_key: int,
+        window: int | None,
+    ) -> torch.Tensor:
+        """Returns which keys, from `first_key` on, a token must not see, `[num_queries, keys]`."""
+        device = self.positions.device
+        num_keys = num_computed + end - start
+        keys = torch.arange(first_key, num_keys, device=device)
+        places = torch.arange(num_computed, num_keys, device=device)[:, None]
+        hidden = keys > places
+        if self.ancestors is not None:
+            ancestors = self.ancestors[start:end, None]
+            node = keys - self.tree_starts[row]
+            is_above = (ancestors >> node.clamp(0, 63)) & 1 == 1
+            hidden = torch.where(ancestors != 0, (node >= 0) & ~is_above | hidden, hidden)
+        if window is not None:
+            positions = self.positions[start:end]
+            key_positions = torch.cat([keys[: num_computed - first_key], positions])
+            hidden |= key_positions[-len(keys) :] <= positions[:, None] - window
+        return hidden
+
+    def _places(
+        self, table: npt.NDArray[np.int32], first_key: int, num_keys: int
+    ) -> torch.Tensor | slice:
+        size = self.pool.block_size
+        first_block = first_key // size
+        blocks = table[first_block : -(-num_keys // size)].astype(np.int64)
+        begin, end = first_key - first_block * size, num_keys - first_block * size
+        first = int(blocks[0])
+        if int(blocks[-1]) - first == len(blocks) - 1 and bool((np.diff(blocks) == 1).all()):
+            return slice(first * size + begin, first * size + end)
+        places = (blocks[:, None] * size + np.arange(size)).reshape(-1)[begin:end]
+        return torch.from_numpy(places).to(self.block_tables.device)
+
 
 NAME = "optimist_paged"
 """Under which the function is registered with transformers' AttentionInterface."""
@@ -88,7 +223,7 @@ def _implementation(
         from optimist_worker.core.attention import launch as attention_launch
 
         return kv_write.write, attention_launch.attend
-    return _write, sdpa.attend
+    return _write, attend_rows
 
 
 def _write(
@@ -100,3 +235,105 @@ def _write(
 ) -> None:
     keys.index_copy_(0, slot_mapping, key[0].transpose(0, 1))
     values.index_copy_(0, slot_mapping, value[0].transpose(0, 1))
+
+
+def attend_rows(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    batch: AttentionBatch,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Lets every token of a batch attend to its row's keys.
+
+    Args:
+        query: `[1, num_heads, num_tokens, key_dim]`.
+        keys: The layer's keys in the pool, `[num_places, num_kv_heads, key_dim]`.
+        values: The layer's values in the pool, `[num_places, num_kv_heads, value_dim]`.
+        batch: The rows; keys and values of their tokens are in the pool already.
+        scale: Factor of the scores.
+        window: A token sees this many positions, its own included; all if None.
+        softcap: Scores become softcap * tanh(score / softcap); None leaves them.
+        sinks: One score per head that takes its share of the softmax, `[num_heads]`, or None.
+
+    Returns:
+        `[1, num_tokens, num_heads, value_dim]`; 0 for padding.
+    """
+    outputs = []
+    num_tokens = 0
+    for span in batch.spans(window, query.dtype):
+        num_tokens = span.query_end
+        row_keys = _read(keys, span.keys)
+        row_values = _read(values, span.keys)
+        if softcap is not None or sinks is not None:
+            row_query = query[:, :, span.query_start : num_tokens]
+            output = _explicit(row_query, row_keys, row_values, span.bias, scale, softcap, sinks)
+        elif span.bias is None:
+            output = _one_token(query[0, :, span.query_start], row_keys, row_values, scale)
+        else:
+            output = functional.scaled_dot_product_attention(
+                query[:, :, span.query_start : num_tokens],
+                row_keys,
+                row_values,
+                attn_mask=span.bias,
+                scale=scale,
+                enable_gqa=query.shape[1] != keys.shape[1],
+            ).transpose(1, 2)
+        outputs.append(output)
+    num_padded = query.shape[2] - num_tokens
+    if num_padded:
+        outputs.append(query.new_zeros((1, num_padded, query.shape[1], values.shape[2])))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
+
+def _read(pool: torch.Tensor, places: torch.Tensor | slice) -> torch.Tensor:
+    """Returns a row's keys or values, `[1, num_kv_heads, num_keys, dim]`."""
+    rows = pool[places] if isinstance(places, slice) else pool.index_select(0, places)
+    return rows.transpose(0, 1)[None]
+
+
+def _one_token(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Attends with one token, `[num_heads, key_dim]`, to all keys; `[1, 1, num_heads, value_dim]`.
+
+    The heads of a group are queries of one head: in bfloat16 that is several times as fast.
+    """
+    num_heads, key_dim = query.shape
+    num_kv_heads = keys.shape[1]
+    output = functional.scaled_dot_product_attention(
+        query.reshape(1, num_kv_heads, num_heads // num_kv_heads, key_dim),
+        keys,
+        values,
+        scale=scale,
+    )
+    return output.reshape(1, 1, num_heads, values.shape[3])
+
+
+def _explicit(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Attends with softcap or sinks, which SDPA lacks; `[1, num_queries, num_heads, value_dim]`."""
+    groups = query.shape[1] // keys.shape[1]
+    scores = query @ keys.repeat_interleave(groups, 1).transpose(2, 3) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias
+    if sinks is not None:
+        column = sinks.reshape(1, -1, 1, 1).expand(1, -1, scores.shape[2], 1)
+        scores = torch.cat([scores, column.to(scores.dtype)], dim=-1)
+    precise = torch.promote_types(scores.dtype, torch.float32)
+    weights = scores.softmax(-1, dtype=precise).to(query.dtype)
+    output = weights[..., : keys.shape[2]] @ values.repeat_interleave(groups, 1)
+    return output.transpose(1, 2)

@@ -1,15 +1,14 @@
 """Rows of different kinds and lengths as one flat batch for one forward pass."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from optimist_worker.core.attention.batch import AttentionBatch
 from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.attention.paged_attention import AttentionBatch
 from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
-from optimist_worker.core.drafts import Drafts
-from optimist_worker.core.ragged import Ragged, lay_out
-from optimist_worker.core.tree import ancestor_bits
+from optimist_worker.core.drafts import Drafts, Ragged, ancestor_bits, lay_out
 
 MOST_TREE_NODES = 64
 """Nodes of a tree: the attention mask has a bit for each."""
@@ -38,6 +37,22 @@ class PassSize:
     """Most tokens of one row."""
     max_num_keys: int
     """Longest context of one row, its own tokens included."""
+
+
+class FedLevel(NamedTuple):
+    """Drafts of one level of each row, which their drafter is fed."""
+
+    token_ids: torch.Tensor
+    """`[num_rows, num_nodes]`."""
+    depth: int
+    """The level, from 1."""
+    num_fed: int
+    """Nodes per row that were fed before."""
+    bits: torch.Tensor | None
+    """Their ancestors among all that were fed, themselves included, `[num_rows, num_nodes]`; None
+    for chains."""
+    features: torch.Tensor | None = None
+    """Those that came with each one's parent, `[num_rows * num_nodes, dim]`."""
 
 
 def build_verify_batch(
@@ -142,10 +157,7 @@ def build_level_batch(
     pool: KVPool,
     slots: torch.Tensor,
     first: torch.Tensor,
-    token_ids: torch.Tensor,
-    num_fed: int,
-    depth: int,
-    bits: torch.Tensor | None,
+    level: FedLevel,
     max_length: int,
 ) -> FlatBatch:
     """Builds a pass over one level of each row's drafts; logits are those after every token.
@@ -155,18 +167,15 @@ def build_level_batch(
         pool: Where keys and values go; nodes lie in the order in which they are fed.
         slots: `[num_rows]`.
         first: Place of the first node that is fed of each row, `[num_rows]`.
-        token_ids: `[num_rows, num_nodes]`.
-        num_fed: Nodes per row that were fed before.
-        depth: The level, from 1.
-        bits: Ancestors among the fed nodes, `[num_rows, num_nodes]`; None for chains.
+        level: The drafts.
         max_length: At least as long as any row is, known to the host.
     """
-    num_rows, num_nodes = token_ids.shape
+    (num_rows, num_nodes), num_fed = level.token_ids.shape, level.num_fed
     offsets = num_fed + torch.arange(num_nodes, device=slots.device)
     places = (first[:, None] + offsets).flatten()
     row_slots = slots.repeat_interleave(num_nodes)
     # Some models have a table of positions; what lies after its end is never accepted.
-    positions = (first + depth - 1).clamp(max=table.token_ids.shape[1] - 1)
+    positions = (first + level.depth - 1).clamp(max=table.token_ids.shape[1] - 1)
     positions = positions.repeat_interleave(num_nodes)
     attention = AttentionBatch(
         pool=pool,
@@ -175,13 +184,13 @@ def build_level_batch(
         num_computed_tokens=first + num_fed,
         tree_starts=first,
         positions=positions,
-        ancestors=None if bits is None else bits.flatten(),
+        ancestors=None if level.bits is None else level.bits.flatten(),
         block_tables=table.block_tables[slots],
         max_num_queries=num_nodes,
         max_num_keys=max_length + num_fed + num_nodes,
     )
     every = torch.arange(num_rows * num_nodes, device=slots.device)
-    return FlatBatch(token_ids.flatten(), positions, every, attention)
+    return FlatBatch(level.token_ids.flatten(), positions, every, attention)
 
 
 def _ancestors(parents: torch.Tensor, drafts: Drafts) -> torch.Tensor:

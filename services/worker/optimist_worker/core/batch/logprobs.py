@@ -16,11 +16,11 @@ from torch import Tensor
 from optimist_common.columns import Float32Column, Int32Column
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import FlatBatch
-from optimist_worker.core.batch.held_slot import HeldSlot
-from optimist_worker.core.batch.outputs import Outputs
+from optimist_worker.core.batch.host_view import HeldSlot
+from optimist_worker.core.batch.results import Outputs
 from optimist_worker.core.batch.slot_table import FittedRows, SlotTable, send
+from optimist_worker.core.drafts import Ragged
 from optimist_worker.core.plan import PlannedRow, RowLogprobs
-from optimist_worker.core.ragged import Ragged
 
 _SCORES_AT_ONCE = 2**24
 """Scores looked at at once, which bounds the memory for it."""

@@ -11,7 +11,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 
-from optimist_common.errors import SetupError
+from optimist_common.errors import SetupError, one_line
 
 FLAG = "--drafter-model"
 _PICKLED = ("*.bin", "*.pt", "*.pth")
@@ -69,7 +69,7 @@ def read_checkpoint(name: str) -> Checkpoint:
             with safe_open(file, framework="pt") as opened:
                 weights |= {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error)
             raise SetupError(f"{FLAG}: {file} is damaged; copy it again ({reason})") from None
     return Checkpoint(name, _read_config(name, directory), weights)
 
@@ -113,7 +113,7 @@ def _directory(name: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=["config.json", "*.safetensors"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise SetupError(f"{FLAG}: cannot fetch {name} from the hub: {reason}") from None
 
 

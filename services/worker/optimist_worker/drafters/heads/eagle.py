@@ -17,9 +17,8 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from optimist_worker.core.attention.batch import AttentionBatch
 from optimist_worker.core.attention.kv import LayerSpec
-from optimist_worker.core.attention.paged_attention import NAME
+from optimist_worker.core.attention.paged_attention import NAME, AttentionBatch
 
 
 class FusedLayer(nn.Module):

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
+from optimist_common.errors import one_line
 from optimist_worker.drafters.heads.checkpoint import Checkpoint, fit, read_checkpoint
 from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer, MidLayer
 from optimist_worker.model.division import whole
@@ -128,7 +129,7 @@ def _config(checkpoint: Checkpoint, weights: Weights) -> LlamaConfig:
     try:
         config: LlamaConfig = LlamaConfig.from_dict(values)
     except CONFIG_ERRORS as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)
         raise checkpoint.refuse(f"its config.json is not one of a Llama: {reason}") from None
     return config
 

@@ -1,9 +1,13 @@
-"""What a GGUF file says about its model, and what transformers would not read of it.
+"""The GGUF file that is read, what transformers would not read of it, and the directory to be made.
 
-It imports no torch, so that a file that is not whole is refused at once.
+Nothing here imports torch, so that a file that is not whole is refused at once.
 """
 
-from collections.abc import Iterable, Mapping
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,3 +116,46 @@ def _rope_parameters(config: Any) -> list[dict[str, Any]]:
 def _has(value: float, found: Iterable[float | None]) -> bool:
     # The file has it as float32.
     return any(each is not None and abs(each - value) <= 1e-6 * abs(value) for each in found)
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """Yields an empty directory beside `path` that is renamed to it at the end.
+
+    After an exception it is removed. What a killed process left is removed by the next one, and a
+    lock on the directory keeps two processes apart.
+
+    Raises:
+        SetupError: `path` exists, or another process is making it.
+        OSError: It cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial.mkdir(exist_ok=True)
+    handle = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SetupError(f"another process is making {path}; wait for it") from None
+        try:
+            require_new(path)
+            _empty(partial)
+            yield partial
+            partial.rename(path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    finally:
+        os.close(handle)
+
+
+def require_new(path: Path) -> None:
+    """Raises SetupError if there is something at `path`."""
+    if path.exists() or path.is_symlink():
+        raise SetupError(f"{path} exists already; remove it or name another directory")
+
+
+def _empty(directory: Path) -> None:
+    for entry in directory.iterdir():
+        entry.unlink()

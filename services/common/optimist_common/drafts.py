@@ -1,7 +1,8 @@
-"""Expected tokens as a tree: what proposers make, schedulers keep and workers draft from."""
+"""Expected tokens as a tree, made by proposers and drafted from by workers; sources of drafts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -73,17 +74,7 @@ class TokenTree:
                 node += 1
                 path.append(node)
             return path
-        find, parents = self.token_ids.tolist().index, self.parents.tolist()
-        for token_id in token_ids:
-            try:
-                child = find(token_id, node + 1)
-                while parents[child] != node:
-                    child = find(token_id, child + 1)
-            except ValueError:
-                break
-            path.append(child)
-            node = child
-        return path
+        return find_path(self.token_ids.tolist(), self.parents.tolist(), token_ids, node)
 
     def find_subtree(self, node: int) -> NodeColumn:
         """Returns all nodes after a node, itself not among them, in their order."""
@@ -127,16 +118,49 @@ class TokenTree:
             depths[node] = depths[parent] + 1
         return np.array(depths[:-1], np.int64)
 
-    def count_heights(self) -> list[int]:
-        """Returns how long the longest path after each node is, and last after the root."""
-        if self.parents is None:
-            return [*range(len(self) - 1, -1, -1), len(self)]
-        heights = [0] * (len(self) + 1)
-        parents = self.parents.tolist()
-        for node in range(len(self) - 1, -1, -1):
-            heights[parents[node]] = max(heights[parents[node]], heights[node] + 1)
-        return heights
+
+def find_path(
+    tree: Sequence[int], parents: Sequence[int], token_ids: Sequence[int], node: int
+) -> list[int]:
+    """Does what `TokenTree.walk` does on plain sequences, without a copy of them.
+
+    Args:
+        tree: Token of each node [num_nodes].
+        parents: Parent of each node, of a chain too [num_nodes].
+        token_ids: The path.
+        node: Where it begins.
+    """
+    path = list[int]()
+    for token_id in token_ids:
+        try:
+            child = tree.index(token_id, node + 1)
+            while parents[child] != node:
+                child = tree.index(token_id, child + 1)
+        except ValueError:
+            break
+        path.append(child)
+        node = child
+    return path
 
 
 def _chain_parents(number: int) -> NodeColumn:
     return np.arange(ROOT, number - 1)
+
+
+class DraftSource(IntEnum):
+    """The numbers of `optimist.common.v1.DraftSource`."""
+
+    TARGET = 0
+    """No draft: the token came from the target model itself."""
+    PREDICTION = 1
+    DRAFT_MODEL = 2
+    QUANTISED = 3
+    MEDUSA = 4
+    EAGLE = 5
+    NGRAM = 6
+    """The request's own text, where its last tokens occur before."""
+
+    @property
+    def label(self) -> str:
+        """Name in metrics and answers."""
+        return self.name.lower()
