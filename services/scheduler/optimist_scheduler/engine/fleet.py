@@ -198,20 +198,17 @@ class Fleet:
     async def _cancelled(self, engine: Engine, run: asyncio.Task[None]) -> None:
         """Lets a worker go whose run was cancelled, unless it has come back meanwhile."""
         await asyncio.gather(run, return_exceptions=True)
-        if engine.peer in self._endpoints.peers and self._is_known(engine):
+        if engine.peer in self._endpoints.peers and self._engines.get(engine.peer) is engine:
             self._start(engine.peer)
         else:
             await self._let_go(engine)
-
-    def _is_known(self, engine: Engine) -> bool:
-        return self._engines.get(engine.peer) is engine
 
     async def _let_go(self, engine: Engine) -> None:
         """Forgets a worker; one that alone has requests keeps them until there is another.
 
         Several workers that were reached may ask for it, and its name may be back meanwhile.
         """
-        if engine.peer in self._endpoints.peers or not self._is_known(engine):
+        if engine.peer in self._endpoints.peers or self._engines.get(engine.peer) is not engine:
             return
         if engine in self.dispatcher.members:
             if len(self.dispatcher.members) == 1:
