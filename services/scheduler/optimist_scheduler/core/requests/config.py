@@ -109,7 +109,7 @@ class EngineConfig(SchedulingOptions):
         return min(self.num_speculative_tokens, self.max_num_batched_tokens - 1)
 
     def find_cuts(self) -> Iterator[str]:
-        """Iterates over the limits of drafts that have less effect than they say, a sentence each."""
+        """Iterates over limits of drafts that have less effect than they say, a sentence each."""
         asked, most, drafter = self.num_speculative_tokens, self.max_draft_tokens, self.drafter
         if most < asked:
             yield (

@@ -177,11 +177,7 @@ class Prepared:
             self.decision = decision
 
     def take(self, view: ScheduleView) -> ScheduleDecision | None:
-        """Returns the decision, repaired where something changed; None if that is in vain.
-
-        Args:
-            view: The present state.
-        """
+        """Returns the decision, repaired where something changed; None if that is in vain."""
         decision, self.decision = self.decision, None
         return None if decision is None else repair(view, decision, self._stats)
 
