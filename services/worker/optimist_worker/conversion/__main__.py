@@ -54,16 +54,12 @@ def _convert(words: list[str]) -> None:
     # It reports missing weights as a table; the error names them.
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     convert(file, directory)
-    _say(f"{directory} has the model of {path.name}")
+    print(f"{directory} has the model of {path.name}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _exit(number: int, _: FrameType | None) -> None:
     # As an exception, so that what was written so far is removed.
     sys.exit(128 + number)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
