@@ -101,8 +101,7 @@ def _build_engine(
     # All stages open their lines at the same time.
     link = None if group is None or model.cut is None else StageLink(group.ranks)
     state = DeviceState(model, sizes)
-    built = build_drafter(settings, weights, model, state)
-    drafter, tap = (None, None) if built is None else (built.drafter, built.tap)
+    drafter, tap = build_drafter(settings, weights, model, state)
     rule = AcceptanceRule(settings.acceptance)
     step = Step(model, state, drafter, tap, rule, settings.synthetic_rate)
     masks = Masks(settings.model, model)
