@@ -11,8 +11,7 @@ from optimist_worker.drafters.autoregressive import AutoregressiveDrafter, Draft
 from optimist_worker.drafters.draft_model import DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.head_drafters import EagleNetwork, MedusaDrafter
-from optimist_worker.drafters.heads.eagle import EagleHead
-from optimist_worker.drafters.heads.eagle_checkpoint import load_eagle
+from optimist_worker.drafters.heads.eagle import EagleHead, load_eagle
 from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
