@@ -1,141 +1,69 @@
 """All nodes that a tree may have, with their values, found by features instead of factors."""
 
+from collections.abc import Iterable
 from math import exp
-from typing import NamedTuple
 
-from optimist_aligner.drafting.candidates import NO_STOP, View, kind_features, none_features
+from optimist_aligner.drafting.candidates import kind_features, none_features
 from optimist_aligner.drafting.further import find_further
-from optimist_aligner.drafting.tree import LEAST_OPEN
+from optimist_aligner.drafting.tree import LEAST_OPEN, MOST_PATHS
 from optimist_aligner.follower import AutoFollower
-from optimist_aligner.model.layout import (
-    LENGTH,
-    MOST_LENGTH,
-    MOST_LOGIT,
-    NUM_CLASSES,
-    NUM_LENGTHS,
-    NUM_RUNS,
-    NUM_STEPS,
-    OWN,
-    PREDICTED,
-    SOURCE,
-    START,
-    STEP,
-)
+from optimist_aligner.model.layout import START
+from optimist_training.proposer.passes import _begin, _begin_further, _Follow, _go_on
 
-MOST_PATHS = 3
-"""Candidates of one first token that are followed further: the likeliest."""
-
-
-class Trace(NamedTuple):
-    """A candidate, followed."""
-
-    kind: int
-    logit: float
-    length: int
-    next_place: int
-    stop: int
-    resume: int
-    is_cursor: bool
+Path = tuple[int, ...]
+Found = dict[int, tuple[float, list[_Follow]]]
+"""Odds of the tokens that may come next, and the candidates that go on after each."""
 
 
 class Enumeration:
     """The values of all paths that are worth something."""
 
     def __init__(self, follower: AutoFollower, logits: list[float], min_value: float) -> None:
-        self._view: View = follower.look()
-        self._logits, self._min_value = logits, min_value
-        self.values: dict[tuple[int, ...], float] = {}
-        view, alignment = self._view, self._view.alignment
-        shared = kind_features(view)
-        found: dict[int, tuple[float, list[Trace]]] = {}
-        candidates, longest = follower.find_candidates(view, min_value)
-        none = sum(logits[each] for each in none_features(view, longest))
+        self._view, self._logits, self._min_value = follower.look(), logits, min_value
+        self.values: dict[Path, float] = {}
+        candidates, longest = follower.find_candidates(self._view, min_value)
+        shared, none = kind_features(self._view), none_features(self._view, longest)
+        odds: dict[int, float] = {}
+        begun: dict[int, list[tuple[float, _Follow]]] = {}
         for each in candidates:
-            logit = sum(logits[one] for one in (*each.features, *shared[each.kind])) - none
-            traces = []
+            logit = self._sum(each.features) + self._sum(shared[each.kind]) - self._sum(none)
+            odds[each.token_id] = odds.get(each.token_id, 0.0) + exp(logit)
             if each.place >= 0:
-                counted = each.length if each.kind in (PREDICTED, OWN) else 0
-                at_cursor = alignment.pending is None and alignment.is_found
-                is_cursor = at_cursor and each.place == alignment.place
-                end = each.place + 1
-                one = Trace(each.kind, logit, counted, end, each.stop, each.resume, is_cursor)
-                traces = [one]
-            weight, known = found.get(each.token_id, (0.0, []))
-            found[each.token_id] = weight + exp(logit), known + traces
-        for token_id, (weight, traces) in found.items():
-            likeliest = sorted(traces, key=lambda trace: -trace.logit)[:MOST_PATHS]
-            found[token_id] = weight, likeliest
+                follow = _begin(self._view, each, logit)
+                begun.setdefault(each.token_id, []).append((-logit, follow))
+        found: Found = {}
+        for token_id in odds:
+            likeliest = sorted(begun.get(token_id, []), key=lambda one: one[0])[:MOST_PATHS]
+            found[token_id] = odds[token_id], [follow for _, follow in likeliest]
         self._share((), 1.0, found)
 
-    def _share(
-        self, path: tuple[int, ...], value: float, found: dict[int, tuple[float, list[Trace]]]
-    ) -> None:
-        total = 1 + sum(weight for weight, _ in found.values())
-        for token_id, (weight, traces) in found.items():
-            share = value * weight / total
+    def _sum(self, features: Iterable[int]) -> float:
+        return sum(self._logits[feature] for feature in features)
+
+    def _share(self, path: Path, value: float, found: Found) -> None:
+        total = 1 + sum(odds for odds, _ in found.values())
+        for token_id, (odds, follows) in found.items():
+            share = value * odds / total
             if share >= self._min_value:
                 node = (*path, token_id)
                 self.values[node] = share
-                self._share(node, share, self._go_on(node, traces) or self._look(node, share))
+                self._share(node, share, self._find_next(node, share, follows))
 
-    def _go_on(
-        self, path: tuple[int, ...], traces: list[Trace]
-    ) -> dict[int, tuple[float, list[Trace]]]:
-        found: dict[int, tuple[float, list[Trace]]] = {}
-
-        def add(token_id: int, logit: float, trace: Trace) -> None:
-            weight, known = found.get(token_id, (0.0, []))
-            found[token_id] = weight + exp(logit), [*known, trace]
-
-        text, rules = self._view.text, self._view.alignment.rules
-        for trace in traces:
-            if trace.next_place == trace.stop:
-                trace = trace._replace(next_place=trace.resume, stop=NO_STOP, is_cursor=False)
-            place = trace.next_place
-            if place >= len(text) or text[place] < 0:
-                continue
-            logit = self._logit(trace, path[-1], text[place], len(path))
-            if trace.stop == NO_STOP and place < self._view.num_aligned:
-                for rule in rules.find(text, place)[:1]:
-                    ruled = trace._replace(
-                        next_place=rule.place + 1,
-                        stop=rule.place + rule.length,
-                        resume=place + len(rule.replaced),
-                        is_cursor=False,
-                    )
-                    more = self._logits[START["next_rule"] + rule.sightings]
-                    add(text[rule.place], logit + more, ruled)
-                    logit += self._logits[START["next_rule_passed"] + rule.sightings]
-            add(text[place], logit, trace._replace(next_place=place + 1))
+    def _find_next(self, path: Path, value: float, follows: list[_Follow]) -> Found:
+        view, step = self._view, len(path)
+        rows = [(row, True) for each in follows for row in _go_on(view, each, path[-1], step)]
+        most = len(rows)
+        if not rows and value >= LEAST_OPEN * self._min_value:
+            most = MOST_PATHS
+            rows = [
+                (_begin_further(each, self._logits, step), each.place >= 0)
+                for each in find_further(view, path)
+            ]
+        found: Found = {}
+        for row, goes_on in rows:
+            slope = self._logits[START["next_logit"] + row.follow.kind]
+            odds, known = found.get(row.token_id, (0.0, []))
+            if goes_on and len(known) < most:
+                known = [*known, row.follow]
+            found[row.token_id] = odds + exp(slope * row.logit + self._sum(row.features)), known
         return found
-
-    def _look(self, path: tuple[int, ...], value: float) -> dict[int, tuple[float, list[Trace]]]:
-        """Returns what may come where no trace goes on."""
-        found: dict[int, tuple[float, list[Trace]]] = {}
-        if value < LEAST_OPEN * self._min_value:
-            return found
-        for each in find_further(self._view, path):
-            logit = sum(self._logits[one] for one in each.features)
-            weight, known = found.get(each.token_id, (0.0, []))
-            if each.place >= 0 and len(known) < MOST_PATHS:
-                length = each.length - len(path)
-                known.append(Trace(OWN, logit, length, each.place + 1, NO_STOP, NO_STOP, False))
-            found[each.token_id] = weight + exp(logit), known
-        return found
-
-    def _logit(self, trace: Trace, last: int, token_id: int, step: int) -> float:
-        alignment, classes = self._view.alignment, self._view.classes
-        source = SOURCE[trace.kind]
-        length = LENGTH[min(trace.length + step, MOST_LENGTH)]
-        pair = classes[last] * NUM_CLASSES + classes[token_id]
-        features = [
-            START["next_length"] + source * NUM_LENGTHS + length,
-            START["next_step"] + trace.kind * NUM_STEPS + STEP[step],
-            START["next_class"] + source * NUM_CLASSES**2 + pair,
-            START["next_rate"] + source * NUM_RUNS + alignment.rate,
-            START["next_runs"] + source * NUM_RUNS + alignment.runs,
-        ]
-        if trace.is_cursor:
-            features.append(START["next_cursor"] + length)
-        base = self._logits[START["next_logit"] + trace.kind] * min(trace.logit, MOST_LOGIT)
-        return base + sum(self._logits[feature] for feature in features)

@@ -5,9 +5,8 @@ import re
 import subprocess
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import import_module
-from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,22 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optimist_aligner
+from tests.house.sitecustomize import SourceFinder
+from tests.proposer.text import tree_of
+from tests.stack import REPOSITORY
 
 PACKAGE = "optimist_aligner"
-REPOSITORY = Path(__file__).parents[2]
-
-
-class SourceFinder:
-    """Finds the package's sources, whether they are compiled or not."""
-
-    @staticmethod
-    def find_spec(
-        name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name.partition(".")[0] != PACKAGE:
-            return None
-        directory = path[0] if path else str(REPOSITORY / "aligner")
-        return FileFinder(directory, (SourceFileLoader, [".py"])).find_spec(name)
 
 
 def import_sources() -> ModuleType:
@@ -127,12 +115,9 @@ def drafts(
         draft = follower.propose(window, least)
         columns = (draft.token_ids, draft.parents, draft.positions, draft.values)
         found.append(tuple(column.tobytes() for column in columns))
-        node, num_kept = package.NO_PARENT, 0
-        for index, parent in enumerate(draft.parents):
-            if parent == node and num_kept < len(rest) and draft.token_ids[index] == rest[num_kept]:
-                node, num_kept = index, num_kept + 1
-        follower.observe(rest[: num_kept + 1])
-        rest = rest[num_kept + 1 :]
+        num_said = len(tree_of(draft).walk(rest)) + 1
+        follower.observe(rest[:num_said])
+        rest = rest[num_said:]
     return found
 
 

@@ -1,5 +1,5 @@
+import re
 from array import array
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.follower import Aligner, AutoFollower
-from optimist_aligner.text.sources import INT32, LAST_OF_PROMPT, NO_POSITION, SEPARATOR, Sources
+from optimist_aligner.text.sources import INT32, LAST_OF_PROMPT, NO_POSITION, Sources
 from optimist_aligner.text.vocabulary import Vocabulary
-from tests.aligner.words import Words, accepted, listing
+from tests.aligner.words import Words, listing
+from tests.proposer.text import tree_of
+from tests.stack import REPOSITORY
 
 OLD = listing("session")
 RENAMED = listing("store")
@@ -38,6 +40,12 @@ def after(truth: str, end: str, number: int = 1) -> tuple[str, str]:
     for _ in range(number):
         place = truth.index(end, place + 1)
     return truth[: place + len(end)], truth[place + len(end) :]
+
+
+def roots(draft: Draft) -> list[tuple[str, int]]:
+    """Returns the texts that may come first, and their positions."""
+    nodes = zip(draft.token_ids, draft.parents, draft.positions, strict=True)
+    return [(WORDS.text([token]), position) for token, parent, position in nodes if parent < 0]
 
 
 def test_exact_prediction_fills_every_pass() -> None:
@@ -69,24 +77,16 @@ def test_name_seen_renamed_once_is_proposed_renamed() -> None:
     )
 
 
-def test_renaming_everywhere_costs_a_few_passes() -> None:
-    assert WORDS.count_passes([OLD], RENAMED) <= NUM_EXACT + 3
-
-
 def test_name_is_proposed_as_predicted_too() -> None:
     output, _ = after(RENAMED, "def save_order(")
     draft = WORDS.follow([OLD], output).propose(16, 0.0)
-    roots = [
-        WORDS.text([token_id])
-        for token_id, parent in zip(draft.token_ids, draft.parents, strict=True)
-        if parent < 0
-    ]
-    assert {"store", "session"} == set(roots[:2])
+    assert {"store", "session"} == {text for text, _ in roots(draft)[:2]}
 
 
 @pytest.mark.parametrize(
     ("changed", "most_more"),
     [
+        (RENAMED, 3),
         (INDENTED, 4),
         (WITH_CR_LF, 8),
         (with_lines(20, NEW_LINES), 10),
@@ -96,11 +96,12 @@ def test_name_is_proposed_as_predicted_too() -> None:
         (with_lines(18, *LINES[12:18]), 3),
     ],
     ids=[
+        "renamed",
         "re-indented",
-        "CR LF",
+        "CR-LF",
         "inserted",
         "deleted",
-        "functions deleted",
+        "functions-deleted",
         "moved",
         "duplicated",
     ],
@@ -109,33 +110,21 @@ def test_edit_costs_a_few_passes(changed: str, most_more: int) -> None:
     assert WORDS.count_passes([OLD], changed) <= NUM_EXACT + most_more
 
 
-def test_place_is_found_again_behind_an_insertion() -> None:
-    truth = with_lines(2 * FUNCTION, NEW_LINES)
-    output, rest = after(truth, FIRST_LINES[2])
+@pytest.mark.parametrize(
+    "changed",
+    [with_lines(2 * FUNCTION, NEW_LINES), without(FUNCTION, 2 * FUNCTION)],
+    ids=["insertion", "deletion"],
+)
+def test_position_is_found_again_after_an_edit(changed: str) -> None:
+    output, rest = after(changed, FIRST_LINES[2])
     _, positions = WORDS.kept(WORDS.follow([OLD], output).propose(16, 0.0), rest)
-    assert len(positions) == 16
     start = len(WORDS.tokens(after(OLD, FIRST_LINES[2])[0]))
     assert positions == list(range(start, start + 16))
 
 
-def test_place_is_found_again_behind_a_deletion() -> None:
-    truth = without(FUNCTION, 2 * FUNCTION)
-    output, rest = after(truth, FIRST_LINES[2])
-    _, positions = WORDS.kept(WORDS.follow([OLD], output).propose(8, 0.0), rest)
-    start = len(WORDS.tokens(after(OLD, FIRST_LINES[2])[0]))
-    assert positions == list(range(start, start + 8))
-
-
 def test_first_tokens_are_those_of_each_prediction() -> None:
     draft = WORDS.follow([OLD, NEW_LINES], "").propose(64, 0.0)
-    roots = [
-        (WORDS.text([token_id]), position)
-        for token_id, parent, position in zip(
-            draft.token_ids, draft.parents, draft.positions, strict=True
-        )
-        if parent < 0
-    ]
-    assert sorted(roots) == [("class", len(WORDS.tokens(OLD))), ("def", 0)]
+    assert sorted(roots(draft)) == [("class", len(WORDS.tokens(OLD))), ("def", 0)]
 
 
 def test_it_jumps_to_the_second_prediction() -> None:
@@ -195,32 +184,6 @@ def requests(draw: st.DrawFn) -> tuple[Sources, "array[int]"]:
     return sources, array(INT32, output)
 
 
-@given(
-    request_=requests(),
-    cuts=st.lists(st.integers(0, 150), max_size=8),
-    max_tokens=st.integers(1, 64),
-    min_value=st.sampled_from([0.0, 0.02, 0.1, 0.3]),
-)
-def test_division_of_the_output_does_not_matter_and_proposing_changes_nothing(
-    request_: tuple[Sources, "array[int]"], cuts: list[int], max_tokens: int, min_value: float
-) -> None:
-    sources, output = request_
-    reference = ALGORITHM.prepare(sources)
-    divided, whole, single = reference.follow(), reference.follow(), reference.follow()
-    edges = sorted({0, len(output), *(cut for cut in cuts if cut < len(output))})
-    for start, end in pairwise(edges):
-        divided.propose(max_tokens, min_value)
-        divided.observe(output[start:end])
-        divided.observe(array(INT32))
-    whole.observe(output)
-    for token_id in output:
-        single.observe(array(INT32, [token_id]))
-    expected = whole.propose(max_tokens, min_value)
-    assert whole.propose(max_tokens, min_value) == expected
-    assert divided.propose(max_tokens, min_value) == expected
-    assert single.propose(max_tokens, min_value) == expected
-
-
 @given(request_=requests(), other_=requests())
 def test_followers_of_one_reference_do_not_meet(
     request_: tuple[Sources, "array[int]"], other_: tuple[Sources, "array[int]"]
@@ -237,31 +200,15 @@ def test_followers_of_one_reference_do_not_meet(
     assert reference.text == before
 
 
-@given(request_=requests())
-def test_separators_are_never_proposed_and_positions_are_right(
-    request_: tuple[Sources, "array[int]"],
-) -> None:
-    sources, output = request_
-    follower = ALGORITHM.prepare(sources).follow()
-    follower.observe(output)
-    draft = follower.propose(100, 0.0)
-    assert SEPARATOR not in draft.token_ids
-    stands = dict(zip(sources.positions, sources.token_ids, strict=True))
-    for token_id, position in zip(draft.token_ids, draft.positions, strict=True):
-        assert position == NO_POSITION or stands[position] == token_id
-
-
 def test_draft_ends_where_its_only_source_ends() -> None:
     output = WORDS.tokens(OLD)
     draft = WORDS.follow([OLD], WORDS.text(output[:-3])).propose(64, 0.0)
     assert WORDS.kept(draft, WORDS.text(output[-3:]))[1] == list(
         range(len(output) - 3, len(output))
     )
-    deepest = accepted(draft, output[-3:])
-    assert all(
-        parent != deepest[-1] or position < 0
-        for parent, position in zip(draft.parents, draft.positions, strict=True)
-    )
+    last = tree_of(draft).walk(output[-3:])[-1]
+    after_last = zip(draft.parents, draft.positions, strict=True)
+    assert all(parent != last or position < 0 for parent, position in after_last)
 
 
 def propose(predictions: list[list[int]], output: list[int]) -> Draft:
@@ -290,3 +237,10 @@ def test_empty_prediction_before_another_changes_nothing_but_places() -> None:
     one, other = propose([[1, 2, 3, 4]], [1, 2]), propose([[], [1, 2, 3, 4]], [1, 2])
     assert one.token_ids == other.token_ids
     assert one.positions == other.positions
+
+
+def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = REPOSITORY / "docs" / "aligner.md"
+    (example,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    exec(example, {})
+    assert capsys.readouterr().out == "\nprint(total)\n\n"

@@ -4,27 +4,19 @@ import re
 from array import array
 from collections.abc import Sequence
 
-from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.follower import Aligner, AutoFollower
 from optimist_aligner.text.sources import INT32, Sources
 from optimist_aligner.text.vocabulary import Vocabulary
+from tests.proposer.text import tree_of
 
 _TOKEN = re.compile(r"\r?\n *|\r| ?\w+| +|.")
 
-_NAMES = {
-    "load": "user",
-    "save": "order",
-    "close": "page",
-    "open": "index",
-    "read": "cache",
-    "write": "token",
-    "check": "field",
-    "parse": "group",
-    "send": "event",
-    "merge": "image",
-    "count": "route",
-    "sort": "price",
-}
+_NAMES = (
+    *(("load", "user"), ("save", "order"), ("close", "page"), ("open", "index")),
+    *(("read", "cache"), ("write", "token"), ("check", "field"), ("parse", "group")),
+    *(("send", "event"), ("merge", "image"), ("count", "route"), ("sort", "price")),
+)
 
 
 def listing(name: str) -> str:
@@ -32,7 +24,7 @@ def listing(name: str) -> str:
     return "".join(
         f"def {verb}_{noun}({name}, {noun}):\n    {verb}ed = {name}.{verb}({noun})\n"
         f"    if {verb}ed > {number}:\n        return {noun}\n    return {verb}ed\n\n"
-        for number, (verb, noun) in enumerate(_NAMES.items())
+        for number, (verb, noun) in enumerate(_NAMES)
     )
 
 
@@ -62,7 +54,7 @@ class Words:
 
     def kept(self, draft: Draft, truth: str) -> tuple[str, list[int]]:
         """Returns what of a tree the truth begins with, and the positions of its nodes."""
-        nodes = accepted(draft, self.tokens(truth))
+        nodes = tree_of(draft).walk(self.tokens(truth))
         text = self.text([draft.token_ids[node] for node in nodes])
         return text, [draft.positions[node] for node in nodes]
 
@@ -70,18 +62,8 @@ class Words:
         """Returns how many passes of 16 nodes it takes to say the truth."""
         follower, rest, num_passes = self.follow(predictions, "", prompt), self.tokens(truth), 0
         while rest:
-            num_kept = len(accepted(follower.propose(16, 0.0), rest))
+            num_kept = len(tree_of(follower.propose(16, 0.0)).walk(rest))
             follower.observe(rest[: num_kept + 1])
             rest = rest[num_kept + 1 :]
             num_passes += 1
         return num_passes
-
-
-def accepted(draft: Draft, truth: Sequence[int]) -> list[int]:
-    """Returns the nodes that the truth begins with."""
-    nodes: list[int] = []
-    for node, parent in enumerate(draft.parents):
-        is_next = parent == (nodes[-1] if nodes else NO_PARENT)
-        if is_next and len(nodes) < len(truth) and draft.token_ids[node] == truth[len(nodes)]:
-            nodes.append(node)
-    return nodes

@@ -17,12 +17,13 @@ from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_cli.__main__ import main
-from optimist_cli.explain.command import ExplainSettings, StepError, choose_style, page, summarise
+from optimist_cli.explain.command import ExplainSettings, choose_style, page, summarise
 from optimist_cli.explain.log import Header, LogError, Proposal
 from optimist_cli.explain.story import Summary
 from optimist_cli.explain.text import Style, fit, visible, width_of
 from optimist_cli.explain.window import LineIndex, Origin, Window
 from optimist_proposer.observing.request_log import RequestLogs
+from tests.proposer.text import draft_of
 
 TEXTS = [
     "\n",
@@ -57,58 +58,51 @@ PREDICTION = tokens(
 )
 
 
-def draft(
-    token_ids: Sequence[int],
-    parents: Sequence[int],
-    positions: Sequence[int],
-    values: Sequence[float],
-) -> Draft:
-    return Draft(
-        array("i", token_ids), array("i", parents), array("i", positions), array("f", values)
-    )
-
-
 def predicted(start: int, end: int, value: float = 0.5) -> Draft:
-    count = end - start
-    return draft(PREDICTION[start:end], range(-1, count - 1), range(start, end), [value] * count)
+    values = [value] * (end - start)
+    return draft_of(PREDICTION[start:end], positions=range(start, end), values=values)
 
 
-def write_log(directory: Path) -> Path:
-    """Writes the log of an answer in which the prediction's names are changed."""
-    logs = RequestLogs(directory, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "127.0.0.1:50053")
-    logs.open("chat-1", Sources([PREDICTION], tokens("x", "y")))
-    logs.step("chat-1", tokens(), 0, predicted(0, 6, 1.0), 31e-6, 0)
-    logs.step("chat-1", tokens("def "), 1, None, 2e-6, 0)
-    # A parameter is added: the place is found again in the line.
-    tree = draft(
-        [*tokens("):", "\n"), *tokens("a", " + ")],
-        [-1, 0, -1, 2],
-        [4, 5, -1, -1],
-        [0.5, 0.5, 0.25, 0.125],
-    )
-    logs.step("chat-1", tokens("f", "(", "a", " + "), 5, tree, 9e-6, 1)
-    # The branch is right.
-    logs.step("chat-1", tokens("a", " + ", "new"), 8, predicted(4, 12), 8e-6, 2)
-    logs.step("chat-1", tokens("):", "\n", "    ", "return ", "new"), 13, predicted(2, 4), 7e-6, 2)
-    logs.step("chat-1", tokens("\n"), 14, Draft(), 6e-6, 3)
-    logs.step("chat-1", tokens("def "), 15, predicted(13, 18), 5e-6, 5)
-    logs.step("chat-1", tokens("g", "(", "b", "):", "\n"), 20, None, 4e-6, 5)
-    logs.close("chat-1")
-    return directory / "chat-1.jsonl"
+def opened(
+    directory: Path,
+    *predictions: "array[int]",
+    prompt: Sequence[str] = (),
+    replica: str = "127.0.0.1:50053",
+    request_id: str = "a",
+) -> RequestLogs:
+    """Returns logs in which a request has been opened."""
+    logs = RequestLogs(directory, Vocabulary(TEXTS), 8, MIB, 64 * MIB, replica)
+    logs.open(request_id, Sources(list(predictions), tokens(*prompt)))
+    return logs
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    return write_log(tmp_path)
-
-
-def opened(
-    directory: Path, *predictions: "array[int]", replica: str = "", request_id: str = "a"
-) -> RequestLogs:
-    """Returns logs in which a request has been opened."""
-    logs = RequestLogs(directory, Vocabulary(TEXTS), 8, MIB, 64 * MIB, replica)
-    logs.open(request_id, Sources(list(predictions)))
-    return logs
+    """The log of an answer in which the prediction's names are changed."""
+    logs = opened(tmp_path, PREDICTION, prompt=("x", "y"), request_id="chat-1")
+    # A parameter is added: the position is found again in the line.
+    tree = draft_of(
+        tokens("):", "\n", "a", " + "), [-1, 0, -1, 2], [4, 5, -1, -1], [0.5, 0.5, 0.25, 0.125]
+    )
+    # New tokens, what is proposed then, microseconds, alignments so far.
+    steps: list[tuple[Sequence[str], Draft | None, int, int]] = [
+        ((), predicted(0, 6, 1.0), 31, 0),
+        (("def ",), None, 2, 0),
+        (("f", "(", "a", " + "), tree, 9, 1),
+        # The branch is right.
+        (("a", " + ", "new"), predicted(4, 12), 8, 2),
+        (("):", "\n", "    ", "return ", "new"), predicted(2, 4), 7, 2),
+        (("\n",), Draft(), 6, 3),
+        (("def ",), predicted(13, 18), 5, 5),
+        (("g", "(", "b", "):", "\n"), None, 4, 5),
+    ]
+    num_known = 0
+    for texts, draft, microseconds, num_alignments in steps:
+        num_known += len(texts)
+        new, seconds = tokens(*texts), microseconds * 1e-6
+        logs.step("chat-1", new, num_known, draft, seconds, num_alignments)
+    logs.close("chat-1")
+    return tmp_path / "chat-1.jsonl"
 
 
 def summary_of(log: Path) -> Summary:
@@ -190,20 +184,7 @@ step 2  4 tokens: 3 predicted, 1 model's own  9 µs
 """
 
 
-def test_the_story_without_colour(log: Path) -> None:
-    lines = explain(log)
-    assert "opened 20" in lines[2]
-    lines[2] = re.sub(r"opened \S+", "opened TIME", lines[2])
-    assert lines == STORY.splitlines()
-
-
-def test_one_step_with_its_tree(log: Path) -> None:
-    assert explain(log, number=2)[5:] == DETAIL.splitlines()
-    with pytest.raises(StepError, match="no step 99"):
-        explain(log, number=99)
-
-
-def test_colours_tell_the_same(log: Path) -> None:
+def test_colours_say_the_same(log: Path) -> None:
     coloured = explain(log, Style(is_coloured=True, width=90))
     text = "\n".join(coloured)
     assert "\x1b[33mdef \x1b[0m" in text
@@ -213,11 +194,10 @@ def test_colours_tell_the_same(log: Path) -> None:
     assert bare == [re.sub("[«»‹›⟨⟩]", "", line) for line in explain(log)]  # noqa: RUF001
 
 
-def test_tokens_from_the_prompt_are_named_by_where_they_stand(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB)
-    prompt = tokens("x", "f", "(", "a", "):")
-    logs.open("a", Sources([], prompt))
-    logs.step("a", tokens(), 0, draft(prompt[1:], range(-1, 3), range(-5, -1), [0.5] * 4), 1e-6, 0)
+def test_tokens_from_the_prompt_are_named_by_their_position(tmp_path: Path) -> None:
+    logs = opened(tmp_path, prompt=("x", "f", "(", "a", "):"))
+    drafted = draft_of(tokens("f", "(", "a", "):"), positions=range(-5, -1))
+    logs.step("a", tokens(), 0, drafted, 1e-6, 0)
     logs.step("a", tokens("f", "(", "new"), 3, None, 1e-6, 0)
     logs.close("a")
     text = "\n".join(explain(tmp_path / "a.jsonl"))
@@ -228,9 +208,22 @@ def test_tokens_from_the_prompt_are_named_by_where_they_stand(tmp_path: Path) ->
     assert "token 5 of the prompt" in "\n".join(explain(tmp_path / "a.jsonl", number=0))
 
 
-def test_the_summary_adds_up(log: Path) -> None:
-    values = summary_of(log).values()
-    assert values == {
+def test_the_command_prints_the_story_a_step_or_a_summary(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*flags: str) -> str:
+        assert main(["explain", str(log), *flags]) == 0
+        return capsys.readouterr().out
+
+    lines = run("--width", "90").splitlines()
+    assert "opened 20" in lines[2]
+    lines[2] = re.sub(r"opened \S+", "opened TIME", lines[2])
+    assert lines == STORY.splitlines()
+    assert run("--step", "2", "--width", "90").splitlines()[5:] == DETAIL.splitlines()
+    assert "\x1b[32m" in run("--color", "always")
+    assert main(["explain", str(log), "--step", "99"]) == 2
+    assert capsys.readouterr().err == f"optimist explain: --step: {log} has no step 99\n"
+    assert json.loads(run("--json")) == {
         "request_id": "chat-1",
         "replicas": ["127.0.0.1:50053"],
         "num_predictions": 1,
@@ -245,7 +238,7 @@ def test_the_summary_adds_up(log: Path) -> None:
         "accepted_from_own_text": 2,
         "accepted_share": 0.65,
         "windows": 6,
-        # 2 where a parameter was added, the other branch, 4 behind `return`, and 2 wrong ones.
+        # 2 where a parameter was added, the other branch, 4 after `return`, and 2 wrong ones.
         "contradicted_tokens": 10,
         "wasted_per_accepted": 0.769,
         "alignments": 5,
@@ -255,21 +248,6 @@ def test_the_summary_adds_up(log: Path) -> None:
         "damaged_documents": 0,
         "end": "the request was closed",
     }
-
-
-def test_the_command_prints_the_story_and_the_summary(
-    log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["explain", str(log), "--width", "90"]) == 0
-    assert capsys.readouterr().out.splitlines()[3:] == STORY.splitlines()[3:]
-    assert main(["explain", str(log), "--step", "2", "--width", "90"]) == 0
-    assert capsys.readouterr().out.splitlines()[5:] == DETAIL.splitlines()
-    assert main(["explain", str(log), "--color", "always"]) == 0
-    assert "\x1b[32m" in capsys.readouterr().out
-    assert main(["explain", str(log), "--step", "99"]) == 2
-    assert capsys.readouterr().err == f"optimist explain: --step: {log} has no step 99\n"
-    assert main(["explain", "--json", str(log)]) == 0
-    assert json.loads(capsys.readouterr().out)["steps"] == 7
 
 
 @pytest.mark.parametrize(
@@ -349,8 +327,8 @@ def test_what_follows_a_cut_is_read_too(log: Path) -> None:
     content = log.read_bytes()
     cut = content.index(b'"step": 3')
     log.write_bytes(content[: cut + 40])
-    logs = RequestLogs(log.parent, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "127.0.0.1:50054")
-    logs.open("chat-1", Sources([PREDICTION], tokens("x", "y")))
+    other = {"replica": "127.0.0.1:50054", "request_id": "chat-1"}
+    logs = opened(log.parent, PREDICTION, prompt=("x", "y"), **other)
     logs.step("chat-1", tokens("f"), 9, predicted(3, 5), 1e-6, 0)
     logs.close("chat-1")
     lines = explain(log)
@@ -387,9 +365,8 @@ def test_a_replica_that_takes_over_has_not_made_the_steps(tmp_path: Path) -> Non
 
 
 def test_other_sources_begin_anew(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, Vocabulary(TEXTS), 8, MIB, 64 * MIB, "one")
     for prediction in (PREDICTION, tokens("x", "y")):
-        logs.open("a", Sources([prediction]))
+        logs = opened(tmp_path, prediction)
         logs.step("a", tokens(), 0, Draft(), 0.0, 0)
         logs.step("a", tokens("def "), 1, None, 0.0, 2)
     summary = summary_of(tmp_path / "a.jsonl")
@@ -400,7 +377,7 @@ def test_other_sources_begin_anew(tmp_path: Path) -> None:
 def test_lines_of_several_predictions_are_distinguished(tmp_path: Path) -> None:
     logs = opened(tmp_path, PREDICTION, tokens("x", "\n", "y"))
     logs.step("a", tokens(), 0, predicted(0, 2), 0.0, 0)
-    logs.step("a", tokens("x"), 1, draft(tokens("y"), [-1], [26], [0.5]), 0.0, 0)
+    logs.step("a", tokens("x"), 1, draft_of(tokens("y"), positions=[26]), 0.0, 0)
     text = "\n".join(explain(tmp_path / "a.jsonl"))
     assert "lost at prediction 1, line 1, found at prediction 2, line 2: forward" in text
     assert 'from prediction 2, line 2, chance 0.50: "y"' in text
@@ -409,7 +386,7 @@ def test_lines_of_several_predictions_are_distinguished(tmp_path: Path) -> None:
 def test_a_learned_rename_is_no_jump(tmp_path: Path) -> None:
     logs = opened(tmp_path, PREDICTION)
     logs.step("a", tokens("def "), 1, predicted(1, 3), 0.0, 0)
-    renamed = draft(tokens("new", "):"), [-1, 0], [-1, 4], [0.5, 0.5])
+    renamed = draft_of(tokens("new", "):"), positions=[-1, 4])
     logs.step("a", tokens("f", "("), 3, renamed, 0.0, 0)
     assert sum(summary_of(tmp_path / "a.jsonl").jumps.values()) == 0
 
@@ -419,8 +396,7 @@ def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> 
     logs = RequestLogs(tmp_path, Vocabulary(texts), 8, MIB, 64 * MIB, "\x1b]0;x\x07")
     ids = array("i", range(6))
     logs.open("\x1b[31m", Sources([ids]))
-    tree = draft(ids, range(-1, 5), range(6), [0.5] * 6)
-    logs.step("\x1b[31m", ids, 6, tree, 0.0, 0)
+    logs.step("\x1b[31m", ids, 6, draft_of(ids, positions=ids), 0.0, 0)
     (path,) = tmp_path.iterdir()
     for number in (None, 0):
         lines = explain(path, number=number)

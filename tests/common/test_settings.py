@@ -57,6 +57,7 @@ def test_lists_are_separated_by_commas() -> None:
     [
         ([], "--name is required"),
         (["--name", "n", "--port", "0"], "--port: "),
+        (["--name", "n", "--port", "many"], "--port: .*'many'"),
         (["--name", "n", "--prt", "1"], "--prt"),
         (["--name", "n", "--config", "/nowhere/x.yaml"], "/nowhere/x.yaml"),
     ],

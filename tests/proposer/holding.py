@@ -1,5 +1,6 @@
 """Proposers and stores for tests, over the tokens of `tests.proposer.text`."""
 
+import asyncio
 from collections.abc import Sequence
 
 from optimist_aligner.algorithm import Algorithm
@@ -21,8 +22,9 @@ from optimist_proposer.following import Following
 from optimist_proposer.observing.request_log import RequestLogs
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import OutputStore, WriteBehind
-from tests.proposer.text import NEWLINE_INDENT, NEWLINES, tokens
+from tests.proposer.text import NEWLINE_INDENT, NEWLINES, as_text, tokens
 
+POEM = "one\ntwo\nthree\nfour\n"
 VOCABULARY = Vocabulary([*(chr(number) for number in range(NEWLINE_INDENT)), "\n  "])
 LINE = LineAlgorithm(NEWLINES)
 LIMITS = Limits(
@@ -65,6 +67,27 @@ class Replica:
 def redis_store(url: str, key_prefix: str = "test", timeout_ms: int = 2000) -> RedisStore:
     """Returns a replica's store; its patience suits a busy machine."""
     return RedisStore(url, key_prefix=key_prefix, ttl_seconds=60, timeout_ms=timeout_ms)
+
+
+async def follow_until_shared(
+    replica: Replica, reader: RedisStore, position: int, names: Sequence[str] = "a"
+) -> set[str]:
+    """Lets requests grow, a token at a time, until another replica knows all of their outputs.
+
+    Returns what that one expects after "one" of the poem.
+    """
+    async with asyncio.timeout(60):
+        while True:
+            tokens_ = [observation(position, "X", name) for name in names]
+            assert not (await replica.proposer.apply([], tokens_, [])).gaps
+            position += 1
+            await replica.writer.stop()
+            other = Replica(reader, following(max_requests=100))
+            lines = [observation(position, "\none\n", name) for name in names]
+            answer = await other.proposer.apply([], lines, [])
+            if not answer.gaps:
+                return {as_text(window.draft.token_ids) for window in answer.windows.values()}
+            await asyncio.sleep(0.05)
 
 
 def prepared(*predictions: str, tenant: str = "") -> Prepared:

@@ -45,13 +45,6 @@ def window_text(answer: Answer, request_id: str = "a") -> str:
     return as_text(answer.windows[request_id].draft.token_ids)
 
 
-async def test_open_answers_with_the_first_window() -> None:
-    answer = await BatchProposer(following()).apply([opening("a", POEM)], [], [])
-    assert window_text(answer) == POEM
-    assert not answer.gaps
-    assert not answer.refusals
-
-
 async def test_open_and_observe_in_one_batch_answers_with_the_later_window() -> None:
     answer = await BatchProposer(following()).apply(
         [opening("a", POEM)], [observation(0, "ONE\ntwo\n")], []
@@ -59,33 +52,9 @@ async def test_open_and_observe_in_one_batch_answers_with_the_later_window() -> 
     assert window_text(answer) == "three\nfour\nfive\n"
 
 
-async def test_observation_as_predicted_needs_no_answer(proposer: BatchProposer) -> None:
-    assert await observe(proposer, 0, "one\n") == Answer()
-    assert await known(proposer) == 4
-
-
-async def test_stale_and_duplicate_observations_move_nothing(proposer: BatchProposer) -> None:
-    await observe(proposer, 0, "one\nTWO\nthree\n")
-    for position, text in ((0, "one\nTWO\nthree\n"), (0, "one"), (4, "XXX"), (5, "")):
-        assert await observe(proposer, position, text) == Answer()
-    assert await known(proposer) == 14
-    assert window_text(await observe(proposer, 14, "four\nX")) == ""
-
-
 async def test_gap_behind_an_applied_observation(proposer: BatchProposer) -> None:
     observations = [observation(0, "one\n"), observation(9, "x"), observation(4, "two\n")]
     assert (await proposer.apply([], observations, [])).gaps == {"a": 4}
-
-
-async def test_unknown_request_is_a_gap_and_harms_no_other(proposer: BatchProposer) -> None:
-    answer = await proposer.apply([], [observation(0, "x", "b"), observation(0, "x")], [])
-    assert answer.gaps == {"b": UNKNOWN}
-    assert window_text(answer) == ""
-
-
-async def test_closed_request_is_unknown(proposer: BatchProposer) -> None:
-    await proposer.apply([], [observation(0, "one\n")], ["a", "never opened"])
-    assert (await observe(proposer, 4, "two\n")).gaps == {"a": UNKNOWN}
 
 
 async def test_opening_again_starts_anew(proposer: BatchProposer) -> None:
@@ -93,15 +62,6 @@ async def test_opening_again_starts_anew(proposer: BatchProposer) -> None:
     answer = await proposer.apply([opening("a", "six\nseven\n")], [], [])
     assert window_text(answer) == "six\nseven\n"
     assert await known(proposer) == 0
-
-
-async def test_opening_too_large_is_refused_and_others_are_not(proposer: BatchProposer) -> None:
-    opens = [opening("a", "x" * 101), opening("b", POEM)]
-    answer = await proposer.apply(opens, [observation(0, "x")], [])
-    assert "max_prediction_tokens (100)" in answer.refusals["a"]
-    assert set(answer.windows) == {"b"}
-    assert not answer.gaps
-    assert await known(proposer) == UNKNOWN
 
 
 async def test_unknown_token_ends_the_request(proposer: BatchProposer) -> None:

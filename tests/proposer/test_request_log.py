@@ -5,7 +5,6 @@ import logging
 import os
 import stat
 from array import array
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from optimist_proposer.observing.request_record import (
     token_text,
 )
 from tests.proposer.holding import following
+from tests.proposer.text import draft_of
 
 CHARACTERS = "\n abcdefghijklmnopqrstuvwxyz=(),.:_1234567890\N{REPLACEMENT CHARACTER}"
 VOCABULARY = Vocabulary(CHARACTERS)
@@ -40,22 +40,15 @@ def tokens(text: str) -> "array[int]":
     return array("i", [CHARACTERS.index(character) for character in text])
 
 
-def draft(
-    token_ids: Sequence[int],
-    parents: Sequence[int],
-    positions: Sequence[int],
-    values: Sequence[float],
-) -> Draft:
-    return Draft(
-        array("i", token_ids), array("i", parents), array("i", positions), array("f", values)
-    )
-
-
 def chain(text: str, position: int) -> Draft:
-    count = len(text)
-    return draft(
-        tokens(text), range(-1, count - 1), range(position, position + count), [0.5] * count
-    )
+    return draft_of(tokens(text), positions=range(position, position + len(text)))
+
+
+def logs_in(
+    directory: Path, *, most: int = 8, size: int = MIB, sizes: int = 64 * MIB, name: str = ""
+) -> RequestLogs:
+    """Returns logs: so many open, with so many bytes each and in all, by a replica of a name."""
+    return RequestLogs(directory, VOCABULARY, most, size, sizes, name)
 
 
 def count_open_files() -> int:
@@ -68,7 +61,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> RequestLogs:
-    return RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB, "here:1")
+    return logs_in(tmp_path, name="here:1")
 
 
 def test_a_log_has_the_whole_story(tmp_path: Path, logs: RequestLogs) -> None:
@@ -116,7 +109,7 @@ def test_a_window_that_holds_is_no_proposal(tmp_path: Path, logs: RequestLogs) -
 
 def test_a_proposal_is_logged_with_its_tree(tmp_path: Path, logs: RequestLogs) -> None:
     logs.open("a", Sources([tokens("a\nb"), tokens("xyz")], tokens("pq")))
-    tree = draft(tokens("xaby"), [-1, 0, 1, 0], [3, -1, -1, 4], [0.75, 0.5, 0.25, 0.12345])
+    tree = draft_of(tokens("xaby"), [-1, 0, 1, 0], [3, -1, -1, 4], [0.75, 0.5, 0.25, 0.12345])
     logs.step("a", tokens("k"), 1, tree, 0.0, 0)
     header, step = read(tmp_path / "a.jsonl")
     assert header["num_prompt_tokens"] == 2
@@ -158,8 +151,7 @@ def test_whatever_the_tokens_are_the_log_is_json_and_has_them(
     num_known = 0
     for ids in outputs:
         num_known += len(ids)
-        tree = draft(ids, range(-1, len(ids) - 1), [-1] * len(ids), [1.0] * len(ids))
-        logs.step("a", array("i", ids), num_known, tree, 1.0, 0)
+        logs.step("a", array("i", ids), num_known, draft_of(ids), 1.0, 0)
     logs.close("a")
     header, *steps, _ = read(directory / "a.jsonl")
     assert header["num_prompt_tokens"] == len(prompt)
@@ -204,28 +196,14 @@ def test_lines_have_no_number_after_a_gap() -> None:
 @pytest.mark.parametrize(
     "request_id",
     [
-        "",
-        ".",
-        "..",
-        "../../etc/passwd",
-        "/etc/passwd",
-        "a/b",
-        "a\\b",
-        "a\0b",
-        "-rf",
-        ".hidden",
-        "CON",
-        "a" * 5000,
-        "\N{GRINNING FACE}" * 300,
-        "\ud800",
-        'x"}\n{"end": "x"}\n',
-        "a~b",
-        "~" + "0" * 64,
+        *("", ".", "..", "../../etc/passwd", "/etc/passwd", "a/b", "a\\b", "a\0b", "-rf"),
+        *(".hidden", "CON", "a" * 5000, "\N{GRINNING FACE}" * 300, "\ud800"),
+        *('x"}\n{"end": "x"}\n', "a~b", "~" + "0" * 64),
     ],
 )
 def test_a_hostile_id_stays_in_the_directory(tmp_path: Path, request_id: str) -> None:
     directory = tmp_path / "inner" / "log"
-    logs = RequestLogs(directory, VOCABULARY, 8, MIB, 64 * MIB)
+    logs = logs_in(directory)
     logs.open(request_id, Sources([tokens("ab")]))
     logs.step(request_id, tokens("a"), 1, None, 0.0, 0)
     assert len(logs) == 1
@@ -246,7 +224,7 @@ def test_ids_that_would_be_alike_have_different_files() -> None:
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path / "log", VOCABULARY, 8, MIB, 64 * MIB)
+    logs = logs_in(tmp_path / "log")
     logs.open("a", Sources([]))
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "log" / "a.jsonl").stat().st_mode) == 0o600
@@ -255,15 +233,15 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
 def test_a_link_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "precious").write_text("untouched")
     (tmp_path / "a.jsonl").symlink_to(tmp_path / "precious")
-    RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB).open("a", Sources([]))
+    logs_in(tmp_path).open("a", Sources([]))
     assert (tmp_path / "precious").read_text() == "untouched"
     assert "no request is logged any more" in caplog.text
 
 
 def test_a_replica_goes_on_with_the_log_of_another(tmp_path: Path) -> None:
     sources = Sources([tokens("ab\ncd")])
-    first = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB, "one")
-    second = RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB, "two")
+    first = logs_in(tmp_path, name="one")
+    second = logs_in(tmp_path, name="two")
     first.open("a", sources)
     first.step("a", tokens("a"), 1, None, 0.0, 0)
     second.open("a", Sources([tokens("ab\ncd")]))
@@ -293,7 +271,7 @@ def test_a_line_that_was_cut_off_is_ended_first(tmp_path: Path, logs: RequestLog
     path = tmp_path / "a.jsonl"
     content = path.read_bytes()
     path.write_bytes(content + b'{"step": 1, "repl')
-    RequestLogs(tmp_path, VOCABULARY, 8, MIB, 64 * MIB).open("a", Sources([tokens("ab")]))
+    logs_in(tmp_path).open("a", Sources([tokens("ab")]))
     assert path.read_bytes().startswith(content + b'{"step": 1, "repl\n{"opt')
 
 
@@ -301,7 +279,7 @@ def test_without_room_nothing_fails_and_one_warning_is_given(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    logs = RequestLogs(tmp_path / "file" / "log", VOCABULARY, 8, MIB, 64 * MIB)
+    logs = logs_in(tmp_path / "file" / "log")
     for request_id in "abc":
         logs.open(request_id, Sources([tokens("ab")]))
         logs.step(request_id, tokens("a"), 1, None, 0.0, 0)
@@ -355,7 +333,7 @@ def test_a_file_has_a_bound_and_says_so(tmp_path: Path, max_bytes: int) -> None:
     path = tmp_path / "a.jsonl"
     sources = Sources([tokens("abc\n" * 500)])
     for _ in range(3):
-        logs = RequestLogs(tmp_path, VOCABULARY, 8, max_bytes, 64 * MIB)
+        logs = logs_in(tmp_path, size=max_bytes)
         logs.open("a", sources)
         for number in range(200):
             logs.step("a", tokens("abcd\n"), 5 * number + 5, chain("abc\nabc", 4), 0.0, 0)
@@ -367,7 +345,7 @@ def test_a_file_has_a_bound_and_says_so(tmp_path: Path, max_bytes: int) -> None:
 
 
 def test_a_long_prediction_leaves_room_for_the_steps(tmp_path: Path) -> None:
-    logs = RequestLogs(tmp_path, VOCABULARY, 8, 4000, 64 * MIB)
+    logs = logs_in(tmp_path, size=4000)
     logs.open("a", Sources([tokens("abc\n" * 5000), tokens("xyz\n")]))
     logs.step("a", tokens("a"), 1, chain("bc", 5001), 0.0, 0)
     header, step = read(tmp_path / "a.jsonl")
@@ -378,7 +356,7 @@ def test_a_long_prediction_leaves_room_for_the_steps(tmp_path: Path) -> None:
 
 
 def test_only_so_many_logs_are_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    logs = RequestLogs(tmp_path, VOCABULARY, 2, MIB, 64 * MIB)
+    logs = logs_in(tmp_path, most=2)
     num_files = count_open_files()
     for request_id in "ab":
         logs.open(request_id, Sources([]))
@@ -405,7 +383,7 @@ def test_a_directory_that_holds_as_much_as_it_may_takes_no_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "old.jsonl").write_bytes(bytes(MIB))
-    logs = RequestLogs(tmp_path, VOCABULARY, 8, MIB, MIB + 2000)
+    logs = logs_in(tmp_path, sizes=MIB + 2000)
     logs.open("a", Sources([tokens("one\n")]))
     for number in range(200):
         logs.step("a", tokens("a"), number + 1, None, 0.0, 0)

@@ -1,6 +1,5 @@
 import json
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,31 +9,17 @@ import pytest
 
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
-from optimist_proposer.__main__ import main
+from optimist_common.settings import load_settings
 from optimist_proposer.core.messages import UNKNOWN
-from optimist_proposer.service import build_proposer, serve
+from optimist_proposer.service import build_proposer, load_vocabulary
 from optimist_proposer.settings import ProposerSettings
 from tests.proposer.holding import VOCABULARY, observation, opening
-from tests.proposer.test_tokenizer import write_tokenizer
-from tests.proposer.text import as_text
+from tests.proposer.text import as_text, write_tokenizer
 from tests.stack import free_port
 
 
 def settings(**values: object) -> ProposerSettings:
     return ProposerSettings.model_validate({"model": "x", "algorithm": "line", **values})
-
-
-async def test_unreachable_redis_keeps_it_from_starting() -> None:
-    with pytest.raises(SetupError, match="cannot reach Redis"):
-        await serve(settings(store="redis://127.0.0.1:1/0", port=0), VOCABULARY)
-
-
-async def test_port_in_use_keeps_it_from_starting() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(SetupError, match="Address already in use"):
-            await serve(settings(port=taken.getsockname()[1]), VOCABULARY)
 
 
 async def test_replicas_built_from_settings_share_a_redis(redis_server: RedisServer) -> None:
@@ -67,17 +52,6 @@ async def test_requests_are_logged_where_the_settings_say(tmp_path: Path) -> Non
     assert [step["num_alignments"] for step in steps] == [0, 0, 1]
 
 
-def test_wrong_model_is_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A proposer hides it from its process; other tests need it in this one.
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert main(["--model", "/nowhere/at/all"]) == 2
-    output = capsys.readouterr().err
-    assert output.startswith("optimist proposer: --model: no directory /nowhere/at/all")
-    assert output.count("\n") == 1
-
-
 def test_serves_until_sigterm(tmp_path: Path) -> None:
     port = free_port()
     command = [sys.executable, "-m", "optimist_proposer", "--port", str(port)]
@@ -93,3 +67,53 @@ def test_serves_until_sigterm(tmp_path: Path) -> None:
         process.wait()
     assert process.returncode == 0
     assert "Traceback" not in output
+
+
+def test_defaults() -> None:
+    settings = load_settings(ProposerSettings, ["--model", "here"])
+    assert (settings.host, settings.port, settings.store) == ("127.0.0.1", 50053, "memory")
+    assert (settings.algorithm, settings.window_tokens) == ("auto", 128)
+    assert (settings.min_value, settings.request_log) == (0.02, False)
+    assert (settings.redis_timeout_ms, settings.state_ttl_seconds) == (50, 600)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--model is required"),
+        (["--model", "x", "--store", "disk"], "--store: must be memory or a URL"),
+        (["--model", "x", "--key-prefix", "a{b}"], "--key-prefix: must not contain braces"),
+        (["--model", "x", "--min-value", "1"], "--min-value"),
+        (
+            ["--model", "x", "--algorithm", "suffix"],
+            "--algorithm: Input should be 'auto' or 'line', not 'suffix'",
+        ),
+        (["--model", "x", "--window-tokens", "1"], "--window-tokens"),
+    ],
+)
+def test_wrong_value_names_its_flag(arguments: list[str], message: str) -> None:
+    with pytest.raises(SetupError, match=message):
+        load_settings(ProposerSettings, arguments)
+
+
+def test_texts_of_a_vocabulary(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path, ["a", "Ċ", "Ġ", "ĊĠĠ", ";Ċ", "č", "n"])
+    vocabulary = load_vocabulary(model)
+    assert vocabulary.token_texts == ("a", "\n", " ", "\n  ", ";\n", "\r", "n")
+    assert vocabulary.newline_token_ids == {1, 3, 4}
+
+
+def test_missing_directory_is_a_setup_error(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="--model: no directory"):
+        load_vocabulary(str(tmp_path / "absent"))
+
+
+def test_directory_without_tokenizer_is_a_setup_error(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="--model: cannot load a tokenizer") as info:
+        load_vocabulary(str(tmp_path))
+    assert "\n" not in str(info.value)
+
+
+def test_vocabulary_without_newline_is_a_setup_error(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="ends a line"):
+        load_vocabulary(write_tokenizer(tmp_path, ["a", "b"]))

@@ -1,12 +1,18 @@
 """Texts as tokens: one per character, and one that has a newline in its middle."""
 
+import json
 from array import array
+from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from optimist_aligner.algorithm import Algorithm, Follower
-from optimist_aligner.drafting.draft import NO_PARENT, Draft
-from optimist_aligner.text.sources import INT32, Sources
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import INT32, NO_POSITION, Sources
+from optimist_common.drafts import TokenTree
 
 NEWLINE_INDENT = 1000
 """The token whose text is a newline and two spaces; written § in these tests."""
@@ -25,6 +31,25 @@ def as_text(token_ids: "array[int]") -> str:
     return "".join("§" if token == NEWLINE_INDENT else chr(token) for token in token_ids)
 
 
+def tree_of(draft: Draft) -> TokenTree:
+    return TokenTree.from_columns(
+        np.array(draft.token_ids, np.int32), np.array(draft.parents, np.int32)
+    )
+
+
+def draft_of(
+    token_ids: Sequence[int],
+    parents: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
+    values: Sequence[float] | None = None,
+) -> Draft:
+    """Returns a draft: a chain read from nowhere with even chances, unless others are given."""
+    size = len(token_ids)
+    parents, positions = parents or range(-1, size - 1), positions or [NO_POSITION] * size
+    nodes = zip(token_ids, parents, positions, values or [0.5] * size, strict=True)
+    return Draft.from_nodes(list(nodes))
+
+
 def followed(algorithm: Algorithm, predicted: str | list[str], output: str) -> Follower:
     """Returns a follower that observed all of `output` at once."""
     predictions = [predicted] if isinstance(predicted, str) else predicted
@@ -36,33 +61,19 @@ def followed(algorithm: Algorithm, predicted: str | list[str], output: str) -> F
 def expected_text(
     algorithm: Algorithm, predicted: str | list[str], output: str, max_tokens: int = 1000
 ) -> str:
-    """Returns the text of the likeliest path behind `output`."""
-    draft = followed(algorithm, predicted, output).propose(max_tokens, 0.0)
-    return as_text(array(INT32, [draft.token_ids[node] for node in first_path(draft)]))
+    """Returns the text of the likeliest path after `output`."""
+    tree = tree_of(followed(algorithm, predicted, output).propose(max_tokens, 0.0))
+    return as_text(array(INT32, tree.token_ids[tree.find_likeliest_path()].tolist()))
 
 
-def first_path(draft: Draft) -> list[int]:
-    """Returns the nodes from the first root on, always to the first child."""
-    path: list[int] = []
-    for node, parent in enumerate(draft.parents):
-        if parent == (path[-1] if path else NO_PARENT):
-            path.append(node)
-    return path
-
-
-def num_passes(
-    algorithm: Algorithm, predicted: "array[int]", truth: "array[int]", num_drafts: int
-) -> int:
-    """Counts the passes of a target that emits `truth` and verifies `num_drafts` nodes a pass."""
-    follower = algorithm.prepare(Sources([predicted])).follow()
-    position = passes = 0
-    while position < len(truth):
-        draft = follower.propose(num_drafts, 0.0)
-        node, end = NO_PARENT, position
-        for index, parent in enumerate(draft.parents):
-            if parent == node and end < len(truth) and draft.token_ids[index] == truth[end]:
-                node, end = index, end + 1
-        follower.observe(truth[position : end + 1])
-        position = end + 1
-        passes += 1
-    return passes
+def write_tokenizer(directory: Path, vocabulary: Sequence[str]) -> str:
+    """Writes a byte-level tokenizer, for which Ċ is a newline and Ġ a space; returns the path."""
+    tokenizer = Tokenizer(
+        models.BPE(vocab={text: n for n, text in enumerate(vocabulary)}, merges=[])
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+    (directory / "tokenizer_config.json").write_text(settings)
+    return str(directory)

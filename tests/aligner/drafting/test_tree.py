@@ -1,7 +1,6 @@
 import random
 from array import array
 from collections.abc import Sequence
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -66,19 +65,6 @@ def paths(draft: Draft) -> list[tuple[int, ...]]:
     for token_id, parent in zip(draft.token_ids, draft.parents, strict=True):
         found.append((*(found[parent] if parent != NO_PARENT else ()), token_id))
     return found
-
-
-@given(follower_=followers(), max_tokens=st.integers(1, 70), min_value=st.floats(0, 0.5))
-def test_tree_is_bounded_with_parents_and_likelier_nodes_first(
-    follower_: tuple[AutoFollower, list[float]], max_tokens: int, min_value: float
-) -> None:
-    draft = follower_[0].propose(max_tokens, min_value)
-    assert len(draft) <= max_tokens
-    assert all(NO_PARENT <= parent < node for node, parent in enumerate(draft.parents))
-    assert all(later <= earlier for earlier, later in pairwise(draft.values))
-    assert all(min_value * (1 - 1e-6) <= value <= 1 for value in draft.values)
-    assert len(set(paths(draft))) == len(draft)
-    assert all(token_id >= 0 for token_id in draft.token_ids)
 
 
 @given(follower_=followers(), max_tokens=st.integers(1, 40))

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from optimist_gateway.fronts.openai.connection_body import Outbox
-from optimist_gateway.server.http_protocol import BoundedProtocol, ConnectionLimits
+from optimist_gateway.server.http_server import BoundedProtocol
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import serving, until_healthy
@@ -220,11 +220,11 @@ async def test_a_client_that_reads_is_not_dropped_however_much_waits_for_it() ->
         await send({"type": "http.response.start", "status": 200, "headers": head})
         await send({"type": "http.response.body", "body": bytes(size)})
 
-    limits = ConnectionLimits(4, MAX_HEADERS, MAX_BODY, 60.0, slow_reader_seconds)
+    settings = GatewaySettings(model="any", slow_reader_seconds=slow_reader_seconds)
     config = uvicorn.Config(app, lifespan="off")
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: BoundedProtocol(config, ServerState(), {}, limits=limits, outbox=Outbox(0.0)),
+        lambda: BoundedProtocol(config, ServerState(), {}, settings=settings, outbox=Outbox(0.0)),
         "127.0.0.1",
         0,
     )

@@ -1,4 +1,5 @@
 from array import array
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -6,8 +7,8 @@ from hypothesis import strategies as st
 
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32, Sources
-from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower
-from tests.proposer.text import NEWLINES, as_text, followed, num_passes, texts, tokens
+from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower, end_of_line, line_starts
+from tests.proposer.text import NEWLINES, as_text, followed, texts, tokens
 
 LINE = LineAlgorithm(NEWLINES)
 POEM = "one\ntwo\nthree\nfour\nfive\n"
@@ -73,6 +74,9 @@ RENAMED = "x = 1\nprint(x)\nend\nreturn x\ndone\nbye\n"
         pytest.param("", "a\nb\n", None, id="an empty prediction, and output"),
         pytest.param("one§two§three§", "ONE§two§", "three§", id="a newline within a token"),
         pytest.param("one§two§three§", "ONE§two\n", None, id="another newline"),
+        pytest.param(POEM, "one\na long new line\ntwo\n", "three\nfour\nfive\n", id="a long line"),
+        pytest.param(POEM, "x" * 10_000 + "\ntwo\n", "three\nfour\nfive\n", id="a longer line"),
+        pytest.param(POEM, "one\nTWO\nthree\nfou", "r\nfive\n", id="within the line after it"),
         pytest.param(SEVERAL, "", "one\ntwo", id="several predictions begin with the first"),
         pytest.param(SEVERAL, "three\n", "four\nfive\n", id="the second by its lines"),
         pytest.param(SEVERAL, "three\nfour\nfive\n", "", id="the end of the second"),
@@ -84,18 +88,6 @@ def test_what_is_expected_after_an_output(
     predicted: str | list[str], output: str, expected: str | None
 ) -> None:
     assert expected_next(predicted, output) == expected
-
-
-@pytest.mark.parametrize(
-    ("output", "index"),
-    [
-        ("one\na long line that is new\ntwo\n", len("one\ntwo\n")),
-        ("one\nTWO\nthree\nfou", POEM.index("r\nfive")),
-        ("x" * 10_000 + "\ntwo\n", len("one\ntwo\n")),
-    ],
-)
-def test_the_index_is_one_in_the_prediction(output: str, index: int) -> None:
-    assert observed(POEM, output).index == index
 
 
 def test_alignment_is_tried_only_when_a_line_is_completed() -> None:
@@ -152,15 +144,6 @@ def test_one_edited_line_costs_no_more_than_the_next_common_line(
     assert expected_next("".join(seed), output) == "".join(tail[1:])
 
 
-def test_passes_on_an_example_edit() -> None:
-    predicted = "def area(w, h):\n    return w * h\n\n\ndef main():\n    print(area(2, 3))\n"
-    output = predicted.replace("w * h", "h * w")
-    assert num_passes(LINE, tokens(predicted), tokens(predicted), 64) == 2
-    passes = num_passes(LINE, tokens(predicted), tokens(output), 64)
-    # One for the head, one per token from the change to the end of the next line, one for the tail.
-    assert passes == 1 + len(" * w\n\n") + 1
-
-
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_prediction_of_many_equal_lines(size: int) -> None:
     follower = LINE.prepare(Sources([array(INT32, [ord("\n")] * 500)])).follow()
@@ -181,3 +164,20 @@ def test_evidence_is_what_matched_since_the_line_began() -> None:
     assert list(values) == pytest.approx([6 / 7, 6 / 8])
     assert list(follower.propose(9, 0.0).positions) == list(range(6, 15))
     assert len(follower.propose(64, 0.5)) == 6
+
+
+@given(texts)
+def test_lines_are_the_text_and_end_at_newlines_only(text: str) -> None:
+    starts = line_starts(tokens(text), NEWLINES)
+    lines = [text[start:end] for start, end in pairwise(starts)]
+    assert "".join(lines) == text
+    assert all(line[-1] in "\n§" for line in lines[:-1])
+    assert not any(letter in "\n§" for line in lines for letter in line[:-1])
+    assert all(lines)
+
+
+@given(texts, st.integers(0, 40))
+def test_end_of_line_is_the_next_start(text: str, start: int) -> None:
+    end = end_of_line(tokens(text), start, NEWLINES)
+    later = [index for index, letter in enumerate(text) if letter in "\n§" and index >= start]
+    assert end == (later[0] + 1 if later else -1)

@@ -1,11 +1,16 @@
+from array import array
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.live_requests import LiveRequest
+from optimist_aligner.text.sources import INT32
+from optimist_common.drafts import TokenTree
+from optimist_proposer.core.live_requests import LiveRequest, SentWindow
 from optimist_proposer.core.output_log import encode_output
+from tests.common.test_token_tree import FEW_TOKENS, paths_of, trees
 from tests.proposer.holding import prepared
-from tests.proposer.text import as_text, texts, tokens
+from tests.proposer.text import as_text, draft_of, texts, tokens
 
 LINES = "".join(f"line {number}\n" for number in range(40))
 
@@ -118,3 +123,17 @@ def test_division_of_the_output_changes_nothing(
     assert first is not None
     assert second is not None
     assert first.draft == second.draft
+
+
+@given(tree=trees(), parts=st.lists(st.lists(FEW_TOKENS, max_size=3), max_size=4))
+def test_a_sent_window_lives_while_the_output_is_a_path_of_it(
+    tree: TokenTree, parts: list[list[int]]
+) -> None:
+    paths = paths_of(tree)
+    window = SentWindow(3, draft_of(tree.token_ids.tolist(), tree.list_parents()))
+    output: tuple[int, ...] = ()
+    for part in ([], *parts):
+        window.walk(array(INT32, part))
+        output += tuple(part)
+        ahead = [len(path) - len(output) for path in paths if path[: len(output)] == output]
+        assert (window.is_alive, window.num_ahead) == (bool(ahead), max(ahead, default=0))

@@ -6,8 +6,6 @@ from optimist_proposer.core.sources import Prepared
 from tests.proposer.holding import prepared
 from tests.proposer.text import tokens
 
-SHARED = prepared("shared\n")
-
 
 def live(name: str, sources: Prepared | None = None) -> LiveRequest:
     return LiveRequest(name, b"generate", sources or prepared(name))
@@ -32,14 +30,6 @@ def test_sources_that_nobody_uses_go_first() -> None:
     cache.put(live("c"))
     assert cache.num_requests == 2
     assert cache.get_sources(one.prepared.name) is None
-
-
-def test_shared_sources_count_once() -> None:
-    cache = RequestCache(10, 1_000_000)
-    for name in "abc":
-        cache.put(live(name, SHARED))
-    assert cache.num_sources == 1
-    assert cache.num_bytes == SHARED.num_bytes + 3 * live("a", SHARED).num_bytes
 
 
 def test_sources_of_requests_that_were_refused_give_way_to_others() -> None:
@@ -95,6 +85,7 @@ def test_bounds_and_bytes_hold_after_any_use(steps: list[tuple[str, int]]) -> No
         assert cache.num_requests <= 3
         held = [request for name in "abcdef" if (request := cache.get(name))]
         named = [one for one in kinds if cache.get_sources(one.name)]
+        assert cache.num_sources == len(named)
         assert cache.num_bytes == sum(one.num_bytes for one in held) + sum(
             one.num_bytes for one in named
         )

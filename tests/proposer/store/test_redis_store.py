@@ -17,10 +17,9 @@ from optimist_proposer.core.stored_request import (
 )
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import StoreError
-from tests.proposer.holding import prepared, redis_store
+from tests.proposer.holding import POEM, prepared, redis_store
 from tests.proposer.text import as_text, tokens
 
-POEM = "one\ntwo\nthree\n"
 _generations = count(1)
 
 

@@ -25,7 +25,7 @@ async def write(behind: WriteBehind, request: LiveRequest, text: str = "") -> No
 
 
 def writer(store: MemoryStore, max_waiting: int = 10) -> WriteBehind:
-    return WriteBehind(store, max_waiting, lambda request: None)
+    return WriteBehind(store, max_waiting, lambda _: None)
 
 
 def stored_text(store: MemoryStore, request_id: str, sources: Prepared) -> str:
@@ -85,15 +85,6 @@ async def test_too_many_waiting_drop_the_oldest() -> None:
     assert dropped() - before == 1
 
 
-async def test_emptied_store_gets_everything_again() -> None:
-    store, request = MemoryStore(), live("a")
-    behind = writer(store)
-    await write(behind, request, "one\n")
-    store.requests.clear()
-    await write(behind, request, "two\n")
-    assert stored_text(store, "a", request.prepared) == "one\ntwo\n"
-
-
 async def test_close_replaces_a_waiting_write_and_opening_a_waiting_close() -> None:
     store = MemoryStore()
     behind = writer(store)
@@ -127,17 +118,6 @@ async def test_failed_writes_are_dropped_and_made_up_for_by_the_next(
     store.is_away = False
     await write(behind, request, "\n")
     assert stored_text(store, "a", request.prepared) == "one\n"
-
-
-async def test_superseded_copy_is_handed_over() -> None:
-    store = MemoryStore()
-    superseded: list[LiveRequest] = []
-    behind = WriteBehind(store, 10, superseded.append)
-    request = live("a")
-    await write(behind, request)
-    store.requests["a"] = None
-    await write(behind, request, "one")
-    assert superseded == [request]
 
 
 async def test_store_that_hangs_does_not_keep_it_from_stopping() -> None:

@@ -9,9 +9,7 @@ from optimist_gateway.core.answer.echo import Echo
 from optimist_gateway.core.answer.output import (
     Finished,
     FinishReason,
-    Speculation,
     StepOutput,
-    Usage,
 )
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.observing.metrics import GatewayMetrics
@@ -39,7 +37,6 @@ class Choice:
     """A request of its own at the scheduler; `start` it once, then `close`."""
 
     __slots__ = (
-        "_answer",
         "_echo",
         "_echoing",
         "_end",
@@ -50,6 +47,7 @@ class Choice:
         "_report",
         "_stream",
         "_times",
+        "answer",
     )
 
     def __init__(
@@ -77,7 +75,7 @@ class Choice:
             is_prompt_only: Whether the answer ends there: its one token is not reported.
         """
         self._stream = stream
-        self._answer = answer
+        self.answer = answer
         self._times = ChoiceTimes(metrics, started)
         self._index = index
         self._name = name
@@ -111,25 +109,13 @@ class Choice:
         if self._echoing is None:
             self._stream.resume()
 
-    def usage(self) -> Usage:
-        """Returns the account so far."""
-        return self._answer.usage()
-
-    def speculation(self) -> Speculation:
-        """Returns what drafts were worth so far."""
-        return self._answer.speculation()
-
-    def mean_logprob(self) -> float:
-        """Returns the log-probability per token so far; 0 if it is not reported."""
-        return self._answer.mean_logprob()
-
     def close(self) -> None:
         """Ends the request at the scheduler if it still runs; nothing is reported any more."""
         self._report = self._end = _nobody
         if self._echoing is not None:
             self._echoing.cancel()
         self._stream.close()
-        self._times.end(self._answer.num_tokens)
+        self._times.end(self.answer.num_tokens)
 
     def _take(self, output: StepOutput | Exception) -> None:
         """Takes a step; whatever goes wrong with it ends this request and no other."""
@@ -196,11 +182,11 @@ class Choice:
 
     def _add(self, output: StepOutput) -> None:
         if self._is_prompt_only:
-            self._answer.settle(output.finished)
+            self.answer.settle(output.finished)
             self._report_last(Piece("", [], 0, 0, FinishReason.LENGTH))
             return
         try:
-            piece = self._answer.push(output)
+            piece = self.answer.push(output)
         except ValueError as error:
             raise self._not_understood(error) from None
         reason = piece.finish_reason
@@ -214,7 +200,7 @@ class Choice:
     def _report_stop(self, piece: Piece, account: asyncio.Future[Finished | None]) -> None:
         """Reports the last piece with the account of a request that the gateway ended."""
         finished = account.result()
-        self._answer.settle(finished)
+        self.answer.settle(finished)
         self._times.note_account(finished)
         try:
             self._report_last(piece)

@@ -144,8 +144,9 @@ class Tokenizer:
         backend.no_padding()
         self._tokenizer = tokenizer
         self._backend = backend
-        self._template_seconds = template_seconds
         self._process: ChildProcess | None = None
+        if template_seconds is not None:
+            self._process = ChildProcess(RENDERER, "", template_seconds, "the chat template")
         self.vocabulary = Vocabulary(backend)
         self._texts = TokenTexts(backend) if is_byte_level(backend) else None
         self._special_ids = frozenset(
@@ -240,9 +241,8 @@ class Tokenizer:
 
     async def stop(self) -> None:
         """Ends the process of the chat template, if it runs."""
-        process, self._process = self._process, None
-        if process is not None:
-            await process.stop()
+        if self._process is not None:
+            await self._process.stop()
 
     def special_id(self, text: str) -> int | None:
         """Returns the id of a special token, by its text; None for other texts."""
@@ -281,14 +281,12 @@ class Tokenizer:
         return self._backend.encode(text, add_special_tokens=add_special_tokens)
 
     async def _render(self, value: dict[str, Any]) -> str:
-        if self._template_seconds is None:
+        if self._process is None:
             try:
                 return await asyncio.to_thread(lambda: render(**value))
             except Exception as error:
                 # Whatever a template does wrong is the template's or the request's fault.
                 raise ChildError(str(error) or type(error).__name__) from error
-        if self._process is None:
-            self._process = ChildProcess(RENDERER, "", self._template_seconds, "the chat template")
         return await self._process.ask(value)
 
     def _template(self, *, with_tools: bool) -> str:

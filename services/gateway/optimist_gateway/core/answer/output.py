@@ -26,12 +26,7 @@ class FinishReason(Enum):
     @property
     def is_failure(self) -> bool:
         """Returns whether the request has no complete answer."""
-        return self in (
-            FinishReason.REFUSED,
-            FinishReason.OVERLOADED,
-            FinishReason.ERROR,
-            FinishReason.ABORTED,
-        )
+        return self not in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.STOP_STRING)
 
     @property
     def api_name(self) -> str:

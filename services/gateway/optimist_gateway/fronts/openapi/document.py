@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from optimist_gateway.core.request import Limits
 from optimist_gateway.core.schedulers import ModelDescription
-from optimist_gateway.fronts.admin.health import Healthy, Unavailable, Version, Working
+from optimist_gateway.fronts.admin import Healthy, Unavailable, Version, Working
 from optimist_gateway.fronts.openai.bodies.base import ID_FORMAT
 from optimist_gateway.fronts.openai.chat import ChatCompletion
 from optimist_gateway.fronts.openai.completions import Completion

@@ -1,0 +1,191 @@
+"""A Redis that dies, hangs or comes back empty: requests that live in a replica go on."""
+
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+from redis import Redis
+
+from optimist_bench.replicas.redis_server import RedisServer
+from optimist_bench.replicas.tcp_proxy import TcpProxy
+from optimist_common.errors import SetupError
+from optimist_proposer.core.messages import UNKNOWN, Answer
+from optimist_proposer.store.redis_store import RedisStore
+from optimist_proposer.store.store import StoreError
+from tests.proposer.holding import (
+    POEM,
+    Replica,
+    follow_until_shared,
+    following,
+    observation,
+    opening,
+)
+from tests.proposer.store.redis_fleet import Watched, cluster, cluster_url, watched
+from tests.proposer.text import as_text
+
+OpenStore = Callable[..., RedisStore]
+
+NAMES = [f"request-{number}" for number in range(48)]
+
+
+@pytest.fixture
+async def proxy(own_redis_server: RedisServer) -> AsyncIterator[TcpProxy]:
+    proxy = TcpProxy(own_redis_server.port)
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[RedisServer]]:
+    with cluster(tmp_path) as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    with watched(tmp_path_factory.mktemp("fleet")) as fleet:
+        yield fleet
+
+
+async def opened(store: RedisStore, *names: str, output: str = "") -> Replica:
+    """Returns a replica that has opened requests, and written what it knows of them."""
+    replica = Replica(store, following(max_requests=100))
+    outputs = [observation(0, output, name) for name in names]
+    await replica.proposer.apply([opening(name, POEM) for name in names], outputs, [])
+    await replica.writer.stop()
+    return replica
+
+
+def window_text(answer: Answer) -> str:
+    return as_text(answer.windows["a"].draft.token_ids)
+
+
+async def test_port_that_never_answers_is_asked_once_and_then_left_alone(
+    open_store: OpenStore,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+        with pytest.raises(SetupError, match="cannot reach Redis"):
+            await open_store(url, timeout_ms=50).start()
+        store = open_store(url, timeout_ms=50)
+        with pytest.raises(StoreError, match=r"50 ms|Timeout"):
+            await store.read(["a"])
+        assert REGISTRY.get_sample_value("optimist_proposer_breaker_open") == 1
+        before = REGISTRY.get_sample_value("optimist_proposer_redis_round_trips_total")
+        with pytest.raises(StoreError, match="failed a moment ago"):
+            await store.read(["a"])
+        assert REGISTRY.get_sample_value("optimist_proposer_redis_round_trips_total") == before
+
+
+async def test_partition_costs_no_request_that_lives_here(
+    proxy: TcpProxy, open_store: OpenStore
+) -> None:
+    url = f"redis://127.0.0.1:{proxy.port}/0"
+    replica = await opened(open_store(url, timeout_ms=100), "a", output="one\n")
+    reader = open_store(url, timeout_ms=100)
+    proxy.cut()
+    answer = await replica.proposer.apply([], [observation(4, "TWO\n")], [])
+    assert window_text(answer) == ""
+    answer = await replica.proposer.apply([], [observation(8, "three\n")], [])
+    assert window_text(answer) == "four\n"
+    await replica.writer.stop()
+    # Another replica cannot know it, and says so.
+    answer = await Replica(reader).proposer.apply([], [observation(4, "TWO\n")], [])
+    assert answer.gaps == {"a": UNKNOWN}
+    proxy.mend()
+    assert await follow_until_shared(replica, reader, 14) == {"two\nthree\nfour\n"}
+
+
+async def test_frozen_redis_costs_no_request_that_lives_here(
+    own_redis_server: RedisServer, open_store: OpenStore
+) -> None:
+    replica = await opened(open_store(own_redis_server.url, timeout_ms=100), "a")
+    own_redis_server.freeze()
+    answer = await replica.proposer.apply([], [observation(0, "ONE\ntwo\n")], [])
+    assert window_text(answer) == "three\nfour\n"
+    own_redis_server.thaw()
+
+
+async def test_redis_that_comes_back_empty_gets_everything_again(
+    own_redis_server: RedisServer, open_store: OpenStore
+) -> None:
+    store, reader = (open_store(own_redis_server.url) for _ in range(2))
+    replica = await opened(store, "a", output="one\n")
+    own_redis_server.kill()
+    await replica.proposer.apply([], [observation(4, "two\n")], [])
+    await replica.writer.stop()
+    own_redis_server.start()
+    assert await follow_until_shared(replica, reader, 8) == {"two\nthree\nfour\n"}
+
+
+async def test_batch_over_all_nodes_of_a_cluster_is_shared(
+    nodes: list[RedisServer], open_store: OpenStore
+) -> None:
+    first = await opened(open_store(cluster_url(nodes)), *NAMES)
+    await first.proposer.apply([], [observation(0, "ONE\n", name) for name in NAMES], [])
+    await first.writer.stop()
+    second = Replica(open_store(cluster_url(nodes)), following(max_requests=100))
+    answer = await second.proposer.apply([], [observation(4, "tw", name) for name in NAMES], [])
+    assert set(answer.windows) == set(NAMES)
+    assert {window.base for window in answer.windows.values()} == {6}
+    counts = []
+    for node in nodes:
+        with Redis(port=node.port) as client:
+            keys = [str(key) for key in client.keys("test:*:request:*")]
+            calls = client.info("commandstats")["cmdstat_eval"]["calls"]
+        counts.append(len(keys))
+        # A call for each hash tag that the node holds, not for each request.
+        assert calls <= len({key.split("{")[1].split("}")[0] for key in keys}) < len(keys)
+    assert sum(counts) == len(NAMES)
+    assert min(counts) > 0
+    await first.proposer.apply([], [], NAMES)
+    await first.writer.stop()
+    third = Replica(open_store(cluster_url(nodes)))
+    answer = await third.proposer.apply([], [observation(0, "x", NAMES[0])], [])
+    assert answer.gaps == {NAMES[0]: UNKNOWN}
+
+
+async def test_node_of_a_cluster_that_dies_and_comes_back_empty(
+    nodes: list[RedisServer], open_store: OpenStore
+) -> None:
+    replica = await opened(open_store(cluster_url(nodes)), *NAMES)
+    nodes[1].kill()
+    await replica.proposer.apply([], [observation(0, "one\n", name) for name in NAMES], [])
+    await replica.writer.stop()
+    with pytest.raises(StoreError, match="Redis"):
+        await open_store(cluster_url(nodes)).read(NAMES)
+    nodes[1].start()
+    # Each further token is written, and with it what the node has lost.
+    reader = open_store(cluster_url(nodes))
+    assert await follow_until_shared(replica, reader, 4, NAMES) == {"two\nthree\nfour\n"}
+
+
+async def test_unknown_service_and_wrong_password_are_one_line(
+    fleet: Watched, open_store: OpenStore
+) -> None:
+    for url in (
+        fleet.url.replace("mymaster", "other"),
+        fleet.url.replace("secret", "wrong"),
+        "redis+sentinel://127.0.0.1:1/mymaster",
+    ):
+        with pytest.raises(SetupError, match=r"cannot reach Redis at redis\+sentinel") as info:
+            await open_store(url).start()
+        assert "\n" not in str(info.value)
+        assert "wrong@" not in str(info.value)
+
+
+async def test_failover_by_a_sentinel_loses_no_request(
+    fleet: Watched, open_store: OpenStore
+) -> None:
+    store, reader = open_store(fleet.url), open_store(fleet.url)
+    await store.start()
+    replica = await opened(store, "a", output="one\n")
+    (stored,) = await reader.read(["a"])
+    assert stored is not None
+    assert stored.num_known == 4
+    fleet.master.kill()
+    # Each token is followed, whoever is master.
+    assert await follow_until_shared(replica, reader, 4) == {"two\nthree\nfour\n"}
