@@ -51,13 +51,16 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
     """
     if settings.num_threads:
         torch.set_num_threads(settings.num_threads)
+    stage = None
+    if group is not None and group.ranks.num_stages > 1:
+        stage = StagePlace(group.ranks.stage, group.ranks.num_stages)
     model = load_model(
         settings.model,
         settings.dtype,
         settings.device,
         dummy_weights=settings.dummy_weights,
         tensor_parallel_size=settings.tensor_parallel_size,
-        stage=None if group is None else _find_place(group),
+        stage=stage,
     )
     weights = load_drafter(settings, model)
     extra = drafter_block_bytes(weights, model, settings.block_size)
@@ -84,11 +87,6 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
     if runner.engine.rule is AcceptanceRule.SYNTHETIC:
         logger.warning("drafts are accepted by chance: every text is meaningless")
     return runner
-
-
-def _find_place(group: Group) -> StagePlace | None:
-    ranks = group.ranks
-    return StagePlace(ranks.stage, ranks.num_stages) if ranks.num_stages > 1 else None
 
 
 def _build_engine(
