@@ -113,8 +113,8 @@ def test_a_window_is_sent_once_and_again_after_readmission() -> None:
         (window_of(0, [(1, -1, -4)]), "prompt_positions"),
         (make_window(0, 0, [50]), "token_ids"),
         (make_window(0, 0, [-1]), "token_ids"),
-        (make_window(0, 0, [1], (), [1.1]), "values"),
-        (make_window(0, 0, [1, 2], (), [0.5, 0.6]), "values"),
+        (make_window(0, 0, [1], [1.1]), "values"),
+        (make_window(0, 0, [1, 2], [0.5, 0.6]), "values"),
     ],
 )
 def test_a_window_that_cannot_be_of_the_request_is_refused(window: Window, field: str) -> None:

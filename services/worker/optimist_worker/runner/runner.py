@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from optimist_common.columns import Int32Column
-from optimist_common.drafts import DraftSource
+from optimist_common.drafts import PREDICTION
 from optimist_common.errors import one_line
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.batch.host_view import HeldSlot, StepBounds, find_bounds, find_fault, hold
@@ -297,7 +297,7 @@ class Runner:
             # A later plan, launched by now, may have brought another window.
             if held.window_sequence <= launched.plan.sequence:
                 held.has_window = bool(outputs.num_window_tokens[index] > 0)
-            if outputs.draft_sources[index] > DraftSource.PREDICTION:
+            if outputs.draft_sources[index] > PREDICTION:
                 # The drafter has seen all but what this step and later ones bring.
                 held.num_unseen -= launched.num_unseen[index]
             number = int(outputs.num_emitted_tokens[index])

@@ -324,7 +324,7 @@ class SchedulerState:
             if num_settled >= num_prompt_tokens:
                 self._unregistered.remove(slot)
 
-    def _stop(self, request: Request, status: SlotStatus) -> None:
+    def _stop(self, request: Request, status: int) -> None:
         slot = request.slot
         place = self._running_order.index(request.order)
         del self._running_order[place]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_common.drafts import DraftSource
+from optimist_common.drafts import PREDICTION, DraftSource
 from optimist_scheduler.core.requests.account import num_rejected_tokens
 from optimist_scheduler.core.requests.following import NOT_FOLLOWED, is_due
 from optimist_scheduler.core.requests.plan import StepInFlight, StepResult
@@ -40,14 +40,13 @@ def keep(state: SchedulerState, new: NewTokens) -> None:
 
 def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
     slots, kept, accounts = new.slots, new.num_accepted_tokens, state.accounts
-    window_nodes, slots_of_kept, positions = new.nodes
-    is_known = (new.draft_sources == DraftSource.PREDICTION) & (window_nodes != UNKNOWN_NODE)
+    window_nodes, positions = new.nodes
+    is_known = (new.draft_sources == PREDICTION) & (window_nodes != UNKNOWN_NODE)
     others = (kept > 0) & ~is_known
     if np.count_nonzero(others):
         accounts.record_others(slots[others], new.draft_sources[others], kept[others])
-        has_position = np.repeat(is_known, kept)
-        slots_of_kept, positions = slots_of_kept[has_position], positions[has_position]
-    accounts.record_kept(slots_of_kept, positions)
+        positions, kept = positions[np.repeat(is_known, kept)], kept * is_known
+    accounts.record_kept(slots, kept, positions)
     is_cut = is_known & (new.num_drafted_tokens > kept)
     if np.count_nonzero(is_cut):
         drafted = state.worker_windows.find_drafted(
@@ -101,7 +100,7 @@ def _learn_windows(
     """
     slots, starts = new.slots, new.starts
     if state.config.drafter is not None:
-        has_window = has_window & (new.draft_sources <= DraftSource.PREDICTION)
+        has_window = has_window & (new.draft_sources <= PREDICTION)
     if state.widths.goes_by_share:
         is_drafted = new.num_drafted_tokens > 0
         drafted = np.where(is_drafted, new.num_drafted_tokens, inside)[has_window]

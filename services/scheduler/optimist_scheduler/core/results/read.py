@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.drafts import ROOT, DraftSource
+from optimist_common.drafts import PREDICTION, ROOT, DraftSource
 from optimist_scheduler.core.requests.plan import StepInFlight, StepResult
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.state import SchedulerState
@@ -19,8 +19,7 @@ from optimist_scheduler.core.values import (
     find_logprobs_fault,
 )
 from optimist_scheduler.core.width.drafter import Drafter
-from optimist_scheduler.core.windows.slot_windows import NO_NODE
-from optimist_scheduler.core.windows.window import MAX_NODES, NO_POSITION
+from optimist_scheduler.core.windows.window import NO_POSITION
 
 UNKNOWN_NODE = -2
 """Where a row was in its window, if the worker does not report it."""
@@ -95,10 +94,8 @@ class DraftNodes(NamedTuple):
 
     window_nodes: Int32Array
     """See StepResult; UNKNOWN_NODE if the worker does not report it [num_rows]."""
-    accepted_slots: SlotArray
-    """Slot of each accepted draft, row after row [sum(num_accepted_tokens)]."""
     accepted_positions: Int32Array
-    """Where accepted drafts were read from, see `Window.positions`
+    """Where accepted drafts were read from, row after row, see `Window.positions`
     [sum(num_accepted_tokens)]."""
 
 
@@ -109,35 +106,30 @@ def find_draft_nodes(state: SchedulerState, step: StepInFlight, result: StepResu
         ResultError: They cannot be those of the windows that the worker has.
     """
     nodes, accepted_nodes = result.window_nodes, result.accepted_nodes
-    slots = np.repeat(step.slots, result.num_accepted_tokens)
+    num_accepted = result.num_accepted_tokens
     if len(nodes) == len(accepted_nodes) == 0:
         # No row has drafted from its window, or the worker does not report nodes.
         unknown = np.full(len(step.slots), UNKNOWN_NODE, np.int32)
-        return DraftNodes(unknown, slots, np.full(len(slots), NO_POSITION, np.int32))
+        return DraftNodes(unknown, np.full(num_accepted.sum(), NO_POSITION, np.int32))
     if len(nodes) != len(step.slots):
         raise ResultError("window_nodes: not one element per row")
-    windows, is_windows = state.worker_windows, result.draft_sources == DraftSource.PREDICTION
+    windows, is_windows = state.worker_windows, result.draft_sources == PREDICTION
     num_after = windows.num_nodes.take(step.slots) - nodes - 1
     # A negative number anywhere makes the whole negative.
     ahead = (nodes - ROOT) | (num_after - result.num_drafted_tokens)
-    if ahead.min() < 0 and (is_windows & (ahead < 0)).any():
+    if np.minimum.reduce(ahead) < 0 and (is_windows & (ahead < 0)).any():
         raise ResultError("window_nodes: not in the window, or not so many drafts after it")
-    of_windows: slice | BoolArray = slice(None)
-    if state.config.drafter is not None:
-        of_windows = np.repeat(is_windows, result.num_accepted_tokens)
-    window_slots = slots[of_windows]
-    if len(accepted_nodes) != len(window_slots):
-        raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {len(window_slots)}")
-    # Negative numbers are large without their sign.
-    is_inside = not len(accepted_nodes) or int(accepted_nodes.view(np.uint32).max()) < MAX_NODES
-    found = windows.find_positions(window_slots, accepted_nodes * is_inside)
-    if not is_inside or (found == NO_NODE).any():
+    slots = np.repeat(step.slots, num_accepted * is_windows)
+    if len(accepted_nodes) != len(slots):
+        raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {len(slots)}")
+    positions = windows.find_positions(slots, accepted_nodes)
+    if positions is None:
         raise ResultError("accepted_nodes: not in the window")
-    positions = found
-    if len(found) < len(slots):
-        positions = np.full(len(slots), NO_POSITION, np.int32)
+    if state.config.drafter is not None:
+        of_windows, found = np.repeat(is_windows, num_accepted), positions
+        positions = np.full(len(of_windows), NO_POSITION, np.int32)
         positions[of_windows] = found
-    return DraftNodes(nodes, slots, positions)
+    return DraftNodes(nodes, positions)
 
 
 def check_logprobs(
@@ -258,11 +250,9 @@ def find_new_tokens(
     if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
         gets = alive & (counts > 0)
         token_ids = token_ids[np.repeat(gets, counts)]
-        of_accepted = np.repeat(gets, accepted)
         nodes = DraftNodes(
             nodes.window_nodes[gets],
-            nodes.accepted_slots[of_accepted],
-            nodes.accepted_positions[of_accepted],
+            nodes.accepted_positions[np.repeat(gets, accepted)],
         )
         slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
         accepted, sources = accepted[gets], sources[gets]
@@ -307,11 +297,8 @@ def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
     new.token_ids, new.rows, new.cells = new.token_ids[kept], new.rows[kept], new.cells[kept]
     num_accepted = np.minimum(new.num_accepted_tokens, counts)
     is_kept = _find_first(new.num_accepted_tokens, num_accepted)
-    nodes = new.nodes
-    new.nodes = nodes._replace(
-        accepted_slots=nodes.accepted_slots[is_kept],
-        accepted_positions=nodes.accepted_positions[is_kept],
-    )
+    positions = new.nodes.accepted_positions[is_kept]
+    new.nodes = DraftNodes(new.nodes.window_nodes, positions)
     new.num_tokens, new.num_accepted_tokens = counts, num_accepted
 
 

@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.drafts import TokenTree
+from optimist_common.drafts import NodeColumn, TokenTree
 from optimist_scheduler.core.values import Float32Array, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
 
-NO_NODE = -(2**31)
-"""Position of what is no node of a window."""
+_NO_NODE = -(2**31)
+"""Position of what is no node of a window: less than any other."""
 
 
 class WeighedTree(NamedTuple):
@@ -196,7 +196,7 @@ class WorkerWindows:
 
     def __init__(self, max_num_seqs: int) -> None:
         """Starts with no window in any slot."""
-        self._positions = np.full((max_num_seqs, MAX_NODES), NO_NODE, np.int32)
+        self._positions = np.full((max_num_seqs, MAX_NODES), _NO_NODE, np.int32)
         self.num_nodes = np.zeros(max_num_seqs, np.int32)
         """Nodes of each window [max_num_seqs]."""
         self._trees: dict[int, TokenTree] = {}
@@ -206,23 +206,34 @@ class WorkerWindows:
         """Replaces the window of a slot."""
         number = window.num_nodes
         self._positions[slot, :number] = window.positions
-        self._positions[slot, number : self.num_nodes[slot]] = NO_NODE
+        self._positions[slot, number : self.num_nodes[slot]] = _NO_NODE
         self.num_nodes[slot] = number
         if window.tree.parents is None:
             self._trees.pop(slot, None)
         else:
             self._trees[slot] = window.tree
 
-    def find_positions(self, slots: SlotArray, nodes: Int32Array) -> Int32Array:
+    def find_positions(self, slots: SlotArray, nodes: Int32Array) -> Int32Array | None:
         """Returns where nodes were read from, see `Window.positions` [num_nodes].
 
-        NO_NODE for what is none.
+        None if one of them is not in its window.
 
         Args:
             slots: Slot of each node [num_nodes].
             nodes: Indices in the windows of their slots [num_nodes].
         """
-        return self._positions.reshape(-1).take(slots * np.int64(MAX_NODES) + nodes)
+        if not len(nodes):
+            return nodes
+        # Negative numbers are large without their sign.
+        if np.maximum.reduce(nodes.view(np.uint32)) >= MAX_NODES:
+            return None
+        positions = self._take_positions(slots, nodes)
+        return None if np.minimum.reduce(positions) == _NO_NODE else positions
+
+    def _take_positions(self, slots: SlotArray, nodes: Int32Array | NodeColumn) -> Int32Array:
+        cells = slots * MAX_NODES
+        cells += nodes
+        return self._positions.reshape(-1).take(cells)
 
     def find_drafted(
         self, slots: SlotArray, nodes: Int32Array, num_drafted: Int32Array
@@ -243,4 +254,4 @@ class WorkerWindows:
                     first, number = int(num_before[row]), int(num_drafted[row])
                     subtree = tree.find_subtree(int(nodes[row]))[:number]
                     drafted[first : first + len(subtree)] = subtree
-        return slot_of_draft, self.find_positions(slot_of_draft, drafted)
+        return slot_of_draft, self._take_positions(slot_of_draft, drafted)
