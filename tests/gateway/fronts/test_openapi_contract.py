@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.fronts.openapi.document import numbers_below
+from optimist_gateway.fronts.openapi import numbers_below
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
 from tests.gateway.fronts.openapi_hooks import is_ruled_out
 from tests.stack import REPOSITORY
