@@ -7,7 +7,7 @@ import sys
 import jsonschema
 import pytest
 
-from optimist_gateway.fronts.openapi.document import numbers_below
+from optimist_gateway.fronts.openapi import numbers_below
 from tests.gateway.fronts.openapi_hooks import is_ruled_out
 from tests.gateway.harness import COMPLETIONS, Gateway
 from tests.stack import REPOSITORY
