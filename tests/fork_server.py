@@ -39,7 +39,10 @@ _READ_LATER = (
     *("OPTIMIST_", "OTEL_", "PYTEST_", "OMP_WAIT_POLICY", "HF_HUB_OFFLINE"),
     *("MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_", "GLOO_"),
 )
-_SLOW_TO_START = ("optimist_worker", "worker", "serve", "torch.distributed.run")
+_SLOW_TO_START = (
+    *("optimist_worker", "optimist_worker.conversion", "worker", "serve"),
+    "torch.distributed.run",
+)
 _OURS = ("optimist_", "tests.worker.", "torch.distributed.run")
 # A forked process writes its command line and environment over the server's.
 _ROOM = "-" * 8000
